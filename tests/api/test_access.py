@@ -70,6 +70,7 @@ CELLS: dict[str, Cell] = {
     "set_visibility": Cell("publish", lambda: {"name": f"{NAMESPACE}.none", "visibility": "private"}, NOT_FOUND),
     "list_versions": Cell("read", lambda: {"status": "in_review"}),
     "get_run": Cell("read", lambda: {"run_id": "run_none"}, NOT_FOUND),
+    "read_run_log": Cell("read", lambda: {"run_id": "run_none"}, NOT_FOUND),
     "list_runs": Cell("read", dict),
     "cancel_run": Cell("run", lambda: {"run_id": "run_none"}, NOT_FOUND),
     "set_label": Cell("publish", lambda: VERSION | {"label": "stable"}, NOT_FOUND),

@@ -472,7 +472,7 @@ def test_progress_is_told_to_those_who_give_a_token(mcp: Mcp) -> None:
 
     assert [one.get("method") for one in said] == ["notifications/progress", None]
     assert said[0]["params"]["progressToken"] == "p"
-    assert said[0]["params"]["progress"] >= 1
+    assert said[0]["params"]["progress"] > 0.9  # seconds; a timer of the loop may be a millisecond early
 
 
 # -- stdio -----------------------------------------------------------------------------------------------------------

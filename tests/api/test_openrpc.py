@@ -151,6 +151,7 @@ def test_what_the_server_answers_is_what_the_document_says(rpc: Rpc, new_name: s
     call("run_code", language="python", code="def main(args):\n    print('x' * 4000)\n    return 'y' * 5000\n")
     call("run_code", language="python", code="def main(args):\n    raise ValueError('no')\n")
     call("get_run", run_id=run["run_id"])
+    call("read_run_log", run_id=run["run_id"])
     call("list_runs")
     call("define_tool", name="shout", description="Shouts.", language="python", code="return 'HEY'")
     call("list_tools")

@@ -22,18 +22,18 @@ from litestar.openapi.spec.enums import OpenAPIType
 
 from skillery import __version__
 from skillery.api.errors import encode
-from skillery.api.http import authenticate, only, send_bytes
+from skillery.api.gate import Gate
+from skillery.api.http import only, send_bytes
 from skillery.api.operations import SCHEME, TEMPLATE, Answer, Operation, described, types_of
-from skillery.api.services import Services
 
 Object = dict[str, Any]
 OPENRPC = (Operation("GET", "/openrpc.json", "Every method, as OpenRPC", {200: Answer("The document.", Object)}),)
 OPENAPI = (Operation("GET", "/v1/openapi.json", "Every door, as OpenAPI", {200: Answer("The document.", Object)}),)
 
 
-async def send_openrpc(services: Services, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
+async def send_openrpc(gate: Gate, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
     only(scope, "GET", "HEAD")
-    await authenticate(services, scope, headers)
+    await gate.authenticate(scope, headers)
     from skillery.api.rpc.openrpc import document
 
     # The Host has been looked at: it is one of this server's.
@@ -41,16 +41,16 @@ async def send_openrpc(services: Services, scope: Any, _receive: Any, send: Any,
     await send_bytes(send, 200, encode(document() | {"servers": [server]}))
 
 
-def openapi_endpoint(operations: list[Operation]) -> Callable[..., Any]:
+def openapi_endpoint(gate: Gate, operations: list[Operation]) -> Callable[..., Any]:
     """The door that tells of all these."""
 
     @cache
     def made() -> bytes:
         return encode(openapi_document(operations))
 
-    async def send_openapi(services: Services, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
+    async def send_openapi(scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
         only(scope, "GET", "HEAD")
-        await authenticate(services, scope, headers)
+        await gate.authenticate(scope, headers)
         await send_bytes(send, 200, made())
 
     return send_openapi

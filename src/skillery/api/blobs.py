@@ -6,24 +6,25 @@ import asyncio
 import re
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qs, quote
 
 import msgspec
 from litestar.openapi.spec import Parameter, Schema
 from litestar.openapi.spec.enums import OpenAPIType
 
-from skillery.api.errors import INVALID_REQUEST, encode, plain_error
-from skillery.api.http import HttpRefusal, admit, chunks_of, only, send_bytes
+from skillery.api.answers import Answers
+from skillery.api.errors import INVALID_REQUEST, NOT_FOUND, encode, plain_error
+from skillery.api.gate import Gate
+from skillery.api.http import HttpRefusal, chunks_of, only, send_bytes
 from skillery.api.operations import BINARY, Answer, Body, Operation, in_query
 from skillery.api.rpc.params import MOST_TTL
-from skillery.api.services import Services
 from skillery.backends import Identity
-from skillery.contents.blobs import BlobRow, NewBlob
+from skillery.contents.blobs import BlobRow, Blobs, NewBlob
 from skillery.contents.store import Content
 from skillery.errors import InvalidParams
 from skillery.formats.wording import quoted
-from skillery.identity.idempotency import digest_of, parse_key
+from skillery.identity.idempotency import Once, digest_of, parse_key
 
 CHUNK_BYTES = 256 * 1024
 DEFAULT_KIND = "application/octet-stream"
@@ -60,22 +61,44 @@ _DIGITS = re.compile(r"[0-9]{1,9}")
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 
 
-async def receive_blob(services: Services, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
+class BlobParts(NamedTuple):
+    """What the endpoints of blobs use."""
+
+    gate: Gate
+    blobs: Blobs
+    once: Once
+    answers: Answers
+
+
+async def blobs_endpoint(parts: BlobParts, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
+    """`/blobs`, and `/blobs/{blob_id}`: the mounted app gets both, because Litestar's mounts take no parameters."""
+    address = scope["raw_path"].partition(b"?")[0]
+    if address != b"/blobs" and not address.startswith(b"/blobs/"):
+        # A mount gets every address with this beginning.
+        raise HttpRefusal(404, plain_error(NOT_FOUND, "there is nothing at this address", "not_found"))
+    blob_id = scope["path"].strip("/")
+    if blob_id:
+        await send_blob(parts, scope, send, headers, blob_id)
+    else:
+        await receive_blob(parts, scope, receive, send, headers)
+
+
+async def receive_blob(parts: BlobParts, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
     only(scope, "POST")
-    identity = await admit(services, scope, headers, "run", "create_blob")
+    identity = await parts.gate.admit(scope, headers, "run", "create_blob")
     kind = headers.get("content-type") or DEFAULT_KIND
     ttl = _ttl(scope)
     key = headers.get("idempotency-key")
     first, is_again = None, False
     if key is not None:
-        first = partial(_first, services, identity, parse_key(key), kind, ttl)
-        is_again = await services.once.is_answered(identity, key)
-    blob = await services.blobs.receive(identity, _gathered(chunks_of(receive)), kind, ttl, first, is_again=is_again)
+        first = partial(_first, parts.once, identity, parse_key(key), kind, ttl)
+        is_again = await parts.once.is_answered(identity, key)
+    blob = await parts.blobs.receive(identity, _gathered(chunks_of(receive)), kind, ttl, first, is_again=is_again)
     await send_bytes(send, 201, encode(blob), headers=[("location", f"/blobs/{blob.blob_id}")])
 
 
 def _first(
-    services: Services,
+    once: Once,
     identity: Identity,
     key: str,
     kind: str,
@@ -86,7 +109,7 @@ def _first(
 ) -> NewBlob:
     """The same content, kind and ttl under the same key are the same blob."""
     asked = digest_of(b"POST /blobs", kind.encode(), content.sha256.encode(), str(ttl or "").encode())
-    answer = services.once.at_once(identity, key, connection, asked, encode(made))
+    answer = once.at_once(identity, key, connection, asked, encode(made))
     return msgspec.json.decode(answer, type=NewBlob)
 
 
@@ -118,10 +141,10 @@ async def _gathered(chunks: Any) -> Any:
         yield bytes(gathered)
 
 
-async def send_blob(services: Services, scope: Any, send: Any, headers: dict[str, str], blob_id: str) -> None:
+async def send_blob(parts: BlobParts, scope: Any, send: Any, headers: dict[str, str], blob_id: str) -> None:
     only(scope, "GET", "HEAD")
-    identity = await admit(services, scope, headers, "read", "read_blob")
-    blob = await services.blobs.find_blob(identity, blob_id)
+    identity = await parts.gate.admit(scope, headers, "read", "read_blob")
+    blob = await parts.blobs.find_blob(identity, blob_id)
     part = _range(headers.get("range"), blob.size_bytes)
     status, (first, last) = (206, part) if part else (200, (0, blob.size_bytes))
     reply = [
@@ -137,15 +160,15 @@ async def send_blob(services: Services, scope: Any, send: Any, headers: dict[str
     if part:
         reply.append((b"content-range", f"bytes {first}-{last - 1}/{blob.size_bytes}".encode()))
     left = 0 if scope["method"] == "HEAD" else last - first
-    with services.answers.hold() as held:
+    with parts.answers.hold() as held:
         held.take(min(CHUNK_BYTES, left))
-        await _stream(services, send, blob, (status, reply), first, left)
+        await _stream(parts.blobs, send, blob, (status, reply), first, left)
 
 
 async def _stream(
-    services: Services, send: Any, blob: BlobRow, head: tuple[int, list[tuple[bytes, bytes]]], first: int, left: int
+    blobs: Blobs, send: Any, blob: BlobRow, head: tuple[int, list[tuple[bytes, bytes]]], first: int, left: int
 ) -> None:
-    stream = await asyncio.to_thread(services.blobs.open, blob)
+    stream = await asyncio.to_thread(blobs.open, blob)
     try:
         await send({"type": "http.response.start", "status": head[0], "headers": head[1]})
         await asyncio.to_thread(stream.seek, first)

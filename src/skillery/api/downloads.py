@@ -1,4 +1,4 @@
-"""The doors that skills go out by, for GET and HEAD, with what OpenAPI tells of each."""
+"""The downloads of skills: the endpoints for GET and HEAD, and their description in OpenAPI."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ from litestar.openapi.spec import Parameter, Schema
 from litestar.openapi.spec.enums import OpenAPIType
 from litestar.types import ASGIApp
 
-from skillery.api.exports import send_archive, send_file, send_index, send_indexed_file
+from skillery.api.exports import DownloadParts, send_archive, send_file, send_index, send_indexed_file
 from skillery.api.operations import Answer, Operation
-from skillery.api.services import Services
 from skillery.exports import KINDS
 from skillery.formats.archives import MEDIA_TYPES
 
-Door = Callable[[Services, Any, Any, Any, dict[str, str]], Awaitable[None]]
 Object = dict[str, Any]
 ANY = "application/octet-stream"
 _TYPE = re.compile(r":\w+(?=\})")
@@ -25,13 +23,13 @@ _KNOWN = Parameter("If-None-Match", "header", schema=Schema(type=OpenAPIType.STR
 
 
 class Download(NamedTuple):
-    """A door for GET and HEAD."""
+    """An endpoint for GET and HEAD."""
 
     group: str
-    """As metrics and the log call it."""
+    """The name of the endpoint in metrics and in the log."""
     paths: tuple[str, ...]
-    """As Litestar writes them."""
-    door: Door
+    """Paths in the notation of Litestar."""
+    endpoint: Callable[[DownloadParts, Any, Any, Any, dict[str, str]], Awaitable[None]]
     summary: str
     description: str
     answer: Answer

@@ -9,12 +9,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
+from skillery.api.answers import Answers
 from skillery.api.errors import NOT_FOUND, plain_error
-from skillery.api.http import HttpRefusal, address_of, admit, only
-from skillery.api.services import Services
-from skillery.backends import Credentials, Identity
-from skillery.errors import InvalidName, NotAuthenticated
-from skillery.exports import KINDS, Export, Kind
+from skillery.api.gate import NOBODY, Gate
+from skillery.api.http import HttpRefusal, only
+from skillery.backends import Identity
+from skillery.errors import InvalidName
+from skillery.exports import KINDS, Export, Exports, Kind
 from skillery.formats.archives import FORMS, MEDIA_TYPES, Form
 from skillery.formats.names import parse_namespace, parse_skill_name
 from skillery.formats.version_spec import Digest, Exact, VersionSpec, parse_version_spec
@@ -23,8 +24,6 @@ from skillery.registry.visibility import WAS_PUBLISHED
 CHUNK_BYTES = 256 * 1024
 MOST_TAGS = 4096
 """Characters of an If-None-Match that are looked at."""
-NOBODY = Identity("", scopes=frozenset({"read"}))
-"""Who shows no credentials: no token has such a name, so that nothing private is its own."""
 FOR_EVER = "max-age=31536000, immutable"
 ASK_AGAIN = "no-cache"
 MARKDOWN = "text/markdown; charset=utf-8"
@@ -45,19 +44,29 @@ class Answer(NamedTuple):
     """Bytes that are in memory while the answer is sent."""
 
 
-async def send_archive(services: Services, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
+class DownloadParts(NamedTuple):
+    """What the downloads use."""
+
+    gate: Gate
+    exports: Exports
+    answers: Answers
+    are_public: bool
+    """Whether public skills can be downloaded without credentials."""
+
+
+async def send_archive(parts: DownloadParts, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
     """`/skills/{name}/{version}.tar.gz` and `.zip`."""
     only(scope, "GET", "HEAD")
     _, name, file = _segments(scope, 3)
     form = next((form for form in FORMS if file.endswith(f".{form}") and len(file) > len(form) + 1), None)
     if form is None:
         raise _nothing_here("An archive ends with .tar.gz or .zip, a single file is /skills/{name}/{version}/{path}.")
-    identity = await _reader(services, scope, headers)
-    await answer_archive(services, scope, send, headers, identity, name, file[: -len(form) - 1], form)
+    identity = await _reader(parts, scope, headers)
+    await answer_archive(parts, scope, send, headers, identity, name, file[: -len(form) - 1], form)
 
 
 async def answer_archive(
-    services: Services,
+    parts: DownloadParts,
     scope: Any,
     send: Any,
     headers: dict[str, str],
@@ -68,40 +77,42 @@ async def answer_archive(
 ) -> None:
     """The archive of a version, whichever door it is asked for at."""
     spec = parse_version_spec(version)
-    export = await services.exports.find(identity, parse_skill_name(name), spec)
-    await _answer(services, scope, send, headers, _archive(export, form, _caching(identity, export, spec)))
+    export = await parts.exports.find(identity, parse_skill_name(name), spec)
+    await _answer(parts, scope, send, headers, _archive(export, form, _caching(identity, export, spec)))
 
 
-async def send_file(services: Services, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
+async def send_file(parts: DownloadParts, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
     """`/skills/{name}/{version}/{path}`."""
     only(scope, "GET", "HEAD")
     _, name, version, *path = _segments(scope, 4, more=True)
-    identity = await _reader(services, scope, headers)
+    identity = await _reader(parts, scope, headers)
     spec = parse_version_spec(version)
-    export = await services.exports.find(identity, parse_skill_name(name), spec)
-    await _answer(services, scope, send, headers, _file(export, "/".join(path), _caching(identity, export, spec)))
+    export = await parts.exports.find(identity, parse_skill_name(name), spec)
+    await _answer(parts, scope, send, headers, _file(export, "/".join(path), _caching(identity, export, spec)))
 
 
-async def send_index(services: Services, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
+async def send_index(parts: DownloadParts, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
     """`/.well-known/agent-skills/index.json`, `/.well-known/skills/index.json`, and both below `/n/{namespace}`."""
     only(scope, "GET", "HEAD")
     namespace, kind, _ = _in_index(scope)
-    identity = await _reader(services, scope, headers)
-    index = await services.exports.index(identity, namespace, kind)
+    identity = await _reader(parts, scope, headers)
+    index = await parts.exports.index(identity, namespace, kind)
     cache = _whose(identity, ASK_AGAIN)
     size = len(index.content)
     # An index is whole in memory until its reader has it.
     answer = Answer("application/json", size, index.sha256, cache, [], [index.content], memory=size)
-    await _answer(services, scope, send, headers, answer)
+    await _answer(parts, scope, send, headers, answer)
 
 
-async def send_indexed_file(services: Services, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
+async def send_indexed_file(
+    parts: DownloadParts, scope: Any, _receive: Any, send: Any, headers: dict[str, str]
+) -> None:
     """`/.well-known/skills/{index name}/{path}`, of the latest version, and so on."""
     only(scope, "GET", "HEAD")
     namespace, _, (wanted, *path) = _in_index(scope)
-    identity = await _reader(services, scope, headers)
-    export = await services.exports.find_in_index(identity, namespace, wanted)
-    await _answer(services, scope, send, headers, _file(export, "/".join(path), _whose(identity, ASK_AGAIN)))
+    identity = await _reader(parts, scope, headers)
+    export = await parts.exports.find_in_index(identity, namespace, wanted)
+    await _answer(parts, scope, send, headers, _file(export, "/".join(path), _whose(identity, ASK_AGAIN)))
 
 
 # -- what is asked for -------------------------------------------------------------------------------------------------
@@ -139,14 +150,8 @@ def _nothing_here(hint: str | None = None) -> HttpRefusal:
     return HttpRefusal(404, plain_error(NOT_FOUND, "there is nothing at this address", "not_found", hint))
 
 
-async def _reader(services: Services, scope: Any, headers: dict[str, str]) -> Identity:
-    """Who is calling; where public skills go out to everybody, and nobody is named, somebody who sees no others."""
-    if services.public_downloads and "authorization" not in headers:
-        try:
-            await services.authenticator.authenticate(Credentials(headers, address_of(scope)))
-        except NotAuthenticated:
-            return NOBODY
-    return await admit(services, scope, headers, "read", "read_skill_file")
+async def _reader(parts: DownloadParts, scope: Any, headers: dict[str, str]) -> Identity:
+    return await parts.gate.admit_reader(scope, headers, or_nobody=parts.are_public)
 
 
 # -- what goes out -----------------------------------------------------------------------------------------------------
@@ -198,7 +203,7 @@ def _whose(identity: Identity, cache: str) -> str:
     return f"{'public' if identity is NOBODY else 'private'}, {cache}"
 
 
-async def _answer(services: Services, scope: Any, send: Any, headers: dict[str, str], answer: Answer) -> None:
+async def _answer(parts: DownloadParts, scope: Any, send: Any, headers: dict[str, str], answer: Answer) -> None:
     fixed = [
         ("etag", f'"{answer.sha256}"'),
         ("cache-control", answer.cache),
@@ -221,7 +226,7 @@ async def _answer(services: Services, scope: Any, send: Any, headers: dict[str, 
         await send(head)
         await send({"type": "http.response.body", "body": b""})
         return
-    with services.answers.hold() as held:
+    with parts.answers.hold() as held:
         held.take(min(answer.memory, answer.size))
         await send(head)
         await _send_pieces(send, answer.pieces)

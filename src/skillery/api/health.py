@@ -7,7 +7,7 @@ from typing import Any
 from skillery.api.errors import encode
 from skillery.api.http import only, send_bytes
 from skillery.api.operations import Answer, Operation
-from skillery.api.services import Services
+from skillery.api.readiness import Readiness
 
 Object = dict[str, Any]
 HEALTHZ = (Operation("GET", "/healthz", "Requests are served", {200: Answer("They are.", Object)}, is_open=True),)
@@ -22,15 +22,15 @@ READYZ = (
 )
 
 
-async def healthz(_services: Services, scope: Any, _receive: Any, send: Any, _headers: dict[str, str]) -> None:
+async def healthz(scope: Any, _receive: Any, send: Any, _headers: dict[str, str]) -> None:
     only(scope, "GET", "HEAD")
     await send_bytes(send, 200, b'{"status":"ok"}')
 
 
-async def readyz(services: Services, scope: Any, _receive: Any, send: Any, _headers: dict[str, str]) -> None:
+async def readyz(readiness: Readiness, scope: Any, _receive: Any, send: Any, _headers: dict[str, str]) -> None:
     """200 where all three work, else 503; each check says `ok` or `failed`, the server's log says why."""
     only(scope, "GET", "HEAD")
-    checks = await services.readiness.checks()
+    checks = await readiness.checks()
     ready = all(checks.values())
     shown = {name: "ok" if works else "failed" for name, works in checks.items()}
     body = {"status": "ready" if ready else "not ready", "checks": shown}

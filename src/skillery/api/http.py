@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any
@@ -12,25 +11,13 @@ from skillery.api.answers import HeldAnswer
 from skillery.api.budgets import HeldBody
 from skillery.api.errors import INVALID_REQUEST, codes_of, encode, error_object, plain_error
 from skillery.api.exchanges import PIECE_BYTES, ClientGone
-from skillery.api.refusals import note_refusal
-from skillery.api.services import Services
-from skillery.backends import Credentials, Identity, Scope
-from skillery.context.request import current
-from skillery.errors import NotAllowed, NotAuthenticated, SkilleryError, TooManyFailedLogins
-from skillery.identity import access
-from skillery.settings import is_loopback
+from skillery.errors import SkilleryError
 
 JSON = "application/json"
 LARGE_BODY = 1024 * 1024
 BODY_SILENCE_SECONDS = 60
 Part = bytes | memoryview
 """Of a body."""
-LOGIN = "login"
-"""How the audit trail calls what came with no token, or with a bad one."""
-
-
-FORBIDDEN = 403
-"""Of a Host or an Origin that is none of ours, and nothing else."""
 
 
 class HttpRefusal(Exception):
@@ -52,55 +39,6 @@ def headers_of(scope: Any) -> dict[str, str]:
     return headers
 
 
-def check_browser(services: Services, scope: Any, headers: dict[str, str]) -> None:
-    """A page that somebody's browser shows must not be a way in.
-
-    Raises HttpRefusal 403 for a `Host` that is not ours (DNS rebinding) and an `Origin` that is not ours or listed.
-    """
-    host = headers.get("host", "").lower()
-    if not _is_our_host(services, scope, host):
-        raise HttpRefusal(
-            FORBIDDEN,
-            plain_error(
-                INVALID_REQUEST,
-                f"the Host {host[:100]!r} is not one of this server's",
-                "host_not_allowed",
-                "Call it by the address it is bound to, or list the name in the setting allowed_hosts.",
-            ),
-        )
-    origin = headers.get("origin")
-    if origin is not None and origin.lower() not in {f"{scope['scheme']}://{host}", *services.allowed_origins}:
-        raise HttpRefusal(
-            FORBIDDEN,
-            plain_error(
-                INVALID_REQUEST,
-                f"the Origin {origin[:100]!r} may not call this server",
-                "origin_not_allowed",
-                "List it in the setting allowed_origins if its pages are meant to.",
-            ),
-        )
-
-
-def _is_our_host(services: Services, scope: Any, host: str) -> bool:
-    name = _without_port(host)
-    if name in services.allowed_hosts or host in services.allowed_hosts or name == "localhost":
-        return True
-    try:
-        address = ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    local = (scope.get("server") or ("", None))[0]
-    return str(address) == local or (address.is_loopback and is_loopback(local))
-
-
-def _without_port(host: str) -> str:
-    if host.startswith("["):
-        name, closed, port = host[1:].partition("]")
-        return name if closed and (not port or port[0] == ":") else host
-    name, _, port = host.rpartition(":")
-    return name if name and port.isdecimal() else host
-
-
 def check_json(headers: dict[str, str]) -> None:
     """Raises HttpRefusal 415: a browser can't send JSON to another origin without asking first."""
     kind = headers.get("content-type", "")
@@ -111,33 +49,6 @@ def check_json(headers: dict[str, str]) -> None:
                 INVALID_REQUEST, f"the Content-Type is {kind[:80]!r}", "unsupported_media_type", f"Send {JSON}."
             ),
         )
-
-
-async def authenticate(services: Services, scope: Any, headers: dict[str, str]) -> Identity:
-    """Raises HttpRefusal 401, and 429 where too many logins from one address failed; Unavailable."""
-    try:
-        identity = await services.authenticator.authenticate(Credentials(headers, address_of(scope)))
-    except TooManyFailedLogins as error:
-        note_refusal(services, None, LOGIN, "", error)
-        raise HttpRefusal(429, error_object(error), [_retry_after(error.data["retry_after_ms"])]) from None
-    except NotAuthenticated as error:
-        note_refusal(services, None, LOGIN, "", error)
-        raise HttpRefusal(401, error_object(error), [("www-authenticate", "Bearer")]) from None
-    request = current.get()
-    if request is not None:
-        request.identity = identity.name
-    return identity
-
-
-async def admit(services: Services, scope: Any, headers: dict[str, str], needs: Scope, action: str) -> Identity:
-    """As `authenticate`, for a door that does what the method `action` does. Raises NotAllowed besides."""
-    identity = await authenticate(services, scope, headers)
-    try:
-        access.require(identity, needs)
-    except NotAllowed as error:
-        note_refusal(services, identity, action, "", error)
-        raise
-    return identity
 
 
 def address_of(scope: Any) -> str:
@@ -254,9 +165,9 @@ async def send_refusal(send: Any, refusal: HttpRefusal, *, rpc: bool = False) ->
 async def send_error(send: Any, error: SkilleryError) -> None:
     status = codes_of(error)[1]
     retry = error.data.get("retry_after_ms")
-    headers = [_retry_after(retry)] if retry else []
+    headers = [retry_after(retry)] if retry else []
     await send_bytes(send, status, encode({"error": error_object(error)}), headers=headers)
 
 
-def _retry_after(milliseconds: int) -> tuple[str, str]:
+def retry_after(milliseconds: int) -> tuple[str, str]:
     return "retry-after", str(-(-milliseconds // 1000))

@@ -9,30 +9,29 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import parse_qs
 
 import msgspec
 
 from skillery.api.errors import INVALID_REQUEST, encode, error_object, plain_error, unexpected
 from skillery.api.exchanges import ClientGone
+from skillery.api.gate import Gate
 from skillery.api.http import (
     BODY_SILENCE_SECONDS,
     HttpRefusal,
-    admit,
     chunks_of,
     disconnected,
     only,
     send_bytes,
 )
 from skillery.api.operations import BINARY, JSON, Answer, Body, Operation, in_query
-from skillery.api.refusals import is_refusal, note_refusal
-from skillery.api.services import Services
+from skillery.api.refusals import is_refusal
 from skillery.backends import Identity
 from skillery.errors import ArchiveTooLarge, InvalidParams, SkilleryError
 from skillery.formats.names import parse_namespace, parse_skill_name
 from skillery.formats.wording import did_you_mean, quoted
-from skillery.importing import Begun, ImportOptions, SkillReport, Summary
+from skillery.importing import Begun, Importer, ImportOptions, SkillReport, Summary
 from skillery.publishing import Mode
 
 ACTION = "create_skill"
@@ -86,20 +85,27 @@ OPERATIONS = (
 )
 
 
-async def receive_archive(services: Services, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
+class ImportParts(NamedTuple):
+    """What the endpoint of imports uses."""
+
+    gate: Gate
+    importer: Importer
+
+
+async def receive_archive(parts: ImportParts, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
     only(scope, "POST")
-    identity = await admit(services, scope, headers, "publish", ACTION)
+    identity = await parts.gate.admit(scope, headers, "publish", ACTION)
     wish = _wish(scope)
-    with services.importer.receive() as file:
-        await spool(receive, headers, file, services.importer.limits.max_bytes)
-        reports = services.importer.import_archive(identity, file, wish)
+    with parts.importer.receive() as file:
+        await spool(receive, headers, file, parts.importer.limits.max_bytes)
+        reports = parts.importer.import_archive(identity, file, wish)
         gone = asyncio.create_task(disconnected(receive))
         try:
             heard = _while_heard(reports, gone)
             if LINES in headers.get("accept", ""):
-                await _send_lines(services, identity, send, heard)
+                await _send_lines(parts, identity, send, heard)
             else:
-                await _send_document(services, identity, send, heard)
+                await _send_document(parts, identity, send, heard)
         finally:
             gone.cancel()
             await reports.aclose()
@@ -233,11 +239,11 @@ def _too_large(most: int) -> ArchiveTooLarge:
     )
 
 
-async def _send_document(services: Services, identity: Identity, send: Any, reports: AsyncIterator[Any]) -> None:
+async def _send_document(parts: ImportParts, identity: Identity, send: Any, reports: AsyncIterator[Any]) -> None:
     document: dict[str, Any] = {}
     skills: list[msgspec.Raw] = []
     async for report in reports:
-        key, value = _said(services, identity, report)
+        key, value = _said(parts, identity, report)
         if key == "skill":
             skills.append(msgspec.Raw(encode(value)))
         else:
@@ -248,7 +254,7 @@ async def _send_document(services: Services, identity: Identity, send: Any, repo
     await send_bytes(send, 200, encode(answer))
 
 
-async def _send_lines(services: Services, identity: Identity, send: Any, reports: AsyncIterator[Any]) -> None:
+async def _send_lines(parts: ImportParts, identity: Identity, send: Any, reports: AsyncIterator[Any]) -> None:
     """What goes wrong before the first line is an answer as of any door."""
     started = False
     try:
@@ -257,7 +263,7 @@ async def _send_lines(services: Services, identity: Identity, send: Any, reports
                 head = [(b"content-type", LINES.encode()), (b"x-accel-buffering", b"no")]
                 await send({"type": "http.response.start", "status": 200, "headers": head})
                 started = True
-            await _send_line(send, *_said(services, identity, report))
+            await _send_line(send, *_said(parts, identity, report))
     except SkilleryError as error:
         if not started:
             raise
@@ -269,7 +275,7 @@ async def _send_line(send: Any, key: str, value: Any) -> None:
     await send({"type": "http.response.body", "body": encode({key: value}) + b"\n", "more_body": True})
 
 
-def _said(services: Services, identity: Identity, report: Begun | SkillReport | Summary) -> tuple[str, Any]:
+def _said(parts: ImportParts, identity: Identity, report: Begun | SkillReport | Summary) -> tuple[str, Any]:
     if isinstance(report, Begun):
         return "begun", {
             "total": report.skills,
@@ -284,6 +290,6 @@ def _said(services: Services, identity: Identity, report: Begun | SkillReport | 
     error = report.error
     if isinstance(error, SkilleryError):
         if is_refusal(error, "manifest"):
-            note_refusal(services, identity, ACTION, report.name, error)
+            parts.gate.note_refusal(identity, ACTION, report.name, error)
         return "skill", msgspec.structs.replace(report, error=error_object(error))
     return "skill", msgspec.structs.replace(report, error=unexpected(error))

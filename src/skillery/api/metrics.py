@@ -8,33 +8,47 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from prometheus_client import CollectorRegistry, Metric, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
-from skillery.api.http import admit, only, send_bytes
+from skillery.api.gate import Gate
+from skillery.api.http import only, send_bytes
 from skillery.api.operations import Answer, Operation
-from skillery.backends import LIMITS, Measured, Scope
+from skillery.backends import LIMITS, Measured, Sandbox, Scope
+from skillery.environments.named import NamedEnvironments
+from skillery.runs import Runner
 
 if TYPE_CHECKING:
     from skillery.api.exchanges import Exchange
-    from skillery.api.services import Services
 
 Readers = Literal["admin", "open"]
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+
+
+class Measurable(NamedTuple):
+    """The parts whose state is measured when somebody reads the metrics."""
+
+    gate: Gate
+    runner: Runner
+    sandbox: Sandbox
+    named: NamedEnvironments
+    connections: Callable[[], tuple[int, int]]
+    """Returns the used and the idle connections to the database."""
 
 
 class Metrics(Collector):
     """Counts what the doors answer, in plain numbers: the event loop alone touches them, and counters with locks were a
     tenth of a listing. What can be asked for is asked for when somebody reads."""
 
-    def __init__(self, readers: Readers) -> None:
+    def __init__(self, readers: Readers, measured: Measurable) -> None:
         self._readers = readers
+        self._measured = measured
         self._requests: Counter[tuple[str, int]] = Counter()
         self._bytes_in: Counter[str] = Counter()
         self._bytes_out: Counter[str] = Counter()
@@ -85,14 +99,14 @@ class Metrics(Collector):
         needs: Scope | None = "admin" if self._readers == "admin" else None
         return (Operation("GET", "/metrics", "Figures", {200: plain}, needs=needs, is_open=needs is None),)
 
-    async def answer(self, services: Services, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
+    async def answer(self, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
         """Raises HttpRefusal 401 and NotAllowed where only admins may read."""
         only(scope, "GET", "HEAD")
         if self._readers == "admin":
-            await admit(services, scope, headers, "admin", "read_metrics")
+            await self._measured.gate.admit(scope, headers, "admin", "read_metrics")
         # In a registry of its own for this answer: what stands in it is true of these services.
         now = CollectorRegistry()
-        now.register(_Now(services))
+        now.register(_Now(self._measured))
         await send_bytes(send, 200, generate_latest(self._registry) + generate_latest(now), CONTENT_TYPE_PLAIN_0_0_4)
 
 
@@ -116,11 +130,11 @@ class _Latencies:
 class _Now(Collector):
     """What a server can say of itself at any moment."""
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
+    def __init__(self, measured: Measurable) -> None:
+        self._measured = measured
 
     def collect(self) -> Iterable[CounterMetricFamily | GaugeMetricFamily]:
-        runner, database, sandbox = self._services.runner, self._services.database, self._services.sandbox
+        runner, sandbox = self._measured.runner, self._measured.sandbox
         ended = CounterMetricFamily("skillery_runs", "Runs that have ended.", labels=["method", "status"])
         for (method, status), count in sorted(runner.ended.items()):
             ended.add_metric([method, status], count)
@@ -137,14 +151,14 @@ class _Now(Collector):
         yield lacking
         for name, value in sorted(sandbox.figures().items()) if isinstance(sandbox, Measured) else ():
             yield GaugeMetricFamily(f"skillery_sandbox_{name}", "What the sandbox says of itself.", value=value)
-        states = Counter(self._services.named.states.values())
+        states = Counter(self._measured.named.states.values())
         environments = GaugeMetricFamily(
             "skillery_environments", "Named environments, as this server has them.", labels=["state"]
         )
         for state in ("pending", "building", "ready", "failed"):
             environments.add_metric([state], states[state])
         yield environments
-        used, kept = database.connections()
+        used, kept = self._measured.connections()
         connections = GaugeMetricFamily(
             "skillery_database_connections", "Connections to the database.", labels=["state"]
         )

@@ -6,9 +6,9 @@ from __future__ import annotations
 from functools import partial
 
 from skillery import registry
-from skillery.api.services import Services
 from skillery.backends import Identity
 from skillery.identity.access import is_admin
+from skillery.registry.registry import Registry
 
 MANY = 200
 """Visible skills beyond which a model had better search than list."""
@@ -28,9 +28,9 @@ instead of reading lists. Call `list_skills` only if you do not have that tool.
 """
 
 
-async def prompt_for(services: Services, identity: Identity) -> str:
+async def prompt_for(registry_: Registry, identity: Identity) -> str:
     """Return the prompt. It recommends search_skills to an identity that sees many skills."""
     if not (is_admin(identity) or "read" in identity.scopes):
         return PROMPT
     sees_more = partial(registry.sees_more_skills_than, identity=identity, count=MANY)
-    return PROMPT + SEARCH if await services.database.read(sees_more) else PROMPT
+    return PROMPT + SEARCH if await registry_.read(sees_more) else PROMPT

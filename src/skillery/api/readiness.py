@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
 from skillery.backends import Sandbox, Storage
-from skillery.database import Database
 
 log = logging.getLogger(__name__)
 CHECK_SECONDS = 10
@@ -16,10 +15,11 @@ FRESH_SECONDS = 2.0
 
 
 class Readiness:
-    """The checks of /readyz, made at most once every few seconds however often it is asked: it needs no token."""
+    """The checks of /readyz. They run at most once every few seconds, because anybody may request them."""
 
-    def __init__(self, database: Database, storage: Storage, sandbox: Sandbox) -> None:
-        self._database = database
+    def __init__(self, ping: Callable[[], None], storage: Storage, sandbox: Sandbox) -> None:
+        """`ping` raises if the database does not answer. It blocks."""
+        self._ping = ping
         self._storage = storage
         self._sandbox = sandbox
         self._lock = asyncio.Lock()
@@ -30,7 +30,7 @@ class Readiness:
         async with self._lock:
             if time.monotonic() - self._checked_at > FRESH_SECONDS:
                 self._checks = {
-                    "database": await _works("database", asyncio.to_thread(self._database.ping)),
+                    "database": await _works("database", asyncio.to_thread(self._ping)),
                     "storage": await _works("storage", asyncio.to_thread(self._storage.check)),
                     "sandbox": await _works("sandbox", self._sandbox.start()),
                 }

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 
-from skillery.api.errors import codes_of
-from skillery.api.services import Services
-from skillery.backends import Identity
 from skillery.errors import Conflict, NotAllowed, NotFound, Refused, SkilleryError
 from skillery.formats.tokens import PREFIX
 
 OF_CHANGES = (NotAllowed, NotFound, Conflict, Refused)
 """What a change can be refused with. A call that is malformed, too large or too early was not refused."""
-KNOCK = "knock"
-"""How the trail calls what was turned away at every door, whatever it wanted: a Host or Origin that is none of ours."""
 MOST_BYTES = 256 * 1024
 """Params beyond that are not looked through for the sake of a record."""
 OTHERWISE_NAMED_BY = ("name", "run_id", "blob_id")
@@ -25,17 +18,6 @@ OTHERWISE_NAMED_BY = ("name", "run_id", "blob_id")
 _WHAT_FOLLOWS_AN_ID = re.compile(rf"({PREFIX}[0-9A-Za-z]{{0,12}})\w{{16,}}")
 _names = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _text = msgspec.json.Decoder(str)
-
-
-def note_refusal(
-    services: Services, identity: Identity | None, action: str, subject: str, error: SkilleryError
-) -> None:
-    services.refusals.note(identity, action, subject, code=codes_of(error)[0], error_type=error.type)
-
-
-def note_knock(services: Services, error: Mapping[str, Any]) -> None:
-    """A page that somebody's browser shows was kept out: nobody knows yet who it is."""
-    services.refusals.note(None, KNOCK, "", code=error["code"], error_type=error["data"]["type"])
 
 
 def is_refusal(error: SkilleryError, audits: str | None) -> bool:

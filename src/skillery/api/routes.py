@@ -1,271 +1,141 @@
-"""The doors, as ASGI routes: they decode once, and nothing stands between them and the core."""
+"""The routes of the HTTP side: each endpoint is built here from the parts that it uses."""
 
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any
-from urllib.parse import parse_qs
+from typing import Any, NamedTuple
 
 from litestar import asgi
-from litestar.openapi.spec import Schema
-from litestar.openapi.spec.enums import OpenAPIType
 from litestar.types import ASGIApp
 
-from skillery.api import api_documents, blobs, health, imports, run_events
-from skillery.api.answers import HeldAnswer
-from skillery.api.downloads import DOWNLOADS, Download, routed
-from skillery.api.errors import INVALID_PARAMS, NOT_FOUND, encode, error_object, plain_error, unexpected
+from skillery.api import api_documents, blobs, health, imports, model_tools, run_events
+from skillery.api.core import Core
+from skillery.api.downloads import DOWNLOADS, routed
+from skillery.api.edge import Edge
+from skillery.api.errors import unexpected
 from skillery.api.exchanges import ClientGone, Exchange, log_request
-from skillery.api.http import (
-    FORBIDDEN,
-    JSON,
-    HttpRefusal,
-    Part,
-    authenticate,
-    check_browser,
-    check_json,
-    disconnected,
-    headers_of,
-    only,
-    read_body,
-    send_bytes,
-    send_error,
-    send_parts,
-    send_refusal,
-)
-from skillery.api.operations import Answer, Body, Operation, in_query
-from skillery.api.prompt import prompt_for
-from skillery.api.refusals import note_knock
-from skillery.api.rpc.dispatch import Caller
-from skillery.api.rpc.envelope import answer
-from skillery.api.rpc.environment_params import shown_properties
-from skillery.api.rpc.methods import METHODS
-from skillery.api.rpc.schemas import FORMATS, tool
-from skillery.api.services import Services
-from skillery.api.v1.endpoints import V1_ENDPOINTS, V1Endpoint
-from skillery.context.queue import until_client_gone
+from skillery.api.exports import DownloadParts
+from skillery.api.gate import FORBIDDEN
+from skillery.api.http import HttpRefusal, headers_of, send_error, send_refusal
+from skillery.api.mcp import endpoint as mcp
+from skillery.api.operations import Operation
+from skillery.api.rpc import endpoint as rpc
+from skillery.api.v1.endpoints import V1_ENDPOINTS
+from skillery.api.v1.parts import V1Parts
 from skillery.context.tracing import starting
-from skillery.errors import Busy, SkilleryError, Unavailable
+from skillery.errors import SkilleryError
 
-Door = Callable[[Services, Any, Any, Any, dict[str, str]], Awaitable[None]]
-
-Object = dict[str, Any]
-EVENTS = "text/event-stream"
-TEXT = "text/plain"
-_RPC = (
-    Operation(
-        "POST",
-        "/rpc",
-        "JSON-RPC 2.0",
-        {
-            200: Answer("The answer, or those of a batch, errors too.", Any),
-            204: Answer("To notifications.", kinds=()),
-        },
-        (408, 413, 415),
-        description="/openrpc.json tells of its methods, and rpc.discover.",
-        body=Body(JSON, Schema(type=[OpenAPIType.OBJECT, OpenAPIType.ARRAY]), "A call, or a batch of calls."),
-        tag="JSON-RPC",
-    ),
-)
+Endpoint = Callable[[Any, Any, Any, dict[str, str]], Awaitable[None]]
+"""Answers one request: its ASGI scope, `receive` and `send`, and its headers in lower case."""
 
 
-async def _rpc(services: Services, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
-    only(scope, "POST")
-    check_json(headers)
-    identity = await _caller(services, scope, headers)
-    with services.bodies.hold() as held:
-        try:
-            body = await read_body(receive, headers, services.max_body_bytes, held)
-        except Busy as busy:
-            # As any error of a method, but for the id, which is in the body.
-            raise HttpRefusal(200, error_object(busy)) from None
-        until_client_gone.set(partial(disconnected, receive))
-        with services.answers.hold() as room:
-            reply = await answer(services, identity, body, room, headers.get("idempotency-key"))
-            # The answer may be read slowly, and the body is needed no more.
-            del body
-            held.give_back()
-            await _send_reply(send, reply, room)
+class Route(NamedTuple):
+    """An endpoint at its addresses."""
+
+    name: str
+    """The address in metrics and in the log."""
+    endpoint: Endpoint
+    operations: Sequence[Operation]
+    """The description in OpenAPI."""
+    paths: tuple[str, ...] = ()
+    """Paths with parameters, in the notation of Litestar. Empty: `name` is the path."""
+    methods: tuple[str, ...] = ("GET", "HEAD")
+    """The HTTP methods of paths with parameters. An endpoint at a plain path checks the method itself."""
+    is_rpc: bool = False
+    """Whether refusals are messages of JSON-RPC."""
+    is_guarded: bool = True
+    """Whether Host and Origin are checked."""
+    is_mount: bool = False
+    """Whether the endpoint also gets all addresses below its path."""
 
 
-async def _send_reply(send: Any, reply: deque[Part] | None, room: HeldAnswer) -> None:
-    if reply is None:
-        await send({"type": "http.response.start", "status": 204, "headers": []})
-        await send({"type": "http.response.body", "body": b""})
-        return
-    await send_parts(send, reply, room)
+def make_routes(core: Core, edge: Edge) -> list[Any]:
+    """Return every route of the server for Litestar."""
+    routes = [*_plain_routes(core, edge), *_download_routes(core, edge)]
+    operations = [operation for route in routes for operation in route.operations] + list(api_documents.OPENAPI)
+    document = api_documents.openapi_endpoint(edge.gate, operations)
+    return [_for_litestar(edge, route) for route in (*routes, Route("/v1/openapi.json", document, ()))]
 
 
-async def _caller(services: Services, scope: Any, headers: dict[str, str]) -> Caller:
-    """A database that is away is an answer to each call, as it is everywhere else."""
-    try:
-        return await authenticate(services, scope, headers)
-    except Unavailable as error:
-        return error
-
-
-_MCP = (
-    Operation(
-        "POST",
-        "/mcp",
-        "The Model Context Protocol over streamable HTTP",
-        {
-            200: Answer("A message of MCP, or a stream of them.", Any, (JSON, EVENTS)),
-            202: Answer("To notifications.", kinds=()),
-            400: Answer("An error of MCP: what came is no message of it.", Any),
-            404: Answer("An error of MCP: there is no such method.", Any),
-        },
-        (408, 413, 415),
-        description="Described by MCP itself; `?tools=` names methods and skills whose tools are offered besides.",
-        parameters=(in_query("tools", "search_skills, create_skill and names of skills, with commas between."),),
-        body=Body(JSON, Schema(type=[OpenAPIType.OBJECT, OpenAPIType.ARRAY]), "A message of MCP."),
-        tag="MCP",
-    ),
-)
-_TOOLS = (
-    Operation(
-        "GET",
-        "/tools",
-        "The tools that a model is shown",
-        {200: Answer("A schema for each.", list[Object])},
-        (400,),
-        parameters=(
-            in_query("format", "In whose shape; openai where it is left out.", enum=FORMATS),
-            in_query("include", "Further methods, with commas between: search_skills, create_skill."),
-        ),
-    ),
-)
-
-
-async def _tools(services: Services, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
-    """`GET /tools?format=openai|anthropic|mcp|jsonschema[&include=search_skills,create_skill]`."""
-    only(scope, "GET", "HEAD")
-    await authenticate(services, scope, headers)
-    query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
-    form = query.get("format", ["openai"])[-1]
-    if form not in FORMATS:
-        message = f"there is no format {form[:40]!r}"
-        hint = f"There are {', '.join(FORMATS)}."
-        raise HttpRefusal(400, plain_error(INVALID_PARAMS, message, "invalid_params", hint))
-    asked_for = {name for part in query.get("include", []) for name in part.split(",") if name}
-    unknown = sorted(asked_for - METHODS.keys())
-    if unknown:
-        raise HttpRefusal(
-            400, plain_error(INVALID_PARAMS, f"there is no method {unknown[0][:40]!r} to include", "invalid_params")
-        )
-    more = shown_properties(services.named.defined)
-    shown = [tool(name, one.params, form, more) for name, one in METHODS.items() if one.is_tool or name in asked_for]
-    await send_bytes(send, 200, encode(shown))
-
-
-_PROMPT = (
-    Operation("GET", "/prompt", "The system prompt for a model with the tools", {200: Answer("Text.", kinds=(TEXT,))}),
-)
-
-
-async def _prompt(services: Services, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
-    only(scope, "GET", "HEAD")
-    identity = await authenticate(services, scope, headers)
-    await send_bytes(send, 200, (await prompt_for(services, identity)).encode(), "text/plain; charset=utf-8")
-
-
-async def _blobs(services: Services, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
-    """`/blobs` and all below it: Litestar's ASGI routes take no path parameters."""
-    address = scope["raw_path"].partition(b"?")[0]
-    if address != b"/blobs" and not address.startswith(b"/blobs/"):
-        # A mount takes every address that begins like it.
-        raise HttpRefusal(404, plain_error(NOT_FOUND, "there is nothing at this address", "not_found"))
-    blob_id = scope["path"].strip("/")
-    if blob_id:
-        await blobs.send_blob(services, scope, send, headers, blob_id)
-    else:
-        await blobs.receive_blob(services, scope, receive, send, headers)
-
-
-def make_routes(services: Services) -> list[Any]:
-    """Every route of the API for Litestar."""
-
-    def opened(path: str, door: Door, *, rpc: bool = False, guarded: bool = True) -> ASGIApp:
-        async def app(scope: Any, receive: Any, send: Any) -> None:
-            headers = headers_of(scope)
-            exchange = Exchange(scope, headers, receive, send, services.answer_seconds)
-            if services.tracing is not None:
-                starting.set(services.tracing.start)
-            begun = time.perf_counter()
-            try:
-                if guarded:
-                    check_browser(services, scope, headers)
-                await door(services, scope, exchange.receive, exchange.send, headers)
-            except HttpRefusal as refusal:
-                if refusal.status == FORBIDDEN:
-                    note_knock(services, refusal.error)
-                await send_refusal(exchange.send, refusal, rpc=rpc)
-            except SkilleryError as error:
-                await send_error(exchange.send, error)
-            except ClientGone:
-                return
-            except Exception as error:
-                if exchange.started:
-                    # Half an answer is out: breaking the connection is the only way left to say so.
-                    raise
-                await send_refusal(exchange.send, HttpRefusal(500, unexpected(error)), rpc=rpc)
-            finally:
-                if services.metrics is not None:
-                    services.metrics.note(path, exchange)
-                if services.log_requests:
-                    log_request(path, scope["method"], exchange, time.perf_counter() - begun)
-
-        return app
-
-    told: list[Operation] = []
-
-    def route(
-        path: str,
-        door: Door,
-        operations: Sequence[Operation],
-        *,
-        rpc: bool = False,
-        guarded: bool = True,
-        with_all_below: bool = False,
-    ) -> Any:
-        told.extend(operations)
-        app = opened(path, door, rpc=rpc, guarded=guarded)
-
-        @asgi(path, is_mount=with_all_below, copy_scope=False)
-        async def handler(scope: Any, receive: Any, send: Any) -> None:
-            await app(scope, receive, send)
-
-        return handler
-
-    def downloads(one: Download) -> Any:
-        told.extend(one.operations)
-        return routed(one.paths, ("GET", "HEAD"), opened(one.group, one.door))
-
-    def v1(one: V1Endpoint) -> Any:
-        told.extend(one.operations)
-        return routed(one.paths, one.methods, opened("/v1/skills", one.door))
-
-    def events() -> Any:
-        told.extend(run_events.OPERATIONS)
-        return routed(["/v1/runs/{run_id:str}/events"], ("GET", "HEAD"), opened("/v1/runs", run_events.run_events))
-
-    metrics = services.metrics
+def _plain_routes(core: Core, edge: Edge) -> list[Route]:
+    gate, bodies, answers = edge.gate, edge.bodies, edge.answers
+    tools = model_tools.ToolsEndpoint(gate, core.environments.named)
+    prompt = model_tools.PromptEndpoint(gate, core.registry)
+    blob_parts = blobs.BlobParts(gate, core.blobs, core.once, answers)
+    import_parts = imports.ImportParts(gate, core.importer)
+    events = run_events.RunEvents(gate, core.runner, edge.streams)
+    rpc_endpoint = rpc.RpcEndpoint(gate, core, bodies, answers, edge.max_body_bytes)
+    metrics = edge.metrics
     return [
-        *([route("/metrics", metrics.answer, metrics.operations)] if metrics is not None else []),
-        route("/rpc", _rpc, _RPC, rpc=True),
-        route("/openrpc.json", api_documents.send_openrpc, api_documents.OPENRPC),
-        route("/mcp", services.mcp.answer, _MCP, rpc=True),
-        route("/tools", _tools, _TOOLS),
-        route("/prompt", _prompt, _PROMPT),
-        route("/blobs", _blobs, blobs.OPERATIONS, with_all_below=True),
-        route("/import", imports.receive_archive, imports.OPERATIONS),
-        *(downloads(one) for one in DOWNLOADS),
-        *(v1(one) for one in V1_ENDPOINTS),
-        events(),
-        route("/healthz", health.healthz, health.HEALTHZ, guarded=False),
-        route("/readyz", health.readyz, health.READYZ, guarded=False),
-        route("/v1/openapi.json", api_documents.openapi_endpoint(told), api_documents.OPENAPI),
+        *([Route("/metrics", metrics.answer, metrics.operations)] if metrics is not None else []),
+        Route("/rpc", rpc_endpoint.answer, rpc.OPERATIONS, is_rpc=True),
+        Route("/openrpc.json", partial(api_documents.send_openrpc, gate), api_documents.OPENRPC),
+        Route("/mcp", edge.mcp.answer, mcp.OPERATIONS, is_rpc=True),
+        Route("/tools", tools.answer, model_tools.TOOLS_OPERATIONS),
+        Route("/prompt", prompt.answer, model_tools.PROMPT_OPERATIONS),
+        Route("/blobs", partial(blobs.blobs_endpoint, blob_parts), blobs.OPERATIONS, is_mount=True),
+        Route("/import", partial(imports.receive_archive, import_parts), imports.OPERATIONS),
+        Route("/v1/runs", events.answer, run_events.OPERATIONS, paths=run_events.PATHS),
+        Route("/healthz", health.healthz, health.HEALTHZ, is_guarded=False),
+        Route("/readyz", partial(health.readyz, edge.readiness), health.READYZ, is_guarded=False),
     ]
+
+
+def _download_routes(core: Core, edge: Edge) -> list[Route]:
+    parts = DownloadParts(edge.gate, core.exports, edge.answers, edge.public_downloads)
+    v1_parts = V1Parts(edge.gate, core.registry, core.importer, parts)
+    downloads = [Route(one.group, partial(one.endpoint, parts), one.operations, one.paths) for one in DOWNLOADS]
+    v1 = [
+        Route("/v1/skills", partial(one.endpoint, v1_parts), one.operations, one.paths, one.methods)
+        for one in V1_ENDPOINTS
+    ]
+    return [*downloads, *v1]
+
+
+def _for_litestar(edge: Edge, route: Route) -> Any:
+    app = _app(edge, route)
+    if route.paths:
+        return routed(route.paths, route.methods, app)
+
+    @asgi(route.name, is_mount=route.is_mount, copy_scope=False)
+    async def handler(scope: Any, receive: Any, send: Any) -> None:
+        await app(scope, receive, send)
+
+    return handler
+
+
+def _app(edge: Edge, route: Route) -> ASGIApp:
+    """Return the ASGI app of a route: it answers errors, counts the request and logs it."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        headers = headers_of(scope)
+        exchange = Exchange(scope, headers, receive, send, edge.answer_seconds)
+        if edge.tracing is not None:
+            starting.set(edge.tracing.start)
+        begun = time.perf_counter()
+        try:
+            if route.is_guarded:
+                edge.gate.check_browser(scope, headers)
+            await route.endpoint(scope, exchange.receive, exchange.send, headers)
+        except HttpRefusal as refusal:
+            if refusal.status == FORBIDDEN:
+                edge.gate.note_knock(refusal.error)
+            await send_refusal(exchange.send, refusal, rpc=route.is_rpc)
+        except SkilleryError as error:
+            await send_error(exchange.send, error)
+        except ClientGone:
+            return
+        except Exception as error:
+            if exchange.started:
+                # A part of the answer is sent. Only a broken connection can show the error now.
+                raise
+            await send_refusal(exchange.send, HttpRefusal(500, unexpected(error)), rpc=route.is_rpc)
+        finally:
+            if edge.metrics is not None:
+                edge.metrics.note(route.name, exchange)
+            if edge.log_requests:
+                log_request(route.name, scope["method"], exchange, time.perf_counter() - begun)
+
+    return app

@@ -13,9 +13,9 @@ from urllib.parse import parse_qs
 import msgspec
 
 from skillery.api.errors import encode
-from skillery.api.http import admit, disconnected, only, send_bytes
+from skillery.api.gate import Gate
+from skillery.api.http import disconnected, only, send_bytes
 from skillery.api.operations import Answer, Operation, in_query
-from skillery.api.services import Services
 from skillery.backends import Identity
 from skillery.errors import Busy, InvalidParams
 from skillery.formats.wording import quoted
@@ -32,6 +32,7 @@ SEND_BUFFER_BYTES = 64 * 1024
 """Without this bound, the kernel buffers 4 MiB for a client that does not read."""
 RETRY_MS = 2000
 PATH = "/v1/runs/{run_id}/events"
+PATHS = ("/v1/runs/{run_id:str}/events",)
 
 OPERATIONS = (
     Operation(
@@ -100,11 +101,26 @@ def _subtract(counter: Counter[str], key: str) -> None:
 class RunEvents:
     """Sends the events of runs."""
 
-    def __init__(self, runner: Runner, limits: StreamLimits) -> None:
+    def __init__(self, gate: Gate, runner: Runner, streams: OpenStreams) -> None:
+        self._gate = gate
         self._runner = runner
-        self._streams = OpenStreams(limits)
+        self._streams = streams
 
-    async def send_log(self, identity: Identity, run_id: str, send: Any) -> None:
+    async def answer(self, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
+        """`GET /v1/runs/{run_id}/events`."""
+        only(scope, "GET", "HEAD")
+        identity = await self._gate.admit(scope, headers, "read", "get_run")
+        run_id = scope["path"].split("/")[3]
+        after = _offset(scope, headers)
+        if scope["method"] == "HEAD":
+            (await self._runner.follow_run(identity, run_id)).close()
+            await send_bytes(send, 200, b"", EVENTS)
+        elif TEXT in headers.get("accept", ""):
+            await self._send_log(identity, run_id, send)
+        else:
+            await self._send_events(identity, run_id, after, receive, send)
+
+    async def _send_log(self, identity: Identity, run_id: str, send: Any) -> None:
         """Send the log so far as text."""
         followed = await self._runner.follow_run(identity, run_id)
         try:
@@ -117,7 +133,7 @@ class RunEvents:
         finally:
             followed.close()
 
-    async def send_events(self, identity: Identity, run_id: str, after: int, receive: Any, send: Any) -> None:
+    async def _send_events(self, identity: Identity, run_id: str, after: int, receive: Any, send: Any) -> None:
         """Send events until the run has ended, or the client or the server ends the stream."""
         followed = await self._runner.follow_run(identity, run_id)
         try:
@@ -182,21 +198,6 @@ def _bound_buffer(receive: Any) -> None:
     connection = transport.get_extra_info("socket") if transport is not None else None
     if connection is not None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-
-
-async def run_events(services: Services, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
-    """`GET /v1/runs/{run_id}/events`."""
-    only(scope, "GET", "HEAD")
-    identity = await admit(services, scope, headers, "read", "get_run")
-    run_id = scope["path"].split("/")[3]
-    after = _offset(scope, headers)
-    if scope["method"] == "HEAD":
-        (await services.runner.follow_run(identity, run_id)).close()
-        await send_bytes(send, 200, b"", EVENTS)
-    elif TEXT in headers.get("accept", ""):
-        await services.run_events.send_log(identity, run_id, send)
-    else:
-        await services.run_events.send_events(identity, run_id, after, receive, send)
 
 
 def _offset(scope: Any, headers: dict[str, str]) -> int:

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import msgspec
 
+from skillery.api.core import EnvironmentParts
 from skillery.app.environments import PackageServices
 from skillery.app.home import Home
 from skillery.backends import Storage
 from skillery.database import Database
 from skillery.environments.definitions import Defined, Named
 from skillery.environments.named import NamedEnvironments
-from skillery.environments.queries import Showing
+from skillery.environments.queries import EnvironmentQueries
 from skillery.environments.rebuilds import Rebuilds
 from skillery.errors import StartupError
 from skillery.settings import Settings
-
-
-class NamedParts(NamedTuple):
-    named: NamedEnvironments
-    showing: Showing
-    rebuilds: Rebuilds
 
 
 def defined_in(settings: Settings) -> Defined:
@@ -38,9 +31,9 @@ def defined_in(settings: Settings) -> Defined:
 
 def named_of(
     settings: Settings, home: Home, database: Database, storage: Storage, packages: PackageServices
-) -> NamedParts:
+) -> EnvironmentParts:
     """Build the parts for named environments. Raises StartupError."""
     locks, environments, server = packages.locks, packages.environments, home.server_id
     named = NamedEnvironments(database, locks, environments, defined_in(settings))
-    showing = Showing(database, storage, environments, named, server)
-    return NamedParts(named, showing, Rebuilds(database, storage, locks, environments, named, server))
+    queries = EnvironmentQueries(database, storage, environments, named, server)
+    return EnvironmentParts(named, queries, Rebuilds(database, storage, locks, environments, named, server))

@@ -16,7 +16,7 @@ import uvicorn
 from litestar import Litestar
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from skillery.app.composition import create_app, open_services
+from skillery.app.composition import create_app, open_server
 from skillery.app.connections import Admission, Bounds, Connection, ConnectionCount
 from skillery.app.descriptors import allot_descriptors
 from skillery.app.garbage_schedule import sweep_periodically
@@ -65,15 +65,15 @@ async def serve(settings: Settings, plugins: Plugins, announce: Callable[[str, s
                 home.announce(url)
                 announce(url, token)
 
-            async with open_services(settings, plugins, home) as services:
-                await services.sandbox.start()
-                services.named.start()
+            async with open_server(settings, plugins, home) as (core, edge):
+                await core.sandbox.start()
+                core.environments.named.start()
                 # Last, so that a failed start does not use up the bootstrap token.
-                token = await _first_token(services.authenticator)
-                server = _Server(_config(settings, create_app(services), _admission(settings, ceiling)), on_start)
+                token = await _first_token(core.authenticator)
+                server = _Server(_config(settings, create_app(core, edge), _admission(settings, ceiling)), on_start)
                 ending: list[asyncio.Task[None]] = []
                 loop = asyncio.get_running_loop()
-                sweeping = loop.create_task(sweep_periodically(services.collector, settings.gc.interval_minutes))
+                sweeping = loop.create_task(sweep_periodically(core.collector, settings.gc.interval_minutes))
 
                 def stop() -> None:
                     # The second signal does not wait for open connections.
@@ -84,7 +84,7 @@ async def serve(settings: Settings, plugins: Plugins, announce: Callable[[str, s
                     server.force_exit = server.should_exit
                     server.should_exit = True
                     grace = 0.0 if server.force_exit else settings.grace_seconds
-                    ending.append(loop.create_task(services.runner.close(grace)))
+                    ending.append(loop.create_task(core.runner.close(grace)))
 
                 for number in (signal.SIGTERM, signal.SIGINT):
                     loop.add_signal_handler(number, stop)

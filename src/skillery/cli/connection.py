@@ -65,19 +65,19 @@ async def _in_process(
 ) -> AsyncIterator[Client]:
     import msgspec
 
-    from skillery.app.composition import create_app, open_services
+    from skillery.app.composition import create_app, open_server
     from skillery.cli.in_process import BASE_URL, InProcessTransport
     from skillery.plugins import load_plugins
 
     # A command that is interrupted ends immediately, without a grace period.
     settings = msgspec.structs.replace(settings, grace_seconds=0.0)
     plugins = load_plugins(settings.plugins_folder)
-    async with open_services(settings, plugins, home) as services:
+    async with open_server(settings, plugins, home) as (core, edge):
         if sandbox:
-            await services.sandbox.start()
+            await core.sandbox.start()
         if environments:
-            services.named.start()
-        transport = InProcessTransport(create_app(services))
+            core.environments.named.start()
+        transport = InProcessTransport(create_app(core, edge))
         async with client_of(BASE_URL, token, transport) as client:
             yield client
 

@@ -116,7 +116,7 @@ class EnvironmentPage(msgspec.Struct, frozen=True):
     next_cursor: str | None
 
 
-class Showing:
+class EnvironmentQueries:
     """Answers queries about environments, from the database and the state of this server."""
 
     def __init__(

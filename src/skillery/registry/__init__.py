@@ -40,7 +40,7 @@ from skillery.registry.lifecycle import (
     unyank_version,
     yank_version,
 )
-from skillery.registry.listings import list_skills, sees_more_skills_than
+from skillery.registry.listings import cursor_after_skill, list_skills, sees_more_skills_than
 from skillery.registry.locks import Lock, Locked, Pin, Verified, resolve_skills, verify_lock
 from skillery.registry.new_versions import NewVersion, insert_version, version_if_taken
 from skillery.registry.resolution import VersionRow, resolve
@@ -105,6 +105,7 @@ __all__ = [
     "checks_of",
     "compare_permissions",
     "count_run",
+    "cursor_after_skill",
     "cursor_after_version",
     "cursor_key",
     "deprecate_skill",

@@ -130,13 +130,23 @@ def list_skills(
     They are sorted by the bytes of (namespace, name). A page with large items is shorter than `limit`. `namespace`
     matches itself and all below it by whole segments; "" matches all. Raises InvalidCursor.
     """
-    bound_to = ("list_skills", namespace, detail)
+    bound_to = _bound_to(namespace, detail)
     after = read_cursor(key, bound_to, cursor, 2) if cursor else ("", "")
     rows = _rows(connection, identity, detail, limit + 1, (after[0], after[1]), namespace)
     page = fitting(rows[:limit], _size_of)
     more = len(rows) > len(page)
     next_cursor = make_cursor(key, bound_to, tuple(page[-1][:2])) if more else None
     return _answer([row[2] for row in page], next_cursor)
+
+
+def cursor_after_skill(key: bytes, namespace: str, name: str) -> str:
+    """Return a cursor for all skills (detail `names`) that continues behind a skill, which need not exist any more."""
+    return make_cursor(key, _bound_to("", "names"), (namespace, name))
+
+
+def _bound_to(namespace: str, detail: Detail) -> tuple[str, str, str]:
+    """Return what a cursor is bound to: it is valid for the same question only."""
+    return "list_skills", namespace, detail
 
 
 def _rows(

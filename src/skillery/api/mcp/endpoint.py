@@ -11,13 +11,18 @@ import secrets
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from litestar.openapi.spec import Schema
+from litestar.openapi.spec.enums import OpenAPIType
 
-from skillery.api.answers import held_answer
+from skillery.api.answers import Answers, held_answer
+from skillery.api.budgets import Bodies
+from skillery.api.core import Core
 from skillery.api.errors import INVALID_PARAMS, plain_error
-from skillery.api.http import HttpRefusal, authenticate, check_json, only, read_body
+from skillery.api.gate import Gate
+from skillery.api.http import JSON, HttpRefusal, check_json, only, read_body
 from skillery.api.mcp.large_messages import without_arguments
 from skillery.api.mcp.requests import SCOPE_KEY, Calls, Visit, asked_tools
-from skillery.api.services import Services
+from skillery.api.operations import Answer, Body, Operation, in_query
 from skillery.errors import InvalidParams
 
 if TYPE_CHECKING:
@@ -25,6 +30,27 @@ if TYPE_CHECKING:
 
 SESSION = b"mcp-session-id"
 INITIALIZE, CANCELLED = "initialize", "notifications/cancelled"
+
+
+EVENTS = "text/event-stream"
+OPERATIONS = (
+    Operation(
+        "POST",
+        "/mcp",
+        "The Model Context Protocol over streamable HTTP",
+        {
+            200: Answer("A message of MCP, or a stream of messages.", Any, (JSON, EVENTS)),
+            202: Answer("The answer to notifications.", kinds=()),
+            400: Answer("An error of MCP: the body is not a message of MCP.", Any),
+            404: Answer("An error of MCP: the method does not exist.", Any),
+        },
+        (408, 413, 415),
+        description="MCP describes itself. `?tools=` names further methods, and skills whose tools are offered too.",
+        parameters=(in_query("tools", "search_skills, create_skill and names of skills, separated by commas."),),
+        body=Body(JSON, Schema(type=[OpenAPIType.OBJECT, OpenAPIType.ARRAY]), "A message of MCP."),
+        tag="MCP",
+    ),
+)
 
 
 class _Message(msgspec.Struct):
@@ -45,22 +71,28 @@ _cancelled = msgspec.json.Decoder(_Cancelled)
 class McpEndpoint:
     """The SDK's transport over services, made when the first request comes. `close` it where it was used."""
 
-    def __init__(self) -> None:
+    def __init__(self, gate: Gate, core: Core, bodies: Bodies, answers: Answers, max_body_bytes: int) -> None:
+        """`max_body_bytes` limits one request."""
+        self._gate = gate
+        self._core = core
+        self._bodies = bodies
+        self._answers = answers
+        self._max_body_bytes = max_body_bytes
         self._calls = Calls()
         self._opening: asyncio.Task[StreamableHTTPSessionManager] | None = None
         self._open: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
 
-    async def answer(self, services: Services, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
+    async def answer(self, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
         only(scope, "POST")
         check_json(headers)
-        identity = await authenticate(services, scope, headers)
+        identity = await self._gate.authenticate(scope, headers)
         asked = _asked(scope)
-        manager = await self._manager(services.max_mcp_body_bytes)
-        with services.bodies.hold() as held, services.answers.hold() as room:
-            visit = Visit(services, identity, self._calls, headers, asked, room, held)
+        manager = await self._manager()
+        with self._bodies.hold() as held, self._answers.hold() as room:
+            visit = Visit(self._core, identity, self._calls, headers, asked, room, held)
             held_answer.set(room)
-            whole = await read_body(receive, headers, services.max_mcp_body_bytes, held)
+            whole = await read_body(receive, headers, self._max_body_bytes, held)
             body, visit.arguments = await without_arguments(whole)
             del whole
             message = _peek(body)
@@ -75,12 +107,12 @@ class McpEndpoint:
         if self._open is not None:
             await asyncio.wait({self._open})
 
-    async def _manager(self, max_body_bytes: int) -> StreamableHTTPSessionManager:
+    async def _manager(self) -> StreamableHTTPSessionManager:
         if self._opening is None:
-            self._opening = asyncio.create_task(self._make(max_body_bytes))
+            self._opening = asyncio.create_task(self._make())
         return await asyncio.shield(self._opening)
 
-    async def _make(self, max_body_bytes: int) -> StreamableHTTPSessionManager:
+    async def _make(self) -> StreamableHTTPSessionManager:
         # In a thread: everybody else is answered meanwhile.
         await asyncio.to_thread(_import_sdk)
         from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
@@ -88,7 +120,9 @@ class McpEndpoint:
         from skillery.api.mcp.server import make_server
 
         # Hosts and origins have been looked at: `check_browser`.
-        manager = StreamableHTTPSessionManager(make_server(), stateless=True, max_request_body_size=max_body_bytes)
+        manager = StreamableHTTPSessionManager(
+            make_server(), stateless=True, max_request_body_size=self._max_body_bytes
+        )
         ready = asyncio.Event()
         self._open = asyncio.create_task(self._hold(manager, ready))
         await ready.wait()
@@ -108,7 +142,7 @@ class McpEndpoint:
             return
         if visit.session is not None:
             runs = self._calls.runs_of((visit.identity.name, visit.session, request_id))
-            self._calls.take_back(visit.services, visit.identity, runs)
+            self._calls.take_back(visit.core, visit.identity, runs)
 
 
 def _import_sdk() -> None:

@@ -27,7 +27,7 @@ async def with_pictures(visit: Visit, result: dict[str, Any]) -> dict[str, Any]:
     for file in _files(result["structuredContent"]):
         if file["kind"] in SHOWN and file["size_bytes"] <= room and len(shown) < MOST_PICTURES:
             asked = msgspec.Raw(encode({"blob_id": file["blob_id"], "mode": "full"}))
-            answer, _ = await perform(visit.services, visit.identity, "read_blob", asked, None)
+            answer, _ = await perform(visit.core, visit.identity, "read_blob", asked, None)
             blob = msgspec.json.decode(b"".join(answer)) if answer is not None else {}
             if blob.get("encoding") == "base64" and not blob["truncated"] and is_picture(file["kind"], blob["content"]):
                 room -= file["size_bytes"]

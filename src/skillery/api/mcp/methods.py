@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from typing import Any
 
@@ -10,10 +9,10 @@ import msgspec
 
 from skillery import registry
 from skillery.api.answers import expect_result
+from skillery.api.core import Core
 from skillery.api.errors import encode
 from skillery.api.rpc.methods import Method
 from skillery.api.rpc.params import Params
-from skillery.api.services import Services
 from skillery.backends import Identity
 from skillery.formats.json_pieces import JsonPieces
 from skillery.registry.resources import Resource, SkillEntry
@@ -124,58 +123,58 @@ class ListDirectory(Params, frozen=True, kw_only=True):
     cursor: str = ""
 
 
-async def list_resources(services: Services, identity: Identity, asked: ListPage) -> ResourcePage:
+async def list_resources(core: Core, identity: Identity, asked: ListPage) -> ResourcePage:
     work = partial(
         registry.list_resources,
         identity=identity,
-        key=services.cursor_key,
-        storage=services.storage,
+        key=core.registry.cursor_key,
+        storage=core.registry.storage,
         cursor=asked.cursor,
     )
-    found, more = await _read(services, work)
+    found, more = await _read(core, work)
     return ResourcePage(resources=[_resource(one) for one in found], next_cursor=more or msgspec.UNSET)
 
 
-async def read_resource(services: Services, identity: Identity, asked: AtUri) -> JsonPieces:
+async def read_resource(core: Core, identity: Identity, asked: AtUri) -> JsonPieces:
     """The result as JSON in pieces: one before the text of the file, those of the text, and one behind it."""
     work = partial(
-        registry.read_resource, identity=identity, storage=services.storage, uri=asked.uri, expect=expect_result
+        registry.read_resource, identity=identity, storage=core.registry.storage, uri=asked.uri, expect=expect_result
     )
-    found = await _read(services, work)
+    found = await _read(core, work)
     field, kind = ("text", "text/plain") if found.encoding == "utf-8" else ("blob", "application/octet-stream")
     about = {"uri": found.uri, "mimeType": found.media_type or kind}
     head = b'{"contents":[%s,"%s":' % (encode(about)[:-1], field.encode())
     return JsonPieces([head, *found.content, b"}],%s" % encode(FRESHNESS)[1:]])
 
 
-async def read_directory(services: Services, identity: Identity, asked: ListDirectory) -> FolderPage:
+async def read_directory(core: Core, identity: Identity, asked: ListDirectory) -> FolderPage:
     work = partial(
         registry.read_directory,
         identity=identity,
-        key=services.cursor_key,
-        storage=services.storage,
+        key=core.registry.cursor_key,
+        storage=core.registry.storage,
         uri=asked.uri,
         cursor=asked.cursor,
     )
-    found, more = await _read(services, work)
+    found, more = await _read(core, work)
     return FolderPage(resources=[_resource(one) for one in found], next_cursor=more or msgspec.UNSET)
 
 
-async def list_skill_entries(services: Services, identity: Identity, asked: ListPage) -> EntryPage:
+async def list_skill_entries(core: Core, identity: Identity, asked: ListPage) -> EntryPage:
     work = partial(
         registry.list_skill_entries,
         identity=identity,
-        key=services.cursor_key,
-        storage=services.storage,
+        key=core.registry.cursor_key,
+        storage=core.registry.storage,
         cursor=asked.cursor,
     )
-    found, more = await _read(services, work)
+    found, more = await _read(core, work)
     return EntryPage(skills=[_entry(one) for one in found], next_cursor=more or msgspec.UNSET)
 
 
-async def get_skill_entry(services: Services, identity: Identity, asked: AtUri) -> OneEntry:
-    work = partial(registry.get_skill_entry, identity=identity, storage=services.storage, uri=asked.uri)
-    return OneEntry(skill=_entry(await _read(services, work)))
+async def get_skill_entry(core: Core, identity: Identity, asked: AtUri) -> OneEntry:
+    work = partial(registry.get_skill_entry, identity=identity, storage=core.registry.storage, uri=asked.uri)
+    return OneEntry(skill=_entry(await _read(core, work)))
 
 
 MCP_METHODS: dict[str, Method] = {
@@ -187,9 +186,9 @@ MCP_METHODS: dict[str, Method] = {
 }
 
 
-async def _read(services: Services, work: Any) -> Any:
+async def _read(core: Core, work: Any) -> Any:
     # Many files, and some of them in the storage.
-    return await asyncio.to_thread(services.database.read_now, work)
+    return await core.registry.read_page(work)
 
 
 def _resource(one: Resource) -> ListedResource:

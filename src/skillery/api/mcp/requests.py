@@ -11,8 +11,8 @@ import msgspec
 
 from skillery.api.answers import HeldAnswer
 from skillery.api.budgets import HeldBody
+from skillery.api.core import Core
 from skillery.api.mcp.large_results import Splices
-from skillery.api.services import Services
 from skillery.backends import Identity
 from skillery.errors import InvalidParams
 from skillery.formats.names import parse_skill_name
@@ -41,10 +41,10 @@ class Calls:
     def runs_of(self, key: CallKey) -> list[str]:
         return self._runs.get(key, [])
 
-    def take_back(self, services: Services, identity: Identity, run_ids: list[str]) -> None:
+    def take_back(self, core: Core, identity: Identity, run_ids: list[str]) -> None:
         """Goes on after the request that asked for it."""
         for run_id in run_ids:
-            task = asyncio.create_task(services.runner.cancel_abandoned_run(identity, run_id))
+            task = asyncio.create_task(core.runner.cancel_abandoned_run(identity, run_id))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -54,7 +54,7 @@ class Visit:
 
     def __init__(
         self,
-        services: Services,
+        core: Core,
         identity: Identity,
         calls: Calls,
         headers: Mapping[str, str],
@@ -62,7 +62,7 @@ class Visit:
         held: HeldAnswer,
         body: HeldBody,
     ) -> None:
-        self.services = services
+        self.core = core
         self.identity = identity
         self.calls = calls
         self.key = headers.get("idempotency-key")

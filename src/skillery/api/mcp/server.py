@@ -105,7 +105,7 @@ async def _answer(context: Context, method: str, **params: str | None) -> dict[s
     """Raises MCPError: what is not there is an invalid param to MCP."""
     visit = visit_of(context)
     raw = msgspec.Raw(encoded({name: value for name, value in params.items() if value is not None}))
-    answer, error = await perform(visit.services, visit.identity, method, raw, None, MCP_METHODS)
+    answer, error = await perform(visit.core, visit.identity, method, raw, None, MCP_METHODS)
     if answer is None:
         code = INVALID_PARAMS if error["code"] == NOT_FOUND else error["code"]
         raise MCPError(code, error["message"], error["data"])

@@ -98,7 +98,7 @@ def _too_many(visit: Visit, size: int) -> MCPError:
 async def _tools_of(visit: Visit, skill: str) -> bytes:
     """As list_tools answers them."""
     asked = msgspec.Raw(encode({"skill": skill, "limit": MOST_TOOLS}))
-    answer, error = await perform(visit.services, visit.identity, "list_tools", asked, None)
+    answer, error = await perform(visit.core, visit.identity, "list_tools", asked, None)
     if answer is None:
         message = f"the tools of '{skill}', which this connection asks for, cannot be listed: {error['message']}"
         raise MCPError(INVALID_PARAMS, message, error["data"])

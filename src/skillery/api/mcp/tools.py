@@ -39,7 +39,7 @@ PROGRESS_SECONDS = 5.0
 
 async def list_tools(context: Context, _: PaginatedRequestParams) -> dict[str, Any]:
     visit = visit_of(context)
-    more = shown_properties(visit.services.named.defined)
+    more = shown_properties(visit.core.environments.named.defined)
     shown = [
         tool(name, METHODS[name].params, "mcp", more) | {"outputSchema": output_schema(METHODS[name].result)}
         for name in _names(visit)
@@ -91,7 +91,7 @@ async def _call(
     key = given if isinstance(given, str) else visit.key
     visit.arguments = None
     async with _taken_back(context, visit), _progress(context, asked):
-        done = await perform(visit.services, visit.identity, method, params, key)
+        done = await perform(visit.core, visit.identity, method, params, key)
     visit.body.give_back()
     return done
 
@@ -161,7 +161,7 @@ async def _taken_back(context: Context, visit: Visit) -> AsyncIterator[None]:
         yield
     except asyncio.CancelledError:
         if context.protocol_version in MODERN_PROTOCOL_VERSIONS:
-            visit.calls.take_back(visit.services, visit.identity, runs)
+            visit.calls.take_back(visit.core, visit.identity, runs)
         raise
     finally:
         begun_runs.reset(token)

@@ -1,4 +1,4 @@
-"""One call of a method, whatever endpoint it came to: decode, authorise, call, encode; the outcome is noted."""
+"""Calls of methods, from the body of a request to the answer: decode, authorise, call, encode, record refusals."""
 
 from __future__ import annotations
 
@@ -11,13 +11,32 @@ from typing import Any
 
 import msgspec
 
-from skillery.api.answers import held_answer
-from skillery.api.errors import METHOD_NOT_FOUND, encode, error_object, plain_error, unexpected
-from skillery.api.refusals import is_refusal, note_refusal, subject_of
+from skillery.api.answers import HeldAnswer, held_answer
+from skillery.api.core import Core
+from skillery.api.errors import (
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    codes_of,
+    encode,
+    error_object,
+    plain_error,
+    unexpected,
+)
+from skillery.api.json_texts import TextRefusal, check_text
+from skillery.api.refusals import is_refusal, subject_of
+from skillery.api.rpc.envelope import (
+    Refused,
+    Reply,
+    batch_reply,
+    error_reply,
+    is_batch,
+    parse_batch,
+    parse_call,
+    result_reply,
+)
 from skillery.api.rpc.methods import CALLABLE, Method
 from skillery.api.rpc.param_errors import explain, known_params
 from skillery.api.rpc.params import Params
-from skillery.api.services import Services
 from skillery.backends import Identity
 from skillery.context.request import current
 from skillery.context.threads import BIG_TEXT, JSON, without_collecting
@@ -38,8 +57,53 @@ Parts = Sequence[bytes | memoryview]
 """JSON in parts."""
 
 
+async def answer_body(
+    core: Core, identity: Caller, body: bytes, held: HeldAnswer, key: str | None = None
+) -> Reply | None:
+    """Return the answer to the body of a request, None if there is none to give (notifications only).
+
+    With a key, a call of a method that allows one is made once. The size of the answer is counted in `held`.
+    """
+    try:
+        await check_text(body)
+    except TextRefusal as refusal:
+        return error_reply(refusal.error)
+    held_answer.set(held)
+    if not is_batch(body):
+        return await _answer_call(core, identity, body, key)
+    if key is not None:
+        message = "an Idempotency-Key goes with one call, not with a batch"
+        hint = "Send the calls one by one, each with a key of its own."
+        return error_reply(plain_error(INVALID_REQUEST, message, "invalid_request", hint))
+    return await _answer_batch(core, identity, body)
+
+
+async def _answer_batch(core: Core, identity: Caller, body: bytes) -> Reply | None:
+    calls = parse_batch(body)
+    if isinstance(calls, Refused):
+        return calls.reply
+    replies: list[Reply] = []
+    for call in calls:
+        # Other requests are answered between two calls, also if no call waits for anything.
+        await asyncio.sleep(0)
+        reply = await _answer_call(core, identity, call)
+        if reply is not None:
+            replies.append(reply)
+    return batch_reply(replies)
+
+
+async def _answer_call(core: Core, identity: Caller, body: bytes | msgspec.Raw, key: str | None = None) -> Reply | None:
+    call = parse_call(body)
+    if isinstance(call, Refused):
+        return call.reply
+    result, failed = await perform(core, identity, call.method, call.params, key)
+    if call.id is msgspec.UNSET:
+        return None
+    return error_reply(failed, call.reply_to) if result is None else result_reply(call.reply_to, result)
+
+
 async def perform(
-    services: Services,
+    core: Core,
     identity: Caller,
     name: str,
     params: RawParams,
@@ -56,7 +120,7 @@ async def perform(
     known = name if name in methods else UNKNOWN  # another is somebody's text, of which there is no end
     with span("rpc", **{"rpc.method": known}) as traced:
         try:
-            finished = _kept(await _call_method(services, identity, name, params, key, methods))
+            finished = _kept(await _call_method(core, identity, name, params, key, methods))
         except _Unknown as unknown:
             failed = unknown.error
         except SkilleryError as error:
@@ -96,7 +160,7 @@ class _Unknown(Exception):
 
 
 async def _call_method(
-    services: Services,
+    core: Core,
     identity: Caller,
     name: str,
     raw: RawParams,
@@ -116,13 +180,17 @@ async def _call_method(
         _begin(name, method)
         params = decode_params(method, raw)
         if key is None or not method.once:
-            return await method.call(services, identity, params)
-        return await _call_once(services, identity, name, method, params, key)
+            return await method.call(core, identity, params)
+        return await _call_once(core, identity, name, method, params, key)
     except SkilleryError as error:
         if is_refusal(error, method.audits):
             given = b"" if raw is msgspec.UNSET else raw
-            note_refusal(services, identity, name, subject_of(given, method.audits or ""), error)
+            _note_refusal(core, identity, name, subject_of(given, method.audits or ""), error)
         raise
+
+
+def _note_refusal(core: Core, identity: Identity, action: str, subject: str, error: SkilleryError) -> None:
+    core.refusals.note(identity, action, subject, code=codes_of(error)[0], error_type=error.type)
 
 
 def _begin(name: str, method: Method) -> None:
@@ -132,14 +200,12 @@ def _begin(name: str, method: Method) -> None:
         held.begin(name, is_refusable=not (method.once or method.audits))
 
 
-async def _call_once(
-    services: Services, identity: Identity, name: str, method: Method, params: Any, key: str
-) -> msgspec.Raw:
+async def _call_once(core: Core, identity: Identity, name: str, method: Method, params: Any, key: str) -> msgspec.Raw:
     async def work() -> bytes:
-        return encode(await method.call(services, identity, params))
+        return encode(await method.call(core, identity, params))
 
     asked = await _digest_of(name, params)
-    return msgspec.Raw(await services.once.call(identity, key, asked, work))
+    return msgspec.Raw(await core.once.call(identity, key, asked, work))
 
 
 async def _digest_of(method: str, params: Any) -> str:

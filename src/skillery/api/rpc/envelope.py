@@ -1,16 +1,15 @@
-"""JSON-RPC 2.0: decode, authorise, call, encode. Knows nothing of HTTP."""
+"""The messages of JSON-RPC 2.0: requests are parsed, and answers are written. Nothing is called from here."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from skillery.api.answers import HeldAnswer, held_answer
 from skillery.api.errors import (
     INVALID_PARAMS,
     INVALID_REQUEST,
@@ -18,26 +17,31 @@ from skillery.api.errors import (
     encode,
     plain_error,
 )
-from skillery.api.http import Part
-from skillery.api.json_texts import TextRefusal, check_text
-from skillery.api.rpc.dispatch import Caller, Parts, perform
-from skillery.api.services import Services
 
 MOST_CALLS = 100
 MOST_ID = 1024
 """Characters of an id: each answer repeats it, and no budget counts it."""
 LARGE_TEXT = 64 * 1024
 """A larger text is not decoded a second time to find out what is wrong with it."""
+Part = bytes | memoryview
+Reply = deque[Part]
+"""An answer as JSON in parts."""
+Id = str | int | float | None
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Call(msgspec.Struct, frozen=True):
-    """One request as it came; `id` is unset in a notification."""
+    """One request. `id` is unset in a notification."""
 
     jsonrpc: str
     method: str
     params: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     id: str | int | float | msgspec.UnsetType | None = msgspec.UNSET
+
+    @property
+    def reply_to(self) -> Id:
+        """The id of the answer."""
+        return None if self.id is msgspec.UNSET else self.id
 
 
 _call = msgspec.json.Decoder(Call)
@@ -53,51 +57,67 @@ _calls = msgspec.json.Decoder(
 """Stops at the 101st element: counting a list of millions after decoding it takes a second and a GiB."""
 
 
-async def answer(
-    services: Services, identity: Caller, body: bytes, held: HeldAnswer, key: str | None = None
-) -> deque[Part] | None:
-    """Return the answer to a request body in parts, None if there is none to give (notifications only).
+class Refused(msgspec.Struct, frozen=True):
+    """A text that is no call, and the answer to it."""
 
-    With a key, a call of a method that honours one is made once. The answer is counted in `held`.
-    """
-    try:
-        await check_text(body)
-    except TextRefusal as refusal:
-        return _alone(refusal.error)
-    held_answer.set(held)
-    start = body.lstrip(b" \t\r\n")[:1] if body[:1] != b"{" else b"{"
-    if start != b"[":
-        return await _answer_one(services, identity, body, key)
-    if key is not None:
-        message = "an Idempotency-Key goes with one call, not with a batch"
-        hint = "Send the calls one by one, each with a key of its own."
-        return _alone(plain_error(INVALID_REQUEST, message, "invalid_request", hint))
-    return await _answer_batch(services, identity, body)
+    reply: Reply | None
+    """None if there is nothing to answer: the text is a notification."""
 
 
-async def _answer_batch(services: Services, identity: Caller, body: bytes) -> deque[Part] | None:
+def is_batch(body: bytes) -> bool:
+    """Return whether the text begins like a batch of calls."""
+    return body[:1] != b"{" and body.lstrip(b" \t\r\n")[:1] == b"["
+
+
+def parse_batch(body: bytes) -> list[bytes | msgspec.Raw] | Refused:
+    """Return the texts of the calls in a batch, at least 1 and at most 100."""
+    calls: list[bytes | msgspec.Raw]
     try:
         decoded = msgspec.structs.astuple(_calls.decode(body))
         calls = [call for call in decoded if call is not msgspec.UNSET]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         lenient = _lenient(body) if len(body) <= LARGE_TEXT else _NOT_JSON
         if not isinstance(lenient, list):
-            return _alone(_no_batch(error))
+            return Refused(error_reply(_no_batch(error)))
         calls = [json.dumps(one).encode() for one in lenient]
-    if not 1 <= len(calls) <= MOST_CALLS:
-        return _alone(_too_many_calls())
-    reply: deque[Part] = deque()
-    for call in calls:
-        # Others are answered between two calls, also if no call waits for anything.
-        await asyncio.sleep(0)
-        parts = await _answer_one(services, identity, call)
-        if parts is not None:
-            reply.append(b"," if reply else b"[")
-            reply += parts
-    if not reply:
+    return calls if 1 <= len(calls) <= MOST_CALLS else Refused(error_reply(_too_many_calls()))
+
+
+def parse_call(body: bytes | msgspec.Raw) -> Call | Refused:
+    """Return the call."""
+    try:
+        call = _call.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        refused = _refuse(body, error)
+        return Refused(None if refused is None else deque([refused]))
+    if isinstance(call.id, str) and len(call.id) > MOST_ID:
+        return Refused(error_reply(_long_id(len(call.id))))
+    if call.jsonrpc != "2.0":
+        error_object = plain_error(INVALID_REQUEST, "'jsonrpc' must be \"2.0\"", "invalid_request")
+        return Refused(error_reply(error_object, call.reply_to))
+    return call
+
+
+def result_reply(reply_to: Id, result: Sequence[Part]) -> Reply:
+    """Return the answer with a result, which is JSON in parts."""
+    return deque([b'{"jsonrpc":"2.0","id":%s,"result":' % encode(reply_to), *result, b"}"])
+
+
+def error_reply(error: dict[str, Any], reply_to: Id = None) -> Reply:
+    """Return the answer with an error object."""
+    return deque([_failure(reply_to, error)])
+
+
+def batch_reply(replies: Sequence[Reply]) -> Reply | None:
+    """Return the answer to a batch; None if all its calls are notifications."""
+    parts: Reply = deque()
+    for reply in replies:
+        parts.append(b"," if parts else b"[")
+        parts += reply
+    if not parts:
         return None
-    reply.append(b"]")
-    return reply
+    parts.append(b"]")
+    return parts
 
 
 def _no_batch(error: Exception) -> dict[str, Any]:
@@ -114,34 +134,7 @@ def _too_many_calls() -> dict[str, Any]:
     return plain_error(INVALID_REQUEST, f"a batch holds 1 to {MOST_CALLS} calls", "invalid_request")
 
 
-async def _answer_one(
-    services: Services, identity: Caller, body: bytes | msgspec.Raw, key: str | None = None
-) -> deque[Part] | None:
-    try:
-        call = _call.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        refused = _refuse(body, error)
-        return None if refused is None else deque([refused])
-    reply_to = None if call.id is msgspec.UNSET else call.id
-    if isinstance(reply_to, str) and len(reply_to) > MOST_ID:
-        return _alone(_long_id(len(reply_to)))
-    if call.jsonrpc != "2.0":
-        return _alone(plain_error(INVALID_REQUEST, "'jsonrpc' must be \"2.0\"", "invalid_request"), reply_to)
-    result, failed = await perform(services, identity, call.method, call.params, key)
-    if call.id is msgspec.UNSET:
-        return None
-    return _alone(failed, reply_to) if result is None else _with_id(reply_to, result)
-
-
-def _with_id(reply_to: Any, result: Parts) -> deque[Part]:
-    return deque([b'{"jsonrpc":"2.0","id":%s,"result":' % encode(reply_to), *result, b"}"])
-
-
-def _alone(error: dict[str, Any], reply_to: Any = None) -> deque[Part]:
-    return deque([_failure(reply_to, error)])
-
-
-# -- what is not a request ---------------------------------------------------------------------------------------
+# -- texts that are no request ---------------------------------------------------------------------------------------
 
 
 def _refuse(body: bytes | msgspec.Raw, error: Exception) -> bytes | None:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from skillery.api.core import Core
 from skillery.api.rpc import environment_params, params, tool_params
 from skillery.api.rpc.calls import (
     administration,
@@ -19,7 +20,6 @@ from skillery.api.rpc.calls import (
     skills,
     tools,
 )
-from skillery.api.services import Services
 from skillery.backends import Identity, Scope
 from skillery.contents.blobs import BlobContent, DeletedBlob, NewBlob
 from skillery.environments.queries import DescribedEnvironment, EnvironmentPage
@@ -48,7 +48,7 @@ from skillery.runs.results import Run, RunLog, RunPage, RunRecord, ToolResult
 
 
 class Method(NamedTuple):
-    call: Callable[[Services, Identity, Any], Awaitable[msgspec.Struct | msgspec.Raw | JsonPieces]]
+    call: Callable[[Core, Identity, Any], Awaitable[msgspec.Struct | msgspec.Raw | JsonPieces]]
     """It returns `result`, or the same as encoded JSON."""
     params: type[params.Params]
     result: type[msgspec.Struct]

@@ -9,7 +9,7 @@ from litestar.openapi.spec import Parameter, Schema
 from litestar.openapi.spec.enums import OpenAPIType
 
 from skillery.api.operations import BINARY, Answer, Body, Operation, in_query
-from skillery.api.services import Services
+from skillery.api.v1.parts import V1Parts
 from skillery.api.v1.requests import DEFAULT_LIMIT, MOST_LISTED, Headers
 from skillery.api.v1.shapes import Deleted, Skill, Skills, SkillVersion, SkillVersions
 from skillery.api.v1.skills import content_endpoint, skill_endpoint, skills_endpoint
@@ -42,7 +42,7 @@ class V1Endpoint(NamedTuple):
     paths: tuple[str, ...]
     """As Litestar writes them."""
     methods: tuple[str, ...]
-    door: Callable[[Services, Any, Any, Any, Headers], Awaitable[None]]
+    endpoint: Callable[[V1Parts, Any, Any, Any, Headers], Awaitable[None]]
     operations: tuple[Operation, ...]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -13,12 +12,13 @@ import msgspec
 from skillery import registry
 from skillery.api.errors import NOT_FOUND, encode, plain_error
 from skillery.api.http import HttpRefusal, send_bytes
-from skillery.api.refusals import is_refusal, note_refusal
-from skillery.api.services import Services
+from skillery.api.refusals import is_refusal
+from skillery.api.v1.parts import V1Parts
 from skillery.backends import Identity
 from skillery.errors import InvalidParams, SkilleryError
 from skillery.formats.version_spec import VersionSpec
 from skillery.formats.wording import quoted
+from skillery.registry.registry import Registry
 
 DEFAULT_LIMIT = 20
 MOST_LISTED = 100
@@ -29,32 +29,36 @@ Headers = dict[str, str]
 class Asked(NamedTuple):
     """One request, once it is known who makes it."""
 
-    services: Services
+    parts: V1Parts
     identity: Identity
     headers: Headers
 
     @property
+    def registry(self) -> Registry:
+        return self.parts.registry
+
+    @property
     def key(self) -> bytes:
-        return self.services.cursor_key
+        return self.registry.cursor_key
 
 
 async def describe(asked: Asked, name: str, spec: VersionSpec) -> dict[str, Any]:
     work = partial(
         registry.describe_skill,
         identity=asked.identity,
-        storage=asked.services.storage,
+        storage=asked.registry.storage,
         name=name,
         spec=spec,
         detail="manifest",
     )
-    described = await asked.services.database.read(work)
+    described = await asked.registry.read(work)
     skill: dict[str, Any] = msgspec.json.decode(described)["skill"]
     return skill
 
 
 async def versions_of(asked: Asked, name: str, limit: int, cursor: str) -> list[registry.ListedVersion]:
     """Raises SkillNotFound."""
-    page = await asyncio.to_thread(asked.services.database.read_now, partial(versions_page, asked, name, limit, cursor))
+    page = await asked.registry.read_page(partial(versions_page, asked, name, limit, cursor))
     return page.versions
 
 
@@ -66,10 +70,10 @@ def versions_page(asked: Asked, name: str, limit: int, cursor: str, connection: 
 
 async def yanked(asked: Asked, subject: str, work: Callable[[Any], None]) -> None:
     try:
-        await asked.services.database.write(work)
+        await asked.registry.write(work)
     except SkilleryError as error:
         if is_refusal(error, "name"):
-            note_refusal(asked.services, asked.identity, "yank_version", subject, error)
+            asked.parts.gate.note_refusal(asked.identity, "yank_version", subject, error)
         raise
 
 

@@ -3,7 +3,6 @@ no version is ever used twice."""
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from typing import Any
 
@@ -11,8 +10,8 @@ import msgspec
 
 from skillery import registry
 from skillery.api.exports import answer_archive
-from skillery.api.http import admit, only
-from skillery.api.services import Services
+from skillery.api.http import only
+from skillery.api.v1.parts import V1Parts
 from skillery.api.v1.requests import (
     REASON,
     Asked,
@@ -33,51 +32,49 @@ from skillery.formats.names import parse_namespace, parse_skill_name
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Exact, Latest, VersionSpec, parse_version_spec
 from skillery.importing import ImportOptions
-from skillery.registry.cursors import make_cursor
 
 WAITING = {"draft", "in_review"}
-LISTING = ("list_skills", "", "names")
 
 
-async def skills_endpoint(services: Services, scope: Any, receive: Any, send: Any, headers: Headers) -> None:
+async def skills_endpoint(parts: V1Parts, scope: Any, receive: Any, send: Any, headers: Headers) -> None:
     """`/v1/skills`."""
     only(scope, "GET", "HEAD", "POST")
     segments(scope, 2)
     headers = with_token(headers)
     if scope["method"] == "POST":
-        asked = Asked(services, await admit(services, scope, headers, "publish", "create_skill"), headers)
+        asked = Asked(parts, await parts.gate.admit(scope, headers, "publish", "create_skill"), headers)
         query = query_of(scope, "beta", "namespace")
         wish = ImportOptions(namespace=parse_namespace(query.get("namespace", "")), is_new=True)
         report = await published(asked, receive, wish)
         await send_answer(send, await _skill(asked, report.name, parse_version_spec(report.version)))
         return
-    asked = Asked(services, await admit(services, scope, headers, "read", "list_skills"), headers)
+    asked = Asked(parts, await parts.gate.admit(scope, headers, "read", "list_skills"), headers)
     await send_answer(send, await _listed(asked, query_of(scope, "beta", "limit", "after", "page", "source")))
 
 
-async def skill_endpoint(services: Services, scope: Any, _receive: Any, send: Any, headers: Headers) -> None:
+async def skill_endpoint(parts: V1Parts, scope: Any, _receive: Any, send: Any, headers: Headers) -> None:
     """`/v1/skills/{skill_id}`."""
     only(scope, "GET", "HEAD", "DELETE")
     headers = with_token(headers)
     _, _, skill_id = segments(scope, 3)
     query_of(scope, "beta")
     if scope["method"] == "DELETE":
-        asked = Asked(services, await admit(services, scope, headers, "publish", "yank_version"), headers)
+        asked = Asked(parts, await parts.gate.admit(scope, headers, "publish", "yank_version"), headers)
         await yanked(asked, skill_id, partial(_delete_all, asked, skill_id))
         await send_answer(send, Deleted(skill_id, "skill.deleted", "skill_deleted", deleted=True))
         return
-    asked = Asked(services, await admit(services, scope, headers, "read", "describe_skill"), headers)
+    asked = Asked(parts, await parts.gate.admit(scope, headers, "read", "describe_skill"), headers)
     await send_answer(send, await _skill(asked, parse_skill_name(skill_id), Latest()))
 
 
-async def content_endpoint(services: Services, scope: Any, _receive: Any, send: Any, headers: Headers) -> None:
+async def content_endpoint(parts: V1Parts, scope: Any, _receive: Any, send: Any, headers: Headers) -> None:
     """`/v1/skills/{skill_id}/content` and `/v1/skills/{skill_id}/versions/{version}/content`: a zip."""
     only(scope, "GET", "HEAD")
     headers = with_token(headers)
     _, _, skill_id, *rest = segments(scope, 4, 6)
     query_of(scope, "beta")
-    identity = await admit(services, scope, headers, "read", "read_skill_file")
-    await answer_archive(services, scope, send, headers, identity, skill_id, rest[1] if rest[1:] else "", "zip")
+    identity = await parts.gate.admit(scope, headers, "read", "read_skill_file")
+    await answer_archive(parts.downloads, scope, send, headers, identity, skill_id, rest[1] if rest[1:] else "", "zip")
 
 
 async def _listed(asked: Asked, query: dict[str, str]) -> Skills:
@@ -88,7 +85,7 @@ async def _listed(asked: Asked, query: dict[str, str]) -> Skills:
     if query.get("source", "custom") != "custom":
         return Skills("list", [], None, None, has_more=False, next_page=None)
     work = partial(_listed_now, asked=asked, limit=limit, cursor=cursor)
-    return await asyncio.to_thread(asked.services.database.read_now, work)
+    return await asked.registry.read_page(work)
 
 
 def _listed_now(connection: Any, *, asked: Asked, limit: int, cursor: str) -> Skills:
@@ -109,8 +106,8 @@ async def _cursor_after(asked: Asked, name: str) -> str:
     try:
         described = await describe(asked, name, Latest())
     except SkilleryError:
-        return make_cursor(asked.key, LISTING, (namespace, name))
-    return make_cursor(asked.key, LISTING, (described["manifest"].get("namespace", namespace), name))
+        return registry.cursor_after_skill(asked.key, namespace, name)
+    return registry.cursor_after_skill(asked.key, described["manifest"].get("namespace", namespace), name)
 
 
 async def _skill(asked: Asked, name: str, spec: VersionSpec) -> Any:
@@ -123,7 +120,7 @@ async def _skill(asked: Asked, name: str, spec: VersionSpec) -> Any:
             raise
         described = await describe(asked, name, Exact(Version.parse(waiting[0].version)))
     work = partial(registry.ages, identity=asked.identity, names=[name])
-    ages = await asyncio.to_thread(asked.services.database.read_now, work)
+    ages = await asked.registry.read_page(work)
     description = described["manifest"]["description"]
     return skill_of(name, described["version"], description, ages, asked.headers)
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from skillery.api.imports import spool
-from skillery.api.refusals import is_refusal, note_refusal
+from skillery.api.refusals import is_refusal
 from skillery.api.v1.forms import archive_in, boundary_of
 from skillery.api.v1.requests import Asked
 from skillery.errors import InvalidParams, SkilleryError
@@ -16,7 +16,7 @@ from skillery.importing import Begun, ImportOptions, SkillReport
 async def published(asked: Asked, receive: Any, wish: ImportOptions) -> SkillReport:
     """The one skill of a form, published. Raises what refuses it."""
     boundary = boundary_of(asked.headers.get("content-type", ""))
-    importer = asked.services.importer
+    importer = asked.parts.importer
     with importer.receive() as form:
         await spool(receive, asked.headers, form, importer.limits.max_bytes)
         opening = archive_in(form, boundary, importer.limits.max_bytes)
@@ -31,7 +31,7 @@ async def published(asked: Asked, receive: Any, wish: ImportOptions) -> SkillRep
             await asyncio.to_thread(opening.__exit__, None, None, None)
     if report.error is not None:
         if isinstance(report.error, SkilleryError) and is_refusal(report.error, "manifest"):
-            note_refusal(asked.services, asked.identity, "create_skill", report.name or wish.into, report.error)
+            asked.parts.gate.note_refusal(asked.identity, "create_skill", report.name or wish.into, report.error)
         raise report.error
     return report
 

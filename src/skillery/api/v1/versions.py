@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from typing import Any
 
 import msgspec
 
 from skillery import registry
-from skillery.api.http import admit, only
-from skillery.api.services import Services
+from skillery.api.http import only
+from skillery.api.v1.parts import V1Parts
 from skillery.api.v1.requests import (
     REASON,
     Asked,
@@ -34,28 +33,28 @@ from skillery.formats.version_spec import Exact, VersionSpec, parse_version_spec
 from skillery.importing import ImportOptions
 
 
-async def versions_endpoint(services: Services, scope: Any, receive: Any, send: Any, headers: Headers) -> None:
+async def versions_endpoint(parts: V1Parts, scope: Any, receive: Any, send: Any, headers: Headers) -> None:
     """`/v1/skills/{skill_id}/versions`."""
     only(scope, "GET", "HEAD", "POST")
     headers = with_token(headers)
     _, _, skill_id, _ = segments(scope, 4)
     name = parse_skill_name(skill_id)
     if scope["method"] == "POST":
-        asked = Asked(services, await admit(services, scope, headers, "publish", "create_skill"), headers)
+        asked = Asked(parts, await parts.gate.admit(scope, headers, "publish", "create_skill"), headers)
         query_of(scope, "beta")
         # A skill that the caller does not see is none to make a version of.
         await versions_of(asked, name, 1, "")
         report = await published(asked, receive, ImportOptions(into=name))
         await send_answer(send, await _version(asked, name, parse_version_spec(report.version)))
         return
-    asked = Asked(services, await admit(services, scope, headers, "read", "list_versions"), headers)
+    asked = Asked(parts, await parts.gate.admit(scope, headers, "read", "list_versions"), headers)
     query = query_of(scope, "beta", "limit", "after", "page", "order")
     if query.get("order", "desc") != "desc":
         raise InvalidParams("versions are listed newest first", hint="Leave 'order' out.", param="order")
     await send_answer(send, await _listed_versions(asked, name, query))
 
 
-async def version_endpoint(services: Services, scope: Any, _receive: Any, send: Any, headers: Headers) -> None:
+async def version_endpoint(parts: V1Parts, scope: Any, _receive: Any, send: Any, headers: Headers) -> None:
     """`/v1/skills/{skill_id}/versions/{version}`."""
     only(scope, "GET", "HEAD", "DELETE")
     headers = with_token(headers)
@@ -63,7 +62,7 @@ async def version_endpoint(services: Services, scope: Any, _receive: Any, send: 
     query_of(scope, "beta")
     name = parse_skill_name(skill_id)
     if scope["method"] == "DELETE":
-        asked = Asked(services, await admit(services, scope, headers, "publish", "yank_version"), headers)
+        asked = Asked(parts, await parts.gate.admit(scope, headers, "publish", "yank_version"), headers)
         version = Version.parse(text)
         yank = partial(_delete_one, asked, name, version)
         await yanked(asked, f"{name}@{version}", yank)
@@ -71,7 +70,7 @@ async def version_endpoint(services: Services, scope: Any, _receive: Any, send: 
         kinds = ("skill.version.deleted", "skill_version_deleted")
         await send_answer(send, Deleted(ident, *kinds, deleted=True, version=str(version)))
         return
-    asked = Asked(services, await admit(services, scope, headers, "read", "describe_skill"), headers)
+    asked = Asked(parts, await parts.gate.admit(scope, headers, "read", "describe_skill"), headers)
     await send_answer(send, await _version(asked, name, parse_version_spec(text)))
 
 
@@ -82,13 +81,13 @@ def _delete_one(asked: Asked, name: str, version: Version, connection: Any) -> N
 async def _version(asked: Asked, name: str, spec: VersionSpec) -> SkillVersion:
     described = await describe(asked, name, spec)
     work = partial(registry.find_version, identity=asked.identity, name=name, version=described["version"])
-    row = await asyncio.to_thread(asked.services.database.read_now, work)
+    row = await asked.registry.read_page(work)
     return version_of(row, described["manifest"]["description"], asked.headers)
 
 
 async def _listed_versions(asked: Asked, name: str, query: dict[str, str]) -> SkillVersions:
     work = partial(_listed_versions_now, asked=asked, name=name, query=query)
-    return await asyncio.to_thread(asked.services.database.read_now, work)
+    return await asked.registry.read_page(work)
 
 
 def _listed_versions_now(connection: Any, *, asked: Asked, name: str, query: dict[str, str]) -> SkillVersions:
@@ -108,7 +107,7 @@ def _listed_versions_now(connection: Any, *, asked: Asked, name: str, query: dic
 def _described_row(connection: Any, asked: Asked, row: registry.ListedVersion) -> SkillVersion:
     spec = Exact(Version.parse(row.version))
     described = registry.describe_skill(
-        connection, asked.identity, asked.services.storage, name=row.name, spec=spec, detail="manifest"
+        connection, asked.identity, asked.registry.storage, name=row.name, spec=spec, detail="manifest"
     )
     description: str = msgspec.json.decode(described)["skill"]["manifest"]["description"]
     return version_of(row, description, asked.headers)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
+from skillery.api.core import Core
 from skillery.api.rpc import params
-from skillery.api.services import Services
 from skillery.backends import Identity, KeepsTokens
 from skillery.identity import tokens
 from skillery.identity.tokens import CreatedToken, Token, Tokens
@@ -17,12 +17,12 @@ from skillery.registry import (
 from skillery.registry.audit_trail import AuditPage, parse_filter
 
 
-async def collect_garbage(services: Services, identity: Identity, asked: params.CollectGarbage) -> Garbage:
-    collect = partial(services.collector.collect, by=identity, dry_run=asked.dry_run, only=asked.steps)
+async def collect_garbage(core: Core, identity: Identity, asked: params.CollectGarbage) -> Garbage:
+    collect = partial(core.collector.collect, by=identity, dry_run=asked.dry_run, only=asked.steps)
     return Garbage(asked.dry_run, await asyncio.to_thread(collect))
 
 
-async def create_token(services: Services, identity: Identity, asked: params.CreateToken) -> CreatedToken:
+async def create_token(core: Core, identity: Identity, asked: params.CreateToken) -> CreatedToken:
     work = partial(
         tokens.create_token,
         actor=identity,
@@ -32,24 +32,24 @@ async def create_token(services: Services, identity: Identity, asked: params.Cre
         kind=asked.kind,
         expires=asked.expires,
     )
-    return await services.database.write(work)
+    return await core.registry.write(work)
 
 
-async def list_tokens(services: Services, _: Identity, __: params.ListTokens) -> Tokens:
-    return Tokens(await services.database.read(tokens.list_tokens))
+async def list_tokens(core: Core, _: Identity, __: params.ListTokens) -> Tokens:
+    return Tokens(await core.registry.read(tokens.list_tokens))
 
 
-async def revoke_token(services: Services, identity: Identity, asked: params.RevokeToken) -> Token:
-    revoked = await services.database.write(partial(tokens.revoke_token, actor=identity, token_id=asked.id))
-    if isinstance(services.authenticator, KeepsTokens):
-        services.authenticator.forget()
+async def revoke_token(core: Core, identity: Identity, asked: params.RevokeToken) -> Token:
+    revoked = await core.registry.write(partial(tokens.revoke_token, actor=identity, token_id=asked.id))
+    if isinstance(core.authenticator, KeepsTokens):
+        core.authenticator.forget()
     return revoked
 
 
-async def list_audit(services: Services, _: Identity, asked: params.ListAudit) -> AuditPage:
+async def list_audit(core: Core, _: Identity, asked: params.ListAudit) -> AuditPage:
     wanted = parse_filter(asked.identity, asked.action, asked.subject, asked.outcome, asked.since, asked.until)
     work = partial(
-        audit_trail.list_audit, key=services.cursor_key, wanted=wanted, limit=asked.limit, cursor=asked.cursor
+        audit_trail.list_audit, key=core.registry.cursor_key, wanted=wanted, limit=asked.limit, cursor=asked.cursor
     )
     # A filter may have to look through much.
-    return await asyncio.to_thread(services.database.read_now, work)
+    return await core.registry.read_page(work)

@@ -7,9 +7,9 @@ from datetime import timedelta
 from functools import partial
 
 from skillery.api.answers import expect_result
+from skillery.api.core import Core
 from skillery.api.rpc import params
 from skillery.api.rpc.calls.values import decoded, given, identity_name
-from skillery.api.services import Services
 from skillery.backends import Identity
 from skillery.contents.blobs import BlobContent, DeletedBlob, NewBlob
 from skillery.formats.names import parse_namespace
@@ -17,24 +17,22 @@ from skillery.identity import access, quotas
 from skillery.identity.quotas import IdentityUse
 
 
-async def create_blob(services: Services, identity: Identity, asked: params.CreateBlob) -> NewBlob:
+async def create_blob(core: Core, identity: Identity, asked: params.CreateBlob) -> NewBlob:
     content = await asyncio.to_thread(decoded, asked.content, asked.encoding, "content")
     ttl = given(asked.ttl)
-    return await services.blobs.create_blob(identity, content, asked.kind, timedelta(seconds=ttl) if ttl else None)
+    return await core.blobs.create_blob(identity, content, asked.kind, timedelta(seconds=ttl) if ttl else None)
 
 
-async def read_blob(services: Services, identity: Identity, asked: params.ReadBlob) -> BlobContent:
-    return await services.blobs.read_blob(
-        identity, asked.blob_id, asked.mode, given(asked.max_bytes), expect=expect_result
-    )
+async def read_blob(core: Core, identity: Identity, asked: params.ReadBlob) -> BlobContent:
+    return await core.blobs.read_blob(identity, asked.blob_id, asked.mode, given(asked.max_bytes), expect=expect_result)
 
 
-async def delete_blob(services: Services, identity: Identity, asked: params.DeleteBlob) -> DeletedBlob:
-    deleted = await services.blobs.delete_blob(identity, asked.blob_id)
+async def delete_blob(core: Core, identity: Identity, asked: params.DeleteBlob) -> DeletedBlob:
+    deleted = await core.blobs.delete_blob(identity, asked.blob_id)
     return DeletedBlob(deleted.id, deleted.size_bytes)
 
 
-async def get_usage(services: Services, identity: Identity, asked: params.GetUsage) -> IdentityUse:
+async def get_usage(core: Core, identity: Identity, asked: params.GetUsage) -> IdentityUse:
     whose = identity_name(asked.identity) if asked.identity else identity.name
     if whose != identity.name:
         access.require(identity, "admin")
@@ -46,5 +44,5 @@ async def get_usage(services: Services, identity: Identity, asked: params.GetUsa
     elif whose != identity.name:
         namespaces = []
     sees = partial(access.covers_all, identity)
-    work = partial(quotas.get_usage, quotas=services.quotas, identity=whose, namespaces=namespaces, sees=sees)
-    return await asyncio.to_thread(services.database.read_now, work)
+    work = partial(quotas.get_usage, quotas=core.quotas, identity=whose, namespaces=namespaces, sees=sees)
+    return await core.registry.read_page(work)

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
+from skillery.api.core import Core
 from skillery.api.rpc import params
-from skillery.api.services import Services
 from skillery.backends import Identity
 
 
@@ -20,7 +20,7 @@ class OpenRpcDocument(msgspec.Struct, frozen=True):
     components: dict[str, Any]
 
 
-async def discover(_: Services, __: Identity, ___: params.Discover) -> OpenRpcDocument:
+async def discover(_: Core, __: Identity, ___: params.Discover) -> OpenRpcDocument:
     # Imported here: the document is made from the table that this function stands in.
     from skillery.api.rpc.openrpc import document
 

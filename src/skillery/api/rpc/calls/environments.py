@@ -6,8 +6,8 @@ from typing import TypeVar
 
 import msgspec
 
+from skillery.api.core import Core
 from skillery.api.rpc import environment_params
-from skillery.api.services import Services
 from skillery.backends import Identity, KeepsWarm, Warm
 from skillery.environments.queries import DescribedEnvironment, Environment, EnvironmentPage, WarmProcess
 
@@ -15,31 +15,31 @@ E = TypeVar("E", bound=Environment)
 
 
 async def list_environments(
-    services: Services, identity: Identity, asked: environment_params.ListEnvironments
+    core: Core, identity: Identity, asked: environment_params.ListEnvironments
 ) -> EnvironmentPage:
     if asked.installed:
-        page = await services.showing.installed(identity, services.cursor_key, asked.limit, asked.cursor)
+        page = await core.environments.queries.installed(identity, core.registry.cursor_key, asked.limit, asked.cursor)
     else:
-        page = await services.showing.named()
-    warm = _warm(services)
+        page = await core.environments.queries.named()
+    warm = _warm(core)
     return EnvironmentPage([_with_warm(one, warm) for one in page.environments], page.next_cursor)
 
 
 async def describe_environment(
-    services: Services, identity: Identity, asked: environment_params.DescribeEnvironment
+    core: Core, identity: Identity, asked: environment_params.DescribeEnvironment
 ) -> DescribedEnvironment:
-    return _with_warm(await services.showing.describe(identity, asked.name), _warm(services))
+    return _with_warm(await core.environments.queries.describe(identity, asked.name), _warm(core))
 
 
 async def rebuild_environment(
-    services: Services, identity: Identity, asked: environment_params.RebuildEnvironment
+    core: Core, identity: Identity, asked: environment_params.RebuildEnvironment
 ) -> DescribedEnvironment:
-    await services.rebuilds.begin(identity, asked.name)
-    return _with_warm(await services.showing.describe(identity, asked.name), _warm(services))
+    await core.environments.rebuilds.begin(identity, asked.name)
+    return _with_warm(await core.environments.queries.describe(identity, asked.name), _warm(core))
 
 
-def _warm(services: Services) -> list[Warm]:
-    return services.sandbox.warm() if isinstance(services.sandbox, KeepsWarm) else []
+def _warm(core: Core) -> list[Warm]:
+    return core.sandbox.warm() if isinstance(core.sandbox, KeepsWarm) else []
 
 
 def _with_warm(one: E, warm: list[Warm]) -> E:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 
 from skillery import registry
+from skillery.api.core import Core
 from skillery.api.rpc import params
-from skillery.api.services import Services
 from skillery.backends import Identity
 from skillery.formats.labels import parse_label
 from skillery.formats.names import parse_skill_name
@@ -21,42 +20,42 @@ from skillery.registry import (
 )
 
 
-async def set_label(services: Services, identity: Identity, asked: params.SetLabel) -> MovedLabel:
+async def set_label(core: Core, identity: Identity, asked: params.SetLabel) -> MovedLabel:
     name, label, spec = parse_skill_name(asked.name), parse_label(asked.label), parse_version_spec(asked.version)
     work = partial(registry.set_label, identity=identity, name=name, label=label, spec=spec)
-    return await services.database.write(work)
+    return await core.registry.write(work)
 
 
-async def rollback_label(services: Services, identity: Identity, asked: params.RollbackLabel) -> MovedLabel:
+async def rollback_label(core: Core, identity: Identity, asked: params.RollbackLabel) -> MovedLabel:
     name, label = parse_skill_name(asked.name), parse_label(asked.label)
-    return await services.database.write(partial(registry.rollback_label, identity=identity, name=name, label=label))
+    return await core.registry.write(partial(registry.rollback_label, identity=identity, name=name, label=label))
 
 
-async def remove_label(services: Services, identity: Identity, asked: params.RemoveLabel) -> MovedLabel:
+async def remove_label(core: Core, identity: Identity, asked: params.RemoveLabel) -> MovedLabel:
     name, label = parse_skill_name(asked.name), parse_label(asked.label)
-    return await services.database.write(partial(registry.remove_label, identity=identity, name=name, label=label))
+    return await core.registry.write(partial(registry.remove_label, identity=identity, name=name, label=label))
 
 
-async def list_labels(services: Services, identity: Identity, asked: params.ListLabels) -> Labels:
+async def list_labels(core: Core, identity: Identity, asked: params.ListLabels) -> Labels:
     work = partial(
         registry.list_labels,
         identity=identity,
-        key=services.cursor_key,
+        key=core.registry.cursor_key,
         name=parse_skill_name(asked.name),
         label=parse_label(asked.label) if asked.label else "",
         limit=asked.limit,
         cursor=asked.cursor,
     )
-    return await services.database.read(work)
+    return await core.registry.read(work)
 
 
-async def resolve_skills(services: Services, identity: Identity, asked: params.ResolveSkills) -> Lock:
+async def resolve_skills(core: Core, identity: Identity, asked: params.ResolveSkills) -> Lock:
     work = partial(registry.resolve_skills, identity=identity, texts=asked.skills)
     # A thousand look-ups take their time.
-    return await asyncio.to_thread(services.database.read_now, work)
+    return await core.registry.read_page(work)
 
 
-async def verify_lock(services: Services, identity: Identity, asked: params.VerifyLock) -> Verified:
+async def verify_lock(core: Core, identity: Identity, asked: params.VerifyLock) -> Verified:
     pins = [Pin(entry.name, entry.version, entry.digest) for entry in asked.lock]
     work = partial(registry.verify_lock, identity=identity, pins=pins)
-    return await asyncio.to_thread(services.database.read_now, work)
+    return await core.registry.read_page(work)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import UTC, datetime
 from functools import partial
 
 import msgspec
 
 from skillery import registry
+from skillery.api.core import Core
 from skillery.api.rpc import params
 from skillery.api.rpc.calls.values import opaque_id, sentence
-from skillery.api.services import Services
 from skillery.backends import Identity
 from skillery.formats.names import parse_namespace, parse_skill_name
 from skillery.formats.paths import parse_path
@@ -25,61 +24,57 @@ from skillery.registry import (
 )
 
 
-async def submit_version(services: Services, identity: Identity, asked: params.SubmitVersion) -> NewVersion:
+async def submit_version(core: Core, identity: Identity, asked: params.SubmitVersion) -> NewVersion:
     name, version = parse_skill_name(asked.name), Version.parse(asked.version)
-    return await services.database.write(
-        partial(registry.submit_version, identity=identity, name=name, version=version)
-    )
+    return await core.registry.write(partial(registry.submit_version, identity=identity, name=name, version=version))
 
 
-async def approve_version(services: Services, identity: Identity, asked: params.ApproveVersion) -> NewVersion:
+async def approve_version(core: Core, identity: Identity, asked: params.ApproveVersion) -> NewVersion:
     name, version = parse_skill_name(asked.name), Version.parse(asked.version)
     note = sentence(asked.note, "note") if asked.note else ""
-    return await services.publisher.approve_version(identity, name, version, asked.digest or None, note)
+    return await core.publisher.approve_version(identity, name, version, asked.digest or None, note)
 
 
-async def reject_version(services: Services, identity: Identity, asked: params.RejectVersion) -> NewVersion:
+async def reject_version(core: Core, identity: Identity, asked: params.RejectVersion) -> NewVersion:
     name, version, reason = parse_skill_name(asked.name), Version.parse(asked.version), sentence(asked.reason, "reason")
     work = partial(registry.reject_version, identity=identity, name=name, version=version, reason=reason)
-    return await services.database.write(work)
+    return await core.registry.write(work)
 
 
-async def yank_version(services: Services, identity: Identity, asked: params.YankVersion) -> NewVersion:
+async def yank_version(core: Core, identity: Identity, asked: params.YankVersion) -> NewVersion:
     name, version, reason = parse_skill_name(asked.name), Version.parse(asked.version), sentence(asked.reason, "reason")
     work = partial(registry.yank_version, identity=identity, name=name, version=version, reason=reason)
-    return await services.database.write(work)
+    return await core.registry.write(work)
 
 
-async def unyank_version(services: Services, identity: Identity, asked: params.UnyankVersion) -> NewVersion:
+async def unyank_version(core: Core, identity: Identity, asked: params.UnyankVersion) -> NewVersion:
     name, version = parse_skill_name(asked.name), Version.parse(asked.version)
-    return await services.database.write(
-        partial(registry.unyank_version, identity=identity, name=name, version=version)
-    )
+    return await core.registry.write(partial(registry.unyank_version, identity=identity, name=name, version=version))
 
 
-async def deprecate_skill(services: Services, identity: Identity, asked: params.DeprecateSkill) -> NewVersion:
+async def deprecate_skill(core: Core, identity: Identity, asked: params.DeprecateSkill) -> NewVersion:
     name, message = parse_skill_name(asked.name), sentence(asked.message, "message")
     successor = parse_skill_name(asked.successor) if asked.successor else None
     work = partial(registry.deprecate_skill, identity=identity, name=name, message=message, successor=successor)
-    return await services.database.write(work)
+    return await core.registry.write(work)
 
 
-async def undeprecate_skill(services: Services, identity: Identity, asked: params.UndeprecateSkill) -> NewVersion:
+async def undeprecate_skill(core: Core, identity: Identity, asked: params.UndeprecateSkill) -> NewVersion:
     name = parse_skill_name(asked.name)
-    return await services.database.write(partial(registry.undeprecate_skill, identity=identity, name=name))
+    return await core.registry.write(partial(registry.undeprecate_skill, identity=identity, name=name))
 
 
-async def set_visibility(services: Services, identity: Identity, asked: params.SetVisibility) -> NewVersion:
+async def set_visibility(core: Core, identity: Identity, asked: params.SetVisibility) -> NewVersion:
     name = parse_skill_name(asked.name)
     work = partial(registry.set_visibility, identity=identity, name=name, visibility=asked.visibility)
-    return await services.database.write(work)
+    return await core.registry.write(work)
 
 
-async def list_versions(services: Services, identity: Identity, asked: params.ListVersions) -> VersionPage:
+async def list_versions(core: Core, identity: Identity, asked: params.ListVersions) -> VersionPage:
     work = partial(
         registry.list_versions,
         identity=identity,
-        key=services.cursor_key,
+        key=core.registry.cursor_key,
         name=parse_skill_name(asked.name) if asked.name else "",
         status="" if asked.status is msgspec.UNSET else asked.status,
         namespace=parse_namespace(asked.namespace) if asked.namespace else "",
@@ -87,10 +82,10 @@ async def list_versions(services: Services, identity: Identity, asked: params.Li
         cursor=asked.cursor,
     )
     # A filter may leave out many on the way to a page.
-    return await asyncio.to_thread(services.database.read_now, work)
+    return await core.registry.read_page(work)
 
 
-async def waive_finding(services: Services, identity: Identity, asked: params.WaiveFinding) -> Waiver:
+async def waive_finding(core: Core, identity: Identity, asked: params.WaiveFinding) -> Waiver:
     work = partial(
         registry.waive_finding,
         identity=identity,
@@ -101,17 +96,15 @@ async def waive_finding(services: Services, identity: Identity, asked: params.Wa
         file=parse_path(asked.file) if asked.file else None,
         version=Version.parse(asked.version) if asked.version else None,
     )
-    return await services.database.write(work)
+    return await core.registry.write(work)
 
 
-async def list_waivers(services: Services, identity: Identity, asked: params.ListWaivers) -> WaiverPage:
+async def list_waivers(core: Core, identity: Identity, asked: params.ListWaivers) -> WaiverPage:
     name = parse_skill_name(asked.name) if asked.name else ""
-    key, limit, cursor = services.cursor_key, asked.limit, asked.cursor
+    key, limit, cursor = core.registry.cursor_key, asked.limit, asked.cursor
     work = partial(registry.list_waivers, identity=identity, key=key, name=name, limit=limit, cursor=cursor)
-    return await services.database.read(work)
+    return await core.registry.read(work)
 
 
-async def revoke_waiver(services: Services, identity: Identity, asked: params.RevokeWaiver) -> Waiver:
-    return await services.database.write(
-        partial(registry.revoke_waiver, identity=identity, waiver_id=opaque_id(asked.id))
-    )
+async def revoke_waiver(core: Core, identity: Identity, asked: params.RevokeWaiver) -> Waiver:
+    return await core.registry.write(partial(registry.revoke_waiver, identity=identity, waiver_id=opaque_id(asked.id)))

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from typing import Any
 
 import msgspec
 
+from skillery.api.core import Core
 from skillery.api.rpc import params
 from skillery.api.rpc.calls.values import given, run_files
-from skillery.api.services import Services
 from skillery.backends import Identity, Language
 from skillery.errors import InvalidParams
 from skillery.formats.names import parse_skill_name
@@ -21,7 +20,7 @@ from skillery.runs.queries import RunFilter
 from skillery.runs.results import Run, RunLog, RunPage, RunRecord
 
 
-async def execute_skill(services: Services, identity: Identity, asked: params.ExecuteSkill) -> Run:
+async def execute_skill(core: Core, identity: Identity, asked: params.ExecuteSkill) -> Run:
     parse_skill_name(asked.name)
     # As instructions often write it, and tools.json too.
     script = parse_path(asked.script.removeprefix("./")) if asked.script else ""
@@ -39,10 +38,10 @@ async def execute_skill(services: Services, identity: Identity, asked: params.Ex
         in_skill=asked.cwd == "skill",
         background=asked.background,
     )
-    return await services.runner.execute_skill(identity, request)
+    return await core.runner.execute_skill(identity, request)
 
 
-async def run_code(services: Services, identity: Identity, asked: params.RunCode) -> Run:
+async def run_code(core: Core, identity: Identity, asked: params.RunCode) -> Run:
     _check_entrypoint(asked.entrypoint, asked.language)
     request = CodeRequest(
         asked.code,
@@ -56,20 +55,20 @@ async def run_code(services: Services, identity: Identity, asked: params.RunCode
         files=run_files(asked.files),
         background=asked.background,
     )
-    return await services.runner.run_code(identity, request)
+    return await core.runner.run_code(identity, request)
 
 
-async def get_run(services: Services, identity: Identity, asked: params.GetRun) -> RunRecord:
-    return await services.runner.get_run(identity, asked.run_id, asked.wait_ms)
+async def get_run(core: Core, identity: Identity, asked: params.GetRun) -> RunRecord:
+    return await core.runner.get_run(identity, asked.run_id, asked.wait_ms)
 
 
-async def read_run_log(services: Services, identity: Identity, asked: params.ReadRunLog) -> RunLog:
-    return await services.runner.read_run_log(
+async def read_run_log(core: Core, identity: Identity, asked: params.ReadRunLog) -> RunLog:
+    return await core.runner.read_run_log(
         identity, asked.run_id, after=asked.after, max_bytes=asked.max_bytes, wait_ms=asked.wait_ms
     )
 
 
-async def list_runs(services: Services, identity: Identity, asked: params.ListRuns) -> RunPage:
+async def list_runs(core: Core, identity: Identity, asked: params.ListRuns) -> RunPage:
     skill = parse_skill_name(asked.skill) if asked.skill else ""
     if "\0" in asked.identity:
         raise InvalidParams("'identity' holds a NUL", hint="Write the name of a token.", param="identity")
@@ -77,17 +76,17 @@ async def list_runs(services: Services, identity: Identity, asked: params.ListRu
     work = partial(
         queries.list_runs,
         identity=identity,
-        key=services.cursor_key,
+        key=core.registry.cursor_key,
         asked=RunFilter(skill, status, asked.since, asked.identity),
         limit=asked.limit,
         cursor=asked.cursor,
     )
     # A filter may leave out many on the way to a page.
-    return await asyncio.to_thread(services.database.read_now, work)
+    return await core.registry.read_page(work)
 
 
-async def cancel_run(services: Services, identity: Identity, asked: params.CancelRun) -> RunRecord:
-    return await services.runner.cancel_run(identity, asked.run_id)
+async def cancel_run(core: Core, identity: Identity, asked: params.CancelRun) -> RunRecord:
+    return await core.runner.cancel_run(identity, asked.run_id)
 
 
 def _check_what_starts(asked: params.ExecuteSkill) -> None:

@@ -9,9 +9,9 @@ import msgspec
 
 from skillery import registry
 from skillery.api.answers import expect_result
+from skillery.api.core import Core
 from skillery.api.rpc import params
 from skillery.api.rpc.calls.values import decoded, which
-from skillery.api.services import Services
 from skillery.backends import Identity
 from skillery.formats.bundle import BundleFile
 from skillery.formats.json_pieces import JsonPieces
@@ -34,13 +34,13 @@ class Guide(msgspec.Struct, frozen=True):
     content: str
 
 
-async def list_skills(services: Services, identity: Identity, asked: params.ListSkills) -> msgspec.Raw:
+async def list_skills(core: Core, identity: Identity, asked: params.ListSkills) -> msgspec.Raw:
     namespace = parse_namespace(asked.namespace) if asked.namespace else ""
-    return await services.database.read(
+    return await core.registry.read(
         partial(
             registry.list_skills,
             identity=identity,
-            key=services.cursor_key,
+            key=core.registry.cursor_key,
             namespace=namespace,
             detail=asked.detail,
             limit=asked.limit,
@@ -49,33 +49,29 @@ async def list_skills(services: Services, identity: Identity, asked: params.List
     )
 
 
-async def describe_skill(
-    services: Services, identity: Identity, asked: params.DescribeSkill
-) -> msgspec.Raw | JsonPieces:
+async def describe_skill(core: Core, identity: Identity, asked: params.DescribeSkill) -> msgspec.Raw | JsonPieces:
     name, spec = which(asked.name, asked.version)
-    storage = services.storage
+    storage = core.registry.storage
     if asked.detail == "full":
         # SKILL.md may be large, and then lies in the storage.
         in_full = partial(
             registry.describe_in_full, identity=identity, storage=storage, name=name, spec=spec, expect=expect_result
         )
-        return await asyncio.to_thread(services.database.read_now, in_full)
+        return await core.registry.read_page(in_full)
     work = partial(
         registry.describe_skill, identity=identity, storage=storage, name=name, spec=spec, detail=asked.detail
     )
-    return await services.database.read(work)
+    return await core.registry.read(work)
 
 
-async def read_skill_file(
-    services: Services, identity: Identity, asked: params.ReadSkillFile
-) -> SkillFileContent | JsonPieces:
+async def read_skill_file(core: Core, identity: Identity, asked: params.ReadSkillFile) -> SkillFileContent | JsonPieces:
     name, spec = which(asked.name, asked.version)
     path = parse_path(asked.path)
     small = partial(registry.read_inline_file, identity=identity, name=name, spec=spec, path=path)
-    answer = await services.database.read(small)
+    answer = await core.registry.read(small)
     if answer is not None:
         return answer
-    storage = services.storage
+    storage = core.registry.storage
     work = partial(
         registry.read_skill_file,
         identity=identity,
@@ -85,14 +81,14 @@ async def read_skill_file(
         path=path,
         expect=expect_result,
     )
-    return await asyncio.to_thread(services.database.read_now, work)
+    return await core.registry.read_page(work)
 
 
-async def search_skills(services: Services, identity: Identity, asked: params.SearchSkills) -> FoundSkillPage:
+async def search_skills(core: Core, identity: Identity, asked: params.SearchSkills) -> FoundSkillPage:
     work = partial(
         registry.search_skills,
         identity=identity,
-        key=services.cursor_key,
+        key=core.registry.cursor_key,
         query=asked.query,
         kind="" if asked.kind is msgspec.UNSET else asked.kind,
         tags=asked.tags,
@@ -101,31 +97,31 @@ async def search_skills(services: Services, identity: Identity, asked: params.Se
         cursor=asked.cursor,
     )
     # A word that every skill has takes its time.
-    return await asyncio.to_thread(services.database.read_now, work)
+    return await core.registry.read_page(work)
 
 
-async def load_guide(services: Services, identity: Identity, _: params.LoadSkillsProtocolGuide) -> Guide:
+async def load_guide(core: Core, identity: Identity, _: params.LoadSkillsProtocolGuide) -> Guide:
     work = partial(
         registry.read_skill_file,
         identity=identity,
-        storage=services.storage,
+        storage=core.registry.storage,
         name=GUIDE,
         spec=Latest(),
         path="SKILL.md",
         expect=expect_result,
     )
-    answer = await services.database.read(work)
+    answer = await core.registry.read(work)
     return msgspec.json.decode(answer.joined(), type=Guide)
 
 
-async def create_skill(services: Services, identity: Identity, asked: params.CreateSkill) -> NewVersion:
+async def create_skill(core: Core, identity: Identity, asked: params.CreateSkill) -> NewVersion:
     files = await asyncio.to_thread(_files, asked.files)
-    return await services.publisher.create_skill(identity, asked.manifest, asked.skill_md, files)
+    return await core.publisher.create_skill(identity, asked.manifest, asked.skill_md, files)
 
 
-async def check_skill(services: Services, identity: Identity, asked: params.CheckSkill) -> CheckedSkill:
+async def check_skill(core: Core, identity: Identity, asked: params.CheckSkill) -> CheckedSkill:
     files = await asyncio.to_thread(_files, asked.files)
-    return await services.publisher.check_skill(identity, asked.manifest, asked.skill_md, files)
+    return await core.publisher.check_skill(identity, asked.manifest, asked.skill_md, files)
 
 
 def _files(files: list[params.SkillFile]) -> list[BundleFile]:

@@ -7,9 +7,9 @@ from functools import partial
 import msgspec
 
 from skillery import registry
+from skillery.api.core import Core
 from skillery.api.rpc import tool_params as params
 from skillery.api.rpc.calls.values import given, run_files
-from skillery.api.services import Services
 from skillery.backends import Identity
 from skillery.errors import InvalidParams
 from skillery.formats.names import parse_namespace, parse_skill_name
@@ -19,12 +19,12 @@ from skillery.runs import ToolRequest
 from skillery.runs.results import ToolResult
 
 
-async def list_tools(services: Services, identity: Identity, asked: params.ListTools) -> msgspec.Raw:
-    return await services.database.read(
+async def list_tools(core: Core, identity: Identity, asked: params.ListTools) -> msgspec.Raw:
+    return await core.registry.read(
         partial(
             registry.list_tools,
             identity=identity,
-            key=services.cursor_key,
+            key=core.registry.cursor_key,
             skill=parse_reference(asked.skill) if asked.skill else None,
             session=_session(asked.session),
             limit=asked.limit,
@@ -33,7 +33,7 @@ async def list_tools(services: Services, identity: Identity, asked: params.ListT
     )
 
 
-async def call_tool(services: Services, identity: Identity, asked: params.CallTool) -> ToolResult:
+async def call_tool(core: Core, identity: Identity, asked: params.CallTool) -> ToolResult:
     of_skill, _, in_reference = asked.skill.partition("@")
     skill, name = _address(asked.name, of_skill)
     version = asked.version or in_reference
@@ -60,10 +60,10 @@ async def call_tool(services: Services, identity: Identity, asked: params.CallTo
         files=run_files(asked.files),
         background=asked.background,
     )
-    return await services.runner.call_tool(identity, request)
+    return await core.runner.call_tool(identity, request)
 
 
-async def define_tool(services: Services, identity: Identity, asked: params.DefineTool) -> DefinedTool:
+async def define_tool(core: Core, identity: Identity, asked: params.DefineTool) -> DefinedTool:
     definition = Definition(
         name=asked.name,
         description=asked.description,
@@ -74,12 +74,12 @@ async def define_tool(services: Services, identity: Identity, asked: params.Defi
         session=_session(asked.session),
         namespace=None if asked.namespace is msgspec.UNSET else parse_namespace(asked.namespace),
     )
-    return await services.tools.define_tool(identity, definition)
+    return await core.tools.define_tool(identity, definition)
 
 
-async def remove_tool(services: Services, identity: Identity, asked: params.RemoveTool) -> DefinedTool:
+async def remove_tool(core: Core, identity: Identity, asked: params.RemoveTool) -> DefinedTool:
     skill, name = _address(asked.name, "")
-    return await services.tools.remove_tool(identity, name, skill, _session(asked.session))
+    return await core.tools.remove_tool(identity, name, skill, _session(asked.session))
 
 
 def _address(text: str, skill: str) -> tuple[str | None, str]:

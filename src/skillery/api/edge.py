@@ -1,0 +1,36 @@
+"""What the HTTP endpoints share: who may call, how much memory requests and answers take, what is measured."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from skillery.api.answers import Answers
+from skillery.api.budgets import Bodies
+from skillery.api.gate import Gate
+from skillery.api.mcp.endpoint import McpEndpoint
+from skillery.api.readiness import Readiness
+from skillery.api.run_events import OpenStreams
+from skillery.api.tracing import Tracing
+
+if TYPE_CHECKING:
+    from skillery.api.metrics import Metrics
+
+
+class Edge(NamedTuple):
+    """The parts of the HTTP side. Each endpoint gets those that it uses."""
+
+    gate: Gate
+    bodies: Bodies
+    max_body_bytes: int
+    answers: Answers
+    answer_seconds: float
+    """How long a client may read nothing of its answer."""
+    streams: OpenStreams
+    public_downloads: bool
+    """Whether public skills can be downloaded without credentials."""
+    log_requests: bool
+    readiness: Readiness
+    mcp: McpEndpoint
+    metrics: Metrics | None
+    """None if the setting `metrics` is off."""
+    tracing: Tracing | None

@@ -1,0 +1,123 @@
+"""The gate of the HTTP endpoints: it knows the caller, checks Host and Origin, and records what it refuses."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from typing import Any
+
+from skillery.api.errors import INVALID_REQUEST, codes_of, error_object, plain_error
+from skillery.api.http import HttpRefusal, address_of, retry_after
+from skillery.audit import Refusals
+from skillery.backends import Authenticator, Credentials, Identity, Scope
+from skillery.context.request import current
+from skillery.errors import NotAllowed, NotAuthenticated, SkilleryError, TooManyFailedLogins
+from skillery.identity import access
+from skillery.settings import is_loopback
+
+FORBIDDEN = 403
+"""The status for a Host or an Origin that is not allowed, and for nothing else."""
+LOGIN = "login"
+"""The action in the audit trail for a request without a token, or with an invalid one."""
+KNOCK = "knock"
+"""The action in the audit trail for a request with a Host or an Origin that is not allowed."""
+NOBODY = Identity("", scopes=frozenset({"read"}))
+"""A caller without credentials. No token has this name, so nothing private belongs to it."""
+
+
+class Gate:
+    """Decides who may use the endpoints."""
+
+    def __init__(
+        self,
+        authenticator: Authenticator,
+        refusals: Refusals,
+        allowed_hosts: frozenset[str],
+        allowed_origins: frozenset[str],
+    ) -> None:
+        """Hosts and origins are in lower case."""
+        self._authenticator = authenticator
+        self._refusals = refusals
+        self._allowed_hosts = allowed_hosts
+        self._allowed_origins = allowed_origins
+
+    def check_browser(self, scope: Any, headers: Mapping[str, str]) -> None:
+        """Protect the server from the pages that a browser of its user shows.
+
+        Raise HttpRefusal 403 for a `Host` that is not ours (DNS rebinding), and for an `Origin` that is neither
+        ours nor in the setting allowed_origins.
+        """
+        host = headers.get("host", "").lower()
+        if not self._is_our_host(scope, host):
+            hint = "Call it by the address it is bound to, or list the name in the setting allowed_hosts."
+            message = f"the Host {host[:100]!r} is not one of this server's"
+            raise HttpRefusal(FORBIDDEN, plain_error(INVALID_REQUEST, message, "host_not_allowed", hint))
+        origin = headers.get("origin")
+        if origin is not None and origin.lower() not in {f"{scope['scheme']}://{host}", *self._allowed_origins}:
+            hint = "List it in the setting allowed_origins if its pages are meant to."
+            message = f"the Origin {origin[:100]!r} may not call this server"
+            raise HttpRefusal(FORBIDDEN, plain_error(INVALID_REQUEST, message, "origin_not_allowed", hint))
+
+    def _is_our_host(self, scope: Any, host: str) -> bool:
+        name = _without_port(host)
+        if name in self._allowed_hosts or host in self._allowed_hosts or name == "localhost":
+            return True
+        try:
+            address = ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        local = (scope.get("server") or ("", None))[0]
+        return str(address) == local or (address.is_loopback and is_loopback(local))
+
+    async def authenticate(self, scope: Any, headers: Mapping[str, str]) -> Identity:
+        """Return the caller. Raise HttpRefusal 401, or 429 if too many logins from the address failed; Unavailable."""
+        try:
+            identity = await self._authenticator.authenticate(Credentials(headers, address_of(scope)))
+        except TooManyFailedLogins as error:
+            self.note_refusal(None, LOGIN, "", error)
+            raise HttpRefusal(429, error_object(error), [retry_after(error.data["retry_after_ms"])]) from None
+        except NotAuthenticated as error:
+            self.note_refusal(None, LOGIN, "", error)
+            raise HttpRefusal(401, error_object(error), [("www-authenticate", "Bearer")]) from None
+        request = current.get()
+        if request is not None:
+            request.identity = identity.name
+        return identity
+
+    async def admit(self, scope: Any, headers: Mapping[str, str], needs: Scope, action: str) -> Identity:
+        """Return the caller, who has the scope `needs`. Raise as `authenticate`, and NotAllowed.
+
+        `action` is the method that does the same as the endpoint. The audit trail records a refusal with it.
+        """
+        identity = await self.authenticate(scope, headers)
+        try:
+            access.require(identity, needs)
+        except NotAllowed as error:
+            self.note_refusal(identity, action, "", error)
+            raise
+        return identity
+
+    async def admit_reader(self, scope: Any, headers: Mapping[str, str], *, or_nobody: bool) -> Identity:
+        """Return the caller of a download. If `or_nobody`, a caller without credentials is NOBODY."""
+        if or_nobody and "authorization" not in headers:
+            try:
+                await self._authenticator.authenticate(Credentials(headers, address_of(scope)))
+            except NotAuthenticated:
+                return NOBODY
+        return await self.admit(scope, headers, "read", "read_skill_file")
+
+    def note_refusal(self, identity: Identity | None, action: str, subject: str, error: SkilleryError) -> None:
+        """Record a refusal in the audit trail."""
+        self._refusals.note(identity, action, subject, code=codes_of(error)[0], error_type=error.type)
+
+    def note_knock(self, error: Mapping[str, Any]) -> None:
+        """Record a request that `check_browser` refused. Its caller is not known."""
+        self._refusals.note(None, KNOCK, "", code=error["code"], error_type=error["data"]["type"])
+
+
+def _without_port(host: str) -> str:
+    if host.startswith("["):
+        name, closed, port = host[1:].partition("]")
+        return name if closed and (not port or port[0] == ":") else host
+    name, _, port = host.rpartition(":")
+    return name if name and port.isdecimal() else host

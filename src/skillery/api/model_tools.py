@@ -1,0 +1,79 @@
+"""`GET /tools` and `GET /prompt`: what a model is given to use the registry."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import parse_qs
+
+from skillery.api.errors import INVALID_PARAMS, encode, plain_error
+from skillery.api.gate import Gate
+from skillery.api.http import HttpRefusal, only, send_bytes
+from skillery.api.operations import Answer, Operation, in_query
+from skillery.api.prompt import prompt_for
+from skillery.api.rpc.environment_params import shown_properties
+from skillery.api.rpc.methods import METHODS
+from skillery.api.rpc.schemas import FORMATS, tool
+from skillery.environments.named import NamedEnvironments
+from skillery.registry.registry import Registry
+
+Object = dict[str, Any]
+TEXT = "text/plain"
+TOOLS_OPERATIONS = (
+    Operation(
+        "GET",
+        "/tools",
+        "The tools that a model is shown",
+        {200: Answer("The schema of each tool.", list[Object])},
+        (400,),
+        parameters=(
+            in_query("format", "The format of the schemas, openai by default.", enum=FORMATS),
+            in_query("include", "Further methods, separated by commas: search_skills, create_skill."),
+        ),
+    ),
+)
+
+
+PROMPT_OPERATIONS = (
+    Operation("GET", "/prompt", "The system prompt for a model with the tools", {200: Answer("Text.", kinds=(TEXT,))}),
+)
+
+
+class ToolsEndpoint:
+    """`GET /tools?format=openai|anthropic|mcp|jsonschema[&include=search_skills,create_skill]`."""
+
+    def __init__(self, gate: Gate, named: NamedEnvironments) -> None:
+        self._gate = gate
+        self._named = named
+
+    async def answer(self, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
+        only(scope, "GET", "HEAD")
+        await self._gate.authenticate(scope, headers)
+        query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
+        form = query.get("format", ["openai"])[-1]
+        if form not in FORMATS:
+            raise _refused(f"there is no format {form[:40]!r}", f"There are {', '.join(FORMATS)}.")
+        included = {name for part in query.get("include", []) for name in part.split(",") if name}
+        unknown = sorted(included - METHODS.keys())
+        if unknown:
+            raise _refused(f"there is no method {unknown[0][:40]!r} to include")
+        more = shown_properties(self._named.defined)
+        tools = [tool(name, one.params, form, more) for name, one in METHODS.items() if one.is_tool or name in included]
+        await send_bytes(send, 200, encode(tools))
+
+
+class PromptEndpoint:
+    """`GET /prompt`."""
+
+    def __init__(self, gate: Gate, registry: Registry) -> None:
+        self._gate = gate
+        self._registry = registry
+
+    async def answer(self, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
+        only(scope, "GET", "HEAD")
+        identity = await self._gate.authenticate(scope, headers)
+        text = await prompt_for(self._registry, identity)
+        await send_bytes(send, 200, text.encode(), "text/plain; charset=utf-8")
+
+
+def _refused(message: str, hint: str | None = None) -> HttpRefusal:
+    return HttpRefusal(400, plain_error(INVALID_PARAMS, message, "invalid_params", hint))

@@ -1,0 +1,19 @@
+"""What the endpoints of `/v1/skills` use."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from skillery.api.exports import DownloadParts
+from skillery.api.gate import Gate
+from skillery.importing import Importer
+from skillery.registry.registry import Registry
+
+
+class V1Parts(NamedTuple):
+    """The parts of the registry behind `/v1/skills`."""
+
+    gate: Gate
+    registry: Registry
+    importer: Importer
+    downloads: DownloadParts

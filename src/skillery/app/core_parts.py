@@ -1,0 +1,266 @@
+"""The core of a server, built from the settings and the backends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from functools import partial
+from typing import NamedTuple
+
+import msgspec
+
+from skillery.api.core import Core, EnvironmentParts
+from skillery.api.rpc.methods import METHODS
+from skillery.app.background_jobs import BackgroundJobs
+from skillery.app.bundled import publish_bundled
+from skillery.app.environments import PackageServices, packages_of
+from skillery.app.events import PreparingEvents
+from skillery.app.home import Home
+from skillery.app.named_environments import named_of
+from skillery.app.quotas import quotas_of
+from skillery.audit import Refusals
+from skillery.backends import Authenticator, Capability, Events, Limits, Sandbox, Secrets, Storage
+from skillery.contents.blobs import Blobs, Lifetimes
+from skillery.context.queue import Queue
+from skillery.database import Database
+from skillery.environments import Environments
+from skillery.errors import StartupError
+from skillery.exports import Exports, FactsPreparation
+from skillery.formats.bundle import BundleLimits
+from skillery.identity.idempotency import Once
+from skillery.identity.quotas import Quotas
+from skillery.importing import Importer, ImportLimits
+from skillery.maintenance.garbage import (
+    Collector,
+    Step,
+    cached_files,
+    expired_blobs,
+    leftovers,
+    old_locks,
+    old_runs,
+    unused_contents,
+    unused_environments,
+)
+from skillery.publishing import (
+    BundleChecks,
+    CompilePool,
+    ExampleRuns,
+    Publisher,
+    PublishingRules,
+    ToolMaker,
+    Undeclared,
+)
+from skillery.registry import cursor_key
+from skillery.registry.registry import Registry
+from skillery.runs import Runner
+from skillery.runs.admission import Admission
+from skillery.runs.cache import Cache
+from skillery.runs.execution import Execution
+from skillery.runs.granted_secrets import GrantedSecrets
+from skillery.runs.limits import LimitRules
+from skillery.runs.orphans import close_left_over
+from skillery.runs.preparation import Preparer
+from skillery.runs.records import Recorder
+from skillery.settings import Settings
+
+log = logging.getLogger(__name__)
+MIB = 1024 * 1024
+
+
+class Backends(NamedTuple):
+    """The backends that the settings name."""
+
+    authenticator: Authenticator
+    storage: Storage
+    sandbox: Sandbox
+    secrets: Secrets
+
+
+class Base(NamedTuple):
+    """What all parts of the core are built on."""
+
+    settings: Settings
+    home: Home
+    database: Database
+    backends: Backends
+    events: Events
+    """Passes events on to plugins."""
+
+    @property
+    def bundle_limits(self) -> BundleLimits:
+        settings = self.settings
+        return BundleLimits(max_bytes=settings.bundle_max_mb * MIB, max_files=settings.bundle_max_files)
+
+
+class _Runtime(NamedTuple):
+    """What runs skills."""
+
+    blobs: Blobs
+    cache: Cache
+    packages: PackageServices
+    environments: EnvironmentParts
+    runner: Runner
+
+
+async def build_core(base: Base, stack: AsyncExitStack) -> Core:
+    """Build the core and start its parts. The stack closes them, the last one first. Raise StartupError."""
+    database, backends, home = base.database, base.backends, base.home
+    quotas = quotas_of(base.settings)
+    refusals, once, compilers = Refusals(database), Once(database, home.server_id), CompilePool()
+    stack.push_async_callback(compilers.close)
+    stack.push_async_callback(refusals.close)
+    stack.callback(once.close)
+    runtime = _runtime(base, quotas)
+    collector = Collector(database, _garbage_steps(base, runtime.cache, runtime.packages.environments))
+    exports = Exports(database, backends.storage, base.settings.index_skills)
+    preparation = FactsPreparation(exports)
+    base = base._replace(events=PreparingEvents(base.events, preparation))
+    publisher = _publisher(base, runtime, quotas, compilers)
+    stack.push_async_callback(asyncio.to_thread, collector.close)
+    await _start(base, runtime, publisher, stack)
+    stack.push_async_callback(preparation.close)
+    preparation.start()
+    return Core(
+        registry=Registry(database, backends.storage, database.write_now(cursor_key)),
+        blobs=runtime.blobs,
+        runner=runtime.runner,
+        publisher=publisher,
+        importer=_importer(base, publisher),
+        tools=_tool_maker(base, runtime.runner, publisher, quotas, compilers),
+        environments=runtime.environments,
+        exports=exports,
+        quotas=quotas,
+        once=once,
+        refusals=refusals,
+        collector=collector,
+        authenticator=backends.authenticator,
+        sandbox=backends.sandbox,
+    )
+
+
+async def _start(base: Base, runtime: _Runtime, publisher: Publisher, stack: AsyncExitStack) -> None:
+    """Start what runs skills, end what the last server of this home left over, and publish the bundled skills."""
+    database, home, runner = base.database, base.home, runtime.runner
+    stack.push_async_callback(runtime.packages.environments.close)
+    stack.push_async_callback(runtime.environments.named.close)
+    stack.push_async_callback(runtime.environments.rebuilds.close)
+    stack.push_async_callback(runner.close, base.settings.grace_seconds)
+    closed = await database.write(partial(close_left_over, server=home.server_id))
+    if closed:
+        log.warning("%d runs that the last server left open are recorded as failed", closed)
+    await runtime.packages.environments.start()
+    await runtime.environments.rebuilds.start()
+    await publish_bundled(publisher, database)
+    background_jobs = BackgroundJobs(database, runner, home.server_id)
+    stack.push_async_callback(background_jobs.close)
+    background_jobs.start()
+
+
+def _runtime(base: Base, quotas: Quotas) -> _Runtime:
+    settings, home, database, backends, events = base
+    blobs = Blobs(database, backends.storage, _lifetimes(settings), quotas)
+    cache = Cache(home.path / "cache", database, backends.storage, blobs)
+    packages = packages_of(settings, home, database, backends.sandbox)
+    environments = named_of(settings, home, database, backends.storage, packages)
+    runner = Runner(
+        database=database,
+        server=home.server_id,
+        blobs=blobs,
+        preparer=Preparer(database, cache, _limit_rules(settings), packages.environments, environments.named),
+        admission=Admission(database, _run_queue(settings), quotas),
+        execution=Execution(backends.sandbox, settings.sandbox, GrantedSecrets(database, backends.secrets)),
+        recorder=Recorder(database, blobs, events),
+    )
+    return _Runtime(blobs, cache, packages, environments, runner)
+
+
+def _publisher(base: Base, runtime: _Runtime, quotas: Quotas, compilers: CompilePool) -> Publisher:
+    settings, _, database, backends, events = base
+    checks = BundleChecks(
+        database,
+        backends.storage,
+        events,
+        base.bundle_limits,
+        msgspec.structs.asdict(settings.max_limits),
+        ExampleRuns(runtime.runner, runtime.cache, settings.publishing.examples_seconds),
+        runtime.packages.locks,
+        compilers,
+        Undeclared(compilers, runtime.packages.locks, runtime.environments.named, settings.packages.infer),
+    )
+    rules = _publishing_rules(settings)
+    return Publisher(database, backends.storage, events, checks, rules, quotas, runtime.packages.environments)
+
+
+def _importer(base: Base, publisher: Publisher) -> Importer:
+    settings = base.settings
+    limits = _import_limits(settings)
+    return Importer(base.database, publisher, base.bundle_limits, limits, settings.imports.at_once, base.home.path)
+
+
+def _tool_maker(base: Base, runner: Runner, publisher: Publisher, quotas: Quotas, compilers: CompilePool) -> ToolMaker:
+    return ToolMaker(
+        base.database,
+        publisher,
+        compilers,
+        partial(runner.has, Capability.JAVASCRIPT),
+        quotas,
+        timedelta(hours=base.settings.tools.session_hours),
+        frozenset(METHODS),
+    )
+
+
+def _run_queue(settings: Settings) -> Queue:
+    return Queue(settings.runs_at_once, settings.queued_runs, settings.queued_mb * MIB)
+
+
+def _garbage_steps(base: Base, cache: Cache, environments: Environments) -> list[Step]:
+    """Return the sweep steps. Each step may create work for the next one."""
+    settings, database, storage = base.settings, base.database, base.backends.storage
+    grace, unused_for = timedelta(minutes=settings.gc.grace_minutes), timedelta(days=settings.gc.cache_days)
+    keep_for, keep_count = timedelta(days=settings.runs.keep_days), settings.runs.keep_count
+    return [
+        Step("runs", partial(old_runs, database, keep_for, keep_count)),
+        Step("expired_blobs", partial(expired_blobs, database, grace)),
+        Step("unused_contents", partial(unused_contents, database, storage, grace)),
+        Step("leftover_files", partial(leftovers, database, storage, grace)),
+        Step("cached_files", partial(cached_files, database, cache, grace, unused_for), own=True),
+        Step("old_locks", partial(old_locks, database, timedelta(hours=settings.packages.reuse_hours))),
+        Step("environments", partial(unused_environments, environments, grace, unused_for), own=True),
+    ]
+
+
+def _lifetimes(settings: Settings) -> Lifetimes:
+    hours = settings.blobs
+    return Lifetimes(timedelta(hours=hours.input_hours) or None, timedelta(hours=hours.output_hours) or None)
+
+
+def _import_limits(settings: Settings) -> ImportLimits:
+    asked = settings.imports
+    return ImportLimits(asked.max_mb * MIB, asked.max_unpacked_mb * MIB, asked.max_entries)
+
+
+def _publishing_rules(settings: Settings) -> PublishingRules:
+    if settings.auth == "open":
+        # A review adds no protection: any caller could also approve.
+        return PublishingRules(visibility=settings.default_visibility)
+    chosen = settings.publishing
+    return PublishingRules(
+        chosen.people,
+        chosen.agents,
+        settings.default_visibility,
+        increases="draft",
+        first_permissions=chosen.first_permissions,
+    )
+
+
+def _limit_rules(settings: Settings) -> LimitRules:
+    defaults = Limits(**msgspec.structs.asdict(settings.limits))
+    maximum = msgspec.structs.asdict(settings.max_limits)
+    for name, most in maximum.items():
+        if getattr(defaults, name) > most:
+            raise StartupError(
+                f"setting 'limits.{name}' is {getattr(defaults, name)}, above max_limits.{name} ({most}); lower it"
+            )
+    return LimitRules(defaults, maximum)
