@@ -50,7 +50,7 @@ class RunLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class MaxLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Highest limits that a skill or a caller may request.
 
-    For limits that no request can change, the highest value allowed in `limits`.
+    Some limits cannot be requested. For those, it is the highest value that the setting `limits` may have.
     """
 
     timeout_ms: Annotated[int, msgspec.Meta(ge=1, le=3_600_000)] = 3_600_000

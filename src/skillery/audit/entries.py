@@ -76,7 +76,10 @@ FIELDS: tuple[str, ...] = Entry.__struct_fields__
 
 
 class Head(NamedTuple):
-    """The last entry. Noted elsewhere, it shows later that no entry up to it was changed."""
+    """The number and the hash of the last entry.
+
+    If they are stored elsewhere, they later prove that no entry up to this one was changed.
+    """
 
     seq: int
     hash: str

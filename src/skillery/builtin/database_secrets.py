@@ -175,7 +175,9 @@ def _opened(keys: MultiFernet, name: str, token: bytes) -> str:
 
 
 def _link(partial: Path, file: Path) -> None:
-    """Give the file its name, durably: the secrets that it encrypts are durable too."""
+    """Give the finished key file its name, unless another process was faster. Flush the folder, so that a crash
+    cannot lose the key of stored secrets.
+    """
     try:
         file.hardlink_to(partial)
     except FileExistsError:

@@ -140,9 +140,9 @@ def compare_permissions(connection: Connection, manifest: Manifest) -> Permissio
     """Return the permissions that this version adds to the highest published version below it, or to the latest
     version.
 
-    A user who moves up to this version, from below or by `latest`, therefore gets no permission that was never
-    reviewed. Each of the two is compared twice: once as it resolves now, and once as if no version were yanked, because
-    a yank can be undone.
+    So users of the version below and users of `latest` get no unreviewed permission when they change to this version.
+    The version below and the latest version are determined twice: once as they resolve now, and once as if no version
+    were yanked, because a yank can be undone.
     """
     own = {"name": manifest.name, "precedence": manifest.version.precedence}
     below = _BELOW.rows(connection, **own)

@@ -182,6 +182,6 @@ def _prefixes(identity: Identity) -> list[str]:
 
 
 def _above(prefix: str) -> list[str]:
-    """Return the namespaces that a skill below the prefix can be in, other than those below the prefix."""
+    """Return the prefix and the namespaces above it: a manifest may place a skill of that prefix in each of them."""
     parts = prefix.split(".")
     return [".".join(parts[:count]) for count in range(len(parts) + 1)]

@@ -9,7 +9,7 @@ from skillery.errors import NotAuthenticated
 
 
 class AuthenticatorContract:
-    """Valid credentials give an identity, all others raise NotAuthenticated, and no other result is allowed."""
+    """The contract: valid credentials give an identity, and all others raise NotAuthenticated."""
 
     @pytest.fixture
     def authenticator(self) -> Authenticator:

@@ -25,7 +25,7 @@ Put = Callable[[str, str], None]
 
 
 class SecretsContract:
-    """Values are found by exact name and are unchanged. Representations of the backend contain no value."""
+    """The contract: a value is found by its exact name and is unchanged. `repr` of the backend shows no value."""
 
     @pytest.fixture
     def secrets(self) -> Secrets:

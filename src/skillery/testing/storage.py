@@ -35,7 +35,7 @@ def get(storage: Storage, digest: str) -> bytes:
 
 
 class StorageContract:
-    """Content by digest is stored completely or not at all, and is returned unchanged."""
+    """The contract: a content is stored completely or not at all, and is returned unchanged by its digest."""
 
     @pytest.fixture
     def storage(self) -> Storage:

@@ -1,5 +1,4 @@
-"""Unpacking, run in the sandbox without network: the files of a wheel and their compiled code, sent while they are
-read.
+"""Unpacking, run in the sandbox without network. The files of a wheel and their compiled code are sent as a stream.
 
 The server decides where each file belongs.
 """

@@ -12,7 +12,10 @@ OTHERS = "…"
 
 
 class Event(msgspec.Struct, frozen=True):
-    """A connection was allowed (`bytes_*` are 0), was refused, or has ended (`ended`: add its bytes)."""
+    """An event of a connection: it was allowed, was refused, or has ended.
+
+    Only an `ended` event has `bytes_*` other than 0. They are added to the figures of the host.
+    """
 
     host: str
     port: int

@@ -175,7 +175,7 @@ def load(path: str = PATH) -> Callable[[int], int]:
 
 
 class Script:
-    """Calls in their order. Within `with script:`, each `kernel.call` is appended instead of made.
+    """System calls in their order. Within `with script:`, each `kernel.call` appends a call instead of making it.
 
     The script must know which descriptor a call will open: when it runs, no descriptor from `descriptors` on is open.
     """

@@ -56,7 +56,7 @@ def user_namespaces(plan: Plan) -> str:
 
 
 def uid_mapping(plan: Plan) -> str:
-    """Write the map from the parent of a child, as for a run."""
+    """Create a child in a new user namespace, and write its map of uids from the parent, as for a run."""
     if not plan["root"]:
         root.enter_own_mounts(plan)
     child = kernel.clone(kernel.NEWUSER)

@@ -2,7 +2,7 @@
 
 Pid 1 mounts the run's folders, drops its rights, forks pid 2 and becomes the small program of `init`. A prepared script
 of system calls does all of this (`calls`). Pid 2 has no privileges: it checks its own state, reports that it is ready,
-waits for its job, and starts the code. Meanwhile the workshop mounts skills and blobs from outside.
+waits for its job, and starts the code. In parallel, the workshop mounts skills and blobs from outside.
 
 Over its control socket, pid 1 reports a failed step to the server. As `init`, it reports the wait status of the code.
 """
