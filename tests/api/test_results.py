@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from skillery.api.rpc.methods import CALLABLE, METHODS
+from skillery.api.rpc.discovery import CALLABLE
+from skillery.api.rpc.methods import METHODS
 from skillery.formats.json_pieces import JsonPieces
 from tests.conftest import Rpc, manifest, publisher, skill_files
 

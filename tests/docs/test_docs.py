@@ -9,7 +9,7 @@ import pytest
 
 from skillery import hookspecs
 from skillery.api.errors import CODES
-from skillery.api.rpc.methods import CALLABLE
+from skillery.api.rpc.discovery import CALLABLE
 from skillery.backends import Capability
 from skillery.errors import SkilleryError
 from skillery.formats.system_programs import USUAL

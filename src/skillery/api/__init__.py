@@ -1,1 +1,1 @@
-"""The edge that speaks to processes: JSON-RPC at /rpc and the doors beside it, each thin over the same core."""
+"""The HTTP interface: JSON-RPC at /rpc, MCP at /mcp and the other endpoints, all over the same core."""

@@ -1,4 +1,4 @@
-"""The memory budget of answers: each result is counted from before it is made until the socket has taken its bytes."""
+"""The memory budget of answers. A result counts from before it is made until the socket has taken its bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REMEDIES = {
     "read_blob": "Ask for fewer bytes with max_bytes. GET /blobs/{blob_id} answers a blob of any size.",
     "resources/read": "Download it: GET /skills/{name}/{version}/{path} answers a file of any size.",
 }
-"""How to get what is too large for one answer, by method."""
+"""Hints for results that are too large for one answer, by method."""
 ASK_FOR_LESS = "Ask for less: a smaller limit, or a narrower filter."
 
 
@@ -30,7 +30,7 @@ class Answers(Budget):
 
 
 class HeldAnswer:
-    """The part of one request in the budget, until the end of the `with` block.
+    """The bytes of one request in the budget, until the end of the `with` block.
 
     A request makes one result at a time: `begin`, `expect` once or more, then `keep`.
     """
@@ -45,9 +45,10 @@ class HeldAnswer:
         self._is_closed = False
 
     def begin(self, method: str, *, is_refusable: bool) -> None:
-        """Start the result of a call. The result of a call that changes something is not refused after the work.
+        """Start the result of a call. Raises Busy if the call is not refusable and there is no room for a small result.
 
-        Raises Busy: such a call has room for a small result before it begins.
+        The result of a call that changes something is never refused after the change. Therefore room for a small
+        result is reserved before the call.
         """
         with self._answers.lock:
             self._make(0)
@@ -71,19 +72,19 @@ class HeldAnswer:
                 self._kept_small += size
 
     def drop(self) -> None:
-        """Give back what is reserved for a result: its call has failed."""
+        """Release what is reserved for a result, because its call has failed."""
         with self._answers.lock:
             if not self._is_closed:
                 self._make(0)
 
     def take(self, size: int) -> None:
-        """Count memory for an answer that is no result of a call: a stream, or an index. Raises Busy."""
+        """Count memory for an answer that is not the result of a call, such as a stream or an index. Raises Busy."""
         with self._answers.lock:
             self._answers.check(size, self._answers.held, is_small=size <= SMALL)
             self._keep(size)
 
     def sent(self, size: int) -> None:
-        """Give back what the socket has taken."""
+        """Release bytes that the socket has taken."""
         with self._answers.lock:
             self._keep(-min(size, self._kept))
 
@@ -127,7 +128,7 @@ class HeldAnswer:
 
 
 held_answer: ContextVar[HeldAnswer | None] = ContextVar("held_answer", default=None)
-"""The part of the request that is being answered; None outside of requests."""
+"""The bytes of the current request in the budget. None outside of requests."""
 
 
 def expect_result(size: int) -> None:

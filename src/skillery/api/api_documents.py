@@ -1,4 +1,4 @@
-"""What the server says of itself: `GET /openrpc.json` of its methods, `GET /v1/openapi.json` of its doors."""
+"""The descriptions of the API: `GET /openrpc.json` for methods, `GET /v1/openapi.json` for endpoints."""
 
 from __future__ import annotations
 
@@ -25,24 +25,23 @@ from skillery.api.errors import encode
 from skillery.api.gate import Gate
 from skillery.api.http import only, send_bytes
 from skillery.api.operations import SCHEME, TEMPLATE, Answer, Operation, described, types_of
+from skillery.api.rpc.discovery import document
 
 Object = dict[str, Any]
-OPENRPC = (Operation("GET", "/openrpc.json", "Every method, as OpenRPC", {200: Answer("The document.", Object)}),)
-OPENAPI = (Operation("GET", "/v1/openapi.json", "Every door, as OpenAPI", {200: Answer("The document.", Object)}),)
+OPENRPC = (Operation("GET", "/openrpc.json", "All methods, as OpenRPC", {200: Answer("The document.", Object)}),)
+OPENAPI = (Operation("GET", "/v1/openapi.json", "All endpoints, as OpenAPI", {200: Answer("The document.", Object)}),)
 
 
 async def send_openrpc(gate: Gate, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
     only(scope, "GET", "HEAD")
     await gate.authenticate(scope, headers)
-    from skillery.api.rpc.openrpc import document
-
-    # The Host has been looked at: it is one of this server's.
+    # The gate has checked that the Host is one of this server's.
     server = {"name": "this server", "url": f"{scope['scheme']}://{headers['host']}/rpc"}
     await send_bytes(send, 200, encode(document() | {"servers": [server]}))
 
 
 def openapi_endpoint(gate: Gate, operations: list[Operation]) -> Callable[..., Any]:
-    """The door that tells of all these."""
+    """Return the endpoint that describes all these operations."""
 
     @cache
     def made() -> bytes:
@@ -68,13 +67,13 @@ def openapi_document(operations: list[Operation]) -> dict[str, Any]:
         info=Info(
             title="Skillery",
             version=__version__,
-            description="The doors beside JSON-RPC, whose methods /openrpc.json tells of.",
+            description="The HTTP endpoints. /openrpc.json describes the methods of JSON-RPC.",
             license=License(name="Apache-2.0", identifier="Apache-2.0"),
         ),
         servers=[Server(url="/")],
         paths=paths,
         components=Components(
-            security_schemes={SCHEME: SecurityScheme(type="http", scheme="bearer", description="Where auth is tokens.")}
+            security_schemes={SCHEME: SecurityScheme(type="http", scheme="bearer", description="With auth = tokens.")}
         ),
     ).to_schema()
     document["components"]["schemas"] = components
@@ -82,7 +81,7 @@ def openapi_document(operations: list[Operation]) -> dict[str, Any]:
 
 
 def _shown(schema: Object) -> Schema | Reference:
-    """Structs stand among the components; an answer is one, an object of anything, a list of these, or anything."""
+    """Return a reference to a struct among the components, or the schema of an object, a list or any value."""
     if "$ref" in schema:
         return Reference(schema["$ref"])
     items = _shown(schema["items"]) if "items" in schema else None

@@ -1,4 +1,4 @@
-"""`POST /blobs` and `GET /blobs/{blob_id}`: blobs of any size, in and out at constant memory."""
+"""`POST /blobs` and `GET /blobs/{blob_id}`: upload and download blobs of any size with constant memory."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ CHUNK_BYTES = 256 * 1024
 DEFAULT_KIND = "application/octet-stream"
 ANY_KIND = "*/*"
 MOST_RANGE = 200
-"""Characters: no blob needs more, and Python reads no number of thousands of digits."""
+"""Characters of a Range header. Python refuses to parse numbers with thousands of digits."""
 OPERATIONS = (
     Operation(
         "POST",
         "/blobs",
         "Store a blob of any size",
-        {201: Answer("As create_blob answers; Location is its address.", NewBlob)},
+        {201: Answer("The same result as of create_blob. Location is the address of the blob.", NewBlob)},
         (400, 408, 409, 413),
         "run",
-        description="The Content-Type is its kind. With an Idempotency-Key it is stored once.",
+        description="The Content-Type is the kind of the blob. Requests with one Idempotency-Key store one blob.",
         parameters=(
-            in_query("ttl", "Seconds that it is kept.", OpenAPIType.INTEGER, minimum=1, maximum=MOST_TTL),
+            in_query("ttl", "Lifetime in seconds.", OpenAPIType.INTEGER, minimum=1, maximum=MOST_TTL),
             Parameter("Idempotency-Key", "header", schema=Schema(type=OpenAPIType.STRING, min_length=1)),
         ),
-        body=Body(DEFAULT_KIND, BINARY, "The content, as it is."),
+        body=Body(DEFAULT_KIND, BINARY, "The content."),
     ),
     Operation(
         "GET",
         "/blobs/{blob_id}",
-        "A blob, or a range of it",
-        {200: Answer("The content.", kinds=(ANY_KIND,)), 206: Answer("The Range.", kinds=(ANY_KIND,))},
+        "Download a blob, or a range of it",
+        {200: Answer("The content.", kinds=(ANY_KIND,)), 206: Answer("The range of the content.", kinds=(ANY_KIND,))},
         (404, 416),
         "read",
-        description="Content-Type is the blob's kind.",
+        description="The Content-Type is the kind of the blob.",
         parameters=(Parameter("Range", "header", schema=Schema(type=OpenAPIType.STRING)),),
     ),
 )
@@ -107,14 +107,14 @@ def _first(
     content: Content,
     made: NewBlob,
 ) -> NewBlob:
-    """The same content, kind and ttl under the same key are the same blob."""
+    """Return the blob of the first request with this key. Its content, kind and ttl must be the same."""
     asked = digest_of(b"POST /blobs", kind.encode(), content.sha256.encode(), str(ttl or "").encode())
     answer = once.at_once(identity, key, connection, asked, encode(made))
     return msgspec.json.decode(answer, type=NewBlob)
 
 
 def _ttl(scope: Any) -> timedelta | None:
-    """`?ttl=SECONDS`. Raises InvalidParams."""
+    """Return the lifetime of the query `?ttl=SECONDS`, or None. Raises InvalidParams."""
     query = parse_qs(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
     unknown = sorted(query.keys() - {"ttl"})
     if unknown:
@@ -130,7 +130,7 @@ def _ttl(scope: Any) -> timedelta | None:
 
 
 async def _gathered(chunks: Any) -> Any:
-    """Larger pieces than the network's: each costs a hop to a thread."""
+    """Join the pieces of the network to larger ones, because each piece costs a thread switch."""
     gathered = bytearray()
     async for chunk in chunks:
         gathered += chunk
@@ -152,7 +152,7 @@ async def send_blob(parts: BlobParts, scope: Any, send: Any, headers: dict[str, 
         (b"content-length", str(last - first).encode()),
         (b"accept-ranges", b"bytes"),
         (b"etag", f'"{blob.sha256}"'.encode()),
-        # A blob may be anything, a page with scripts too: it is never shown as one of this server's own.
+        # A blob may be a web page with scripts. These headers keep browsers from running it as a page of this server.
         (b"content-disposition", _attachment(blob.path)),
         (b"x-content-type-options", b"nosniff"),
         (b"content-security-policy", b"sandbox; default-src 'none'"),
@@ -184,15 +184,15 @@ async def _stream(
 
 
 def _attachment(path: str | None) -> bytes:
-    """With the name that its run gave it (RFC 6266 §4.3), where it has one."""
+    """Return a Content-Disposition with the name of the file (RFC 6266 §4.3), if a run named it."""
     name = (path or "").rpartition("/")[2]
     return f"attachment; filename*=UTF-8''{quote(name, safe='')}".encode() if name else b"attachment"
 
 
 def _range(header: str | None, size: int) -> tuple[int, int] | None:
-    """The half-open range that one `Range: bytes=…` means (RFC 9110 §14), None where the whole is meant.
+    """Return the half-open range of `Range: bytes=…` (RFC 9110 §14), or None for the whole blob.
 
-    Raises HttpRefusal 416.
+    Raises HttpRefusal 416 if the range has no byte of the blob.
     """
     match = _RANGE.fullmatch((header or "")[:MOST_RANGE].replace(" ", ""))
     if match is None or match[1] == match[2] == "":

@@ -1,4 +1,4 @@
-"""Memory budgets: how many bytes of request bodies, and of answers, the server holds at one time."""
+"""Memory budgets: the limits of the bytes of all request bodies, and of all answers."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from skillery.errors import Busy
 
 RETRY_MS = 1000
 SMALL = 16 * 1024
-"""A body or an answer up to this size always fits: clients that hold much do not keep small calls out."""
+"""A body or an answer up to this size always fits, so that large requests do not block small ones."""
 
 
 class Budget:
-    """The bytes that all requests together may hold. `setting` names the setting that changes the budget."""
+    """The limit of bytes that all requests hold together. `setting` is the name of its setting."""
 
     def __init__(self, most_bytes: int, setting: str) -> None:
         self._most = most_bytes
         self._setting = setting
         self._held = 0
-        # Answers grow in worker threads.
+        # Worker threads add to answers.
         self.lock = Lock()
 
     @property
@@ -27,7 +27,10 @@ class Budget:
         return self._held
 
     def check(self, size: int, others: int, *, is_small: bool) -> None:
-        """Raise Busy if `size` more bytes do not fit next to `others`. Small ones always fit, and one alone."""
+        """Raise Busy if `size` more bytes do not fit.
+
+        `others` are the bytes of other requests. Small requests always fit, and so does a request without others.
+        """
         if others and not is_small and self._held + size > self._most:
             raise Busy(
                 f"{others} bytes of others are held already, of {self._most} (the setting {self._setting})",
@@ -40,7 +43,7 @@ class Budget:
 
 
 class Bodies(Budget):
-    """The budget of request bodies that are being read or worked on. Queued calls count too."""
+    """The budget of request bodies. A body counts while it is read and while its calls are queued or executed."""
 
     def __init__(self, most_bytes: int) -> None:
         super().__init__(most_bytes, "bodies_mb")
@@ -50,14 +53,14 @@ class Bodies(Budget):
 
 
 class HeldBody:
-    """The part of one request in the budget, until the end of the `with` block."""
+    """The bytes of one request in the budget, until the end of the `with` block."""
 
     def __init__(self, bodies: Bodies) -> None:
         self._bodies = bodies
         self._size = 0
 
     def expect(self, size: int) -> None:
-        """Raise Busy if a body of `size` bytes does not fit. Count nothing: an announced size takes no room."""
+        """Raise Busy if a body of `size` bytes does not fit. The announced bytes are not counted yet."""
         others = self._bodies.held - self._size
         self._bodies.check(size, others, is_small=self._size + size <= SMALL)
 

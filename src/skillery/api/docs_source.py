@@ -9,7 +9,8 @@ from pathlib import Path
 import msgspec
 
 from skillery.api.rpc.client_results import Field, fields_of, parts_of
-from skillery.api.rpc.methods import CALLABLE, Method
+from skillery.api.rpc.discovery import CALLABLE
+from skillery.api.rpc.methods import Method
 from skillery.backends import FailureType
 
 DOCS = Path(__file__).parents[3] / "docs"

@@ -36,7 +36,7 @@ class Download(NamedTuple):
 
     @property
     def operations(self) -> tuple[Operation, ...]:
-        answers = {200: self.answer, 304: Answer("It is what If-None-Match says.", kinds=())}
+        answers = {200: self.answer, 304: Answer("If-None-Match contains the ETag of the content.", kinds=())}
         return tuple(
             Operation(
                 "GET",
@@ -54,7 +54,7 @@ class Download(NamedTuple):
 
 
 def _in_indexes(path: str) -> tuple[str, ...]:
-    """Below both indexes, that of all and that of a namespace."""
+    """Return the addresses of a path in the indexes of all skills and of a namespace."""
     above = ("", "/n/{namespace:str}")
     return tuple(f"{place}/.well-known/{kind}/{path}" for place in above for kind in KINDS)
 
@@ -66,14 +66,14 @@ DOWNLOADS = (
         send_archive,
         "A version of a skill as an archive",
         "`archive` is a version spec (`1.2.0`, `latest`, a label, a range, a digest) and `.tar.gz` or `.zip`.",
-        Answer("The archive; its bytes follow from its files alone.", kinds=tuple(MEDIA_TYPES.values())),
+        Answer("The archive. Its bytes depend only on its files.", kinds=tuple(MEDIA_TYPES.values())),
     ),
     Download(
         "/skills",
         ("/skills/{name:str}/{version:str}/{path:path}",),
         send_file,
         "A file of a version of a skill",
-        "As it stands in the archive: SKILL.md conforms to Agent Skills.",
+        "The file as in the archive. SKILL.md conforms to Agent Skills.",
         Answer("The file.", kinds=("text/markdown", ANY)),
     ),
     Download(
@@ -81,22 +81,22 @@ DOWNLOADS = (
         _in_indexes("index.json"),
         send_index,
         "An index of Agent Skills",
-        "`agent-skills` is the index of discovery 0.2.0, `skills` the older one that lists files.",
-        Answer("The index of what the caller sees.", Object),
+        "`agent-skills` is the index of discovery 0.2.0. `skills` is the older index, which lists files.",
+        Answer("The index of the skills that the caller sees.", Object),
     ),
     Download(
         "/.well-known",
         _in_indexes("{name:str}/{path:path}"),
         send_indexed_file,
         "A file of the latest version of a skill in an index",
-        "`name` is the skill's name in that index.",
+        "`name` is the name of the skill in that index.",
         Answer("The file.", kinds=("text/markdown", ANY)),
     ),
 )
 
 
 def routed(paths: Sequence[str], methods: Sequence[str], app: ASGIApp) -> Any:
-    """A route with parameters, which Litestar's mounts do not know; the app behind it does the work."""
+    """Return a route for paths with parameters, which mounts of Litestar do not support. `app` answers."""
 
     @route(list(paths), http_method=[HttpMethod(method) for method in methods], status_code=200)
     async def handler() -> ASGIApp:

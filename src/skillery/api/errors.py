@@ -1,4 +1,4 @@
-"""From meaning to numbers: the only place that knows JSON-RPC codes and HTTP statuses."""
+"""Error codes: the JSON-RPC code and the HTTP status of each kind of error. Only this module has them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
 NOT_FOUND = -32003
 
-# kind -> (JSON-RPC code, HTTP status of the doors that are not JSON-RPC)
+# kind -> (JSON-RPC code, HTTP status of all endpoints except /rpc)
 CODES: dict[type[SkilleryError], tuple[int, int]] = {
     InvalidParams: (INVALID_PARAMS, 400),
     NotAuthenticated: (-32001, 401),
@@ -49,7 +49,7 @@ def codes_of(error: SkilleryError) -> tuple[int, int]:
 
 
 def error_object(error: SkilleryError) -> dict[str, Any]:
-    """The `error` member of an answer: code, message, data (type, hint, and what else the error knows)."""
+    """Return the error object of an answer: code, message and data (type, hint and the fields of the error)."""
     data = {"type": error.type, **({"hint": error.hint} if error.hint else {}), **error.data}
     code = codes_of(error)[0]
     return {"code": code, "message": error.message, "data": _traceable(data) if code == INTERNAL_ERROR else data}
@@ -60,16 +60,16 @@ def plain_error(code: int, message: str, kind: str, hint: str | None = None) -> 
 
 
 def unexpected(error: BaseException) -> dict[str, Any]:
-    """A fault of ours: the caller learns that it was ours, the server's log learns what it was."""
+    """Log an unexpected exception, and return an error object that says only that the server failed."""
     log.error("unexpected %s", type(error).__name__, exc_info=error)
-    told = plain_error(
+    shown = plain_error(
         INTERNAL_ERROR, "internal error", "internal_error", "It is in the server's log; tell its admin if it stays."
     )
-    return told | {"data": _traceable(told["data"])}
+    return shown | {"data": _traceable(shown["data"])}
 
 
 def _traceable(data: dict[str, Any]) -> dict[str, Any]:
-    """With what finds its lines in the server's log."""
+    """Return the data with the request id, which finds the lines of the request in the log."""
     request_id = current_id()
     return data | {"request_id": request_id} if request_id else data
 

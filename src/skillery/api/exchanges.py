@@ -1,7 +1,7 @@
-"""One request and its answer as the endpoints see them.
+"""One request and its response.
 
-Every answer of the server goes through `Exchange.send`: it adds the id of the request, writes large bodies in pieces,
-and gives up on a client that does not read.
+Every response goes through `Exchange.send`, which adds the request id, writes large bodies in pieces, and drops clients
+that do not read.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from skillery.context.request import Request, begin
 log = logging.getLogger("skillery.requests")
 ID_HEADER = "x-request-id"
 PIECE_BYTES = 64 * 1024
-"""The transport buffers at most about one piece more than the socket takes."""
+"""The transport buffers about one piece, in addition to the buffer of the socket."""
 SLOWEST_BYTES = 16 * 1024
-"""A client has to read that many bytes a second on average, apart from the seconds for which it may be silent."""
+"""The least rate in bytes per second at which a client must read, on average. Its allowed silence comes on top."""
 
 
 class ClientGone(Exception):
@@ -27,7 +27,10 @@ class ClientGone(Exception):
 
 
 class Exchange:
-    """`receive` and `send` of one request. `send` waits at most `patience` seconds for a client that reads nothing."""
+    """The functions `receive` and `send` of one request.
+
+    `send` waits at most `patience` seconds for a client that reads nothing.
+    """
 
     __slots__ = ("_patience", "_receive", "_send", "_waited", "bytes_in", "bytes_out", "request", "status")
 
@@ -35,12 +38,12 @@ class Exchange:
         self._receive, self._send = receive, send
         self._patience = patience
         self._waited = 0.0
-        """Seconds for which the client has kept this answer waiting."""
+        """Seconds that this response has waited for the client."""
         self.bytes_in = self.bytes_out = 0
-        """Of bodies."""
+        """Bytes of the request body and of the response body."""
         self.request: Request = begin(headers.get(ID_HEADER), (scope.get("client") or ("", None))[0])
         self.status = 0
-        """0 until the answer has begun."""
+        """HTTP status of the response. 0 until the response has begun."""
 
     @property
     def started(self) -> bool:
@@ -52,7 +55,7 @@ class Exchange:
         return message
 
     async def send(self, message: Any) -> None:
-        """Hand a message to the socket. Raises ClientGone if the client does not read."""
+        """Send an ASGI message. Raises ClientGone if the client does not read."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             message["headers"] = [*message["headers"], (b"x-request-id", self.request.id.encode())]
@@ -63,8 +66,7 @@ class Exchange:
         await self._give(message)
 
     async def _give(self, message: Any) -> None:
-        # A client may read nothing for `patience` seconds, and has to read SLOWEST_BYTES a second apart from that: else
-        # one that reads a byte a minute would hold its answer, and a connection, for ever.
+        # Without the least rate, a client that reads a byte a minute would hold its connection forever.
         begun = time.monotonic()
         left = self._patience + self.bytes_out / SLOWEST_BYTES - self._waited
         try:
@@ -77,16 +79,17 @@ class Exchange:
         self.bytes_out += len(message.get("body", b""))
 
     async def _give_up(self) -> None:
-        """Drop the connection and all that it still buffers: closing it would wait until the client has read that."""
+        """Abort the connection. Closing it would wait until the client has read the buffered bytes."""
         transport = getattr(getattr(self._receive, "__self__", None), "transport", None)
         if transport is not None:
             transport.abort()
-            # uvicorn learns of it in the next turn of the loop, and then does not complain about half an answer.
+            # uvicorn notices the lost connection in the next iteration of the event loop. Until then, it would log an
+            # incomplete response.
             await asyncio.sleep(0)
 
 
 def _pieces(message: Any) -> Iterator[Any]:
-    """A message with a body, as several messages."""
+    """Split a message with a body into several messages."""
     body, more = memoryview(message["body"]), message.get("more_body", False)
     for start in range(0, len(body), PIECE_BYTES):
         is_last = start + PIECE_BYTES >= len(body)
@@ -94,14 +97,14 @@ def _pieces(message: Any) -> Iterator[Any]:
         yield {"type": "http.response.body", "body": piece, "more_body": more or not is_last}
 
 
-def log_request(door: str, verb: str, exchange: Exchange, seconds: float) -> None:
-    """The one line of a request. Of what came with it there is nothing in it but the names of known methods."""
+def log_request(endpoint: str, verb: str, exchange: Exchange, seconds: float) -> None:
+    """Log one line for a request. The line has no content of the request except names of known methods."""
     request, milliseconds = exchange.request, round(seconds * 1000, 2)
     calls = " ".join(f"{method}={code}" if code else method for method, code, _ in request.calls)
     log.info(
         "%s %s %d %gms %s%s",
         verb,
-        door,
+        endpoint,
         exchange.status,
         milliseconds,
         request.identity or "-",
@@ -109,7 +112,7 @@ def log_request(door: str, verb: str, exchange: Exchange, seconds: float) -> Non
         extra={
             "fields": {
                 "verb": verb,
-                "door": door,
+                "door": endpoint,
                 "status": exchange.status,
                 "duration_ms": milliseconds,
                 "identity": request.identity,

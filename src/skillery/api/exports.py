@@ -1,5 +1,5 @@
-"""Skills out, as Agent Skills: `/skills/…` by name and version, `/.well-known/…` and `/n/{namespace}/.well-known/…` for
-clients that look for an index."""
+"""Downloads of skills as Agent Skills: `/skills/…` by name and version, `/.well-known/…` and
+`/n/{namespace}/.well-known/…` by an index."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from skillery.registry.visibility import WAS_PUBLISHED
 
 CHUNK_BYTES = 256 * 1024
 MOST_TAGS = 4096
-"""Characters of an If-None-Match that are looked at."""
+"""Characters of an If-None-Match that are compared."""
 FOR_EVER = "max-age=31536000, immutable"
 ASK_AGAIN = "no-cache"
 MARKDOWN = "text/markdown; charset=utf-8"
-"""Of SKILL.md. Any other file may be anything, a page with scripts too, and is never shown as one of this server's."""
+"""Content-Type of SKILL.md. Other files may be web pages with scripts, so browsers must not show them."""
 
 
 class Answer(NamedTuple):
-    """What goes out, once it is known that it may."""
+    """The response to a permitted download."""
 
     kind: str
     size: int
     sha256: str
-    """In hex."""
+    """Digest of the content in hex."""
     cache: str
     headers: list[tuple[str, str]]
     pieces: Iterable[bytes]
     memory: int = CHUNK_BYTES
-    """Bytes that are in memory while the answer is sent."""
+    """Bytes in memory while the answer is sent."""
 
 
 class DownloadParts(NamedTuple):
@@ -55,7 +55,7 @@ class DownloadParts(NamedTuple):
 
 
 async def send_archive(parts: DownloadParts, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
-    """`/skills/{name}/{version}.tar.gz` and `.zip`."""
+    """Answer `/skills/{name}/{version}.tar.gz` and `.zip`."""
     only(scope, "GET", "HEAD")
     _, name, file = _segments(scope, 3)
     form = next((form for form in FORMS if file.endswith(f".{form}") and len(file) > len(form) + 1), None)
@@ -75,14 +75,14 @@ async def answer_archive(
     version: str,
     form: Form,
 ) -> None:
-    """The archive of a version, whichever door it is asked for at."""
+    """Send the archive of a version. Several endpoints use this function."""
     spec = parse_version_spec(version)
     export = await parts.exports.find(identity, parse_skill_name(name), spec)
     await _answer(parts, scope, send, headers, _archive(export, form, _caching(identity, export, spec)))
 
 
 async def send_file(parts: DownloadParts, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
-    """`/skills/{name}/{version}/{path}`."""
+    """Answer `/skills/{name}/{version}/{path}`."""
     only(scope, "GET", "HEAD")
     _, name, version, *path = _segments(scope, 4, more=True)
     identity = await _reader(parts, scope, headers)
@@ -92,14 +92,14 @@ async def send_file(parts: DownloadParts, scope: Any, _receive: Any, send: Any, 
 
 
 async def send_index(parts: DownloadParts, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
-    """`/.well-known/agent-skills/index.json`, `/.well-known/skills/index.json`, and both below `/n/{namespace}`."""
+    """Answer `/.well-known/{kind}/index.json`, also below `/n/{namespace}`. `kind` is agent-skills or skills."""
     only(scope, "GET", "HEAD")
     namespace, kind, _ = _in_index(scope)
     identity = await _reader(parts, scope, headers)
     index = await parts.exports.index(identity, namespace, kind)
     cache = _whose(identity, ASK_AGAIN)
     size = len(index.content)
-    # An index is whole in memory until its reader has it.
+    # The whole index stays in memory until it is sent.
     answer = Answer("application/json", size, index.sha256, cache, [], [index.content], memory=size)
     await _answer(parts, scope, send, headers, answer)
 
@@ -107,7 +107,7 @@ async def send_index(parts: DownloadParts, scope: Any, _receive: Any, send: Any,
 async def send_indexed_file(
     parts: DownloadParts, scope: Any, _receive: Any, send: Any, headers: dict[str, str]
 ) -> None:
-    """`/.well-known/skills/{index name}/{path}`, of the latest version, and so on."""
+    """Answer `/.well-known/{kind}/{index name}/{path}`, also below `/n/{namespace}`: a file of the latest version."""
     only(scope, "GET", "HEAD")
     namespace, _, (wanted, *path) = _in_index(scope)
     identity = await _reader(parts, scope, headers)
@@ -115,11 +115,11 @@ async def send_indexed_file(
     await _answer(parts, scope, send, headers, _file(export, "/".join(path), _whose(identity, ASK_AGAIN)))
 
 
-# -- what is asked for -------------------------------------------------------------------------------------------------
+# -- addresses -------------------------------------------------------------------------------------------------
 
 
 def _segments(scope: Any, count: int, *, more: bool = False) -> list[str]:
-    """Of the address, each decoded by itself: a `/` in one was written `%2F`. Raises HttpRefusal 404."""
+    """Return the decoded segments of the address. Raises HttpRefusal 404, also for a segment with an encoded `/`."""
     raw = scope["raw_path"].partition(b"?")[0].removeprefix(b"/").split(b"/")
     try:
         found = [unquote_to_bytes(part).decode() for part in raw]
@@ -131,7 +131,7 @@ def _segments(scope: Any, count: int, *, more: bool = False) -> list[str]:
 
 
 def _in_index(scope: Any) -> tuple[str, Kind, list[str]]:
-    """Namespace, kind of index, and what follows."""
+    """Return the namespace, the kind of index, and the segments after them. Raises HttpRefusal 404."""
     parts = _segments(scope, 3, more=True)
     namespace = ""
     if parts[0] == "n":
@@ -154,7 +154,7 @@ async def _reader(parts: DownloadParts, scope: Any, headers: dict[str, str]) -> 
     return await parts.gate.admit_reader(scope, headers, or_nobody=parts.are_public)
 
 
-# -- what goes out -----------------------------------------------------------------------------------------------------
+# -- responses -----------------------------------------------------------------------------------------------------
 
 
 def _archive(export: Export, form: Form, cache: str) -> Answer:
@@ -181,7 +181,7 @@ def _file(export: Export, path: str, cache: str) -> Answer:
 
 
 def _about(export: Export) -> list[tuple[str, str]]:
-    """The digest is that of the stored bundle, which `describe_skill` and locks know, whatever goes out."""
+    """Return the headers that name the version. The digest belongs to the stored bundle, as in locks."""
     return [
         ("x-skillery-skill", export.row.name),
         ("x-skillery-version", export.row.version),
@@ -191,15 +191,14 @@ def _about(export: Export) -> list[tuple[str, str]]:
 
 
 def _caching(identity: Identity, export: Export, spec: VersionSpec) -> str:
-    """The address of an exact version means the same for ever; any other is asked for again, and most often still the
-    same."""
+    """Return the Cache-Control. The content of an exact published version never changes; others must be revalidated."""
     exact = isinstance(spec, Digest) or (isinstance(spec, Exact) and str(spec.version) == export.row.version)
     is_settled = exact and export.row.status in WAS_PUBLISHED
     return _whose(identity, FOR_EVER if is_settled else ASK_AGAIN)
 
 
 def _whose(identity: Identity, cache: str) -> str:
-    """What is shown to one who has a token is nothing for a cache that others share."""
+    """Return the Cache-Control. Shared caches must not keep responses to authenticated callers."""
     return f"{'public' if identity is NOBODY else 'private'}, {cache}"
 
 
@@ -240,7 +239,7 @@ async def _send_pieces(send: Any, pieces: Iterable[bytes]) -> None:
 
 
 def _is_known(header: str | None, sha256: str) -> bool:
-    """`If-None-Match` (RFC 9110 §13.1.2)."""
+    """Return whether If-None-Match contains the digest (RFC 9110 §13.1.2)."""
     if header is None:
         return False
     tags = {tag.strip().removeprefix("W/").strip('"') for tag in header[:MOST_TAGS].split(",")}
@@ -248,7 +247,7 @@ def _is_known(header: str | None, sha256: str) -> bool:
 
 
 def _gathered(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Pieces of about one size: each costs a hop to a thread, and is held until a slow reader takes it."""
+    """Join and split the pieces to about CHUNK_BYTES. Each costs a thread switch, and is in memory until it is sent."""
     held = bytearray()
     for piece in pieces:
         for start in range(0, len(piece), CHUNK_BYTES):

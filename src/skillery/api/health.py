@@ -1,4 +1,4 @@
-"""`GET /healthz`: requests are served. `GET /readyz`: database, storage and sandbox work."""
+"""`GET /healthz`: the server answers requests. `GET /readyz`: database, storage and sandbox work."""
 
 from __future__ import annotations
 
@@ -10,13 +10,20 @@ from skillery.api.operations import Answer, Operation
 from skillery.api.readiness import Readiness
 
 Object = dict[str, Any]
-HEALTHZ = (Operation("GET", "/healthz", "Requests are served", {200: Answer("They are.", Object)}, is_open=True),)
+HEALTHZ = (
+    Operation(
+        "GET", "/healthz", "Whether the server answers requests", {200: Answer("It does.", Object)}, is_open=True
+    ),
+)
 READYZ = (
     Operation(
         "GET",
         "/readyz",
-        "Database, storage and sandbox work",
-        {200: Answer("All do.", Object), 503: Answer("The one that says failed does not.", Object)},
+        "Whether database, storage and sandbox work",
+        {
+            200: Answer("All of them work.", Object),
+            503: Answer("At least one does not work: its check is `failed`.", Object),
+        },
         is_open=True,
     ),
 )
@@ -28,7 +35,7 @@ async def healthz(scope: Any, _receive: Any, send: Any, _headers: dict[str, str]
 
 
 async def readyz(readiness: Readiness, scope: Any, _receive: Any, send: Any, _headers: dict[str, str]) -> None:
-    """200 where all three work, else 503; each check says `ok` or `failed`, the server's log says why."""
+    """Answer 200 if all three work, otherwise 503. Each check is `ok` or `failed`; the server's log has the reason."""
     only(scope, "GET", "HEAD")
     checks = await readiness.checks()
     ready = all(checks.values())

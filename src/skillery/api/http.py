@@ -1,4 +1,4 @@
-"""What every door shares: who may knock (Host, Origin, content type), bodies with a cap, answers as JSON."""
+"""What all endpoints share of HTTP: refusals, headers, request bodies with a size limit, and JSON responses."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ JSON = "application/json"
 LARGE_BODY = 1024 * 1024
 BODY_SILENCE_SECONDS = 60
 Part = bytes | memoryview
-"""Of a body."""
+"""A part of a body."""
 
 
 class HttpRefusal(Exception):
-    """What never reaches a method: an HTTP status, and an error object for the body."""
+    """Raised to answer with an HTTP status and an error object, before a method is called."""
 
     def __init__(self, status: int, error: dict[str, Any], headers: Iterable[tuple[str, str]] = ()) -> None:
         super().__init__(error["message"])
@@ -31,7 +31,7 @@ class HttpRefusal(Exception):
 
 
 def headers_of(scope: Any) -> dict[str, str]:
-    """Names in lower case. One that comes twice is one list (RFC 9110 §5.3): neither of two hosts is believed."""
+    """Return the headers by lower-case name. Repeated headers are joined with commas (RFC 9110 §5.3)."""
     headers: dict[str, str] = {}
     for raw_name, raw_value in scope["headers"]:
         name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
@@ -40,7 +40,10 @@ def headers_of(scope: Any) -> dict[str, str]:
 
 
 def check_json(headers: dict[str, str]) -> None:
-    """Raises HttpRefusal 415: a browser can't send JSON to another origin without asking first."""
+    """Raise HttpRefusal 415 for any other Content-Type than JSON.
+
+    A browser sends JSON to another origin only after a preflight request, which this server does not answer.
+    """
     kind = headers.get("content-type", "")
     if kind.partition(";")[0].strip().lower() != JSON:
         raise HttpRefusal(
@@ -52,13 +55,14 @@ def check_json(headers: dict[str, str]) -> None:
 
 
 def address_of(scope: Any) -> str:
-    """Of the client; "" where there is none."""
+    """Return the IP address of the client, or "" if it is unknown."""
     address: str = (scope.get("client") or ("", None))[0]
     return address
 
 
 async def chunks_of(receive: Any) -> AsyncIterator[bytes]:
-    """The body as it comes. Raises ClientGone where it breaks off, HttpRefusal 408 where it stalls."""
+    """Yield the pieces of the body. Raises ClientGone if the client disconnects, HttpRefusal 408 if no byte arrives for
+    BODY_SILENCE_SECONDS."""
     while True:
         try:
             async with asyncio.timeout(BODY_SILENCE_SECONDS):
@@ -75,14 +79,16 @@ async def chunks_of(receive: Any) -> AsyncIterator[bytes]:
 
 
 async def disconnected(receive: Any) -> None:
-    """Returns when the client has gone; for after its body has been read."""
+    """Return when the client has disconnected. Call it after the body has been read."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 async def read_body(receive: Any, headers: dict[str, str], max_bytes: int, held: HeldBody) -> bytes:
-    """Raises HttpRefusal 413 past `max_bytes`, Busy where `held` has no room: before reading where the client says how
-    much will come."""
+    """Return the body. Raises HttpRefusal 413 if it is larger than `max_bytes`, Busy if the budget has no room.
+
+    If the client sends a Content-Length, both are raised before the body is read.
+    """
     declared = headers.get("content-length", "")
     if declared.isdigit() and int(declared) > max_bytes:
         raise _too_large(max_bytes)
@@ -96,7 +102,7 @@ async def read_body(receive: Any, headers: dict[str, str], max_bytes: int, held:
             raise _too_large(max_bytes)
         held.grow(len(chunk))
         parts.append(chunk)
-    # A thread that joins more than a MiB lets the others run.
+    # Joining large parts would block the event loop.
     return await asyncio.to_thread(b"".join, parts) if size > LARGE_BODY else b"".join(parts)
 
 
@@ -107,7 +113,7 @@ def _too_large(max_bytes: int) -> HttpRefusal:
 
 
 def only(scope: Any, *methods: str) -> None:
-    """Raises HttpRefusal 405."""
+    """Raise HttpRefusal 405 for any other HTTP method than these."""
     if scope["method"] not in methods:
         allowed = ", ".join(methods)
         raise HttpRefusal(
@@ -127,7 +133,7 @@ async def send_bytes(
 
 
 async def send_parts(send: Any, parts: deque[Part], held: HeldAnswer) -> None:
-    """Send JSON that is in parts, without a copy of the whole. Each piece is given back once the socket has it."""
+    """Send JSON in parts, without a copy of the whole. Bytes leave the budget when the socket has taken them."""
     size = sum(map(len, parts))
     if size <= PIECE_BYTES:
         await send_bytes(send, 200, b"".join(parts))
@@ -141,7 +147,7 @@ async def send_parts(send: Any, parts: deque[Part], held: HeldAnswer) -> None:
 
 
 def _gathered(parts: deque[Part]) -> Iterator[Part]:
-    """The parts, small ones joined. Each is forgotten as soon as the next is asked for."""
+    """Yield the parts, and join small ones. Each part is freed before the next one is yielded."""
     small = bytearray()
     while parts:
         part = parts.popleft()

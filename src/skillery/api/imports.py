@@ -1,7 +1,7 @@
-"""`POST /import`: an archive of skills of any size in, a report of every skill out.
+"""`POST /import`: import an archive of skills of any size, and report on each skill.
 
-The report is one JSON document; to whoever accepts `application/x-ndjson` it comes line by line while the import goes
-on: `begun`, then `skill` for each, then `summary`.
+The report is one JSON document. Clients that accept `application/x-ndjson` get it line by line during the import: first
+`begun`, then `skill` for each skill, then `summary`.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ from skillery.importing import Begun, Importer, ImportOptions, SkillReport, Summ
 from skillery.publishing import Mode
 
 ACTION = "create_skill"
-"""What an import does, skill by skill."""
+"""Action of a refused skill in the audit trail."""
 LINES = "application/x-ndjson"
 Object = dict[str, Any]
 GATHERED_BYTES = 1024 * 1024
 SLOWEST_BYTES = 8 * 1024
-"""A second, on average: an import holds one of few places while its archive comes in."""
+"""The least rate of an upload, in bytes per second on average. Few imports run at the same time, so a slow one would
+block others."""
 MAX_PARAM = 64 * 1024
 _PARAMS = (
     "namespace",
@@ -59,28 +60,28 @@ MOST_TAKEN_OVER = 1000
 _FLAGS = {"true": True, "1": True, "false": False, "0": False, "": True}
 
 _TOLD = {
-    "namespace": "What all its skills are put below.",
-    "permissions": "[permissions] of skills without a skill.toml, as a JSON object.",
-    "name": "Of the archive, for a skill at its root that says no other.",
-    "source": "Where the archive comes from: a skill is known by its source and its path.",
-    "default_source": "The source if nobody stated one; without both it is `name`.",
-    "take_over": "Names of skills of other sources that become skills of this one, with commas between.",
-    "prune": "true: what the source holds no more is yanked.",
-    "dry_run": "true: only say what would be imported.",
-    "packages": "infer: lock the undeclared packages too; declared: do not look for them.",
-    "nested": "split: a SKILL.md below another skill's folder is a skill of its own. keep: it is a file of that skill.",
+    "namespace": "Namespace that is put before the names of all skills.",
+    "permissions": "Permissions of skills without a skill.toml, as a JSON object.",
+    "name": "Name of the archive. A skill at its root without a name gets this name.",
+    "source": "Source of the archive. A later import finds a skill again by its source and path.",
+    "default_source": "The source, if no source is stated. Without both, the source is `name`.",
+    "take_over": "Names of skills of other sources that this source takes over, separated by commas.",
+    "prune": "true: yank the skills that the source does not contain anymore.",
+    "dry_run": "true: report what the import would do, and change nothing.",
+    "packages": "infer: lock undeclared packages too. declared: lock only declared packages.",
+    "nested": "split: a SKILL.md in the folder of another skill is a separate skill. keep: it is a file of that skill.",
 }
 OPERATIONS = (
     Operation(
         "POST",
         "/import",
         "Import an archive of skills of any size",
-        {200: Answer("A report of each skill.", Object, (JSON, LINES))},
+        {200: Answer("A report on each skill.", Object, (JSON, LINES))},
         (400, 408, 413),
         "publish",
-        description=f"Whoever accepts {LINES} gets it line by line while the import goes on.",
+        description=f"Clients that accept {LINES} get the report line by line during the import.",
         parameters=tuple(in_query(name, _TOLD[name]) for name in _PARAMS),
-        body=Body("application/octet-stream", BINARY, "A zip or a tar, packed or not."),
+        body=Body("application/octet-stream", BINARY, "A zip, or a tar with or without compression."),
     ),
 )
 
@@ -95,10 +96,10 @@ class ImportParts(NamedTuple):
 async def receive_archive(parts: ImportParts, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
     only(scope, "POST")
     identity = await parts.gate.admit(scope, headers, "publish", ACTION)
-    wish = _wish(scope)
+    options = _options(scope)
     with parts.importer.receive() as file:
         await spool(receive, headers, file, parts.importer.limits.max_bytes)
-        reports = parts.importer.import_archive(identity, file, wish)
+        reports = parts.importer.import_archive(identity, file, options)
         gone = asyncio.create_task(disconnected(receive))
         try:
             heard = _while_heard(reports, gone)
@@ -112,15 +113,15 @@ async def receive_archive(parts: ImportParts, scope: Any, receive: Any, send: An
 
 
 async def _while_heard(reports: AsyncIterator[Any], gone: asyncio.Task[None]) -> AsyncIterator[Any]:
-    """Raises ClientGone: nobody waits for what is not begun yet."""
+    """Yield the reports. Raises ClientGone when the client disconnects, so that no further skill is imported."""
     async for report in reports:
         if gone.done():
             raise ClientGone
         yield report
 
 
-def _wish(scope: Any) -> ImportOptions:
-    """Raises InvalidParams."""
+def _options(scope: Any) -> ImportOptions:
+    """Return the options in the query. Raise InvalidParams."""
     query = parse_qs(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
     unknown = sorted(query.keys() - set(_PARAMS))
     if unknown:
@@ -205,7 +206,10 @@ def _nested(text: str) -> str:
 
 
 async def spool(receive: Any, headers: dict[str, str], file: BinaryIO, most: int) -> None:
-    """Raises ArchiveTooLarge: before reading where the client says how much will come."""
+    """Write the body to a file. Raises ArchiveTooLarge for more than `most` bytes, HttpRefusal 408 for a slow upload.
+
+    If the Content-Length is too large, ArchiveTooLarge is raised before the body is read.
+    """
     declared = headers.get("content-length", "")
     size = int(declared) if declared.isdigit() and len(declared) < 20 else 0
     if size > most:
@@ -227,7 +231,7 @@ async def spool(receive: Any, headers: dict[str, str], file: BinaryIO, most: int
 
 
 def is_too_slow(size: int, seconds: float) -> bool:
-    """Whether that many bytes in that time are too few to wait for the rest."""
+    """Return whether an upload of `size` bytes in that time is too slow."""
     return seconds > BODY_SILENCE_SECONDS and size < SLOWEST_BYTES * seconds
 
 
@@ -255,7 +259,7 @@ async def _send_document(parts: ImportParts, identity: Identity, send: Any, repo
 
 
 async def _send_lines(parts: ImportParts, identity: Identity, send: Any, reports: AsyncIterator[Any]) -> None:
-    """What goes wrong before the first line is an answer as of any door."""
+    """Send the report line by line. An error after the first line is sent as the last line."""
     started = False
     try:
         async for report in reports:

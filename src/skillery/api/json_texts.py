@@ -1,7 +1,7 @@
-"""What a request body may be before anything of it is decoded: UTF-8, and not too many values.
+"""Checks of a request body before it is decoded: it must be UTF-8 and must not contain too many values.
 
-Decoding holds the interpreter: no other request is answered until it ends. A large body is therefore looked through in
-a worker thread first, in slices. Plain texts cost little to decode. Values and escapes cost much, so they are counted.
+Decoding blocks the interpreter, so that no other request is answered until it ends. Therefore a worker thread checks
+large bodies first, in slices. Decoding plain strings is cheap. Values and escapes are expensive, so they are counted.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from skillery.formats.json_pieces import is_utf8
 from skillery.formats.json_values import MOST_SLOW_NUMBERS, slow_numbers
 
 MOST_VALUES = 500_000
-"""Decoding so many takes a tenth of a second at most, for names that all differ."""
+"""Limit of the values in a body. Decoding that many takes at most 0.1 s, if all names differ."""
 MOST_ESCAPES = 8_000_000
-"""Backslashes. A bundle of source code at its limit has a million."""
+"""Limit of the backslashes in a body. A bundle of source code of maximum size has a million."""
 SLICE_BYTES = 512 * 1024
 _SEPARATORS = (b",", b":", b"[", b"{")
-"""One of them stands before each value but the first."""
+"""Characters before a value. Every value except the first has exactly one of them before it."""
 
 
 class TextRefusal(Exception):
-    """A body that is not decoded, with its error object."""
+    """Raised for a body that must not be decoded. `error` is the error object."""
 
     def __init__(self, error: dict[str, Any]) -> None:
         super().__init__(error["message"])
@@ -33,14 +33,14 @@ class TextRefusal(Exception):
 
 
 async def check_text(body: bytes) -> None:
-    """Raises TextRefusal for a body that is not UTF-8, or holds too many values or escapes."""
-    refused = _look_through(body) if len(body) <= BIG_TEXT else await BODIES.run(_look_through, body)
+    """Raise TextRefusal for a body that is not UTF-8, or has too many values or escapes."""
+    refused = _problem_of(body) if len(body) <= BIG_TEXT else await BODIES.run(_problem_of, body)
     if refused is not None:
         raise TextRefusal(refused)
 
 
-def _look_through(body: bytes) -> dict[str, Any] | None:
-    # Asked once for all of it: what decoding skips over, it does not look at as text.
+def _problem_of(body: bytes) -> dict[str, Any] | None:
+    # The whole body is checked, because the decoder does not check the values that it skips.
     if not body.isascii() and not is_utf8(body):
         return plain_error(PARSE_ERROR, "the body is not JSON: it is not UTF-8", "parse_error")
     if len(body) > MOST_ESCAPES and _count(body, (b"\\",)) > MOST_ESCAPES:
@@ -70,7 +70,7 @@ def _look_through(body: bytes) -> dict[str, Any] | None:
 
 
 def _count(body: bytes, marks: Sequence[bytes] = _SEPARATORS) -> int:
-    """How often the marks are in the body. Those within texts are counted too."""
+    """Return how often the marks occur in the body, inside and outside of strings."""
     return sum(body.count(mark, start, start + SLICE_BYTES) for start in _starts(body) for mark in marks)
 
 
@@ -86,7 +86,7 @@ def _slices(body: bytes) -> Iterator[bytes]:
 
 
 def _count_outside_texts(body: bytes) -> int:
-    """The separators outside of texts, as soon as they are more than MOST_VALUES."""
+    """Count the separators outside of strings. Stop when there are more than MOST_VALUES."""
     values = 0
     for piece in _outside_texts(body):
         values += _count(piece)
@@ -100,7 +100,7 @@ def _outside_texts(body: bytes) -> Iterator[bytes]:
     in_text, rest = False, b""
     for start in _starts(body):
         piece = rest + body[start : start + SLICE_BYTES]
-        # An escape is not cut in two: of an odd number of backslashes at the end, the last belongs to the next slice.
+        # An escape must not be split. The last of an odd number of backslashes moves to the next slice.
         rest = b"\\" if (len(piece) - len(piece.rstrip(b"\\"))) % 2 else b""
         piece = piece[: len(piece) - len(rest)].replace(b"\\\\", b"").replace(b'\\"', b"")
         parts = piece.split(b'"')

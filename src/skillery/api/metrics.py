@@ -1,7 +1,7 @@
-"""`GET /metrics` in the text format of Prometheus: what was answered, what runs, what waits.
+"""Metrics in the text format of Prometheus: requests, calls, runs and queues.
 
-Its labels are few by construction: doors and methods that there are, codes, statuses; never a name that somebody chose.
-Litestar's own middleware would make a series for every address of a blob and keep them for the whole process.
+The values of labels are a fixed set: endpoints, methods, codes and statuses, and never a name that a caller chose.
+Therefore Litestar's middleware is not used: it adds a series for each address of a blob, and never removes one.
 """
 
 from __future__ import annotations
@@ -43,8 +43,11 @@ class Measurable(NamedTuple):
 
 
 class Metrics(Collector):
-    """Counts what the doors answer, in plain numbers: the event loop alone touches them, and counters with locks were a
-    tenth of a listing. What can be asked for is asked for when somebody reads."""
+    """Counters of requests and calls, and the current values of the server.
+
+    The counters are plain numbers without locks, because only the event loop changes them. Locks would make a listing
+    a tenth slower.
+    """
 
     def __init__(self, readers: Readers, measured: Measurable) -> None:
         self._readers = readers
@@ -58,11 +61,11 @@ class Metrics(Collector):
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
 
-    def note(self, door: str, exchange: Exchange) -> None:
-        """A request has been answered."""
-        self._requests[door, exchange.status] += 1
-        self._bytes_in[door] += exchange.bytes_in
-        self._bytes_out[door] += exchange.bytes_out
+    def note(self, endpoint: str, exchange: Exchange) -> None:
+        """Count an answered request."""
+        self._requests[endpoint, exchange.status] += 1
+        self._bytes_in[endpoint] += exchange.bytes_in
+        self._bytes_out[endpoint] += exchange.bytes_out
         for method, code, seconds in exchange.request.calls:
             self._calls[method, code] += 1
             latencies = self._latencies.get(method)
@@ -71,16 +74,14 @@ class Metrics(Collector):
             latencies.note(seconds)
 
     def collect(self) -> Iterable[Metric]:
-        requests = CounterMetricFamily(
-            "skillery_http_requests", "Requests that were answered.", labels=["door", "status"]
-        )
-        for (door, status), count in sorted(self._requests.items()):
-            requests.add_metric([door, str(status)], count)
+        requests = CounterMetricFamily("skillery_http_requests", "Answered requests.", labels=["door", "status"])
+        for (endpoint, status), count in sorted(self._requests.items()):
+            requests.add_metric([endpoint, str(status)], count)
         yield requests
         moved = CounterMetricFamily("skillery_http_bytes", "Bytes of bodies.", labels=["door", "direction"])
         for direction, by_endpoint in (("in", self._bytes_in), ("out", self._bytes_out)):
-            for door, count in sorted(by_endpoint.items()):
-                moved.add_metric([door, direction], count)
+            for endpoint, count in sorted(by_endpoint.items()):
+                moved.add_metric([endpoint, direction], count)
         yield moved
         calls = CounterMetricFamily(
             "skillery_rpc_calls", "Calls by outcome; code 0 is a result.", labels=["method", "code"]
@@ -88,30 +89,32 @@ class Metrics(Collector):
         for (method, code), count in sorted(self._calls.items()):
             calls.add_metric([method, str(code)], count)
         yield calls
-        seconds = HistogramMetricFamily("skillery_rpc_seconds", "How long calls took.", labels=["method"])
+        seconds = HistogramMetricFamily("skillery_rpc_seconds", "Durations of calls.", labels=["method"])
         for method, latencies in sorted(self._latencies.items()):
             seconds.add_metric([method], latencies.buckets(), latencies.sum)
         yield seconds
 
     @property
     def operations(self) -> tuple[Operation, ...]:
-        plain = Answer("In the text format of Prometheus.", kinds=(CONTENT_TYPE_PLAIN_0_0_4,))
+        plain = Answer("The text format of Prometheus.", kinds=(CONTENT_TYPE_PLAIN_0_0_4,))
         needs: Scope | None = "admin" if self._readers == "admin" else None
-        return (Operation("GET", "/metrics", "Figures", {200: plain}, needs=needs, is_open=needs is None),)
+        return (
+            Operation("GET", "/metrics", "Metrics of the server", {200: plain}, needs=needs, is_open=needs is None),
+        )
 
     async def answer(self, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
-        """Raises HttpRefusal 401 and NotAllowed where only admins may read."""
+        """Answer with all metrics. If only admins may read them, raise HttpRefusal 401 or NotAllowed."""
         only(scope, "GET", "HEAD")
         if self._readers == "admin":
             await self._measured.gate.admit(scope, headers, "admin", "read_metrics")
-        # In a registry of its own for this answer: what stands in it is true of these services.
+        # The current values get a registry for this answer only.
         now = CollectorRegistry()
         now.register(_Now(self._measured))
         await send_bytes(send, 200, generate_latest(self._registry) + generate_latest(now), CONTENT_TYPE_PLAIN_0_0_4)
 
 
 class _Latencies:
-    """A histogram of seconds."""
+    """Histogram of durations in seconds."""
 
     def __init__(self) -> None:
         self.sum = 0.0
@@ -122,38 +125,36 @@ class _Latencies:
         self._counts[bisect_left(SECONDS, seconds)] += 1
 
     def buckets(self) -> list[tuple[str, float]]:
-        """Upper bound -> how many were at most that, as Prometheus wants it."""
+        """Return the upper bound and the cumulative count of each bucket."""
         bounds = [*map(str, SECONDS), "+Inf"]
         return list(zip(bounds, accumulate(self._counts), strict=True))
 
 
 class _Now(Collector):
-    """What a server can say of itself at any moment."""
+    """The current values of runs, the sandbox, named environments and the database."""
 
     def __init__(self, measured: Measurable) -> None:
         self._measured = measured
 
     def collect(self) -> Iterable[CounterMetricFamily | GaugeMetricFamily]:
         runner, sandbox = self._measured.runner, self._measured.sandbox
-        ended = CounterMetricFamily("skillery_runs", "Runs that have ended.", labels=["method", "status"])
+        ended = CounterMetricFamily("skillery_runs", "Ended runs.", labels=["method", "status"])
         for (method, status), count in sorted(runner.ended.items()):
             ended.add_metric([method, status], count)
         yield ended
-        yield GaugeMetricFamily("skillery_runs_active", "Runs that go on.", value=runner.active)
-        yield GaugeMetricFamily(
-            "skillery_runs_queued", "Requests that wait for their turn to run.", value=runner.waiting
-        )
+        yield GaugeMetricFamily("skillery_runs_active", "Active runs.", value=runner.active)
+        yield GaugeMetricFamily("skillery_runs_queued", "Requests that wait for a run slot.", value=runner.waiting)
         lacking = GaugeMetricFamily(
-            "skillery_sandbox_degraded", "1: this host does not hold the limit by strong means.", labels=["limit"]
+            "skillery_sandbox_degraded", "1: this host enforces the limit only by weaker means.", labels=["limit"]
         )
         for limit in sorted(LIMITS):
             lacking.add_metric([str(limit)], float(limit not in sandbox.capabilities))
         yield lacking
         for name, value in sorted(sandbox.figures().items()) if isinstance(sandbox, Measured) else ():
-            yield GaugeMetricFamily(f"skillery_sandbox_{name}", "What the sandbox says of itself.", value=value)
+            yield GaugeMetricFamily(f"skillery_sandbox_{name}", "Value reported by the sandbox.", value=value)
         states = Counter(self._measured.named.states.values())
         environments = GaugeMetricFamily(
-            "skillery_environments", "Named environments, as this server has them.", labels=["state"]
+            "skillery_environments", "Named environments on this server, by state.", labels=["state"]
         )
         for state in ("pending", "building", "ready", "failed"):
             environments.add_metric([state], states[state])

@@ -1,4 +1,4 @@
-"""What OpenAPI tells of a door: each declares its operations beside itself, and hands them to its route."""
+"""Descriptions of endpoints for OpenAPI. Each module with an endpoint declares its operations."""
 
 from __future__ import annotations
 
@@ -18,50 +18,50 @@ TEMPLATE = "#/components/schemas/{name}"
 SCHEME = "bearer"
 _NAMES = re.compile(r"\{(\w+)\}")
 _ERRORS = {
-    400: "A parameter, a name or the body is wrong.",
-    401: "No token, or one that is not good.",
-    403: "The token's scopes or grants do not cover it; or a Host or an Origin that is none of this server's.",
-    404: "There is no such thing, or none that the caller may see.",
-    405: "Another method than those that this address takes.",
-    408: "Nothing of the body came for a while.",
-    409: "The state of things does not allow it.",
-    413: "It is too large, or a quota is used up.",
-    415: "Another Content-Type than this door takes.",
-    416: "No byte of it lies in the Range.",
-    422: "A policy said no; data.findings says why.",
+    400: "A parameter, a name or the body is not valid.",
+    401: "The token is missing or not valid.",
+    403: "The scopes or namespace grants of the token do not suffice, or the Host or Origin is not allowed.",
+    404: "The thing does not exist, or the caller may not see it.",
+    405: "The address does not support this HTTP method.",
+    408: "No byte of the body arrived for too long.",
+    409: "The current state does not allow the change.",
+    413: "The body is too large, or a quota is used up.",
+    415: "The endpoint does not accept this Content-Type.",
+    416: "The Range has no byte of the content.",
+    422: "A policy refused the change; data.findings has the reasons.",
     429: "Too many logins from this address failed.",
-    503: "Busy, or a database or storage is away; Retry-After says when to try again.",
+    503: "The server is busy, or the database or the storage is unavailable. Retry-After says when to try again.",
 }
 
 
 class Fault(msgspec.Struct):
-    """What went wrong."""
+    """An error."""
 
     code: int
-    """As in JSON-RPC, where the same goes wrong there."""
+    """The code of the same error in JSON-RPC."""
     message: str
     data: dict[str, Any]
-    """`type`, a stable word; mostly `hint`, what to do next."""
+    """`type`, a stable word; usually `hint`, the remedy."""
 
 
 class ErrorAnswer(msgspec.Struct):
-    """What a door answers where it does not do what it was asked."""
+    """The response of an endpoint to a failed request."""
 
     error: Fault
 
 
 class Answer(NamedTuple):
-    """What an operation answers where all goes well."""
+    """A response to a successful request."""
 
     description: str
     type: Any = None
-    """Of the JSON; None where it is no JSON, or has no body."""
+    """Type of the JSON. None for other content, and without a body."""
     kinds: tuple[str, ...] = (JSON,)
-    """The media types; none where there is no body."""
+    """The media types. Empty without a body."""
 
 
 class Body(NamedTuple):
-    """What an operation is sent."""
+    """The body of a request."""
 
     kind: str
     schema: Schema
@@ -69,22 +69,22 @@ class Body(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """One method of one address. `path` is as OpenAPI writes it: `/blobs/{blob_id}`."""
+    """One HTTP method of one address. `path` is written as in OpenAPI: `/blobs/{blob_id}`."""
 
     method: str
     path: str
     summary: str
     answers: dict[int, Answer]
     errors: tuple[int, ...] = ()
-    """Beside those of every door, and of every door that asks who is calling."""
+    """Statuses of errors, in addition to those of all endpoints."""
     needs: Scope | None = None
-    """The scope that it takes; None: any token, or none where it is `open`."""
+    """The required scope. None: any authenticated caller, or any caller at all if `is_open`."""
     is_open: bool = False
-    """It asks nobody who they are."""
+    """Whether the operation needs no authentication."""
     description: str = ""
     parameters: tuple[Parameter, ...] = ()
     body: Body | None = None
-    tag: str = "doors"
+    tag: str = "endpoints"
 
 
 def in_query(name: str, description: str, kind: OpenAPIType = OpenAPIType.STRING, **schema: Any) -> Parameter:
@@ -95,13 +95,13 @@ BINARY = Schema(type=OpenAPIType.STRING, format=OpenAPIFormat.BINARY)
 
 
 def types_of(operations: list[Operation]) -> list[Any]:
-    """What their answers are made of, for the components of the document."""
+    """Return the types of all responses, for the components of the document."""
     answers = [answer.type for one in operations for answer in one.answers.values() if answer.type is not None]
     return [ErrorAnswer, *answers]
 
 
 def described(one: Operation, schema_of: Mapping[int, Schema | Reference]) -> OpenApiOperation:
-    """As Litestar writes it; `schema_of` finds a type's schema by the type's id."""
+    """Return the operation as an object of Litestar. `schema_of` has the schemas by the `id()` of the type."""
     responses: dict[str, OpenAPIResponse | Reference] = {}
     for status, answer in one.answers.items():
         schema = BINARY if answer.type is None else schema_of[id(answer.type)]
@@ -119,7 +119,7 @@ def described(one: Operation, schema_of: Mapping[int, Schema | Reference]) -> Op
     return OpenApiOperation(
         tags=[one.tag],
         summary=one.summary,
-        description=" ".join(part for part in (one.description, _who(one)) if part),
+        description=" ".join(part for part in (one.description, _access(one)) if part),
         operation_id=f"{one.method.lower()}{re.sub(r'[^0-9A-Za-z]+', '_', one.path).rstrip('_')}",
         parameters=[*in_path, *one.parameters] or None,
         request_body=RequestBody({body.kind: OpenAPIMediaType(schema=body.schema)}, body.description, required=True)
@@ -130,7 +130,7 @@ def described(one: Operation, schema_of: Mapping[int, Schema | Reference]) -> Op
     )
 
 
-def _who(one: Operation) -> str:
+def _access(one: Operation) -> str:
     if one.is_open:
         return ""
-    return f"Takes the scope `{one.needs}`." if one.needs else "Any token will do."
+    return f"Requires the scope `{one.needs}`." if one.needs else "Any valid token is accepted."

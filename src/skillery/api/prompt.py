@@ -1,5 +1,7 @@
-"""The system prompt for a model with the tools: appendix A of the Skills Protocol v0.1, word for word, and how to find
-a skill among many."""
+"""`GET /prompt`: the system prompt for a model with the tools.
+
+The text is appendix A of the Skills Protocol v0.1, unchanged, and advice to search if there are many skills.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from skillery.identity.access import is_admin
 from skillery.registry.registry import Registry
 
 MANY = 200
-"""Visible skills beyond which a model had better search than list."""
+"""Number of visible skills above which a model should search instead of list."""
 PROMPT = """\
 You are connected to a Skills Runtime using the Skills Protocol.
 

@@ -1,4 +1,4 @@
-"""Whether database, storage and sandbox work, for `/readyz`."""
+"""The checks of `/readyz`: whether database, storage and sandbox work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which errors are refusals, and what they were about: for the audit trail."""
+"""Refused calls, for the audit trail: the errors that count as refusals, and the subject of a refused call."""
 
 from __future__ import annotations
 
@@ -10,26 +10,28 @@ from skillery.errors import Conflict, NotAllowed, NotFound, Refused, SkilleryErr
 from skillery.formats.tokens import PREFIX
 
 OF_CHANGES = (NotAllowed, NotFound, Conflict, Refused)
-"""What a change can be refused with. A call that is malformed, too large or too early was not refused."""
+"""Errors that refuse a change. Malformed, too large and too early calls do not count as refused."""
 MOST_BYTES = 256 * 1024
-"""Params beyond that are not looked through for the sake of a record."""
+"""Larger params are not searched for a subject."""
 OTHERWISE_NAMED_BY = ("name", "run_id", "blob_id")
-"""What a call is about that changes nothing: the first of these params that it has."""
+"""The first of these params that a call has is the subject, if the method does not name another one."""
 _WHAT_FOLLOWS_AN_ID = re.compile(rf"({PREFIX}[0-9A-Za-z]{{0,12}})\w{{16,}}")
 _names = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _text = msgspec.json.Decoder(str)
 
 
 def is_refusal(error: SkilleryError, audits: str | None) -> bool:
-    """Of a method whose `audits` is that: whatever it does, a caller can be not allowed to; only of changes it is
-    recorded that their thing was not found, or in no state for them."""
+    """Return whether the audit trail records the error. `audits` is the field of the method.
+
+    Every method can refuse a caller without permission. The other errors are refusals only for methods with changes.
+    """
     return isinstance(error, OF_CHANGES if audits != "" else NotAllowed)
 
 
 def subject_of(params: bytes | msgspec.Raw, named_by: str) -> str:
-    """`name@version`, `name` or an id, as the params of a call say it; "" where they don't.
+    """Return the subject of a call from its params: `name@version`, `name`, an id, or "".
 
-    Somebody may have sent a whole token for its id: nothing that looks like one is kept.
+    Callers may pass a whole token as its id. The secret part of anything that looks like a token is removed.
     """
     found = _subject(params, named_by) if len(params) <= MOST_BYTES else ""
     return _WHAT_FOLLOWS_AN_ID.sub(r"\1", found)

@@ -1,4 +1,4 @@
-"""OpenTelemetry: requests by Litestar's own integration, what happens inside them by `skillery.context.tracing`."""
+"""OpenTelemetry: Litestar traces the requests, and `skillery.context.tracing` the steps inside a request."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ ENDPOINTS = frozenset({"/rpc", "/mcp", "/tools", "/prompt", "/import", "/metrics
 
 
 class Tracing:
-    """Spans that go to a collector. `close` it, which sends what is still there."""
+    """Sends spans to a collector. `close` sends the spans that are still buffered."""
 
     def __init__(self, provider: TracerProvider) -> None:
         self._provider = provider
         self._tracer = provider.get_tracer("skillery")
 
     def start(self, name: str, attributes: Mapping[str, str | int]) -> AbstractContextManager[Any]:
-        # What an exception says may be a caller's own words.
+        # Messages of exceptions may contain content of the caller.
         return self._tracer.start_as_current_span(
             name, attributes=dict(attributes), record_exception=False, set_status_on_exception=False
         )
@@ -38,19 +38,19 @@ class Tracing:
             OpenTelemetryConfig(
                 tracer_provider=self._provider,
                 meter_provider=NoOpMeterProvider(),
-                scope_span_details_extractor=_door,
+                scope_span_details_extractor=_span_details,
                 exclude_spans=["receive", "send"],
             )
         )
 
     def close(self) -> None:
-        """Blocking, for some seconds where the collector does not answer."""
+        """Send the buffered spans. Blocking: takes up to FLUSH_MS if the collector does not answer."""
         self._provider.force_flush(FLUSH_MS)
         self._provider.shutdown()
 
 
 def open_tracing(traces: str) -> Tracing | None:
-    """None for `off`. Raises StartupError where that is no way to trace, or its packages are missing."""
+    """Return None for `off`. Raises StartupError if the setting is not valid, or packages are missing."""
     if traces == "off":
         return None
     if traces != "otlp" and not traces.startswith(("http://", "https://")):
@@ -60,7 +60,7 @@ def open_tracing(traces: str) -> Tracing | None:
         )
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-        from opentelemetry.instrumentation import asgi  # noqa: F401 - what Litestar's integration stands on
+        from opentelemetry.instrumentation import asgi  # noqa: F401 - Litestar's integration needs it
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -78,8 +78,8 @@ def open_tracing(traces: str) -> Tracing | None:
     return Tracing(provider)
 
 
-def _door(scope: Any) -> tuple[str, dict[Any, str]]:
-    """A span's name: of few, whatever address was asked for."""
+def _span_details(scope: Any) -> tuple[str, dict[Any, str]]:
+    """Return the name and the attributes of a span. The set of names is fixed, whatever address is requested."""
     path = scope.get("path", "")
-    door = path if path in ENDPOINTS else "/blobs" if path.startswith("/blobs") else "elsewhere"
-    return f"{scope.get('method', '')} {door}", {"http.route": door}
+    endpoint = path if path in ENDPOINTS else "/blobs" if path.startswith("/blobs") else "elsewhere"
+    return f"{scope.get('method', '')} {endpoint}", {"http.route": endpoint}

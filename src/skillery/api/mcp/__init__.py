@@ -1,2 +1,5 @@
-"""The door for clients of MCP. Nothing here imports the SDK before the first of them comes in: it takes half a second
-and 35 MB, and many servers never see one."""
+"""The endpoint for clients of MCP.
+
+Modules that import the SDK are imported by the first request: the SDK takes half a second and 35 MB, and many servers
+never get such a request.
+"""

@@ -1,7 +1,7 @@
-"""`POST /mcp`: who may knock is checked here as at every door; what is said then is the SDK's to read.
+"""`POST /mcp`: the Model Context Protocol. The endpoint authenticates the caller, and the MCP SDK reads the message.
 
-No request depends on another: any server of a database answers any of them. What clients of before 2026-07-28 are given
-as a session is a name for what they call, and nothing is kept under it.
+Requests do not depend on each other, so that any server of a database can answer any request. Clients of versions
+before 2026-07-28 get a session id. It identifies their calls for cancellation, and no other state belongs to it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ OPERATIONS = (
 
 
 class _Message(msgspec.Struct):
-    """As much of a message as the door has to know."""
+    """The members of a message that the endpoint needs."""
 
     method: str = ""
     params: msgspec.Raw = msgspec.Raw(b"{}")
@@ -69,7 +69,7 @@ _cancelled = msgspec.json.Decoder(_Cancelled)
 
 
 class McpEndpoint:
-    """The SDK's transport over services, made when the first request comes. `close` it where it was used."""
+    """Gives messages to the MCP SDK, which answers them with the handlers of `skillery.api.mcp.server`."""
 
     def __init__(self, gate: Gate, core: Core, bodies: Bodies, answers: Answers, max_body_bytes: int) -> None:
         """`max_body_bytes` limits one request."""
@@ -113,13 +113,13 @@ class McpEndpoint:
         return await asyncio.shield(self._opening)
 
     async def _make(self) -> StreamableHTTPSessionManager:
-        # In a thread: everybody else is answered meanwhile.
+        # In a thread, because the import takes half a second.
         await asyncio.to_thread(_import_sdk)
         from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
         from skillery.api.mcp.server import make_server
 
-        # Hosts and origins have been looked at: `check_browser`.
+        # The SDK does not check hosts and origins, because `Gate.check_browser` has done so.
         manager = StreamableHTTPSessionManager(
             make_server(), stateless=True, max_request_body_size=self._max_body_bytes
         )
@@ -129,13 +129,13 @@ class McpEndpoint:
         return manager
 
     async def _hold(self, manager: StreamableHTTPSessionManager, ready: asyncio.Event) -> None:
-        """Its task group is left by the task that entered it."""
+        """Keep the manager open. One task enters and leaves its task group, as anyio requires."""
         async with manager.run():
             ready.set()
             await self._closing.wait()
 
     def _take_back(self, visit: Visit, message: _Message) -> None:
-        """What 2025's clients send on a way of its own; later ones close the answer instead."""
+        """End the runs of a cancelled call. Clients since 2026-07-28 close the response instead."""
         try:
             request_id = _cancelled.decode(message.params).request_id
         except msgspec.DecodeError:
@@ -165,12 +165,15 @@ def _peek(body: bytes) -> _Message:
 
 
 def _scope_of(scope: Any, visit: Visit) -> dict[str, Any]:
-    """As the SDK reads it: it compares headers with what the body says, and uvicorn leaves blanks at their ends."""
+    """Return the scope for the SDK, with the request and without blanks around the values of headers.
+
+    The SDK compares headers with the body, and uvicorn keeps trailing blanks.
+    """
     return {**scope, "headers": [(name, value.strip()) for name, value in scope["headers"]], SCOPE_KEY: visit}
 
 
 def _again(body: bytes, receive: Any) -> Any:
-    """`receive` of a request whose body has been read."""
+    """Return a `receive` that returns the body again, which has been read already."""
     given = False
 
     async def receive_again() -> Any:

@@ -1,4 +1,4 @@
-"""Pictures that a run has left, for a model to look at: images of MCP beside its answer."""
+"""Images for models: small pictures among the files of a run become image content of MCP."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from skillery.backends import Identity
 SHOWN = {"image/png", "image/jpeg"}
 MOST_PICTURES = 4
 MOST_BYTES = 512 * 1024
-"""Of all together: a larger one is read as any blob is."""
+"""Limit of all pictures of one answer together. Clients read larger ones with read_blob."""
 MOST_PIXELS = 8000
-"""Of each side of a PNG."""
+"""Limit of the width and of the height of a PNG."""
 
 
 async def with_pictures(visit: Visit, result: dict[str, Any]) -> dict[str, Any]:
-    """The result of a tool, and the first small pictures among the files of its run, where the caller may read them."""
+    """Return the result of a tool with the first small pictures among the files of its run, if the caller may read
+    them."""
     shown: list[dict[str, str]] = []
     room = MOST_BYTES if may_read(visit.identity) else 0
     for file in _files(result["structuredContent"]):
@@ -36,8 +37,10 @@ async def with_pictures(visit: Visit, result: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_picture(kind: str, content: str) -> bool:
-    """Whether it begins and ends as one, and is of a size that models take. The name of a file alone says its kind, and
-    an image that is none would make the whole conversation one that models refuse."""
+    """Return whether the content is a picture that models accept.
+
+    The kind of a file depends only on its name. A model refuses the whole conversation if one image is not valid.
+    """
     data = base64.b64decode(content)
     if kind == "image/jpeg":
         return data.startswith(b"\xff\xd8\xff") and data.rstrip(b"\0").endswith(b"\xff\xd9")
@@ -51,5 +54,5 @@ def may_read(identity: Caller) -> bool:
 
 
 def _files(structured: dict[str, Any]) -> list[dict[str, Any]]:
-    """Of the answer of a run: methods that start none have no such files."""
+    """Return the files of a run, or [] for the result of a method without a run."""
     return structured.get("files", []) if "run_id" in structured else []

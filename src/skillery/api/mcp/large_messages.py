@@ -1,7 +1,7 @@
-"""Large messages of MCP: the arguments of a tool are taken out before the SDK reads the message.
+"""Large messages of MCP: the arguments of a tool are removed before the SDK reads the message.
 
-The SDK decodes to Python objects and validates each value, on the event loop: a second for ten MiB. The arguments are
-decoded once, by the method itself.
+The SDK decodes a message to Python objects and validates each value on the event loop, which takes a second for 10 MiB.
+The method decodes the removed arguments, once.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from skillery.api.json_texts import TextRefusal, check_text
 from skillery.formats.json_pieces import is_exactly
 
 MOST_OF_SDK = 64 * 1024
-"""Bytes of a message that the SDK reads itself."""
+"""Limit of the bytes of a message that the SDK reads."""
 NULL = b"null"
 CALL = b'"tools/call"'
 Raw = msgspec.Raw | msgspec.UnsetType
 
 
 class _Message(msgspec.Struct, omit_defaults=True):
-    """What the SDK needs to know of a call. Anything else in a large message is left out."""
+    """The members of a call that the SDK needs. Other members of a large message are dropped."""
 
     jsonrpc: Raw = msgspec.UNSET
     id: Raw = msgspec.UNSET
@@ -40,10 +40,10 @@ _params = msgspec.json.Decoder(_Params)
 
 
 async def without_arguments(body: bytes) -> tuple[bytes, msgspec.Raw | None]:
-    """Return a message as the SDK is to read it, and the arguments of the tool if they were taken out of it.
+    """Return the message for the SDK, and the arguments of the tool if they were removed.
 
-    The SDK reads only what is written here, so that both cannot take a message differently. Raises HttpRefusal: 400 for
-    what is no JSON, 413 for a message that is large without the arguments of a tool.
+    A large message is encoded again, so that the SDK and this module cannot interpret it differently. Raises
+    HttpRefusal 400 for invalid JSON, 413 for a message that is large without the arguments of a tool.
     """
     if len(body) <= MOST_OF_SDK:
         return body, None

@@ -1,7 +1,7 @@
-"""Large results of MCP: the SDK is given a stand-in for each, and the answer that it makes gets the JSON in its place.
+"""Large results of MCP: the SDK gets a placeholder for each large value, and its response gets the JSON instead.
 
-The SDK copies a result several times and validates each of its values, all of that on the event loop. A stand-in is a
-random word, so that no content of an answer can be taken for one.
+The SDK copies a result several times and validates each value, all on the event loop. A placeholder is a random word,
+so that no content of a response can equal it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Pieces = Sequence[Part]
 
 
 class Splices:
-    """The large values of one answer. `given_back` is called with the bytes of each that the socket has taken."""
+    """The large values of one response. `sent` is called with the size of each piece that the socket has taken."""
 
     def __init__(self, given_back: Callable[[int], None]) -> None:
         self._given_back = given_back
@@ -26,20 +26,23 @@ class Splices:
         self._is_gone = False
 
     def text(self, pieces: Pieces) -> str:
-        """Return the stand-in for a JSON string, quotes included."""
+        """Return the placeholder for a JSON string. `pieces` include the quotes."""
         word = secrets.token_hex(16)
         self._pieces[b'"%s"' % word.encode()] = pieces
         return word
 
     def object(self, pieces: Pieces) -> dict[str, Any]:
-        """Return the stand-in for a JSON object."""
+        """Return the placeholder for a JSON object."""
         word = secrets.token_hex(16)
         self._pieces[b'{"%s":0}' % word.encode()] = pieces
         return {word: 0}
 
     def into(self, send: Any) -> Any:
-        """Return a `send` that puts the values in. It is silent once the client is gone: the SDK learns of that from
-        `receive`, and would log an exception."""
+        """Return a `send` that replaces the placeholders by the values.
+
+        After the client has disconnected, it does nothing. The SDK notices this from `receive`, and would log an
+        exception of `send`.
+        """
 
         async def send_spliced(message: Any) -> None:
             if self._is_gone:
@@ -55,7 +58,7 @@ class Splices:
         if not self._pieces:
             await send(message)
         elif message["type"] == "http.response.start":
-            # Its Content-Length is known with the body.
+            # The Content-Length depends on the body.
             self._start = message
         else:
             await self._send_body(send, message)
@@ -72,7 +75,7 @@ class Splices:
         await send({"type": "http.response.body", "body": b"", "more_body": message.get("more_body", False)})
 
     def _split(self, body: bytes) -> list[tuple[Part, bool]]:
-        """The body in parts, and which of them are values."""
+        """Return the parts of the body, each with whether it is a value."""
         places = sorted((place, mark) for mark in self._pieces if (place := body.find(mark)) >= 0)
         parts: list[tuple[Part, bool]] = []
         end = 0

@@ -1,4 +1,4 @@
-"""What MCP has beside tools, as methods: what each takes, who may call it."""
+"""The methods of MCP for resources and skills, with their params and results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from skillery.registry.resources import Resource, SkillEntry
 TTL_MS = 60_000
 COMPLETE = {"resultType": "complete"}
 FRESHNESS = {**COMPLETE, "ttlMs": TTL_MS, "cacheScope": "private"}
-"""Another identity sees other skills, and a publication changes what is the latest."""
+"""Results are private, because each identity sees other skills, and short-lived, because publications change them."""
 
 
 class Complete(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -105,19 +105,19 @@ class OneEntry(Fresh, frozen=True, kw_only=True, rename="camel"):
 
 
 class ListPage(Params, frozen=True, kw_only=True):
-    """A page."""
+    """Params of a list."""
 
     cursor: str = ""
 
 
 class AtUri(Params, frozen=True, kw_only=True):
-    """What is at an address."""
+    """Params of a method for one address."""
 
     uri: str
 
 
 class ListDirectory(Params, frozen=True, kw_only=True):
-    """A page of a folder."""
+    """Params of the list of a folder."""
 
     uri: str
     cursor: str = ""
@@ -136,7 +136,7 @@ async def list_resources(core: Core, identity: Identity, asked: ListPage) -> Res
 
 
 async def read_resource(core: Core, identity: Identity, asked: AtUri) -> JsonPieces:
-    """The result as JSON in pieces: one before the text of the file, those of the text, and one behind it."""
+    """Return the result as JSON: a piece before the text of the file, the pieces of the text, and a piece after it."""
     work = partial(
         registry.read_resource, identity=identity, storage=core.registry.storage, uri=asked.uri, expect=expect_result
     )
@@ -187,7 +187,7 @@ MCP_METHODS: dict[str, Method] = {
 
 
 async def _read(core: Core, work: Any) -> Any:
-    # Many files, and some of them in the storage.
+    # Skills may have many files, and some are in the storage.
     return await core.registry.read_page(work)
 
 

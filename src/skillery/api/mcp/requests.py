@@ -1,4 +1,4 @@
-"""Who is at the door: what a request of MCP may call, and how its runs are taken back."""
+"""Requests of MCP: the tools that a request can call, and the cancellation of calls."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from skillery.formats.names import parse_skill_name
 
 SCOPE_KEY = "skillery.visit"
 ON_REQUEST = ("create_skill", "search_skills")
-"""Methods that a connection may ask for besides the eight tools."""
+"""Methods that a connection can request as tools, in addition to the eight tools."""
 MOST_SKILLS = 32
 CallKey = tuple[str, str, str | int]
-"""Identity, session, and the id that the client gave its request."""
+"""Name of the identity, session, and id of the request."""
 
 
 class Calls:
-    """Tool calls under way whose client may take them back by name: those of clients that keep a session."""
+    """Active tool calls of clients with a session, which cancel calls by the id of the request."""
 
     def __init__(self) -> None:
         self._runs: dict[CallKey, list[str]] = {}
@@ -42,7 +42,7 @@ class Calls:
         return self._runs.get(key, [])
 
     def take_back(self, core: Core, identity: Identity, run_ids: list[str]) -> None:
-        """Goes on after the request that asked for it."""
+        """Start to cancel the runs, and return at once."""
         for run_id in run_ids:
             task = asyncio.create_task(core.runner.cancel_abandoned_run(identity, run_id))
             self._tasks.add(task)
@@ -50,7 +50,7 @@ class Calls:
 
 
 class Visit:
-    """One request of MCP."""
+    """One request of MCP: its caller, its tools, and the memory that it holds."""
 
     def __init__(
         self,
@@ -68,24 +68,24 @@ class Visit:
         self.key = headers.get("idempotency-key")
         self.session = headers.get("mcp-session-id")
         self.methods = frozenset(asked) & frozenset(ON_REQUEST)
-        """Methods that its client wants as tools, too."""
+        """Methods that the connection gets as tools, in addition to the eight tools."""
         self.skills = tuple(name for name in asked if name not in ON_REQUEST)
-        """Whose Skill Tools it wants as tools of its own."""
+        """Skills whose Skill Tools the connection gets as tools."""
         self.arguments: msgspec.Raw | None = None
-        """Of the tool that is called, if they are too large for the SDK."""
+        """Arguments of the called tool, if they are too large for the SDK."""
         self.held = held
         self.body = body
         self.splices = Splices(held.sent)
 
 
 def visit_of(context: Any) -> Visit:
-    """Of a request that the SDK hands on."""
+    """Return the request of a context of the SDK."""
     visit: Visit = context.request.scope[SCOPE_KEY]
     return visit
 
 
 def asked_tools(query: bytes) -> tuple[str, ...]:
-    """`?tools=search_skills,create_skill,skill-a,skill-b`. Raises InvalidParams."""
+    """Return the names in `?tools=search_skills,create_skill,skill-a,skill-b`. Raises InvalidParams."""
     given = parse_qs(query.decode("latin-1"), keep_blank_values=True)
     unknown = sorted(given.keys() - {"tools"})
     if unknown:

@@ -1,4 +1,4 @@
-"""The SDK's server: which requests there are, and what answers them."""
+"""The server object of the SDK: the requests of MCP and their handlers."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def make_server() -> Server[Any]:
         version=__version__,
         title="Skillery",
         instructions=INSTRUCTIONS,
-        # No parameter of ours is sent as a header; without this, tools/list would be asked before each call.
+        # No parameter is sent as a header. Without this, the SDK would call tools/list before each call.
         get_tool_input_schema=lambda _: None,
     )
-    # What is traced is traced by ours.
+    # The middleware of the SDK traces. Skillery traces on its own.
     server.middleware = []
     server.extensions = {SKILLS_EXTENSION: {"directoryRead": True}}
     handlers: list[tuple[str, type[RequestParams], Any]] = [
@@ -102,7 +102,7 @@ async def _read_directory(context: Context, asked: DirectoryParams) -> dict[str,
 
 
 async def _answer(context: Context, method: str, **params: str | None) -> dict[str, Any]:
-    """Raises MCPError: what is not there is an invalid param to MCP."""
+    """Return the result of a method. Raises MCPError, with the code of invalid params for things that do not exist."""
     visit = visit_of(context)
     raw = msgspec.Raw(encoded({name: value for name, value in params.items() if value is not None}))
     answer, error = await perform(visit.core, visit.identity, method, raw, None, MCP_METHODS)
@@ -110,7 +110,7 @@ async def _answer(context: Context, method: str, **params: str | None) -> dict[s
         code = INVALID_PARAMS if error["code"] == NOT_FOUND else error["code"]
         raise MCPError(code, error["message"], error["data"])
     if method == "resources/read" and is_large(answer):
-        # The first part and the last stand around the text of the file.
+        # The parts between the first and the last are the text of the file.
         text = encoded(visit.splices.text(answer[1:-1]))
         answer = [answer[0], text, answer[-1]]
     found: dict[str, Any] = msgspec.json.decode(b"".join(answer))

@@ -1,4 +1,4 @@
-"""Skill Tools as tools of MCP, for connections that name their skills: `?tools=text.words`."""
+"""Skill Tools as tools of MCP, for connections that name the skills in the query: `?tools=text.words`."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from skillery.api.rpc.dispatch import perform
 from skillery.api.rpc.methods import METHODS
 
 MOST_TOOLS = 1000
-"""Of one skill: more than any model would look at."""
+"""Limit of the tools of one skill."""
 MOST_BYTES = 1024 * 1024
-"""Of the tools of all skills that a connection names, as JSON: the SDK validates each value, on the event loop."""
+"""Limit of the tools of a connection, in bytes of JSON. The SDK validates each value on the event loop."""
 MOST_OF_NAME, MOST_OF_TOOL = 120, 90
-"""Of the 128 characters of a tool's name in MCP, without what tells it apart, and with a skill before it."""
+"""Characters of a tool name with its skill, and of the tool in it. MCP allows 128; a number may follow."""
 _PROPERTY = ("type", "description", "enum")
 
 
 class SkillTool(NamedTuple):
     name: str
-    """By which this connection knows it."""
+    """Name of the tool for this connection."""
     skill: str
     tool: str
     description: str
@@ -39,10 +39,10 @@ class SkillTool(NamedTuple):
 
 
 async def skill_tools(visit: Visit) -> dict[str, SkillTool]:
-    """The tools of the skills that the connection names, by their names there. Raises MCPError where one is not there.
+    """Return the tools of the skills that the connection names, by their names. Raises MCPError for an unknown skill.
 
-    A name that two of the skills have, or that is one of a method, has its skill before it: `text_words__count`. No
-    tool stands in the place of another, whatever their authors call them.
+    If two skills have a tool of one name, or a method has that name, the name of the skill is put before it:
+    `text_words__count`. So no tool can replace another one.
     """
     found: list[tuple[str, dict[str, Any]]] = []
     size = 0
@@ -69,18 +69,18 @@ def _with_skill(skill: str, bare: str) -> str:
 
 
 def _free(name: str, taken: Container[str]) -> str:
-    """`a.b` and `a-b` are one before a tool's name."""
+    """Return the name, with a number if it is taken. The skills `a.b` and `a-b` have the same prefix."""
     numbered = (f"{name}_{number}" for number in itertools.count(2))
     return next(one for one in itertools.chain([name], numbered) if one not in taken)
 
 
 def arguments_of(tool: SkillTool, arguments: msgspec.Raw, files: Any = None) -> dict[str, Any]:
-    """The params of call_tool."""
+    """Return the params of call_tool."""
     return {"name": f"{tool.skill}/{tool.tool}", "args": arguments, **({} if files is None else {"files": files})}
 
 
 def result_of(answer: dict[str, Any]) -> dict[str, Any]:
-    """Of what call_tool answers: the handler's value for the model, and all of it as structured content."""
+    """Return the result for MCP: the value of the handler as text, the result of call_tool as structured content."""
     value = answer["result"]
     texts = [value if isinstance(value, str) else encode(value).decode()]
     if answer["output_blobs"]:
@@ -96,7 +96,7 @@ def _too_many(visit: Visit, size: int) -> MCPError:
 
 
 async def _tools_of(visit: Visit, skill: str) -> bytes:
-    """As list_tools answers them."""
+    """Return the result of list_tools as JSON. Raises MCPError."""
     asked = msgspec.Raw(encode({"skill": skill, "limit": MOST_TOOLS}))
     answer, error = await perform(visit.core, visit.identity, "list_tools", asked, None)
     if answer is None:
@@ -108,7 +108,7 @@ async def _tools_of(visit: Visit, skill: str) -> bytes:
 
 
 def _schema(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Skill Tools says `optional` of those that may be left out, JSON Schema `required` of the others."""
+    """Return the JSON Schema of the parameters. Skill Tools marks optional parameters, JSON Schema required ones."""
     shown = {name: _property(one) for name, one in parameters.items()}
     required = [name for name, one in parameters.items() if one.get("optional") is not True]
     return {"type": "object", "properties": shown, **({"required": required} if required else {})}
@@ -117,7 +117,7 @@ def _schema(parameters: dict[str, Any]) -> dict[str, Any]:
 def _property(declared: dict[str, Any]) -> dict[str, Any]:
     shown = {key: declared[key] for key in _PROPERTY if key in declared}
     if declared.get("type") == "array":
-        # Skill Tools knows nothing of `items`; some that make schemas for models refuse an array without.
+        # Skill Tools does not define `items`, but some clients refuse arrays without it.
         items = declared.get("items")
         shown["items"] = items if isinstance(items, dict) else {}
     return shown

@@ -1,4 +1,4 @@
-"""Tools of MCP: the methods that the specification shows to LLMs, and what a connection asks for besides."""
+"""Tools of MCP: the eight tools of the specification, and the further tools that a connection requests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from skillery.runs.active_run import begun_runs
 Context = ServerRequestContext[Any, Any]
 KEY_IN_META = "skillery/idempotency-key"
 FILES_IN_META = "skillery/files"
-"""Files for the run of a Skill Tool, whose arguments are all its own."""
+"""Key of the files for the run of a Skill Tool. Its arguments belong to the tool, so files are in `_meta`."""
 FIRST_PROGRESS_SECONDS = 1.0
 PROGRESS_SECONDS = 5.0
 
@@ -49,7 +49,8 @@ async def list_tools(context: Context, _: PaginatedRequestParams) -> dict[str, A
 
 
 async def call_tool(context: Context, asked: CallToolRequestParams) -> dict[str, Any]:
-    """What the method answers, as text and as structured content. Its error is a result that an LLM can act on."""
+    """Return the result of a tool as text and as structured content. Errors of methods are results, so that models see
+    them."""
     visit = visit_of(context)
     if asked.name in _names(visit):
         answer, error = await _call(context, asked, asked.name, _arguments(visit, asked))
@@ -75,7 +76,7 @@ def _arguments(visit: Visit, asked: CallToolRequestParams) -> msgspec.Raw:
 
 
 def encoded(value: Any) -> bytes:
-    """Raises MCPError for what the SDK reads and JSON does not have."""
+    """Return the value as JSON. Raises MCPError for values that the SDK accepts and JSON does not allow."""
     try:
         return encode(value)
     except (UnicodeEncodeError, OverflowError, RecursionError):
@@ -101,7 +102,7 @@ def _result(answer: bytes) -> dict[str, Any]:
     return {
         "content": [{"type": "text", "text": answer.decode()}],
         "structuredContent": structured,
-        # A run that failed: what it says of that is all there.
+        # The failure of a run is part of its result.
         "isError": structured.get("status") == "failed",
     }
 
@@ -111,7 +112,7 @@ def is_large(answer: Parts) -> bool:
 
 
 def _large_result(visit: Visit, answer: Parts) -> dict[str, Any]:
-    """As `_result`, with stand-ins for what the SDK does not see. No run answers so much."""
+    """Return the same as `_result`, with placeholders for the large values. Results of runs are never so large."""
     try:
         text = string_pieces((bytes(part).decode() for part in answer), visit.held.expect)
         visit.held.keep(text.size)
@@ -149,8 +150,11 @@ def _unknown(name: str, there: list[str]) -> MCPError:
 
 @asynccontextmanager
 async def _taken_back(context: Context, visit: Visit) -> AsyncIterator[None]:
-    """Runs that are begun inside end where their client says so: by closing the answer since 2026-07-28, before by a
-    notification. Then, a client that is merely gone ends nothing."""
+    """Cancel the runs that start in this block if the client cancels the call.
+
+    Clients since version 2026-07-28 cancel by closing the response. Older clients send a notification, and their
+    disconnection cancels nothing.
+    """
     runs: list[str] = []
     token = begun_runs.set(runs)
     call: CallKey | None = None
@@ -171,7 +175,7 @@ async def _taken_back(context: Context, visit: Visit) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _progress(context: Context, asked: CallToolRequestParams) -> AsyncIterator[None]:
-    """Says now and then that it goes on, where the client has asked to be told."""
+    """Send progress notifications while the block runs, if the client has requested them."""
     if "progress_token" not in (asked.meta or {}):
         yield
         return

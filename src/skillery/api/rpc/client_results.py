@@ -17,7 +17,7 @@ from skillery.registry import versions
 from skillery.runs import results
 
 NAMED = {"Kind": Kind, "IdentityKind": tokens.Kind, "Status": versions.Status, "RunStatus": results.Status}
-"""Sets of words that have a name in the client."""
+"""Literal types that the client gives a name."""
 _HEAD = '"""Made by `make client`: do not edit."""\n\nfrom typing import Any, Literal, NotRequired, TypedDict\n\n'
 _AS_JSON: dict[Any, str] = {
     str: "str",
@@ -35,7 +35,7 @@ _AS_JSON: dict[Any, str] = {
 class Field(typing.NamedTuple):
     name: str
     type: str
-    """As the client writes it, for example `list[SkillRow]`."""
+    """The type in the source of the client, for example `list[SkillRow]`."""
     description: str
     is_always_there: bool
 
@@ -46,7 +46,7 @@ def result_source(roots: Sequence[type[msgspec.Struct]]) -> str:
     words = "".join(f"{name} = {_json_type(kind)}\n" for name, kind in NAMED.items())
     names = sorted([*NAMED, *(one.__name__ for one in structs)])
     classes = "\n\n".join(_typed_dict(one) for one in structs)
-    # Annotations are no texts here: with texts, `__required_keys__` would not know what is required.
+    # The module has no postponed annotations, because `__required_keys__` cannot read NotRequired in them.
     return f"{_HEAD}{words}\n\n{classes}\n\n__all__ = {names!r}\n"
 
 

@@ -24,7 +24,7 @@ CLIENT = Path(__file__).parents[2] / "client"
 DOC = '"""Made by `make client`: do not edit."""\n\n'
 MADE = f"{DOC}from __future__ import annotations\n\n"
 AS_ANSWERED = {"LockEntry": "Locked"}
-"""Structs of params, and the struct of a result that callers pass there."""
+"""For structs of params: the struct of results that callers pass instead."""
 _SIMPLE = {str: "str", int: "int", float: "float", bool: "bool", Any: "Any"}
 _WITHOUT_AWAITING = (
     (r"\basync (def|with|for)\b", r"\1"),
@@ -219,7 +219,7 @@ def _values() -> str:
         )
         for struct in _structs()
     ]
-    # Without annotations that are texts: what is required would not be known at run time.
+    # The module has no postponed annotations, because NotRequired in them is unknown at run time.
     return f"{DOC}from typing import Literal, NotRequired, TypedDict\n\n\n" + "\n\n".join(classes)
 
 

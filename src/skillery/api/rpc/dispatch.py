@@ -24,6 +24,7 @@ from skillery.api.errors import (
 )
 from skillery.api.json_texts import TextRefusal, check_text
 from skillery.api.refusals import is_refusal, subject_of
+from skillery.api.rpc.discovery import CALLABLE
 from skillery.api.rpc.envelope import (
     Refused,
     Reply,
@@ -34,7 +35,7 @@ from skillery.api.rpc.envelope import (
     parse_call,
     result_reply,
 )
-from skillery.api.rpc.methods import CALLABLE, Method
+from skillery.api.rpc.methods import Method
 from skillery.api.rpc.param_errors import explain, known_params
 from skillery.api.rpc.params import Params
 from skillery.backends import Identity
@@ -51,7 +52,7 @@ UNKNOWN = "unknown"
 NULL = b"null"
 BIG_PARAMS = 64 * 1024
 Caller = Identity | Unavailable
-"""Unavailable where it cannot be found out now who calls: every call is answered with it."""
+"""The caller; or the error, if the database is unavailable and the caller cannot be authenticated."""
 RawParams = msgspec.Raw | msgspec.UnsetType
 Parts = Sequence[bytes | memoryview]
 """JSON in parts."""
@@ -110,14 +111,14 @@ async def perform(
     key: str | None,
     methods: Mapping[str, Method] = CALLABLE,
 ) -> tuple[Parts | None, dict[str, Any]]:
-    """Return the result as JSON and {}, or None and an error object.
+    """Call a method. Return the result as JSON and {}, or None and an error object.
 
-    With a key, a call of a method that honours one is made once. The result is counted in `held_answer`.
+    With a key, a method that honours idempotency keys runs at most once. `held_answer` counts the bytes of the result.
     """
     failed: dict[str, Any] = {}
     finished: Parts | None = None
     begun = time.perf_counter()
-    known = name if name in methods else UNKNOWN  # another is somebody's text, of which there is no end
+    known = name if name in methods else UNKNOWN  # callers invent unknown names without limit
     with span("rpc", **{"rpc.method": known}) as traced:
         try:
             finished = _kept(await _call_method(core, identity, name, params, key, methods))
@@ -125,7 +126,7 @@ async def perform(
             failed = unknown.error
         except SkilleryError as error:
             failed = error_object(error)
-        except Exception as error:  # noqa: BLE001 - the last resort: it is logged, and the caller gets an answer
+        except Exception as error:  # noqa: BLE001 - it is logged, and the caller gets an error
             failed = unexpected(error)
         if failed and traced is not None:
             traced.set_attribute("rpc.jsonrpc.error_code", failed["code"])
@@ -148,7 +149,7 @@ def _kept(result: Any) -> Parts:
 
 
 def encoded_parts(result: Any) -> Parts:
-    """Encode a result. What is JSON already is not copied."""
+    """Encode a result. A result that is JSON already is not copied."""
     if isinstance(result, JsonPieces):
         return result
     return [memoryview(result)] if isinstance(result, msgspec.Raw) else [encode(result)]
@@ -194,7 +195,7 @@ def _note_refusal(core: Core, identity: Identity, action: str, subject: str, err
 
 
 def _begin(name: str, method: Method) -> None:
-    """Raises Busy if there is no room for the answer of a call that changes something: it is not refused later."""
+    """Reserve room for the result. Raises Busy for a method with changes, whose result must not be refused later."""
     held = held_answer.get()
     if held is not None:
         held.begin(name, is_refusable=not (method.once or method.audits))
@@ -209,7 +210,7 @@ async def _call_once(core: Core, identity: Identity, name: str, method: Method, 
 
 
 async def _digest_of(method: str, params: Any) -> str:
-    """What a call asks, however its JSON was written, with or without what is the default."""
+    """Return the digest of a call. It does not depend on the spelling of the JSON, or on explicit defaults."""
     text = encode(params)
     if len(text) > BIG_TEXT:
         text = await JSON.run(canonical, text)
@@ -218,7 +219,7 @@ async def _digest_of(method: str, params: Any) -> str:
 
 
 def decode_params(method: Method, raw: RawParams) -> Any:
-    """Raises InvalidParams that names the parameter and, for an unknown one, the nearest that there is."""
+    """Return the params struct. Raises InvalidParams, which names the parameter and suggests the nearest known one."""
     text = msgspec.Raw(b"{}") if raw is msgspec.UNSET else raw
     if bytes(memoryview(text)[:1]) == b"[":
         raise InvalidParams("params go by name here", hint='Write "params": {"name": value, …}.')
@@ -231,7 +232,7 @@ def decode_params(method: Method, raw: RawParams) -> Any:
 
 
 def _without_nulls(method: Method, text: msgspec.Raw) -> msgspec.Raw:
-    """An explicit null equals a parameter that was left out; an unknown one stays, to be refused."""
+    """Remove params that are null, because null counts as omitted. Unknown params stay, so that they are refused."""
     if len(text) <= BIG_PARAMS and b"null" not in bytes(text):
         return text
     if is_exactly(text, NULL):

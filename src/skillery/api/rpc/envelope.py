@@ -20,9 +20,9 @@ from skillery.api.errors import (
 
 MOST_CALLS = 100
 MOST_ID = 1024
-"""Characters of an id: each answer repeats it, and no budget counts it."""
+"""Characters of an id. Each answer repeats the id, and no memory budget counts it."""
 LARGE_TEXT = 64 * 1024
-"""A larger text is not decoded a second time to find out what is wrong with it."""
+"""Larger texts are not decoded a second time for a better error message."""
 Part = bytes | memoryview
 Reply = deque[Part]
 """An answer as JSON in parts."""
@@ -54,7 +54,7 @@ _calls = msgspec.json.Decoder(
         forbid_unknown_fields=True,
     )
 )
-"""Stops at the 101st element: counting a list of millions after decoding it takes a second and a GiB."""
+"""Fails at the 101st call. Decoding millions of calls to count them would take a second and a GiB."""
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -121,7 +121,7 @@ def batch_reply(replies: Sequence[Reply]) -> Reply | None:
 
 
 def _no_batch(error: Exception) -> dict[str, Any]:
-    """For a large body. A batch of 101 calls is told apart from what is no JSON."""
+    """Return the error for a large body: too many calls, or invalid JSON."""
     return _too_many_calls() if isinstance(error, msgspec.ValidationError) else _parse_error(error)
 
 
@@ -138,7 +138,7 @@ def _too_many_calls() -> dict[str, Any]:
 
 
 def _refuse(body: bytes | msgspec.Raw, error: Exception) -> bytes | None:
-    """Return the answer to a text that is no Call, with the error code of JSON-RPC 2.0."""
+    """Return the answer to a text that is not a call, with the error code of JSON-RPC 2.0."""
     if len(body) > LARGE_TEXT:
         return _failure(None, _refuse_large(body, error))
     value = _lenient(bytes(body))
@@ -162,7 +162,7 @@ _CALL = "a call has 'jsonrpc': \"2.0\", a 'method', and may have 'params' and an
 
 
 def _refuse_large(body: bytes | msgspec.Raw, error: Exception) -> dict[str, Any]:
-    """As for a small text, but without its id: nothing of a large text is decoded a second time."""
+    """Return the same error as for a small text. Its id is not read, because large texts are decoded only once."""
     try:
         _whole.decode(body)
     except (msgspec.DecodeError, RecursionError) as malformed:
@@ -177,7 +177,8 @@ _NOT_JSON = object()
 
 
 def _lenient(body: bytes) -> Any:
-    """The value of any JSON text that RFC 8259's grammar allows, lone surrogates and huge numbers included."""
+    """Decode JSON by the grammar of RFC 8259, with lone surrogates and huge numbers. Return _NOT_JSON for other
+    texts."""
     try:
         return json.loads(body.decode("utf-8"), parse_constant=_no_constant)
     except (ValueError, RecursionError):

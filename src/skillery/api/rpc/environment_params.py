@@ -1,4 +1,4 @@
-"""The parameters of the methods for environments, and what models are shown of them."""
+"""The parameters of the methods for environments, and the properties of tools that name environments."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from skillery.environments.definitions import Defined, Named
 from skillery.formats.requirements import package_of
 
 MOST_SHOWN = 20
-"""Packages of one environment that a model is shown beforehand; list_environments has all."""
+"""Packages of an environment in the description of a tool. list_environments returns all of them."""
 Subject = Annotated[str, Meta(min_length=1, max_length=100)]
 
 
@@ -38,7 +38,7 @@ class RebuildEnvironment(Params, frozen=True, kw_only=True):
 
 
 def shown_properties(defined: Defined) -> dict[str, dict[str, Any]]:
-    """By tool, what a server with named environments shows in addition; nothing on others."""
+    """Return the additional properties of each tool on a server with named environments, or {}."""
     if not len(defined):
         return {}
     default = defined.default

@@ -1,4 +1,4 @@
-"""Every method on one screen: its function, params and result, the scope it needs, and what it leaves behind."""
+"""METHODS, the table of all methods: for each its function, params, result, scope, audit and idempotency."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from skillery.api.rpc import environment_params, params, tool_params
 from skillery.api.rpc.calls import (
     administration,
     blobs,
-    discovery,
     environments,
     labels_and_locks,
     lifecycle,
@@ -49,20 +48,21 @@ from skillery.runs.results import Run, RunLog, RunPage, RunRecord, ToolResult
 
 class Method(NamedTuple):
     call: Callable[[Core, Identity, Any], Awaitable[msgspec.Struct | msgspec.Raw | JsonPieces]]
-    """It returns `result`, or the same as encoded JSON."""
+    """The handler, called with the core, the identity and the decoded params. It returns `result`, as a struct or as
+    JSON."""
     params: type[params.Params]
     result: type[msgspec.Struct]
-    """The OpenRPC document, the tools of MCP, skillery.client and docs/reference/methods.md describe it."""
+    """Struct of the result. OpenRPC, the tools of MCP, skillery.client and the docs are generated from it."""
     needs: Scope | None
-    """None: any token will do."""
+    """The scope that a caller must have. None: every authenticated caller may call the method."""
     is_tool: bool = False
-    """One of the eight that the specification shows to LLMs."""
+    """Whether the method is one of the eight tools of the specification."""
     audits: str | None = None
-    """The param that says what the method changes: each change leaves an entry in the audit trail, and so does each
-    that is refused. "" where it changes nothing, or what has a row of its own that says who: runs and blobs. None:
-    nobody has said yet, and tests/audit/test_audit.py asks for it."""
+    """The param that names the subject of the change. Each change and each refused change leaves an entry in the audit
+    trail. "" for methods without changes, and for changes whose row names the caller (runs and blobs). None: not
+    decided yet; tests/audit/test_audit.py fails for it."""
     once: bool = False
-    """Heeds an Idempotency-Key: what it does cannot simply be done again."""
+    """Whether the method honours an Idempotency-Key, because a repeated call would have a second effect."""
 
 
 METHODS: dict[str, Method] = {
@@ -140,9 +140,3 @@ METHODS: dict[str, Method] = {
     "revoke_token": Method(administration.revoke_token, params.RevokeToken, Token, "admin", audits="id"),
     "list_audit": Method(administration.list_audit, params.ListAudit, AuditPage, "admin", audits=""),
 }
-
-SYSTEM: dict[str, Method] = {
-    "rpc.discover": Method(discovery.discover, params.Discover, discovery.OpenRpcDocument, None, audits=""),
-}
-"""Extensions of JSON-RPC itself, under the prefix that it reserves for them."""
-CALLABLE = METHODS | SYSTEM

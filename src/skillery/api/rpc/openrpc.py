@@ -1,56 +1,55 @@
-"""The OpenRPC document, from the structs that decode params and the types of what is answered."""
+"""OpenRPC documents, generated from the params and result structs of methods."""
 
 from __future__ import annotations
 
 import inspect
 import types
 import typing
-from functools import cache
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import msgspec
 
 from skillery import __version__
 from skillery.api.errors import CODES, INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR
-from skillery.api.rpc.methods import CALLABLE, Method
+from skillery.api.rpc.methods import Method
 
 OPENRPC = "1.3.2"
 TEMPLATE = "#/components/schemas/{name}"
 _BOUNDS = ("gt", "ge", "lt", "le", "multiple_of", "pattern", "min_length", "max_length", "title", "description")
 _PRINTED = {"enum", "default"}
-"""What the tool schemas print as the specification has it, and not as it is decoded."""
+"""Members of tool schemas that follow the specification, and may differ from what the decoder accepts."""
 
 
-@cache
-def document() -> dict[str, Any]:
-    """The same for everybody: who may call what is no secret."""
-    asked = {name: _params(method) for name, method in CALLABLE.items()}
-    kinds = [_plain(kind) for fields in asked.values() for _, kind in fields]
-    answers = [method.result for method in CALLABLE.values()]
-    schemas, components = msgspec.json.schema_components([*kinds, *answers], ref_template=TEMPLATE)
-    of_params, of_answers = iter(schemas[: len(kinds)]), iter(schemas[len(kinds) :])
-    methods = [
+def document_of(methods: Mapping[str, Method]) -> dict[str, Any]:
+    """Return the OpenRPC document of these methods."""
+    params = {name: _params(method) for name, method in methods.items()}
+    kinds = [_plain(kind) for fields in params.values() for _, kind in fields]
+    results = [method.result for method in methods.values()]
+    schemas, components = msgspec.json.schema_components([*kinds, *results], ref_template=TEMPLATE)
+    of_params, of_results = iter(schemas[: len(kinds)]), iter(schemas[len(kinds) :])
+    described = [
         {
             "name": name,
             "summary": _summary(method),
             "tags": [{"name": method.needs or "any token"}],
             "paramStructure": "by-name",
-            "params": [_descriptor(field, next(of_params)) for field, _ in asked[name]],
-            "result": {"name": "result", "schema": next(of_answers)},
+            "params": [_descriptor(field, next(of_params)) for field, _ in params[name]],
+            "result": {"name": "result", "schema": next(of_results)},
             "errors": [{"$ref": f"#/components/errors/{kind.__name__}"} for kind in CODES],
         }
-        for name, method in CALLABLE.items()
+        for name, method in methods.items()
     ]
     return {
         "openrpc": OPENRPC,
         "info": {
             "title": "Skillery",
             "version": __version__,
-            "description": "The Skills Protocol and what a registry needs besides: JSON-RPC 2.0 at POST /rpc. The "
-            "tag of a method is the scope that it takes. A param that is null counts as left out.",
+            "description": "The Skills Protocol and the other methods of the registry: JSON-RPC 2.0 at POST /rpc. The "
+            "tag of a method is the scope that it requires. A param that is null counts as omitted.",
             "license": {"name": "Apache-2.0"},
         },
-        "methods": methods,
+        "methods": described,
         "components": {"schemas": components, "errors": _errors()},
     }
 
@@ -65,7 +64,7 @@ def _params(method: Method) -> list[tuple[msgspec.structs.FieldInfo, Any]]:
 
 
 def _plain(kind: Any) -> Any:
-    """As it is decoded: without what only the tool schemas print, and without the value for "left out"."""
+    """Return the type that the decoder accepts: without members that only tool schemas print, and without `UNSET`."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:
         metas = [_as_decoded(one) if isinstance(one, msgspec.Meta) else one for one in arguments[1:]]
@@ -88,7 +87,7 @@ def _descriptor(field: msgspec.structs.FieldInfo, schema: dict[str, Any]) -> dic
 
 
 def _errors() -> dict[str, Any]:
-    """By name: those of methods, then those of calls that reach none."""
+    """Return the errors by name: first those of methods, then those of JSON-RPC."""
     kinds = {kind.__name__: (code, kind.type.replace("_", " ")) for kind, (code, _) in CODES.items()}
     protocol = {
         "ParseError": (PARSE_ERROR, "parse error"),

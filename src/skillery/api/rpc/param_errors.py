@@ -1,4 +1,4 @@
-"""What is wrong with params that could not be decoded, and what they should have been."""
+"""Error messages for params that cannot be decoded."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ from skillery.runs.limits import ASKABLE
 
 _MISSING = re.compile(r"missing required field `(\w+)`")
 MOST_SHOWN = 40
-"""Bytes of a value that an error repeats."""
+"""Limit of the bytes of a value that an error repeats."""
 _STEP = re.compile(r"\w+|\[\d+\]")
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 
 
 @cache
 def known_params(params: type[Params]) -> msgspec.json.Decoder[Any]:
-    """Decode an object to its known parameters, each as it came. Raises ValidationError for the first unknown one:
-    a body may hold a million of them."""
+    """Return a decoder of an object to its known parameters as raw JSON.
+
+    It raises ValidationError at the first unknown parameter, because a body may contain a million of them.
+    """
     fields = [
         (field.encode_name, msgspec.Raw | msgspec.UnsetType, msgspec.UNSET) for field in msgspec.structs.fields(params)
     ]
@@ -31,7 +33,7 @@ def known_params(params: type[Params]) -> msgspec.json.Decoder[Any]:
 
 
 def explain(error: Exception, params: type[Params], text: msgspec.Raw) -> InvalidParams:
-    """Name the parameter, its value if that is short, and what it takes; for an unknown one, the nearest known."""
+    """Return an error with the parameter, its value if short, and its type; or the nearest name, if it is unknown."""
     known = [field.encode_name for field in msgspec.structs.fields(params)]
     try:
         given = msgspec.structs.asdict(known_params(params).decode(text))
@@ -68,7 +70,7 @@ def _unknown(key: str, known: list[str]) -> InvalidParams:
 
 
 def _takes(params: type[Params], path: str) -> str:
-    """What may stand at `path` (`limit`, `files[0].encoding`), as a sentence."""
+    """Return a sentence about the valid values at `path` (`limit`, `files[0].encoding`)."""
     schema = _at(params, path)
     if "properties" in schema:
         return f"'{path}' takes {', '.join(schema['properties'])}."
@@ -82,7 +84,7 @@ def _takes(params: type[Params], path: str) -> str:
 
 
 def _at(params: type[Params], path: str) -> dict[str, Any]:
-    """The schema at a path, as far down as it is known."""
+    """Return the schema at a path, or of the nearest parent with a schema."""
     schemas = _schemas(params)
     schema: dict[str, Any] = schemas[params.__name__]
     for step in _STEP.findall(path):

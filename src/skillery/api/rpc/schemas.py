@@ -1,4 +1,4 @@
-"""Tool schemas for LLMs, made from the structs that decode the requests: one source, four dialects."""
+"""Tool schemas for LLMs in four formats, generated from the structs of params."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _JSON_TYPES: dict[Any, str] = {str: "string", int: "integer", float: "number", b
 def tool(
     name: str, params: type[Params], form: Format, more: Mapping[str, Mapping[str, Any]] = _NOTHING
 ) -> dict[str, Any]:
-    """One tool in the shape that the given kind of client takes. `more` has further properties by the tool's name."""
+    """Return the schema of a tool in a format. `more` has further properties by the name of the tool."""
     description, schema = inspect.cleandoc(params.__doc__ or "").replace("\n", " "), parameters_schema(params)
     schema["properties"] |= more.get(name, {})
     match form:
@@ -36,7 +36,7 @@ def tool(
 
 
 def parameters_schema(struct: type[msgspec.Struct]) -> dict[str, Any]:
-    """The JSON Schema of the parameters as the specification prints it: no `null`, no bounds that it leaves out."""
+    """Return the JSON Schema of the parameters as in the specification: without `null`, and without some bounds."""
     hints = typing.get_type_hints(struct, include_extras=True)
     fields = [(field, hints[field.encode_name]) for field in msgspec.structs.fields(struct)]
     shown = [(field, kind) for field, kind in fields if not _is_hidden(kind)]

@@ -1,4 +1,4 @@
-"""The doors of `/v1/skills`, and what OpenAPI tells of them."""
+"""The routes of `/v1/skills`, with their descriptions for OpenAPI."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from skillery.api.v1.skills import content_endpoint, skill_endpoint, skills_endp
 from skillery.api.v1.versions import version_endpoint, versions_endpoint
 from skillery.backends import Scope
 
-_ZIP = Answer("A zip of its files, at its root.", kinds=("application/zip",))
-_SAME = Answer("It is what If-None-Match says.", kinds=())
+_ZIP = Answer("A zip with the files of the version at its root.", kinds=("application/zip",))
+_SAME = Answer("If-None-Match contains the ETag of the content.", kinds=())
 _FORM = Body(
     "multipart/form-data",
     Schema(
@@ -25,28 +25,35 @@ _FORM = Body(
         properties={"files[]": Schema(type=OpenAPIType.ARRAY, items=BINARY, min_items=1)},
         required=["files[]"],
     ),
-    "Its files, each with its path as filename (my-skill/SKILL.md), or one zip of them.",
+    "The files of the skill, each with its path as filename (my-skill/SKILL.md), or one zip.",
 )
 _PAGE = (
-    in_query("limit", "", OpenAPIType.INTEGER, minimum=1, maximum=MOST_LISTED, default=DEFAULT_LIMIT),
-    in_query("after", "last_id of the page before."),
-    in_query("page", "next_page of the page before."),
+    in_query(
+        "limit",
+        "Maximum number of results.",
+        OpenAPIType.INTEGER,
+        minimum=1,
+        maximum=MOST_LISTED,
+        default=DEFAULT_LIMIT,
+    ),
+    in_query("after", "last_id of the previous page."),
+    in_query("page", "next_page of the previous page."),
 )
-_SOURCE = (in_query("source", "Everything here is 'custom'."),)
-_NAMESPACE = (in_query("namespace", "What it is put below."),)
-_ORDER = (in_query("order", "Newest first.", enum=["desc"]),)
+_SOURCE = (in_query("source", "Every skill of this server has the source 'custom'."),)
+_NAMESPACE = (in_query("namespace", "Namespace of the new skill."),)
+_ORDER = (in_query("order", "Newest first is the only order.", enum=["desc"]),)
 _UPLOAD = (400, 404, 408, 409, 413, 415, 422)
 
 
 class V1Endpoint(NamedTuple):
     paths: tuple[str, ...]
-    """As Litestar writes them."""
+    """Paths in the notation of Litestar."""
     methods: tuple[str, ...]
     endpoint: Callable[[V1Parts, Any, Any, Any, Headers], Awaitable[None]]
     operations: tuple[Operation, ...]
 
 
-def _told(
+def _operation(
     method: str,
     path: str,
     summary: str,
@@ -64,15 +71,15 @@ def _told(
 
 
 _ALL, _ONE = "/v1/skills", "/v1/skills/{skill_id}"
-_ITS, _ITS_ONE = f"{_ONE}/versions", f"{_ONE}/versions/{{version}}"
+_VERSIONS, _VERSION = f"{_ONE}/versions", f"{_ONE}/versions/{{version}}"
 V1_ENDPOINTS = (
     V1Endpoint(
         (_ALL,),
         ("GET", "HEAD", "POST"),
         skills_endpoint,
         (
-            _told("GET", _ALL, "Skills, by name", Skills, "read", parameters=(*_PAGE, *_SOURCE)),
-            _told("POST", _ALL, "A new skill", Skill, "publish", *_UPLOAD, parameters=_NAMESPACE, body=_FORM),
+            _operation("GET", _ALL, "Skills, by name", Skills, "read", parameters=(*_PAGE, *_SOURCE)),
+            _operation("POST", _ALL, "A new skill", Skill, "publish", *_UPLOAD, parameters=_NAMESPACE, body=_FORM),
         ),
     ),
     V1Endpoint(
@@ -80,8 +87,8 @@ V1_ENDPOINTS = (
         ("GET", "HEAD", "DELETE"),
         skill_endpoint,
         (
-            _told("GET", _ONE, "A skill", Skill, "read", 404),
-            _told("DELETE", _ONE, "Yank every version of a skill", Deleted, "publish", 404, 409),
+            _operation("GET", _ONE, "A skill", Skill, "read", 404),
+            _operation("DELETE", _ONE, "Yank every version of a skill", Deleted, "publish", 404, 409),
         ),
     ),
     V1Endpoint(
@@ -89,8 +96,10 @@ V1_ENDPOINTS = (
         ("GET", "HEAD", "POST"),
         versions_endpoint,
         (
-            _told("GET", _ITS, "Versions, newest first", SkillVersions, "read", 404, parameters=(*_PAGE, *_ORDER)),
-            _told("POST", _ITS, "A new version of a skill", SkillVersion, "publish", *_UPLOAD, body=_FORM),
+            _operation(
+                "GET", _VERSIONS, "Versions, newest first", SkillVersions, "read", 404, parameters=(*_PAGE, *_ORDER)
+            ),
+            _operation("POST", _VERSIONS, "A new version of a skill", SkillVersion, "publish", *_UPLOAD, body=_FORM),
         ),
     ),
     V1Endpoint(
@@ -98,8 +107,8 @@ V1_ENDPOINTS = (
         ("GET", "HEAD", "DELETE"),
         version_endpoint,
         (
-            _told("GET", _ITS_ONE, "A version", SkillVersion, "read", 404),
-            _told("DELETE", _ITS_ONE, "Yank a version", Deleted, "publish", 404, 409),
+            _operation("GET", _VERSION, "A version", SkillVersion, "read", 404),
+            _operation("DELETE", _VERSION, "Yank a version", Deleted, "publish", 404, 409),
         ),
     ),
     V1Endpoint(
@@ -107,8 +116,8 @@ V1_ENDPOINTS = (
         ("GET", "HEAD"),
         content_endpoint,
         (
-            _told("GET", f"{_ONE}/content", "The files of the latest version", _ZIP, "read", 404),
-            _told("GET", f"{_ITS_ONE}/content", "The files of a version", _ZIP, "read", 404),
+            _operation("GET", f"{_ONE}/content", "The files of the latest version", _ZIP, "read", 404),
+            _operation("GET", f"{_VERSION}/content", "The files of a version", _ZIP, "read", 404),
         ),
     ),
 )

@@ -1,4 +1,4 @@
-"""A form with the files of a skill (`multipart/form-data`), as an archive that can be imported."""
+"""Forms with the files of a skill (`multipart/form-data`), converted to an archive for the importer."""
 
 from __future__ import annotations
 
@@ -18,32 +18,33 @@ from skillery.formats.wording import quoted
 
 FILES = ("files", "files[]")
 IGNORED = ("display_title", "display_name", "default")
-"""What clients send and a registry has no place for."""
+"""Fields that clients send and the registry ignores."""
 MOST_PARTS = 2048
 _IN_MEMORY = 16 * 1024
 _ARCHIVES = (b"PK\x03\x04", b"PK\x05\x06", b"\x1f\x8b")
 
 
 def boundary_of(content_type: str) -> str:
-    """Raises HttpRefusal 415."""
+    """Return the boundary of the parts of a form. Raises HttpRefusal 415 for any other Content-Type."""
     kind, options = parse_options_header(content_type)
     boundary: str = options.get("boundary", "")
     if kind != "multipart/form-data" or not boundary:
-        told = plain_error(
+        error = plain_error(
             INVALID_REQUEST,
             f"the Content-Type is {content_type[:80]!r}",
             "unsupported_media_type",
             "Send multipart/form-data with the files of a skill as 'files[]', or one zip as 'files'.",
         )
-        raise HttpRefusal(415, told)
+        raise HttpRefusal(415, error)
     return boundary
 
 
 @contextmanager
 def archive_in(form: BinaryIO, boundary: str, most_bytes: int) -> Iterator[BinaryIO]:
-    """The one archive that was sent, else one made of the files; nothing of it has a name on the disk. Blocking.
+    """Yield the archive in the form, or a new archive of the files in the form. Blocking.
 
-    Raises InvalidParams for what is no such form. Names are looked at by whoever reads the archive.
+    Files on the disk have no names, so that none can be left behind. The importer checks the names of entries. Raises
+    InvalidParams for an invalid form.
     """
     form.seek(0)
     parser = MultipartParser(

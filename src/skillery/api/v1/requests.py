@@ -1,4 +1,4 @@
-"""What the doors of `/v1/skills` share: who asks, what for, and what is looked up for it."""
+"""What the endpoints of `/v1/skills` share: the request, its address and its query."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Headers = dict[str, str]
 
 
 class Asked(NamedTuple):
-    """One request, once it is known who makes it."""
+    """One request of a known caller."""
 
     parts: V1Parts
     identity: Identity
@@ -57,7 +57,7 @@ async def describe(asked: Asked, name: str, spec: VersionSpec) -> dict[str, Any]
 
 
 async def versions_of(asked: Asked, name: str, limit: int, cursor: str) -> list[registry.ListedVersion]:
-    """Raises SkillNotFound."""
+    """Return the newest versions of a skill. Raise SkillNotFound."""
     page = await asked.registry.read_page(partial(versions_page, asked, name, limit, cursor))
     return page.versions
 
@@ -78,14 +78,14 @@ async def yanked(asked: Asked, subject: str, work: Callable[[Any], None]) -> Non
 
 
 def with_token(headers: Headers) -> Headers:
-    """A client of Anthropic's has its key in a header of its own."""
+    """Return the headers with the token as `Authorization`. Clients of Anthropic send it as `x-api-key`."""
     if "authorization" in headers or "x-api-key" not in headers:
         return headers
     return headers | {"authorization": f"Bearer {headers['x-api-key']}"}
 
 
 def segments(scope: Any, *counts: int) -> list[str]:
-    """Of the address, each decoded by itself. Raises HttpRefusal 404."""
+    """Return the decoded segments of the address. Raises HttpRefusal 404 for any other number of segments."""
     raw = scope["raw_path"].partition(b"?")[0].strip(b"/").split(b"/")
     try:
         found = [unquote_to_bytes(part).decode() for part in raw]
@@ -97,7 +97,7 @@ def segments(scope: Any, *counts: int) -> list[str]:
 
 
 def query_of(scope: Any, *known: str) -> dict[str, str]:
-    """Raises InvalidParams for a parameter that is none of these."""
+    """Return the parameters of the query. Raises InvalidParams for an unknown parameter."""
     query = parse_qs(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
     unknown = sorted(query.keys() - set(known))
     if unknown:

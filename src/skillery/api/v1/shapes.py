@@ -1,5 +1,7 @@
-"""Skills and versions as clients of OpenAI and of Anthropic read them: one object that is both, but for how each writes
-a moment."""
+"""Skills and versions for clients of OpenAI and Anthropic: one object with the fields of both.
+
+Only timestamps differ between the two.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,12 @@ import msgspec
 from skillery.formats.agent_skill import index_name
 from skillery.registry import ListedVersion
 
-Moment = int | str
-"""Seconds since 1970; for a client of Anthropic's (`anthropic-version`, `anthropic-beta`) ISO 8601."""
+Timestamp = int | str
+"""Seconds since 1970. For clients of Anthropic (headers `anthropic-version`, `anthropic-beta`), ISO 8601."""
 
 
 class Skill(msgspec.Struct):
-    """A skill; its id is its name."""
+    """A skill. Its id is its name."""
 
     id: str
     object: str
@@ -25,14 +27,14 @@ class Skill(msgspec.Struct):
     description: str
     display_title: str
     source: str
-    created_at: Moment
-    updated_at: Moment
+    created_at: Timestamp
+    updated_at: Timestamp
     default_version: str
     latest_version: str
 
 
 class SkillVersion(msgspec.Struct):
-    """A version of a skill; its id is `name@version`."""
+    """A version of a skill. Its id is `name@version`."""
 
     id: str
     object: str
@@ -42,13 +44,13 @@ class SkillVersion(msgspec.Struct):
     name: str
     description: str
     directory: str
-    created_at: Moment
+    created_at: Timestamp
     status: str
     digest: str
 
 
 class Skills(msgspec.Struct):
-    """A page of skills, by their names."""
+    """A page of skills, sorted by name."""
 
     object: str
     data: list[Skill]
@@ -59,7 +61,7 @@ class Skills(msgspec.Struct):
 
 
 class SkillVersions(msgspec.Struct):
-    """A page of versions, the one published last first."""
+    """A page of versions, newest first."""
 
     object: str
     data: list[SkillVersion]
@@ -70,7 +72,7 @@ class SkillVersions(msgspec.Struct):
 
 
 class Deleted(msgspec.Struct):
-    """What is no longer found without its exact version."""
+    """A deleted skill or version. Its versions are yanked, so only an exact version still finds them."""
 
     id: str
     object: str
@@ -83,7 +85,7 @@ def is_anthropic(headers: Mapping[str, str]) -> bool:
     return "anthropic-version" in headers or "anthropic-beta" in headers
 
 
-def moment(at: datetime | None, headers: Mapping[str, str]) -> Moment:
+def timestamp(at: datetime | None, headers: Mapping[str, str]) -> Timestamp:
     at = at or datetime.fromtimestamp(0, UTC)
     return at.isoformat().replace("+00:00", "Z") if is_anthropic(headers) else int(at.timestamp())
 
@@ -104,15 +106,15 @@ def skill_of(
         description=description,
         display_title=name,
         source="custom",
-        created_at=moment(begun, headers),
-        updated_at=moment(changed, headers),
+        created_at=timestamp(begun, headers),
+        updated_at=timestamp(changed, headers),
         default_version=version,
         latest_version=version,
     )
 
 
 def version_of(row: ListedVersion, description: str, headers: Mapping[str, str]) -> SkillVersion:
-    """`row` is one of list_versions."""
+    """Return a version, from a row of list_versions."""
     name, version = row.name, row.version
     return SkillVersion(
         id=f"{name}@{version}",
@@ -123,7 +125,7 @@ def version_of(row: ListedVersion, description: str, headers: Mapping[str, str])
         name=name,
         description=description,
         directory=index_name(name),
-        created_at=moment(row.created_at, headers),
+        created_at=timestamp(row.created_at, headers),
         status=row.status,
         digest=row.digest,
     )

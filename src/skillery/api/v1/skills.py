@@ -1,5 +1,7 @@
-"""`/v1/skills` and `/v1/skills/{skill_id}`. A skill's id is its name; to delete it is to yank all its versions, for
-no version is ever used twice."""
+"""`/v1/skills` and `/v1/skills/{skill_id}`. The id of a skill is its name.
+
+DELETE yanks all versions, because a version number is never used again.
+"""
 
 from __future__ import annotations
 
@@ -37,15 +39,15 @@ WAITING = {"draft", "in_review"}
 
 
 async def skills_endpoint(parts: V1Parts, scope: Any, receive: Any, send: Any, headers: Headers) -> None:
-    """`/v1/skills`."""
+    """Answer `/v1/skills`: list skills, or publish a new one."""
     only(scope, "GET", "HEAD", "POST")
     segments(scope, 2)
     headers = with_token(headers)
     if scope["method"] == "POST":
         asked = Asked(parts, await parts.gate.admit(scope, headers, "publish", "create_skill"), headers)
         query = query_of(scope, "beta", "namespace")
-        wish = ImportOptions(namespace=parse_namespace(query.get("namespace", "")), is_new=True)
-        report = await published(asked, receive, wish)
+        options = ImportOptions(namespace=parse_namespace(query.get("namespace", "")), is_new=True)
+        report = await published(asked, receive, options)
         await send_answer(send, await _skill(asked, report.name, parse_version_spec(report.version)))
         return
     asked = Asked(parts, await parts.gate.admit(scope, headers, "read", "list_skills"), headers)
@@ -53,7 +55,7 @@ async def skills_endpoint(parts: V1Parts, scope: Any, receive: Any, send: Any, h
 
 
 async def skill_endpoint(parts: V1Parts, scope: Any, _receive: Any, send: Any, headers: Headers) -> None:
-    """`/v1/skills/{skill_id}`."""
+    """Answer `/v1/skills/{skill_id}`: describe a skill, or yank all its versions."""
     only(scope, "GET", "HEAD", "DELETE")
     headers = with_token(headers)
     _, _, skill_id = segments(scope, 3)
@@ -68,7 +70,7 @@ async def skill_endpoint(parts: V1Parts, scope: Any, _receive: Any, send: Any, h
 
 
 async def content_endpoint(parts: V1Parts, scope: Any, _receive: Any, send: Any, headers: Headers) -> None:
-    """`/v1/skills/{skill_id}/content` and `/v1/skills/{skill_id}/versions/{version}/content`: a zip."""
+    """Answer `/v1/skills/{skill_id}/content` and `…/versions/{version}/content` with a zip of the files."""
     only(scope, "GET", "HEAD")
     headers = with_token(headers)
     _, _, skill_id, *rest = segments(scope, 4, 6)
@@ -101,7 +103,7 @@ def _listed_now(connection: Any, *, asked: Asked, limit: int, cursor: str) -> Sk
 
 
 async def _cursor_after(asked: Asked, name: str) -> str:
-    """Where the list goes on behind a skill; one that is there no more is taken to have lain where its name says."""
+    """Return the cursor after a skill. For a missing skill, it is the position that its name would have."""
     namespace = name.rpartition(".")[0]
     try:
         described = await describe(asked, name, Latest())
@@ -111,7 +113,10 @@ async def _cursor_after(asked: Asked, name: str) -> str:
 
 
 async def _skill(asked: Asked, name: str, spec: VersionSpec) -> Any:
-    """Raises SkillNotFound, VersionNotFound. One that is not published yet is there for those who see its drafts."""
+    """Return a skill. If no version is published, use a draft that the caller sees.
+
+    Raise SkillNotFound, VersionNotFound.
+    """
     try:
         described = await describe(asked, name, spec)
     except VersionNotFound:
@@ -126,7 +131,7 @@ async def _skill(asked: Asked, name: str, spec: VersionSpec) -> Any:
 
 
 def _delete_all(asked: Asked, name: str, connection: Any) -> None:
-    """Raises NotPublished where there is nothing to yank."""
+    """Yank all published versions. Raise NotPublished if there are none."""
     found = [
         row.version for status in ("published", "deprecated") for row in _all_versions(connection, asked, name, status)
     ]

@@ -1,4 +1,4 @@
-"""A skill that comes in as a form: published as an import of one."""
+"""Upload of a skill as a form. The form is imported as an archive with one skill."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from skillery.errors import InvalidParams, SkilleryError
 from skillery.importing import Begun, ImportOptions, SkillReport
 
 
-async def published(asked: Asked, receive: Any, wish: ImportOptions) -> SkillReport:
-    """The one skill of a form, published. Raises what refuses it."""
+async def published(asked: Asked, receive: Any, options: ImportOptions) -> SkillReport:
+    """Publish the skill of a form. Raise the error that refuses the form or the skill."""
     boundary = boundary_of(asked.headers.get("content-type", ""))
     importer = asked.parts.importer
     with importer.receive() as form:
@@ -22,7 +22,7 @@ async def published(asked: Asked, receive: Any, wish: ImportOptions) -> SkillRep
         opening = archive_in(form, boundary, importer.limits.max_bytes)
         archive = await asyncio.to_thread(opening.__enter__)
         try:
-            reports = importer.import_archive(asked.identity, archive, wish)
+            reports = importer.import_archive(asked.identity, archive, options)
             try:
                 report = await _only_one(reports)
             finally:
@@ -31,13 +31,13 @@ async def published(asked: Asked, receive: Any, wish: ImportOptions) -> SkillRep
             await asyncio.to_thread(opening.__exit__, None, None, None)
     if report.error is not None:
         if isinstance(report.error, SkilleryError) and is_refusal(report.error, "manifest"):
-            asked.parts.gate.note_refusal(asked.identity, "create_skill", report.name or wish.into, report.error)
+            asked.parts.gate.note_refusal(asked.identity, "create_skill", report.name or options.into, report.error)
         raise report.error
     return report
 
 
 async def _only_one(reports: Any) -> SkillReport:
-    """Of an archive with one skill; before anything of another is published."""
+    """Return the report of the only skill. Raises InvalidParams for several skills, before one is published."""
     found: SkillReport | None = None
     async for report in reports:
         if isinstance(report, Begun) and report.skills - report.merged != 1:

@@ -1,4 +1,4 @@
-"""`/v1/skills/{skill_id}/versions` and all below it. To delete a version is to yank it."""
+"""`/v1/skills/{skill_id}/versions` and the addresses below it. DELETE yanks a version."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from skillery.importing import ImportOptions
 
 
 async def versions_endpoint(parts: V1Parts, scope: Any, receive: Any, send: Any, headers: Headers) -> None:
-    """`/v1/skills/{skill_id}/versions`."""
+    """Answer `/v1/skills/{skill_id}/versions`: list versions, or publish a new one."""
     only(scope, "GET", "HEAD", "POST")
     headers = with_token(headers)
     _, _, skill_id, _ = segments(scope, 4)
@@ -42,7 +42,7 @@ async def versions_endpoint(parts: V1Parts, scope: Any, receive: Any, send: Any,
     if scope["method"] == "POST":
         asked = Asked(parts, await parts.gate.admit(scope, headers, "publish", "create_skill"), headers)
         query_of(scope, "beta")
-        # A skill that the caller does not see is none to make a version of.
+        # Raises SkillNotFound, so that an upload cannot create a skill or reveal a hidden one.
         await versions_of(asked, name, 1, "")
         report = await published(asked, receive, ImportOptions(into=name))
         await send_answer(send, await _version(asked, name, parse_version_spec(report.version)))
@@ -55,7 +55,7 @@ async def versions_endpoint(parts: V1Parts, scope: Any, receive: Any, send: Any,
 
 
 async def version_endpoint(parts: V1Parts, scope: Any, _receive: Any, send: Any, headers: Headers) -> None:
-    """`/v1/skills/{skill_id}/versions/{version}`."""
+    """Answer `/v1/skills/{skill_id}/versions/{version}`: describe a version, or yank it."""
     only(scope, "GET", "HEAD", "DELETE")
     headers = with_token(headers)
     _, _, skill_id, _, text = segments(scope, 5)

@@ -1,1 +1,1 @@
-"""How each method reaches the core: one function each, from checked params to the answer."""
+"""One function for each method, from decoded params to the result: `method(core, identity, params)`."""

@@ -1,4 +1,4 @@
-"""For admins: tokens, the audit trail, garbage."""
+"""Methods for admins: tokens, the audit trail and sweeps."""
 
 from __future__ import annotations
 
@@ -51,5 +51,5 @@ async def list_audit(core: Core, _: Identity, asked: params.ListAudit) -> AuditP
     work = partial(
         audit_trail.list_audit, key=core.registry.cursor_key, wanted=wanted, limit=asked.limit, cursor=asked.cursor
     )
-    # A filter may have to look through much.
+    # A filter may read many entries for one page.
     return await core.registry.read_page(work)

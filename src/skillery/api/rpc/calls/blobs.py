@@ -1,4 +1,4 @@
-"""Blobs, and how much of everything is used."""
+"""Methods for blobs and for the use of quotas."""
 
 from __future__ import annotations
 

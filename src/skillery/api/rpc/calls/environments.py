@@ -1,4 +1,4 @@
-"""Environments: packages that runs find, by a name or by a lock."""
+"""Methods for environments of packages. An environment has a name or only a lock."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ def _warm(core: Core) -> list[Warm]:
 
 
 def _with_warm(one: E, warm: list[Warm]) -> E:
-    """With the process that has imported just what it says; several may have the packages alone."""
+    """Return the environment with its warm process.
+
+    Several warm processes may have its packages. The right one has also imported the modules of `preload`.
+    """
     if one.lock is None:
         return one
     sha256, preload = one.lock.sha256, tuple(one.preload)

@@ -1,4 +1,4 @@
-"""What becomes of a version: its status, its skill's visibility, the findings that are waived."""
+"""Methods for the status of a version, the visibility of a skill, and waivers of findings."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def list_versions(core: Core, identity: Identity, asked: params.ListVersio
         limit=asked.limit,
         cursor=asked.cursor,
     )
-    # A filter may leave out many on the way to a page.
+    # A filter may read many rows for one page.
     return await core.registry.read_page(work)
 
 

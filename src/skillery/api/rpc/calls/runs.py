@@ -1,4 +1,4 @@
-"""Runs: made, looked up, cancelled."""
+"""Methods that start, read and cancel runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from skillery.runs.results import Run, RunLog, RunPage, RunRecord
 
 async def execute_skill(core: Core, identity: Identity, asked: params.ExecuteSkill) -> Run:
     parse_skill_name(asked.name)
-    # As instructions often write it, and tools.json too.
+    # Instructions and tools.json often write the path with a leading ./.
     script = parse_path(asked.script.removeprefix("./")) if asked.script else ""
     _check_what_starts(asked)
     request = SkillRequest(
@@ -81,7 +81,7 @@ async def list_runs(core: Core, identity: Identity, asked: params.ListRuns) -> R
         limit=asked.limit,
         cursor=asked.cursor,
     )
-    # A filter may leave out many on the way to a page.
+    # A filter may read many rows for one page.
     return await core.registry.read_page(work)
 
 
@@ -107,7 +107,7 @@ def _check_what_starts(asked: params.ExecuteSkill) -> None:
 
 
 def _check_entrypoint(name: str, language: Language) -> None:
-    """The default where there are no functions to call, else a name that a function can have."""
+    """Raise InvalidParams for a name that no function can have, and for any name other than the default in Bash."""
     if language == "bash" and name != "main":
         raise InvalidParams(
             f"'entrypoint' is {name[:80]!r}, and bash code has none: it runs from its first line",

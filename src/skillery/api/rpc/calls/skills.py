@@ -1,4 +1,4 @@
-"""Skills: found, described, read, searched, published."""
+"""Methods that list, search, read and publish skills."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def describe_skill(core: Core, identity: Identity, asked: params.DescribeS
     name, spec = which(asked.name, asked.version)
     storage = core.registry.storage
     if asked.detail == "full":
-        # SKILL.md may be large, and then lies in the storage.
+        # A large SKILL.md is in the storage, and not in the database.
         in_full = partial(
             registry.describe_in_full, identity=identity, storage=storage, name=name, spec=spec, expect=expect_result
         )
@@ -96,7 +96,7 @@ async def search_skills(core: Core, identity: Identity, asked: params.SearchSkil
         limit=asked.limit,
         cursor=asked.cursor,
     )
-    # A word that every skill has takes its time.
+    # A search for a word of every skill reads all of them.
     return await core.registry.read_page(work)
 
 

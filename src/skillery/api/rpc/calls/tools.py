@@ -1,4 +1,4 @@
-"""Tools that skills bring along: listed, called, defined, removed."""
+"""Methods that list, call, define and remove tools of skills."""
 
 from __future__ import annotations
 
@@ -83,7 +83,10 @@ async def remove_tool(core: Core, identity: Identity, asked: params.RemoveTool) 
 
 
 def _address(text: str, skill: str) -> tuple[str | None, str]:
-    """The skill, None where the name alone decides; and the tool. Raises InvalidName, InvalidParams."""
+    """Return the skill and the tool of an address. The skill is None for a name without one.
+
+    Raise InvalidName, InvalidParams.
+    """
     before, slash, name = _text(text, "name").rpartition("/")
     named = parse_skill_name(before) if slash else None
     given_skill = parse_skill_name(skill) if skill else None

@@ -1,4 +1,4 @@
-"""Params as the core takes them."""
+"""Conversions of params to values of the core."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def run_files(files: Sequence[params.RunFile]) -> tuple[RunFile, ...]:
 
 
 def sentence(value: str, where: str) -> str:
-    """As others will read it. Raises InvalidParams for nothing but blanks, and for a NUL."""
+    """Return the text without surrounding blanks. Raise InvalidParams for a blank text and for a NUL."""
     if "\0" in value or not value.strip():
         reason = "holds a NUL" if "\0" in value else "is blank"
         raise InvalidParams(f"'{where}' {reason}", hint="Write a sentence.", param=where)
@@ -42,7 +42,7 @@ def opaque_id(text: str) -> str:
 
 
 def identity_name(name: str) -> str:
-    """Identities are whatever an authenticator calls them. Raises InvalidParams for what no database can hold."""
+    """Return the name. Authenticators choose the names of identities, so only a NUL raises InvalidParams."""
     if "\0" in name:
         raise InvalidParams("'identity' holds a NUL", hint="Write the name of an identity.", param="identity")
     return name

@@ -1,0 +1,40 @@
+"""The table of everything that a client can call: METHODS and `rpc.discover`, which describes all of them."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from skillery.api.core import Core
+from skillery.api.rpc import params
+from skillery.api.rpc.methods import METHODS, Method
+from skillery.api.rpc.openrpc import document_of
+from skillery.backends import Identity
+
+
+class OpenRpcDocument(msgspec.Struct, frozen=True):
+    """The OpenRPC document of this server."""
+
+    openrpc: str
+    info: dict[str, Any]
+    methods: list[dict[str, Any]]
+    components: dict[str, Any]
+
+
+async def discover(_: Core, __: Identity, ___: params.Discover) -> OpenRpcDocument:
+    return OpenRpcDocument(**document())
+
+
+SYSTEM: dict[str, Method] = {
+    "rpc.discover": Method(discover, params.Discover, OpenRpcDocument, None, audits=""),
+}
+"""Extensions of JSON-RPC, under the prefix `rpc.` that JSON-RPC reserves for them."""
+CALLABLE = METHODS | SYSTEM
+
+
+@cache
+def document() -> dict[str, Any]:
+    """Return the OpenRPC document of all callable methods. It is the same for every caller."""
+    return document_of(CALLABLE)
