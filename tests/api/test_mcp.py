@@ -20,7 +20,7 @@ from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from skillery.app.home import Home
-from skillery.cli.client import client_of
+from skillery.cli.connection import client_of
 from skillery.cli.mcp_bridge import McpBridge
 from skillery.cli.options import Target
 from skillery.cli.registry_access import RegistryAccess
@@ -509,7 +509,7 @@ async def test_a_home_is_left_to_others_when_nothing_is_said(tmp_path: Path, mon
     for reach in (first, second, first):
         async with reach.client() as client, reach.client() as again:
             assert client is again
-            await client.call("create_blob", content="x", kind="text/plain")
+            await client.create_blob("x", "text/plain")
 
     await first.close()
     await second.close()
@@ -527,7 +527,7 @@ async def test_what_is_wrong_with_a_home_is_told_and_asked_again(tmp_path: Path)
             pass
     wrong.unlink()
     async with reach.client() as client:
-        assert (await client.call("list_skills"))["skills"]
+        assert (await client.list_skills())["skills"]
     await reach.close()
 
 
@@ -555,7 +555,7 @@ async def test_a_bridge_says_why_it_cannot_be_crossed(tmp_path: Path) -> None:
         b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n',
     ]
     said = io.BytesIO()
-    async with client_of("http://127.0.0.1:9") as client:
+    async with client_of("http://127.0.0.1:9", None) as client:
         await McpBridge(lambda: nullcontext(client), [], io.BytesIO(b"".join(lines)), said).run()
 
     answers = {one["id"]: one["error"] for one in map(json.loads, said.getvalue().splitlines())}
@@ -580,7 +580,7 @@ async def test_no_line_breaks_a_bridge(sqlite_server: Server) -> None:
         b'{"jsonrpc":"2.0","id":"last","method":"resources/templates/list"}',
     ]
     said = io.BytesIO()
-    async with client_of(sqlite_server.url) as client:
+    async with client_of(sqlite_server.url, None) as client:
         await McpBridge(lambda: nullcontext(client), [], io.BytesIO(b"\n".join(lines)), said).run()
 
     answers = {one["id"]: one for one in map(json.loads, said.getvalue().splitlines())}
@@ -594,7 +594,7 @@ async def test_a_bridge_hands_on_whatever_is_said(sqlite_server: Server, new_nam
     line = json.dumps({"jsonrpc": "2.0", "id": "é", "method": "tools/call", "params": asked}) + "\n"
     old = json.dumps({"jsonrpc": "2.0", "id": 2, "method": "skills/get", "params": {"uri": "skill://\u2028"}}) + "\n"
     said = io.BytesIO()
-    async with client_of(sqlite_server.url) as client:
+    async with client_of(sqlite_server.url, None) as client:
         await McpBridge(lambda: nullcontext(client), ["no.skill"], io.BytesIO((line + old).encode()), said).run()
         wrong = io.BytesIO()
         await McpBridge(lambda: nullcontext(client), ["No Skill"], io.BytesIO(line.encode()), wrong).run()

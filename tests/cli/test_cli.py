@@ -131,7 +131,7 @@ def test_a_command_that_is_forked_does_as_one_that_is_started(home: str, tmp_pat
 
 def stable(said: str) -> str:
     """Without what is of one run alone."""
-    return re.sub(r"run_[0-9A-Za-z_-]+|\d+(\.\d+)? ?ms|(?<=_ms\": )\d+", "…", said)
+    return re.sub(r"run_[0-9A-Za-z_-]+|\d+(\.\d+)? ?ms|(?<=_ms\": )[\d.]+", "…", said)
 
 
 def test_the_help_names_every_verb_and_exit_code() -> None:
@@ -285,6 +285,25 @@ def test_without_a_server_an_error_of_a_method_is_told_as_it_is_with_one(home: s
 
     assert ended.code == 3
     assert "no.such.skill" in ended.err
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_a_verb_prints_the_same_with_and_without_a_server(
+    served: Callable[..., Ended], home: str, skill_folder: Path, new_name: str, form: tuple[str, ...]
+) -> None:
+    name = f"{new_name}.add"
+    for arguments in (
+        ["publish", str(skill_folder)],
+        ["list", "--namespace", new_name],
+        ["describe", name, "--detail", "full"],
+        ["read", name, "SKILL.md"],
+        ["read", name, "nope"],
+        ["run", name, "--arg", "a=2", "--arg", "b=3"],
+        ["import", str(skill_folder)],
+        ["blob", "get", "blob:none", *(["-o", "x"] if form else [])],
+    ):
+        one, other = served(*arguments, *form), skillery(*arguments, *form, "--home", home)
+        assert (one.code, stable(one.out), stable(one.err)) == (other.code, stable(other.out), stable(other.err))
 
 
 def test_two_commands_at_once_on_a_home_wait_for_one_another(home: str) -> None:

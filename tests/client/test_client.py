@@ -10,7 +10,8 @@ import subprocess
 import sys
 import threading
 import typing
-from collections.abc import Callable, Iterator
+import zipfile
+from collections.abc import AsyncIterator, Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NotRequired, get_args, get_origin, is_typeddict
@@ -41,6 +42,7 @@ from skillery.client.generated.async_methods import AsyncMethods
 from skillery.client.generated.batch_methods import BatchMethods
 from skillery.client.generated.methods import Methods
 from skillery.client.generated.values import SkillFile
+from skillery.client.wire import authorization
 from skillery.settings import load_settings
 from tests.conftest import Server, manifest
 from tests.support.broken_line import Line, line_to
@@ -141,8 +143,9 @@ def test_it_is_typed_for_those_who_use_it() -> None:
     assert (Path(skillery.client.__file__).parents[1] / "py.typed").exists()
 
 
-def test_nothing_is_awaited_in_the_client_that_does_not_await() -> None:
-    source = ast.parse((Path(skillery.client.__file__).parent / "synchronous.py").read_text("utf-8"))
+@pytest.mark.parametrize("module", client_source.AWAITED.values())
+def test_nothing_is_awaited_in_the_client_that_does_not_await(module: str) -> None:
+    source = ast.parse((Path(skillery.client.__file__).parent / module).read_text("utf-8"))
 
     assert not [node for node in ast.walk(source) if isinstance(node, ast.Await | ast.AsyncFunctionDef)]
 
@@ -552,6 +555,90 @@ def test_a_download_that_fails_leaves_what_was_there(client: Any, tmp_path: Path
     with pytest.raises(NotFound):
         client.download_blob("blob:none", tmp_path / "x")
     assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
+
+
+def test_an_open_blob_has_its_kind_and_size_and_continues_after_a_break(client: Any, line: Line, make: Any) -> None:
+    blob = client.upload_blob(BIG, "application/x-thing")["blob_id"]
+    empty = client.upload_blob(b"", "text/plain")["blob_id"]
+
+    line.troubles = [len(BIG) // 2]
+    assert opened(make(line.url), blob) == ("application/x-thing", len(BIG), BIG)
+    assert opened(client, empty) == ("text/plain", 0, b"")
+    with pytest.raises(NotFound):
+        opened(client, "blob:none")
+
+
+def opened(client: Any, blob_id: str) -> tuple[str, int | None, bytes]:
+    """Kind, size and content of `open_blob`, in either client."""
+    if isinstance(client, Client):
+        with client.open_blob(blob_id) as blob:
+            return blob.kind, blob.size_bytes, b"".join(blob.pieces)
+
+    async def read() -> tuple[str, int | None, bytes]:
+        async with client._client.open_blob(blob_id) as blob:
+            return blob.kind, blob.size_bytes, b"".join([piece async for piece in blob.pieces])
+
+    result: tuple[str, int | None, bytes] = client._runner.run(read())
+    return result
+
+
+def test_a_file_of_unknown_size_and_one_that_grows_are_uploaded(client: Any, tmp_path: Path) -> None:
+    growing = tmp_path / "log"
+    growing.write_bytes(b"x" * 600_000)
+
+    def grow(_sent: int, _total: int | None) -> None:
+        with growing.open("ab") as file:
+            file.write(b"y" * 10_000)
+
+    version = Path("/proc/version")
+    assert client.upload_blob(version)["size_bytes"] == len(version.read_bytes())
+    assert client.upload_blob(growing, progress=grow)["size_bytes"] == 600_000
+
+
+def test_an_archive_is_imported_from_a_file_bytes_or_pieces(client: Any, new_name: str, tmp_path: Path) -> None:
+    archive = tmp_path / "skills.zip"
+    with zipfile.ZipFile(archive, "w") as zipped:
+        zipped.writestr("a/SKILL.md", f"---\nname: a\ndescription: About \u2028 {new_name}.\n---\n# A\n")
+    content = archive.read_bytes()
+    options = {"namespace": new_name, "source": new_name, "permissions": {}, "take_over": []}
+
+    first = dict(client.import_archive(archive, **options))
+    assert list(first) == ["begun", "skill", "summary"]
+    assert (first["skill"]["name"], first["skill"]["outcome"]) == (f"{new_name}.a", "published")
+    for same in (content, io.BytesIO(content), pieces_for(client, content)):
+        assert dict(client.import_archive(same, **options))["skill"]["outcome"] == "unchanged"
+    checked = dict(client.import_archive(content, namespace=f"{new_name}.b", dry_run=True))
+    assert checked["skill"]["outcome"] == "checked"
+    with pytest.raises(InvalidParams):
+        list(client.import_archive(content, namespace="No Good"))
+
+
+def pieces_for(client: Any, content: bytes) -> Any:
+    if isinstance(client, Client):
+        return iter([content[:10], content[10:]])
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield content[:10]
+        yield content[10:]
+
+    return pieces()
+
+
+def test_without_retries_a_call_has_no_key_and_is_sent_once(make: Callable[..., Any]) -> None:
+    with Scripted(busy("busy", 1), DONE, (200, '{"blob_id": "blob:x", "size_bytes": 1}')) as server:
+        client = make(server.url, retries=Retries(attempts=1))
+        with pytest.raises(Busy):
+            client.run_code("python", "x")
+        client.run_code("python", "x")
+        client.upload_blob(b"x")
+        assert server.keys == [None, None, None]
+
+
+def test_an_empty_token_is_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SKILLERY_TOKEN", "of the environment")
+
+    assert "authorization" not in authorization("")
+    assert authorization(None) == {"authorization": "Bearer of the environment"}
 
 
 # -- answers are what they are said to be ------------------------------------------------------------------------------

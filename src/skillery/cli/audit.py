@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -110,11 +111,10 @@ def _head(text: str) -> Head:
     return Head(int(seq), digest.lower())
 
 
-def _query_server(target: Target, filters: dict[str, Any]) -> dict[str, Any]:
+def _query_server(target: Target, filters: dict[str, Any]) -> Mapping[str, Any]:
     from skillery.cli.connection import with_client
 
-    answer: dict[str, Any] = with_client(target, lambda client: client.call("list_audit", **filters))
-    return answer
+    return with_client(target, lambda client: client.list_audit(**filters))
 
 
 def _query_home(target: Target, filters: dict[str, Any]) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def _query_home(target: Target, filters: dict[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def _row(entry: dict[str, Any]) -> tuple[object, ...]:
+def _row(entry: Mapping[str, Any]) -> tuple[object, ...]:
     who = entry["identity"]
     times = f" ×{entry['count']}" if entry["count"] > 1 else ""
     outcome = "done" if entry["outcome"] == "done" else f"{entry['type'] or 'refused'}{times}"

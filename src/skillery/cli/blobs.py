@@ -4,11 +4,9 @@ constant memory."""
 from __future__ import annotations
 
 import contextlib
-import mimetypes
 import os
-import secrets
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -18,9 +16,10 @@ from skillery.cli.options import Target, json_option, target_options
 from skillery.cli.output import clean, print_json
 
 if TYPE_CHECKING:
-    from skillery.cli.client import Client
+    from skillery.client import AsyncClient, AsyncOpenBlob
+    from skillery.client.blobs import Progress
+    from skillery.client.results import NewBlob
 
-CHUNK_BYTES = 1024 * 1024
 ANY_KIND = "application/octet-stream"
 # These entries complete the system's own table, which differs between machines.
 KINDS = {".csv": "text/csv", ".md": "text/markdown", ".jsonl": "application/x-ndjson", ".toml": "application/toml"}
@@ -46,11 +45,11 @@ def put(file: str, kind: str | None, ttl: str | None, target: Target, as_json: b
     kind = kind or kind_of(file)
     seconds = _seconds(ttl) if ttl else None
 
-    async def upload(client: Client) -> dict[str, Any]:
+    async def upload(client: AsyncClient) -> NewBlob:
         if file != "-":
             return await upload_file(client, Path(file), kind, seconds)
-        with _progress("stdin", None) as advance:
-            return await client.upload(_chunks(sys.stdin.buffer, advance), kind, seconds)
+        with _progress("stdin", None) as progress:
+            return await client.upload_blob(sys.stdin.buffer, kind, ttl=seconds, progress=progress)
 
     answer = with_client(target, upload)
     if as_json:
@@ -72,14 +71,12 @@ def get(blob_id: str, output: str | None, target: Target, as_json: bool) -> None
     if as_json and to_stdout:
         raise click.UsageError("--json prints the path of the file: name a file with -o")
 
-    async def fetch(client: Client) -> dict[str, Any]:
-        async with client.download(blob_id) as response:
-            size = int(response.headers.get("content-length", 0))
-            with _progress(blob_id, size) as advance, open_output(None if to_stdout else output) as sink:
-                async for chunk in response.aiter_raw():
-                    sink.write(chunk)
-                    advance(len(chunk))
-            return {"blob_id": blob_id, "size_bytes": size, "kind": response.headers.get("content-type")}
+    async def fetch(client: AsyncClient) -> dict[str, Any]:
+        async with client.open_blob(blob_id) as blob:
+            size = blob.size_bytes or 0
+            with _progress(blob_id, size) as progress, open_output(None if to_stdout else output) as sink:
+                await save(blob, sink, progress)
+            return {"blob_id": blob_id, "size_bytes": size, "kind": blob.kind}
 
     answer = with_client(target, fetch)
     if as_json:
@@ -94,7 +91,7 @@ def rm(blob_id: str, target: Target, as_json: bool) -> None:
     """Delete a blob. The blob is unavailable at once; later sweeps remove its content."""
     from skillery.cli.connection import with_client
 
-    answer = with_client(target, lambda client: client.call("delete_blob", blob_id=blob_id))
+    answer = with_client(target, lambda client: client.delete_blob(blob_id))
     if as_json:
         print_json(answer)
     else:
@@ -115,26 +112,29 @@ def kind_of(name: str) -> str:
     """Return the MIME type for the extension of a file name."""
     if Path(name).suffix.lower() in KINDS:
         return KINDS[Path(name).suffix.lower()]
+    import mimetypes
+
     kind, encoding = mimetypes.guess_type(name)
     return kind if kind and not encoding else ANY_KIND
 
 
-async def upload_file(client: Client, path: Path, kind: str, ttl: int | None = None) -> dict[str, Any]:
-    """Upload a file as a stream. Return `blob_id` and `size_bytes`."""
+async def upload_file(client: AsyncClient, path: Path, kind: str, ttl: int | None = None) -> NewBlob:
+    """Upload a file as a stream."""
     try:
         file = path.open("rb")
     except OSError as error:
         raise click.UsageError(f"cannot read '{path}': {error.strerror}") from None
-    with file, _progress(path.name, os.fstat(file.fileno()).st_size) as advance:
-        return await client.upload(_chunks(file, advance), kind, ttl)
+    with file, _progress(path.name, os.fstat(file.fileno()).st_size) as progress:
+        return await client.upload_blob(file, kind, ttl=ttl, progress=progress)
 
 
-async def _chunks(file: BinaryIO, advance: Callable[[int], None]) -> AsyncIterator[bytes]:
-    import asyncio
-
-    while chunk := await asyncio.to_thread(file.read, CHUNK_BYTES):
-        yield chunk
-        advance(len(chunk))
+async def save(blob: AsyncOpenBlob, sink: BinaryIO, progress: Progress) -> None:
+    """Write the content of a blob to an open file."""
+    size = 0
+    async for piece in blob.pieces:
+        sink.write(piece)
+        size += len(piece)
+        progress(size, blob.size_bytes)
 
 
 @contextlib.contextmanager
@@ -144,6 +144,8 @@ def open_output(output: str | None) -> Iterator[BinaryIO]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
+    import secrets
+
     target = Path(output)
     partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}.partial")
     try:
@@ -162,10 +164,10 @@ def open_output(output: str | None) -> Iterator[BinaryIO]:
 
 
 @contextlib.contextmanager
-def _progress(name: str, total: int | None) -> Iterator[Callable[[int], None]]:
+def _progress(name: str, total: int | None) -> Iterator[Progress]:
     """Show a progress bar on stderr if stderr is a terminal. Stdout may carry the blob itself."""
     if not sys.stderr.isatty():
-        yield lambda _count: None
+        yield lambda _done, _total: None
         return
     from rich.console import Console
     from rich.markup import escape
@@ -180,4 +182,4 @@ def _progress(name: str, total: int | None) -> Iterator[Callable[[int], None]]:
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(escape(clean(name)), total=total)
-        yield lambda count: bar.advance(task, count)
+        yield lambda done, _total: bar.update(task, completed=done)

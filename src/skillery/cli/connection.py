@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from skillery.cli.client import Client, client_of
 from skillery.cli.options import Target
+from skillery.client import AsyncClient, Retries
 from skillery.errors import StartupError
 
 if TYPE_CHECKING:
@@ -20,11 +20,17 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 WAIT_SECONDS = 15.0
+SENT_ONCE = Retries(attempts=1)
+"""A command reports a busy server or a lost connection at once: the user decides about a second attempt."""
+
+
+class HomeClient(AsyncClient):
+    """Client of a home that this process holds. Work in the background ends with the process."""
 
 
 def with_client(
     target: Target,
-    work: Callable[[Client], Coroutine[Any, Any, T]],
+    work: Callable[[AsyncClient], Coroutine[Any, Any, T]],
     *,
     sandbox: bool = False,
     environments: bool = False,
@@ -42,8 +48,13 @@ def with_client(
     return asyncio.run(connected())
 
 
+def client_of(url: str, token: str | None) -> AsyncClient:
+    # The option --token already has the value of SKILLERY_TOKEN.
+    return AsyncClient(url, token or "", retries=SENT_ONCE)
+
+
 @asynccontextmanager
-async def connect(target: Target, *, sandbox: bool = False, environments: bool = False) -> AsyncIterator[Client]:
+async def connect(target: Target, *, sandbox: bool = False, environments: bool = False) -> AsyncIterator[AsyncClient]:
     """Connect to the target. Raises StartupError if no server is reachable and the home cannot be opened."""
     async with AsyncExitStack() as stack:
         if target.url:
@@ -62,7 +73,7 @@ async def connect(target: Target, *, sandbox: bool = False, environments: bool =
 @asynccontextmanager
 async def _in_process(
     settings: Settings, home: Home, token: str | None, sandbox: bool, environments: bool
-) -> AsyncIterator[Client]:
+) -> AsyncIterator[AsyncClient]:
     import msgspec
 
     from skillery.app.composition import create_app, open_server
@@ -78,7 +89,7 @@ async def _in_process(
         if environments:
             core.environments.named.start()
         transport = InProcessTransport(create_app(core, edge))
-        async with client_of(BASE_URL, token, transport) as client:
+        async with HomeClient(BASE_URL, token or "", retries=SENT_ONCE, transport=transport) as client:
             yield client
 
 

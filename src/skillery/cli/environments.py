@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,9 +14,10 @@ from skillery.cli.options import Target, json_option, target_options
 from skillery.cli.output import clean, print_fields, print_json, print_rows
 
 if TYPE_CHECKING:
-    from skillery.cli.client import Client
+    from skillery.client import AsyncClient
+    from skillery.client.results import DescribedEnvironment
 
-STEPS = ("old_locks", "environments")
+STEPS = ["old_locks", "environments"]
 """Sweep steps that remove packages."""
 POLL_SECONDS = 0.3
 MIB = 1024 * 1024
@@ -37,13 +38,9 @@ def list_(installed: bool, limit: int | None, cursor: str | None, target: Target
     """List the named environments."""
     from skillery.cli.connection import with_client
 
-    async def asked(client: Client) -> dict[str, Any]:
-        answer: dict[str, Any] = await client.call(
-            "list_environments", installed=installed or None, limit=limit, cursor=cursor
-        )
-        return answer
-
-    answer = with_client(target, asked)
+    answer = with_client(
+        target, lambda client: client.list_environments(installed=installed or None, limit=limit, cursor=cursor)
+    )
     if as_json:
         print_json(answer)
         return
@@ -77,8 +74,8 @@ def show(name: str, wait: bool, target: Target, as_json: bool) -> None:
     """
     from skillery.cli.connection import with_client
 
-    async def shown(client: Client) -> dict[str, Any]:
-        answer = await _describe(client, name)
+    async def shown(client: AsyncClient) -> DescribedEnvironment:
+        answer = await client.describe_environment(name)
         while wait and (answer["state"] == "building" or (answer["state"] == "pending" and answer["name"])):
             _print_progress(answer)
             answer = await _describe_later(client, name)
@@ -102,18 +99,18 @@ def rebuild(name: str, wait: bool, target: Target, as_json: bool) -> None:
     stays in use until the rebuild is complete, and also if the rebuild fails. Without a server, the command always
     waits.
     """
-    from skillery.cli.connection import with_client
+    from skillery.cli.connection import HomeClient, with_client
 
-    async def rebuilt(client: Client) -> dict[str, Any]:
-        answer: dict[str, Any] = await client.call("rebuild_environment", name=name)
-        while (wait or client.is_in_process) and answer["rebuild"]["state"] == "running":
+    async def rebuilt(client: AsyncClient) -> DescribedEnvironment:
+        answer = await client.rebuild_environment(name=name)
+        while (wait or isinstance(client, HomeClient)) and _is_rebuilding(answer):
             _print_progress(answer)
             answer = await _describe_later(client, name)
         return answer
 
     answer = with_client(target, rebuilt, sandbox=True)
     _print(answer, as_json)
-    if answer["rebuild"]["state"] == "failed":
+    if answer["rebuild"] and answer["rebuild"]["state"] == "failed":
         raise click.exceptions.Exit(CHECK_FAILED)
 
 
@@ -128,26 +125,22 @@ def gc(dry_run: bool, target: Target, as_json: bool) -> None:
     """
     from skillery.cli.connection import with_client
 
-    async def collected(client: Client) -> dict[str, Any]:
-        answer: dict[str, Any] = await client.call("collect_garbage", dry_run=dry_run, steps=STEPS)
-        return answer
-
-    print_sweep(with_client(target, collected), dry_run, as_json)
+    answer = with_client(target, lambda client: client.collect_garbage(dry_run=dry_run, steps=STEPS))
+    print_sweep(answer, dry_run, as_json)
 
 
-async def _describe(client: Client, name: str) -> dict[str, Any]:
-    answer: dict[str, Any] = await client.call("describe_environment", name=name)
-    return answer
-
-
-async def _describe_later(client: Client, name: str) -> dict[str, Any]:
+async def _describe_later(client: AsyncClient, name: str) -> DescribedEnvironment:
     import asyncio
 
     await asyncio.sleep(POLL_SECONDS)
-    return await _describe(client, name)
+    return await client.describe_environment(name)
 
 
-def _print_progress(answer: dict[str, Any]) -> None:
+def _is_rebuilding(answer: DescribedEnvironment) -> bool:
+    return answer["rebuild"] is not None and answer["rebuild"]["state"] == "running"
+
+
+def _print_progress(answer: Mapping[str, Any]) -> None:
     """Print the current build step on one line of stderr if stderr is a terminal."""
     progress = answer["progress"]
     if progress is None or not sys.stderr.isatty():
@@ -156,7 +149,7 @@ def _print_progress(answer: dict[str, Any]) -> None:
     click.echo(f"\r\x1b[K{clean(progress['step'])}{of} …", nl=False, err=True)
 
 
-def _print(answer: dict[str, Any], as_json: bool) -> None:
+def _print(answer: Mapping[str, Any], as_json: bool) -> None:
     if sys.stderr.isatty():
         click.echo("\r\x1b[K", nl=False, err=True)
     if as_json:
@@ -165,7 +158,7 @@ def _print(answer: dict[str, Any], as_json: bool) -> None:
         print_fields(_fields(answer))
 
 
-def _fields(one: dict[str, Any]) -> Iterator[tuple[str, object]]:
+def _fields(one: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     if one["name"]:
         yield "name", f"{one['name']}{' (default)' if one['default'] else ''}"
     for key in ("description", "dependencies", "preload"):
@@ -192,7 +185,7 @@ def _fields(one: dict[str, Any]) -> Iterator[tuple[str, object]]:
         yield "skills", "\n".join(f"{version['name']} {version['version']}" for version in one["versions"])
 
 
-def _warm(one: dict[str, Any]) -> str:
+def _warm(one: Mapping[str, Any]) -> str:
     warm = one["warm"]
     if not warm:
         return "-"

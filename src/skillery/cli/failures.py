@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 import msgspec
 
 from skillery.cli.output import clean, print_json
 from skillery.errors import SkilleryError, StartupError
+
+if TYPE_CHECKING:
+    from skillery.client import AnsweredError, StrangeAnswer
 
 RUN_FAILED = 1
 CHECK_FAILED = 1
@@ -32,14 +35,6 @@ Exit codes:
   130  interrupted
 
 With --json the answer is one JSON document on stdout, errors included: {"error": {"code", "message", "data"}}."""
-
-
-class AnsweredError(Exception):
-    """Raised for an error response of a method. `error` is the error object of the response."""
-
-    def __init__(self, error: Mapping[str, Any]) -> None:
-        super().__init__(error.get("message", ""))
-        self.error = error
 
 
 class CheckFailed(Exception):
@@ -67,8 +62,6 @@ class Commands(click.Group):
             if not as_json:
                 raise
             _fail(ctx, WRONG_USAGE, {"message": error.format_message(), "data": {"type": "usage"}}, as_json)
-        except AnsweredError as error:
-            _fail(ctx, ANSWERED_ERROR, error.error, as_json)
         except SkilleryError as error:
             _fail(ctx, ANSWERED_ERROR, object_of(error), as_json)
         except StartupError as error:
@@ -76,11 +69,37 @@ class Commands(click.Group):
         except CheckFailed as error:
             _fail(ctx, CHECK_FAILED, {"message": str(error), "data": {"type": "check_failed"}}, as_json)
         except Exception as error:
-            if os.environ.get("SKILLERY_LOG_LEVEL", "").lower() == "debug":
+            known = _of_client(error)
+            if known is None and os.environ.get("SKILLERY_LOG_LEVEL", "").lower() == "debug":
                 raise
-            message = f"unexpected {type(error).__name__}: {error}"
-            hint = "This is a bug in Skillery; set SKILLERY_LOG_LEVEL=debug for a traceback."
-            _fail(ctx, CANNOT_START, {"message": message, "data": {"type": "unexpected", "hint": hint}}, as_json)
+            _fail(ctx, *(known or _unexpected(error)), as_json)
+
+
+def answered(error: AnsweredError | StrangeAnswer) -> dict[str, Any]:
+    """Return the error object of a server, or one for a response that is not from a server of Skillery."""
+    from skillery.client import AnsweredError
+
+    if isinstance(error, AnsweredError):
+        return error.object
+    return {"code": None, "message": str(error), "data": {"type": "no_skillery", "hint": "Check --url."}}
+
+
+def _of_client(error: Exception) -> tuple[int, Mapping[str, Any]] | None:
+    """Return the exit code and the error object for an error of the client, or None for any other error."""
+    # The import is slow, and an error of the client cannot occur before it.
+    from skillery.client import AnsweredError, ConnectionFailed, StrangeAnswer
+
+    if isinstance(error, AnsweredError | StrangeAnswer):
+        return ANSWERED_ERROR, answered(error)
+    if isinstance(error, ConnectionFailed):
+        return CANNOT_START, {"message": str(error), "data": {"type": "cannot_start"}}
+    return None
+
+
+def _unexpected(error: Exception) -> tuple[int, Mapping[str, Any]]:
+    message = f"unexpected {type(error).__name__}: {error}"
+    hint = "This is a bug in Skillery; set SKILLERY_LOG_LEVEL=debug for a traceback."
+    return CANNOT_START, {"message": message, "data": {"type": "unexpected", "hint": hint}}
 
 
 def object_of(error: SkilleryError) -> dict[str, Any]:

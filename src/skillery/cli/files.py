@@ -13,12 +13,13 @@ import msgspec
 from skillery.cli.output import clean
 
 if TYPE_CHECKING:
-    from skillery.cli.client import Client
+    from skillery.client import AsyncClient
+    from skillery.client.generated.values import RunFile
 
 BLOB_ID = "blob:"
 
 
-class RunFile(msgspec.Struct, frozen=True):
+class GivenFile(msgspec.Struct, frozen=True):
     """One `--file`: a local file or a blob, and its path in the workspace."""
 
     source: str
@@ -45,44 +46,45 @@ def file_options(command: Any) -> Any:
     return command
 
 
-def read_files(texts: Sequence[str]) -> tuple[RunFile, ...]:
+def read_files(texts: Sequence[str]) -> tuple[GivenFile, ...]:
     """Parse the values of `--file`. Raises UsageError for a file that does not exist and for a blob without a path."""
-    return tuple(map(_run_file, texts))
+    return tuple(map(_given_file, texts))
 
 
-def _run_file(text: str) -> RunFile:
+def _given_file(text: str) -> GivenFile:
     """Parse one `--file`. An existing file has precedence over the split at a colon."""
     if text.startswith(BLOB_ID):
         blob_id, colon, path = text.removeprefix(BLOB_ID).partition(":")
         if not colon or not path:
             raise click.UsageError(f"--file '{text}': a blob needs a path: write blob:ID:PATH")
-        return RunFile(BLOB_ID + blob_id, path)
+        return GivenFile(BLOB_ID + blob_id, path)
     if Path(text).is_file():
-        return RunFile(text, Path(text).name)
+        return GivenFile(text, Path(text).name)
     file, _, path = text.rpartition(":")
     if file and path and Path(file).is_file():
-        return RunFile(file, path)
+        return GivenFile(file, path)
     for folder in (text, file):
         if folder and Path(folder).is_dir():
             raise click.UsageError(f"--file: '{folder}' is a folder; name its files")
     raise click.UsageError(f"--file: the file '{text}' does not exist")
 
 
-async def upload_files(client: Client, files: Sequence[RunFile]) -> list[dict[str, Any]] | None:
+async def upload_files(client: AsyncClient, files: Sequence[GivenFile]) -> list[RunFile] | None:
     """Upload the files and return the parameter `files` of a run, or None without files."""
     from skillery.cli.blobs import kind_of, upload_file
 
-    made = []
+    made: list[RunFile] = []
     for file in files:
         blob_id, is_executable = file.source, False
         if not file.source.startswith(BLOB_ID):
             blob_id = (await upload_file(client, Path(file.source), kind_of(file.path)))["blob_id"]
             is_executable = os.access(file.source, os.X_OK)
-        made.append({"path": file.path, "blob_id": blob_id, **({"executable": True} if is_executable else {})})
+        sent: RunFile = {"path": file.path, "blob_id": blob_id}
+        made.append({**sent, "executable": True} if is_executable else sent)
     return made or None
 
 
-async def download_files(client: Client, answer: Mapping[str, Any], folder: Path | None) -> None:
+async def download_files(client: AsyncClient, answer: Mapping[str, Any], folder: Path | None) -> None:
     """Write the `files` of a run to the folder. Paths that lead outside the folder are refused, because the run
     chose them."""
     from skillery.client.files import is_plain, places_below
@@ -101,14 +103,14 @@ async def download_files(client: Client, answer: Mapping[str, Any], folder: Path
         await _download(client, file["blob_id"], place)
 
 
-async def _download(client: Client, blob_id: str, place: Path) -> None:
+async def _download(client: AsyncClient, blob_id: str, place: Path) -> None:
     from skillery.cli.blobs import open_output
 
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise click.UsageError(f"--out: cannot make '{place.parent}': {error.strerror}") from None
-    async with client.download(blob_id) as response:
+    async with client.open_blob(blob_id) as blob:
         with open_output(str(place)) as sink:
-            async for chunk in response.aiter_raw():
-                sink.write(chunk)
+            async for piece in blob.pieces:
+                sink.write(piece)

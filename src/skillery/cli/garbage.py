@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -22,11 +23,11 @@ def gc(dry_run: bool, target: Target, as_json: bool) -> None:
     """
     from skillery.cli.connection import with_client
 
-    answer = with_client(target, lambda client: client.call("collect_garbage", dry_run=dry_run))
+    answer = with_client(target, lambda client: client.collect_garbage(dry_run=dry_run))
     print_sweep(answer, dry_run, as_json)
 
 
-def print_sweep(answer: dict[str, Any], dry_run: bool, as_json: bool) -> None:
+def print_sweep(answer: Mapping[str, Any], dry_run: bool, as_json: bool) -> None:
     if as_json:
         print_json(answer)
         return

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import click
 import msgspec
 
-from skillery.cli.failures import ANSWERED_ERROR, CHECK_FAILED, AnsweredError
+from skillery.cli.failures import ANSWERED_ERROR, CHECK_FAILED, answered
 from skillery.cli.import_report import Sections, print_end, progress
 from skillery.cli.options import Target, json_option, target_options
 from skillery.cli.output import clean, print_json
@@ -21,11 +20,10 @@ from skillery.errors import StartupError
 
 if TYPE_CHECKING:
     from skillery.cli.archives import Folder
-    from skillery.cli.client import Client
+    from skillery.client import AsyncClient, ImportOptions
 
-Params = Callable[[Path], dict[str, str]]
-"""Function that returns the parameters of POST /import for a path."""
-
+OptionsOf = Callable[[Path], "ImportOptions"]
+"""Function that returns the options of the import of a path."""
 
 NOTHING_FOUND = 4
 """Exit code of an import that finds no skill."""
@@ -102,8 +100,8 @@ def import_(
     dry_run: bool,
     source: str | None,
     take_over: Sequence[str],
-    packages: str | None,
-    nested: str,
+    packages: Literal["infer", "declared"] | None,
+    nested: Literal["keep", "split"],
     follow_links: bool,
     watch: bool,
     every: float,
@@ -115,10 +113,10 @@ def import_(
     Faults in a SKILL.md are repaired while reading, and each repair is reported; the stored bytes stay unchanged. A
     refused skill does not stop the others. Skills that have not changed since the last import are not published again.
     """
-    given = {"take_over": ",".join(take_over)} if take_over else {}
-    params = _params(namespace, permissions, dry_run, packages, nested) | given
+    options = _options(namespace, permissions, dry_run, packages, nested)
+    options["take_over"] = take_over
     sources = Sources(paths, follow_links)
-    _run(target, sources, _with_source(params, source, paths), as_json, every if watch else None, dry_run)
+    _run(target, sources, _with_source(options, source, paths), as_json, every if watch else None, dry_run)
 
 
 @click.command()
@@ -137,8 +135,8 @@ def sync(
     permissions: Path | None,
     dry_run: bool,
     source: str | None,
-    packages: str | None,
-    nested: str,
+    packages: Literal["infer", "declared"] | None,
+    nested: Literal["keep", "split"],
     follow_links: bool,
     watch: bool,
     every: float,
@@ -147,39 +145,46 @@ def sync(
     as_json: bool,
 ) -> None:
     """Import new and changed skills of each DIR, and list removed skills."""
-    params = _params(namespace, permissions, dry_run, packages, nested) | ({"prune": "true"} if prune else {})
-    told = _with_source(params, source, folders)
+    options = _options(namespace, permissions, dry_run, packages, nested)
+    options["prune"] = prune
+    options_of = _with_source(options, source, folders)
     sources = Sources(folders, follow_links)
-    _run(target, sources, told, as_json, every if watch else None, dry_run, in_step=True)
+    _run(target, sources, options_of, as_json, every if watch else None, dry_run, in_step=True)
 
 
-def _params(
-    namespace: str | None, permissions: Path | None, dry_run: bool, packages: str | None, nested: str
-) -> dict[str, str]:
-    given = {
-        "namespace": namespace or "",
-        "dry_run": "true" if dry_run else "",
-        "packages": packages or "",
-        "nested": nested if nested != "keep" else "",
-    }
+def _options(
+    namespace: str | None,
+    permissions: Path | None,
+    dry_run: bool,
+    packages: Literal["infer", "declared"] | None,
+    nested: Literal["keep", "split"],
+) -> ImportOptions:
+    options: ImportOptions = {"namespace": namespace or "", "dry_run": dry_run}
+    if packages:
+        options["packages"] = packages
+    if nested != "keep":
+        options["nested"] = nested
     if permissions is not None:
-        given["permissions"] = msgspec.json.encode(_read_permissions(permissions)).decode()
-    return {key: value for key, value in given.items() if value}
+        options["permissions"] = _read_permissions(permissions)
+    return options
 
 
-def _with_source(params: dict[str, str], source: str | None, paths: Sequence[Path]) -> Params:
-    """Return the parameters of each path. Raise UsageError if one source is given for several paths."""
+def _with_source(options: ImportOptions, source: str | None, paths: Sequence[Path]) -> OptionsOf:
+    """Return the options of each path. Raise UsageError if one source is given for several paths."""
     if source and len(paths) > 1:
         raise click.UsageError("--source applies to one path only: import several paths one after the other")
 
-    def told(path: Path) -> dict[str, str]:
-        return {**params, **({"source": source} if source else {"default_source": default_source(path)})}
+    def options_of(path: Path) -> ImportOptions:
+        named: ImportOptions = {**options, "name": name_of(path)}
+        return {**named, "source": source} if source else {**named, "default_source": default_source(path)}
 
-    return told
+    return options_of
 
 
 def _read_permissions(path: Path) -> Any:
     """Read the permissions: the table `permissions`, or the whole file if the file has no such table."""
+    import tomllib
+
     try:
         text = path.read_text("utf-8")
         found = msgspec.json.decode(text) if text.lstrip().startswith("{") else tomllib.loads(text)
@@ -196,15 +201,17 @@ def _read_permissions(path: Path) -> Any:
 def _run(
     target: Target,
     sources: Sources,
-    params: Params,
+    options_of: OptionsOf,
     as_json: bool,
     every: float | None,
     dry_run: bool,
     in_step: bool = False,
 ) -> None:
     """Import once. With `every`, import again after each change until interrupted."""
+    from skillery.client import ConnectionFailed
+
     if every is None:
-        _exit_with_code(_import_all(target, sources, params, as_json, in_step), dry_run)
+        _exit_with_code(_import_all(target, sources, options_of, as_json, in_step), dry_run)
         return
     seen: list[str] = []
     while True:
@@ -212,8 +219,8 @@ def _run(
         if now != seen:
             seen = now
             try:
-                _import_all(target, sources, params, as_json, in_step)
-            except StartupError as error:
+                _import_all(target, sources, options_of, as_json, in_step)
+            except (StartupError, ConnectionFailed) as error:
                 # Clearing the fingerprints causes a retry, because the server may be back by then.
                 seen = []
                 click.echo(clean(str(error)), err=True)
@@ -229,13 +236,15 @@ def _exit_with_code(answers: Sequence[Mapping[str, Any]], dry_run: bool) -> None
         raise click.exceptions.Exit(NOTHING_FOUND)
 
 
-def _import_all(target: Target, sources: Sources, params: Params, as_json: bool, in_step: bool) -> list[dict[str, Any]]:
+def _import_all(
+    target: Target, sources: Sources, options_of: OptionsOf, as_json: bool, in_step: bool
+) -> list[dict[str, Any]]:
     from skillery.cli.connection import with_client
 
-    async def work(client: Client) -> list[dict[str, Any]]:
-        split = params(sources.paths[0]).get("nested") == "split"
+    async def work(client: AsyncClient) -> list[dict[str, Any]]:
+        split = options_of(sources.paths[0]).get("nested") == "split"
         each = zip(sources.paths, sources.scan_folder(split=split), strict=True)
-        return [await _import(client, path, folder, params(path), as_json, in_step) for path, folder in each]
+        return [await _import(client, path, folder, options_of(path), as_json, in_step) for path, folder in each]
 
     answers = with_client(target, work)
     if as_json:
@@ -272,32 +281,36 @@ class Sources(NamedTuple):
 
 
 async def _import(
-    client: Client, path: Path, folder: Folder | None, params: dict[str, str], as_json: bool, in_step: bool
+    client: AsyncClient, path: Path, folder: Folder | None, options: ImportOptions, as_json: bool, in_step: bool
 ) -> dict[str, Any]:
     """Import one path. Return the server's report; `skills` is included only for JSON."""
     from skillery.cli.archives import file_chunks, tar_chunks
     from skillery.cli.overrides import add_overridden, overridden_skills
+    from skillery.client import AnsweredError, StrangeAnswer
 
     not_sent = overridden_skills(folder)
     chunks = tar_chunks(folder) if folder else file_chunks(path)
-    answer: dict[str, Any] = {"path": printable(str(path)), "source": params.get("source") or params["default_source"]}
+    answer: dict[str, Any] = {
+        "path": printable(str(path)),
+        "source": options.get("source") or options["default_source"],
+    }
     skills: list[Mapping[str, Any]] = []
     sections = Sections()
     left_out = _left_out(folder)
     with progress(as_json) as told:
         try:
-            async for key, event in client.import_archive(chunks, name=name_of(path), **params):
-                event = {**event, **left_out(event)} if key == "skill" else add_overridden(event, not_sent)  # noqa: PLW2901
-                for one in [event, *(not_sent if key == "begun" else ())]:
-                    is_skill = key == "skill" or one is not event
+            async for key, event in client.import_archive(chunks, **options):
+                full = {**event, **left_out(event)} if key == "skill" else add_overridden(event, not_sent)
+                for one in [full, *(not_sent if key == "begun" else ())]:
+                    is_skill = key == "skill" or one is not full
                     told("skill" if is_skill else key, one)
                     if is_skill:
                         sections.add(one)
                         skills += [one] if as_json else []
                     else:
                         answer |= one
-        except AnsweredError as error:
-            answer["error"] = error.error
+        except (AnsweredError, StrangeAnswer) as error:
+            answer["error"] = answered(error)
     if folder is not None and "total" in answer:
         answer |= {
             "left_out": msgspec.to_builtins(folder.left_out),

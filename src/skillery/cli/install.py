@@ -17,7 +17,8 @@ from skillery.cli.options import Target, json_option, target_options
 from skillery.cli.output import print_json
 
 if TYPE_CHECKING:
-    from skillery.cli.client import Client
+    from skillery.client import AsyncClient
+    from skillery.client.results import Locked
 
 # No skill has a name that begins with a dot.
 RECORD = f".{LOCKFILE}"
@@ -43,9 +44,9 @@ def install(folder: Path, skills: Sequence[str], locked: bool, file: str, target
         raise click.UsageError("name the skills to install, or pass --locked to install a lock file")
     given = read_lockfile(Path(file)) if locked else None
 
-    async def write_all(client: Client, built: Path) -> list[dict[str, str]]:
+    async def write_all(client: AsyncClient, built: Path) -> list[Locked]:
         entries = given if given is not None else await resolve_lock(client, skills)
-        refuse_problems(await client.call("verify_lock", lock=entries))
+        refuse_problems(await client.verify_lock(lock=entries))
         for entry in entries:
             await _write_skill(client, entry, built)
         return entries
@@ -100,16 +101,16 @@ def _recorded(folder: Path) -> list[str]:
     return [entry["name"] for entry in read_lockfile(record)] if record.is_file() else []
 
 
-async def _write_skill(client: Client, entry: Mapping[str, str], built: Path) -> None:
+async def _write_skill(client: AsyncClient, entry: Locked, built: Path) -> None:
     from skillery.formats.names import parse_skill_name
     from skillery.formats.paths import parse_path
 
     # An untrusted server must not make this command write outside the folder.
     name = parse_skill_name(entry["name"])
-    described = await client.call("describe_skill", name=name, version=entry["version"], detail="full")
+    described = await client.describe_skill(name=name, version=entry["version"], detail="full")
     for file in described["skill"]["files"]:
         path = parse_path(file["path"])
-        read = await client.call("read_skill_file", name=name, version=entry["version"], path=path)
+        read = await client.read_skill_file(name=name, version=entry["version"], path=path)
         target = built / name / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(_content(read))

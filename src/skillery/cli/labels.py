@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -69,13 +69,11 @@ def list_(
     """List the labels of a skill, or their moves."""
     from skillery.cli.connection import with_client
 
-    answer: dict[str, Any] = with_client(
-        target, lambda client: client.call("list_labels", name=name, label=label, limit=limit, cursor=cursor)
-    )
+    answer = with_client(target, lambda client: client.list_labels(name=name, label=label, limit=limit, cursor=cursor))
     if as_json:
         print_json(answer)
         return
-    rows = answer["history" if history else "labels"]
+    rows: Sequence[Mapping[str, Any]] = answer["history"] if history else answer["labels"]
     columns = ["label", *(("move", "version", "previous") if history else ("version", "status")), "by", "at"]
     print_rows(columns, [[one[column] or "-" for column in columns] for one in rows])
     if history and answer["next_cursor"]:
@@ -85,7 +83,7 @@ def list_(
 def _move(target: Target, as_json: bool, method: str, **params: Any) -> None:
     from skillery.cli.connection import with_client
 
-    answer: dict[str, Any] = with_client(target, lambda client: client.call(method, **params))
+    answer = with_client(target, lambda client: client.call(method, params))
     if as_json:
         print_json(answer)
     else:

@@ -116,7 +116,7 @@ def _exactly(name: str, version: str | None) -> dict[str, str]:
 def _call(target: Target, as_json: bool, method: str, **params: Any) -> None:
     from skillery.cli.connection import with_client
 
-    answer: dict[str, Any] = with_client(target, lambda client: client.call(method, **params))
+    answer = with_client(target, lambda client: client.call(method, params))
     if as_json:
         print_json(answer)
     else:

@@ -16,7 +16,8 @@ from skillery.cli.output import as_json as as_json_text
 from skillery.cli.output import clean, print_json, print_rows
 
 if TYPE_CHECKING:
-    from skillery.cli.client import Client
+    from skillery.client import AsyncClient
+    from skillery.client.results import Locked
 
 LOCKFILE = "skillery.lock"
 LOCK_VERSION = 1
@@ -65,7 +66,7 @@ def lock(skills: Sequence[str], check: bool, file: str, target: Target, as_json:
     if check:
         _check(target, read_lockfile(Path(file)), as_json)
         return
-    entries: list[dict[str, str]] = with_client(target, lambda client: resolve_lock(client, skills))
+    entries = with_client(target, lambda client: resolve_lock(client, skills))
     text = lockfile_text(entries)
     if file == "-":
         click.echo(text, nl=False)
@@ -77,10 +78,10 @@ def lock(skills: Sequence[str], check: bool, file: str, target: Target, as_json:
         print_entries(entries)
 
 
-def _check(target: Target, entries: Sequence[Mapping[str, str]], as_json: bool) -> None:
+def _check(target: Target, entries: Sequence[Locked], as_json: bool) -> None:
     from skillery.cli.connection import with_client
 
-    verified = with_client(target, lambda client: client.call("verify_lock", lock=entries))
+    verified = with_client(target, lambda client: client.verify_lock(lock=entries))
     if as_json:
         print_json(verified)
         if not verified["ok"]:
@@ -90,9 +91,9 @@ def _check(target: Target, entries: Sequence[Mapping[str, str]], as_json: bool) 
     click.echo(f"All {len(entries)} locked versions are available and unchanged.")
 
 
-async def resolve_lock(client: Client, skills: Sequence[str]) -> list[dict[str, str]]:
+async def resolve_lock(client: AsyncClient, skills: Sequence[str]) -> list[Locked]:
     """Resolve the skills and return their lock, sorted by name. The order on the command line does not matter."""
-    answer = await client.call("resolve_skills", skills=list(skills))
+    answer = await client.resolve_skills(skills=list(skills))
     return sorted(answer["lock"], key=lambda entry: str(entry["name"]))
 
 
@@ -107,11 +108,11 @@ def refuse_problems(verified: Mapping[str, Any]) -> None:
         raise CheckFailed(f"the lock does not hold: {len(problems)} of its skills are missing or have changed")
 
 
-def lockfile_text(entries: Sequence[Mapping[str, str]]) -> str:
+def lockfile_text(entries: Sequence[Mapping[str, Any]]) -> str:
     return as_json_text({"lock_version": LOCK_VERSION, "skills": list(entries)}) + "\n"
 
 
-def read_lockfile(path: Path) -> list[dict[str, str]]:
+def read_lockfile(path: Path) -> list[Locked]:
     """Read a lock file. Raises CheckFailed if the file cannot be read or is not a lock file."""
     try:
         if path.stat().st_size > MAX_LOCKFILE_BYTES:
@@ -125,7 +126,8 @@ def read_lockfile(path: Path) -> list[dict[str, str]]:
         raise CheckFailed(f"'{path}' is not a Skillery lock file: {error}") from None
     if found.lock_version != LOCK_VERSION:
         raise CheckFailed(f"'{path}' has lock_version {found.lock_version}; this release reads only {LOCK_VERSION}")
-    return [msgspec.structs.asdict(entry) for entry in found.skills]
+    entries: list[Locked] = msgspec.to_builtins(found.skills)
+    return entries
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -139,6 +141,6 @@ def write_atomically(path: Path, text: str) -> None:
         raise CheckFailed(f"cannot write '{path}': {error.strerror}") from None
 
 
-def print_entries(entries: Sequence[Mapping[str, str]]) -> None:
+def print_entries(entries: Sequence[Mapping[str, Any]]) -> None:
     columns = ("name", "version", "digest", "status")
     print_rows(columns, [[entry[column] for column in columns] for entry in entries])

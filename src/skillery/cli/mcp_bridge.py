@@ -21,7 +21,8 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
-from skillery.cli.client import Client
+from skillery.client import AsyncClient, ConnectionFailed
+from skillery.client.async_transfers import lines_of
 from skillery.errors import StartupError
 
 MAX_LINE_BYTES = 128 * 1024 * 1024
@@ -55,7 +56,7 @@ class McpBridge:
 
     def __init__(
         self,
-        connect: Callable[[], AbstractAsyncContextManager[Client]],
+        connect: Callable[[], AbstractAsyncContextManager[AsyncClient]],
         tools: Sequence[str],
         source: BinaryIO | None = None,
         sink: BinaryIO | None = None,
@@ -130,10 +131,10 @@ class McpBridge:
         try:
             async with (
                 self._connect() as client,
-                client.post_stream(self._address, line, self._headers(message)) as response,
+                client.stream("POST", self._address, content=line, headers=self._headers(message)) as response,
             ):
                 await self._forward(message, response)
-        except StartupError as error:
+        except (StartupError, ConnectionFailed) as error:
             if message.id is not msgspec.UNSET:
                 self._write_error(message.id, INTERNAL_ERROR, str(error))
 
@@ -148,7 +149,7 @@ class McpBridge:
     async def _forward(self, message: _Message, response: httpx.Response) -> None:
         kind = response.headers.get("content-type", "").partition(";")[0].strip()
         if kind == "text/event-stream":
-            async for line in _lines_of(response):
+            async for line in lines_of(response):
                 if line.startswith(b"data:") and line[5:].strip():
                     self._forward_message(message, response, line[5:].strip())
             return
@@ -188,19 +189,6 @@ class McpBridge:
     def _write(self, message: dict[str, Any]) -> None:
         self._sink.write(msgspec.json.encode(message) + b"\n")
         self._sink.flush()
-
-
-async def _lines_of(response: httpx.Response) -> AsyncIterator[bytes]:
-    """Split a response at newlines.
-
-    httpx would also split at other line separators, which JSON strings may contain.
-    """
-    rest = b""
-    async for chunk in response.aiter_bytes():
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            yield line
-    yield rest
 
 
 def _header_value(value: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
@@ -26,21 +26,19 @@ def quota(identity: str | None, namespace: str | None, target: Target, as_json: 
     """Show the use and the limit of each quota."""
     from skillery.cli.connection import with_client
 
-    answer: dict[str, Any] = with_client(
-        target, lambda client: client.call("get_usage", identity=identity, namespace=namespace)
-    )
+    answer = with_client(target, lambda client: client.get_usage(identity=identity, namespace=namespace))
     if as_json:
         print_json(answer)
         return
     print_rows(["of", "quota", "used", "limit"], _rows(answer))
 
 
-def _rows(answer: dict[str, Any]) -> Iterator[tuple[str, str, int, object]]:
+def _rows(answer: Mapping[str, Any]) -> Iterator[tuple[str, str, int, object]]:
     for name in OF_IDENTITY:
         yield answer["identity"], name, answer[name]["used"], _limit(answer[name])
     for one in answer["namespaces"]:
         yield one["namespace"], "bundle_bytes", one["bundle_bytes"]["used"], _limit(one["bundle_bytes"])
 
 
-def _limit(used: dict[str, Any]) -> object:
+def _limit(used: Mapping[str, Any]) -> object:
     return "none" if used["limit"] is None else used["limit"]

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from skillery.cli.client import Client
 from skillery.cli.connection import connect
 from skillery.cli.options import Target
+from skillery.client import AsyncClient, ConnectionFailed
 from skillery.errors import StartupError
 
 LINGER_SECONDS = 5.0
@@ -25,12 +25,12 @@ class RegistryAccess:
         self._requests = 0
         self._release_timer: asyncio.TimerHandle | None = None
         self._holder: asyncio.Task[None] | None = None
-        self._client: asyncio.Future[Client] | None = None
+        self._client: asyncio.Future[AsyncClient] | None = None
         self._release = asyncio.Event()
 
     @asynccontextmanager
-    async def client(self) -> AsyncIterator[Client]:
-        """Yield a client. Raises StartupError."""
+    async def client(self) -> AsyncIterator[AsyncClient]:
+        """Yield a client. Raises StartupError and ConnectionFailed."""
         self._requests += 1
         if self._release_timer is not None:
             self._release_timer.cancel()
@@ -39,7 +39,7 @@ class RegistryAccess:
                 self._open()
             assert self._client is not None
             yield await asyncio.shield(self._client)
-        except StartupError:
+        except (StartupError, ConnectionFailed):
             # The server may have ended: the next request looks for the holder again.
             self._release_client()
             raise
@@ -63,7 +63,7 @@ class RegistryAccess:
         self._release.set()
 
     async def _hold(
-        self, client: asyncio.Future[Client], release: asyncio.Event, before: asyncio.Task[None] | None
+        self, client: asyncio.Future[AsyncClient], release: asyncio.Event, before: asyncio.Task[None] | None
     ) -> None:
         """Open and close the client in one task, as async contexts require."""
         if before is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 import msgspec
@@ -18,7 +18,8 @@ from skillery.cli.output import as_json as as_json_text
 from skillery.cli.output import clean, print_fields, print_json
 
 if TYPE_CHECKING:
-    from skillery.cli.client import Client
+    from skillery.client import AsyncClient
+    from skillery.client.results import Run
 
 BLOB_ID = "blob:"
 ENDINGS: dict[str, Language] = {".js": "javascript", ".mjs": "javascript", ".sh": "bash"}
@@ -95,7 +96,7 @@ def run(
     version: str | None,
     script: str | None,
     module: str | None,
-    cwd: str | None,
+    cwd: Literal["workspace", "skill"] | None,
     stdin: Any,
     environment: str | None,
     files: Sequence[str],
@@ -121,10 +122,9 @@ def run(
             f"{what} requires --script PATH or --module NAME; pass args of an entrypoint with --arg K=V"
         )
 
-    async def execute(client: Client) -> dict[str, Any]:
+    async def execute(client: AsyncClient) -> Run:
         args, blob_ids = await upload_inputs(client, inputs)
-        answer: dict[str, Any] = await client.call(
-            "execute_skill",
+        answer = await client.execute_skill(
             name=name,
             version=version,
             args=args,
@@ -186,10 +186,9 @@ def code(
     inputs, given = read_inputs(pairs, args_json, blobs), read_files(files)
     source = text_in(file.read(), file.name)
 
-    async def run_code(client: Client) -> dict[str, Any]:
+    async def run_code(client: AsyncClient) -> Run:
         args, blob_ids = await upload_inputs(client, inputs)
-        answer: dict[str, Any] = await client.call(
-            "run_code",
+        answer = await client.run_code(
             language=language or ENDINGS.get(Path(file.name).suffix, "python"),
             code=source,
             entrypoint=entrypoint,
@@ -259,7 +258,7 @@ def text_in(content: bytes, name: str) -> str:
         raise click.UsageError(f"'{name}' is not UTF-8 text; pass binary content with --blob") from None
 
 
-async def upload_inputs(client: Client, inputs: Inputs) -> tuple[dict[str, Any], list[str]]:
+async def upload_inputs(client: AsyncClient, inputs: Inputs) -> tuple[dict[str, Any], list[str]]:
     """Upload the input files. Return the args, with blob ids filled in, and the ids of all input blobs."""
     from skillery.cli.blobs import kind_of, upload_file
 

@@ -12,7 +12,7 @@ from skillery.cli.options import Target, json_option, target_options
 from skillery.cli.output import clean, print_fields, print_json, print_rows
 
 if TYPE_CHECKING:
-    from skillery.cli.client import Client
+    from skillery.client import AsyncClient
 
 
 @click.group()
@@ -37,7 +37,7 @@ def list_(target: Target, as_json: bool, **filters: Any) -> None:
     """List runs, newest first."""
     from skillery.cli.connection import with_client
 
-    answer: dict[str, Any] = with_client(target, lambda client: client.call("list_runs", **filters))
+    answer = with_client(target, lambda client: client.list_runs(**filters))
     if as_json:
         print_json(answer)
         return
@@ -84,7 +84,7 @@ def cancel(run_id: str, target: Target, as_json: bool) -> None:
 def _show(method: str, run_id: str, target: Target, as_json: bool) -> None:
     from skillery.cli.connection import with_client
 
-    answer: dict[str, Any] = with_client(target, lambda client: client.call(method, run_id=run_id))
+    answer = with_client(target, lambda client: client.call(method, {"run_id": run_id}))
     if as_json:
         print_json(answer)
     else:
@@ -98,13 +98,12 @@ def logs(run_id: str, target: Target) -> None:
     """Write the stored log of a run to stdout, without control characters on a terminal."""
     from skillery.cli.connection import with_client
 
-    async def fetch(client: Client) -> bytes:
-        run = await client.call("get_run", run_id=run_id)
+    async def fetch(client: AsyncClient) -> bytes:
+        run = await client.get_run(run_id=run_id)
         if not run["logs_blob"]:
             preview: str = run["logs_preview"]
             return preview.encode()
-        async with client.download(run["logs_blob"]) as response:
-            return b"".join([chunk async for chunk in response.aiter_raw()])
+        return b"".join([piece async for piece in client.stream_blob(run["logs_blob"])])
 
     content = with_client(target, fetch)
     if sys.stdout.isatty():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -47,18 +47,18 @@ def search(
         "limit": limit,
         "cursor": cursor,
     }
-    answer: dict[str, Any] = with_client(target, lambda client: client.call("search_skills", **params))
+    answer = with_client(target, lambda client: client.search_skills(**params))
     if as_json:
         print_json(answer)
         return
-    columns = ("name", "version", "kind", "snippet")
-    print_rows(columns, [[*(skill[one] for one in columns[:-1]), _snippet(skill)] for skill in answer["skills"]])
+    rows = [[skill["name"], skill["version"], skill["kind"], _snippet(skill)] for skill in answer["skills"]]
+    print_rows(("name", "version", "kind", "snippet"), rows)
     if not answer["skills"]:
         click.echo("No skill found.", err=True)
     if answer["next_cursor"]:
         click.echo(f"More skills: --cursor {clean(answer['next_cursor'])}", err=True)
 
 
-def _snippet(skill: dict[str, Any]) -> str:
+def _snippet(skill: Mapping[str, Any]) -> str:
     copies = skill.get("copies", 1)
     return str(skill["snippet"]) + (f" ({copies} copies)" if copies > 1 else "")

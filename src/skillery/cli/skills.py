@@ -7,17 +7,18 @@ import base64
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from skillery.cli.failures import ANSWERED_ERROR, CHECK_FAILED, AnsweredError, object_of, print_error
+from skillery.cli.failures import ANSWERED_ERROR, CHECK_FAILED, answered, object_of, print_error
 from skillery.cli.options import Target, json_option, name_and_version, target_options
 from skillery.cli.output import clean, is_terminal, print_fields, print_json, print_rows
 from skillery.errors import SkilleryError
 
 if TYPE_CHECKING:
-    from skillery.cli.client import Client
+    from skillery.client import AsyncClient
+    from skillery.client.results import SkillPage
     from skillery.publishing import SkillFolder
 
 MAX_PAGE = 1000
@@ -53,32 +54,35 @@ def publish(folders: Sequence[Path], dry_run: bool, target: Target, as_json: boo
         raise click.exceptions.Exit(CHECK_FAILED)
 
 
-Send = Callable[["Client", Path], Awaitable[dict[str, Any]]]
+Send = Callable[["AsyncClient", Path], Awaitable[dict[str, Any]]]
 
 
-async def _all(client: Client, folders: Sequence[Path], send: Send) -> list[dict[str, Any]]:
+async def _all(client: AsyncClient, folders: Sequence[Path], send: Send) -> list[dict[str, Any]]:
+    from skillery.client import AnsweredError, StrangeAnswer
+
     answers = []
     for folder in folders:
         try:
             answers.append({"folder": str(folder), **await send(client, folder)})
-        except AnsweredError as error:
-            answers.append({"folder": str(folder), "error": error.error})
+        except (AnsweredError, StrangeAnswer) as error:
+            answers.append({"folder": str(folder), "error": answered(error)})
         except SkilleryError as error:
             answers.append({"folder": str(folder), "error": object_of(error)})
     return answers
 
 
-async def _publish(client: Client, folder: Path) -> dict[str, Any]:
+async def _publish(client: AsyncClient, folder: Path) -> dict[str, Any]:
     skill, params = _read(folder)
-    created: dict[str, Any] = await client.call("create_skill", **params)
-    described = await client.call("describe_skill", name=created["name"], version=created["version"])
-    printed = {key: described["skill"][key] for key in PRINTED_FIELDS if key in described["skill"]}
+    created = await client.create_skill(**params)
+    described = await client.describe_skill(created["name"], version=created["version"])
+    stored: Mapping[str, Any] = described["skill"]
+    printed = {key: stored[key] for key in PRINTED_FIELDS if key in stored}
     return {**created, **_counts(skill), **printed}
 
 
-async def _check(client: Client, folder: Path) -> dict[str, Any]:
+async def _check(client: AsyncClient, folder: Path) -> dict[str, Any]:
     skill, params = _read(folder)
-    checked: dict[str, Any] = await client.call("check_skill", **params)
+    checked = await client.check_skill(**params)
     return {**checked, **_counts(skill)}
 
 
@@ -166,7 +170,7 @@ def _permission_lines(answer: Mapping[str, Any]) -> Iterator[str]:
 @json_option
 def list_(
     namespace: str | None,
-    detail: str,
+    detail: Literal["names", "summary"],
     limit: int | None,
     cursor: str | None,
     everything: bool,
@@ -179,16 +183,12 @@ def list_(
     if everything and limit is not None:
         raise click.UsageError("--all and --limit exclude each other: use only one of them")
 
-    async def pages(client: Client) -> dict[str, Any]:
+    async def pages(client: AsyncClient) -> SkillPage:
         size = MAX_PAGE if everything else limit
-        page: dict[str, Any] = await client.call(
-            "list_skills", namespace=namespace, detail=detail, limit=size, cursor=cursor
-        )
+        page = await client.list_skills(namespace=namespace, detail=detail, limit=size, cursor=cursor)
         rows = page["skills"]
         while everything and page["next_cursor"]:
-            page = await client.call(
-                "list_skills", namespace=namespace, detail=detail, limit=size, cursor=page["next_cursor"]
-            )
+            page = await client.list_skills(namespace=namespace, detail=detail, limit=size, cursor=page["next_cursor"])
             rows += page["skills"]
         return {**page, "skills": rows}
 
@@ -217,14 +217,14 @@ def _print_skills(skills: Sequence[Mapping[str, Any]], detail: str) -> None:
 @click.option("--detail", type=click.Choice(["manifest", "summary", "full"]), default="summary", show_default=True)
 @target_options
 @json_option
-def describe(name: str, version: str | None, detail: str, target: Target, as_json: bool) -> None:
+def describe(
+    name: str, version: str | None, detail: Literal["manifest", "summary", "full"], target: Target, as_json: bool
+) -> None:
     """Show the manifest and frontmatter of a skill. --detail full adds SKILL.md and the list of files."""
     from skillery.cli.connection import with_client
 
     name, version = name_and_version(name, version)
-    answer: dict[str, Any] = with_client(
-        target, lambda client: client.call("describe_skill", name=name, version=version, detail=detail)
-    )
+    answer = with_client(target, lambda client: client.describe_skill(name=name, version=version, detail=detail))
     if as_json:
         print_json(answer)
         return
@@ -288,9 +288,7 @@ def read(name: str, path: str, version: str | None, target: Target, as_json: boo
     from skillery.cli.connection import with_client
 
     name, version = name_and_version(name, version)
-    answer: dict[str, Any] = with_client(
-        target, lambda client: client.call("read_skill_file", name=name, version=version, path=path)
-    )
+    answer = with_client(target, lambda client: client.read_skill_file(name=name, version=version, path=path))
     if as_json:
         print_json(answer)
         return

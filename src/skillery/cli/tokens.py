@@ -137,7 +137,7 @@ def revoke(token_id: str, target: Target, as_json: bool) -> None:
 def _call_server(target: Target, method: str, params: dict[str, Any]) -> dict[str, Any]:
     from skillery.cli.connection import with_client
 
-    answer: dict[str, Any] = with_client(target, lambda client: client.call(method, **params))
+    answer: dict[str, Any] = with_client(target, lambda client: client.call(method, params))
     return answer
 
 

@@ -18,7 +18,8 @@ from skillery.cli.output import clean, print_fields, print_json, print_rows
 from skillery.cli.run import ENDINGS, input_options, output_fields, read_inputs, text_in, text_of, upload_inputs
 
 if TYPE_CHECKING:
-    from skillery.cli.client import Client
+    from skillery.client import AsyncClient
+    from skillery.client.results import DefinedTool, ToolPage, ToolResult
 
 MAX_PAGE = 1000
 session_option = click.option(
@@ -55,11 +56,11 @@ def list_(
         raise click.UsageError("--all and --limit exclude each other: use only one of them")
     size = MAX_PAGE if everything else limit
 
-    async def pages(client: Client) -> dict[str, Any]:
-        page: dict[str, Any] = await client.call("list_tools", skill=skill, session=session, limit=size, cursor=cursor)
+    async def pages(client: AsyncClient) -> ToolPage:
+        page = await client.list_tools(skill=skill, session=session, limit=size, cursor=cursor)
         rows = page["tools"]
         while everything and page["next_cursor"]:
-            page = await client.call("list_tools", skill=skill, session=session, limit=size, cursor=page["next_cursor"])
+            page = await client.list_tools(skill=skill, session=session, limit=size, cursor=page["next_cursor"])
             rows += page["tools"]
         return {**page, "tools": rows}
 
@@ -112,10 +113,9 @@ def call(
     before, slash, tool_name = name.rpartition("/")
     skill, version = name_and_version(before, None) if slash else (None, None)
 
-    async def call_tool(client: Client) -> dict[str, Any]:
+    async def call_tool(client: AsyncClient) -> ToolResult:
         args, blob_ids = await upload_inputs(client, inputs)
-        answer: dict[str, Any] = await client.call(
-            "call_tool",
+        answer = await client.call_tool(
             name=tool_name,
             skill=skill,
             version=version,
@@ -197,9 +197,8 @@ def define(
         parameters = text_of(parameters[1:], "--parameters")
     by_ending: dict[str, Language] = {**ENDINGS, ".py": "python"}
 
-    async def define_tool(client: Client) -> dict[str, Any]:
-        answer: dict[str, Any] = await client.call(
-            "define_tool",
+    async def define_tool(client: AsyncClient) -> DefinedTool:
+        return await client.define_tool(
             name=name,
             description=description,
             parameters=parameters,
@@ -209,7 +208,6 @@ def define(
             namespace=namespace,
             session=session,
         )
-        return answer
 
     _print_defined(with_client(target, define_tool, sandbox=True), as_json)
 
@@ -223,11 +221,7 @@ def remove(name: str, session: str | None, target: Target, as_json: bool) -> Non
     """Remove a defined tool."""
     from skillery.cli.connection import with_client
 
-    async def remove_tool(client: Client) -> dict[str, Any]:
-        answer: dict[str, Any] = await client.call("remove_tool", name=name, session=session)
-        return answer
-
-    _print_defined(with_client(target, remove_tool), as_json)
+    _print_defined(with_client(target, lambda client: client.remove_tool(name, session=session)), as_json)
 
 
 def _print_defined(answer: Mapping[str, Any], as_json: bool) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from skillery.cli.options import Target, json_option, target_options
 from skillery.cli.output import print_json, print_rows
+
+if TYPE_CHECKING:
+    from skillery.client import AsyncClient
+    from skillery.client.results import ListedVersion
 
 COLUMNS = ("skill", "version", "status", "publisher", "created", "digest")
 STATUSES = ["draft", "in_review", "published", "deprecated", "yanked", "rejected"]
@@ -31,17 +35,16 @@ def versions(
 
     The most recently published version comes first.
     """
-    from skillery.cli.client import Client
     from skillery.cli.connection import with_client
 
-    params = {"name": name, "status": status, "namespace": namespace}
+    params: dict[str, Any] = {"name": name, "status": status, "namespace": namespace}
 
-    async def pages(client: Client) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
+    async def pages(client: AsyncClient) -> list[ListedVersion]:
+        found: list[ListedVersion] = []
         cursor = None
         while limit is None or len(found) < limit:
             rows = 1000 if limit is None else min(1000, limit - len(found))
-            page = await client.call("list_versions", **params, limit=rows, cursor=cursor)
+            page = await client.list_versions(**params, limit=rows, cursor=cursor)
             found += page["versions"]
             cursor = page["next_cursor"]
             if cursor is None:

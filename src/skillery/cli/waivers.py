@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from skillery.cli.options import Target, json_option, target_options
 from skillery.cli.output import clean, print_json, print_rows
+
+if TYPE_CHECKING:
+    from skillery.client import AsyncClient
+    from skillery.client.results import Waiver
 
 COLUMNS = ("id", "skill", "rule", "file", "version", "status", "until", "by", "reason")
 
@@ -55,14 +59,13 @@ def add(
 @json_option
 def list_(name: str | None, target: Target, as_json: bool) -> None:
     """List the waivers of the skill NAME, or of all skills that you review, including expired ones."""
-    from skillery.cli.client import Client
     from skillery.cli.connection import with_client
 
-    async def pages(client: Client) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
+    async def pages(client: AsyncClient) -> list[Waiver]:
+        found: list[Waiver] = []
         cursor = None
         while True:
-            page = await client.call("list_waivers", name=name, limit=1000, cursor=cursor)
+            page = await client.list_waivers(name=name, limit=1000, cursor=cursor)
             found += page["waivers"]
             cursor = page["next_cursor"]
             if cursor is None:
@@ -107,5 +110,5 @@ def rm(waiver_id: str, target: Target, as_json: bool) -> None:
 def _call(target: Target, method: str, params: dict[str, Any]) -> dict[str, Any]:
     from skillery.cli.connection import with_client
 
-    answer: dict[str, Any] = with_client(target, lambda client: client.call(method, **params))
+    answer: dict[str, Any] = with_client(target, lambda client: client.call(method, params))
     return answer

@@ -3,6 +3,7 @@
 The client requires only httpx and msgspec. It imports nothing of the server.
 """
 
+from skillery.client.async_transfers import AsyncOpenBlob
 from skillery.client.asynchronous import AsyncBatch, AsyncClient
 from skillery.client.batches import Pending
 from skillery.client.errors import (
@@ -23,6 +24,8 @@ from skillery.client.errors import (
     StrangeAnswer,
     TooLarge,
 )
+from skillery.client.generated.transfers import OpenBlob
+from skillery.client.imports import ImportOptions
 from skillery.client.retrying import Retries
 from skillery.client.synchronous import Batch, Client
 
@@ -30,12 +33,14 @@ __all__ = [
     "AnsweredError",
     "AsyncBatch",
     "AsyncClient",
+    "AsyncOpenBlob",
     "Batch",
     "Busy",
     "Client",
     "ClientError",
     "Conflict",
     "ConnectionFailed",
+    "ImportOptions",
     "InternalError",
     "InvalidParams",
     "InvalidRequest",
@@ -43,6 +48,7 @@ __all__ = [
     "NotAllowed",
     "NotAuthenticated",
     "NotFound",
+    "OpenBlob",
     "ParseError",
     "Pending",
     "Refused",

@@ -2,47 +2,30 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import AsyncIterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 from urllib.parse import quote
 
 import httpx
 
+from skillery.client.async_transfers import AsyncTransfers
 from skillery.client.batches import Collected, Pending
-from skillery.client.blobs import (
-    CHUNK_BYTES,
-    Position,
-    Progress,
-    Sink,
-    Source,
-    Upload,
-    atomic_file,
-    kind_of,
-    open_upload,
-)
 from skillery.client.errors import AnsweredError, ClientError, NotAuthenticated
-from skillery.client.files import places_below
-from skillery.client.generated.async_methods import AsyncMethods
-from skillery.client.generated.values import RunFile
-from skillery.client.results import NewBlob, Run, RunRecord, ToolResult
 from skillery.client.retrying import Patience, Retries
 from skillery.client.tool_calls import TOOLS, ModelMistake, offered_names, read_tool_call
-from skillery.client.waiting import read_async, sleep_async, write_async
+from skillery.client.waiting import sleep_async
 from skillery.client.wire import (
     JSON,
     Call,
     address_of,
     authorization,
     batch_body,
-    blob_of,
     connection_errors,
+    is_loopback,
     is_plain,
     keepalive,
     list_of,
     make_call,
-    new_key,
     object_of,
     replies_of,
     result_of,
@@ -51,13 +34,14 @@ from skillery.client.wire import (
 )
 
 
-class AsyncClient(AsyncMethods):
+class AsyncClient(AsyncTransfers):
     """Client of a Skillery server, with all methods of the server.
 
-    `url` and `token` default to SKILLERY_URL and SKILLERY_TOKEN. `timeout` limits how long the connection may be idle,
-    in seconds. It does not limit the whole call. Without `timeout`, a run may take as long as the server allows, and
-    TCP keep-alive detects a dead server. `transport` is an httpx transport, for special certificates or a proxy.
-    Raises ClientError: AnsweredError and its subclasses, ConnectionFailed, StrangeAnswer.
+    `url` and `token` default to SKILLERY_URL and SKILLERY_TOKEN. With `token=""`, no token is sent. `timeout` limits
+    how long the connection may be idle, in seconds. It does not limit the whole call. Without `timeout`, a run may take
+    as long as the server allows, and TCP keep-alive detects a dead server. `transport` is an httpx transport, for
+    special certificates or a proxy. Raises ClientError: AnsweredError and its subclasses, ConnectionFailed,
+    StrangeAnswer.
     """
 
     def __init__(
@@ -72,16 +56,18 @@ class AsyncClient(AsyncMethods):
         self.url = address_of(url)
         self._retries = retries or Retries()
         self._offered = dict.fromkeys(TOOLS)
-        near, options = is_plain(self.url), keepalive()
-        if transport is None and (near or options is not None):
-            transport = httpx.AsyncHTTPTransport(verify=not near, socket_options=options)
+        # A proxy would resolve a loopback address on its own host. A plain address does not need the certificate store,
+        # which takes time to load.
+        plain, options = is_plain(self.url), keepalive()
+        if transport is None and (is_loopback(self.url) or options is not None):
+            transport = httpx.AsyncHTTPTransport(verify=not plain, socket_options=options)
         self._http = httpx.AsyncClient(
             base_url=self.url,
             headers=authorization(token),
             timeout=timeout_of(timeout),
             transport=transport,
-            trust_env=not near,
-            verify=not near,
+            trust_env=not plain,
+            verify=not plain,
         )
 
     async def __aenter__(self) -> AsyncClient:
@@ -100,7 +86,7 @@ class AsyncClient(AsyncMethods):
         self, method: str, params: Mapping[str, Any] | None = None, *, idempotency_key: str | None = None
     ) -> Any:
         """Call any method by its name and return its result. Use it for methods that this client does not have."""
-        call = make_call(method, params or {}, idempotency_key)
+        call = make_call(method, params or {}, idempotency_key, may_repeat=self._retries.has_retries)
         patience = Patience(self._retries, repeatable=call.is_repeatable)
         while True:
             try:
@@ -154,91 +140,6 @@ class AsyncClient(AsyncMethods):
         except AnsweredError as error:
             return asked.refused(error.object)
 
-    # -- blobs ---------------------------------------------------------------------------------------------------
-
-    async def upload_blob(
-        self,
-        content: Source,
-        kind: str | None = None,
-        *,
-        ttl: int | None = None,
-        progress: Progress | None = None,
-        idempotency_key: str | None = None,
-    ) -> NewBlob:
-        """Upload bytes, the file at a path, or an open file as a blob, at constant memory. `kind` is a media type
-        and defaults to that of the file name. `ttl` is the lifetime in seconds. After a connection error, the
-        content is sent again from the start with the same key, unless the file cannot be rewound."""
-        address = "/blobs" if ttl is None else f"/blobs?ttl={ttl}"
-        key = idempotency_key or new_key()
-        with open_upload(content) as upload:
-            patience = Patience(self._retries, repeatable=upload.can_rewind)
-            headers = upload.headers(kind or kind_of(content), key)
-            while True:
-                try:
-                    with connection_errors(self._http):
-                        response = await self._http.post(address, content=_chunks(upload, progress), headers=headers)
-                    return blob_of(response)
-                except ClientError as error:
-                    if not upload.can_rewind:
-                        raise
-                    await sleep_async(patience.wait_after(error))
-                    upload.rewind()
-
-    async def stream_blob(
-        self, blob_id: str, *, start: int = 0, stop: int | None = None, progress: Progress | None = None
-    ) -> AsyncIterator[bytes]:
-        """Yield the bytes of a blob from `start` to `stop`. After a connection error, the download continues at the
-        same position."""
-        position = Position(start, stop)
-        patience = Patience(self._retries, repeatable=True)
-        while not position.is_done:
-            try:
-                with connection_errors(self._http):
-                    async with self._http.stream("GET", _address(blob_id), headers=position.headers()) as response:
-                        if response.status_code not in {200, 206}:
-                            await response.aread()
-                            object_of(response)
-                        position.begin(response)
-                        async for piece in response.aiter_raw():
-                            position.at += len(piece)
-                            # Progress resets the count of failures.
-                            patience = Patience(self._retries, repeatable=True)
-                            if progress is not None:
-                                progress(position.at - position.start, position.total)
-                            yield piece
-                return
-            except ClientError as error:
-                await sleep_async(patience.wait_after(error))
-
-    async def download_blob(self, blob_id: str, target: Sink, *, progress: Progress | None = None) -> int:
-        """Write a blob to the file at a path, or to an open file, at constant memory. Return its size in bytes. A
-        path is replaced only when the download is complete."""
-        size = 0
-        with atomic_file(target) as file:
-            async for piece in self.stream_blob(blob_id, progress=progress):
-                await write_async(file, piece)
-                size += len(piece)
-        return size
-
-    async def upload_files(self, files: Mapping[str, Source], *, ttl: int | None = None) -> list[RunFile]:
-        """Upload a file for each path in the workspace of a run. Return the parameter `files` of `execute_skill`,
-        `run_code` and `call_tool`."""
-        made: list[RunFile] = []
-        for path, content in files.items():
-            blob = await self.upload_blob(content, ttl=ttl)
-            made.append({"path": path, "blob_id": blob["blob_id"]})
-        return made
-
-    async def download_files(self, run: Run | RunRecord | ToolResult, folder: os.PathLike[str]) -> list[Path]:
-        """Write the `files` of a run to a folder, at constant memory, and return their paths. Raises ValueError
-        before any write if a path leads outside the folder, because the run chose the paths."""
-        found = run.get("files", [])
-        places = places_below(folder, [file["path"] for file in found])
-        for file, place in zip(found, places, strict=True):
-            place.parent.mkdir(parents=True, exist_ok=True)
-            await self.download_blob(file["blob_id"], place)
-        return places
-
     # -- requests ------------------------------------------------------------------------------------------------
 
     async def _get(self, address: str) -> httpx.Response:
@@ -282,19 +183,6 @@ class AsyncBatch(Collected):
             return
         for portion in self._portions():
             await self._client._send(portion)
-
-
-async def _chunks(upload: Upload, progress: Progress | None) -> AsyncIterator[bytes]:
-    sent = 0
-    while piece := await read_async(upload.file, CHUNK_BYTES):
-        yield piece
-        sent += len(piece)
-        if progress is not None:
-            progress(sent, upload.size)
-
-
-def _address(blob_id: str) -> str:
-    return f"/blobs/{quote(blob_id, safe=':')}"
 
 
 __all__ = ["AsyncBatch", "AsyncClient"]

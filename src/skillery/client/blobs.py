@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, TypeAlias
+from typing import BinaryIO, TypeAlias, TypeGuard
 
 import httpx
 
@@ -31,7 +31,7 @@ class Upload:
     def __init__(self, file: BinaryIO) -> None:
         self.file = file
         self._start = file.tell() if file.seekable() else None
-        self.size = None if self._start is None else file.seek(0, io.SEEK_END) - self._start
+        self.size = None if self._start is None else _size_from(file, self._start)
         self.rewind()
 
     @property
@@ -42,9 +42,28 @@ class Upload:
         if self._start is not None:
             self.file.seek(self._start)
 
-    def headers(self, kind: str, key: str) -> dict[str, str]:
+    def headers(self, kind: str, key: str | None) -> dict[str, str]:
         length = {} if self.size is None else {"content-length": str(self.size)}
-        return {"content-type": kind, "idempotency-key": key, **length}
+        return {"content-type": kind, **length, **({} if key is None else {"idempotency-key": key})}
+
+    def next_bytes(self, sent: int) -> int:
+        """Return the size of the next read. Content that is appended during the upload is not sent, because the
+        length in the header is fixed."""
+        return CHUNK_BYTES if self.size is None else min(CHUNK_BYTES, self.size - sent)
+
+
+def _size_from(file: BinaryIO, start: int) -> int | None:
+    """Return the bytes from `start` to the end, or None if unknown: files of /proc have content, but report the size 0
+    or cannot be measured."""
+    try:
+        return file.seek(0, io.SEEK_END) - start or None
+    except OSError:
+        return None
+
+
+def is_source(content: object) -> TypeGuard[Source]:
+    """Return whether the content is bytes, a path or an open file, and no other iterator."""
+    return isinstance(content, (bytes, bytearray, memoryview, str, os.PathLike)) or hasattr(content, "read")
 
 
 @contextmanager
@@ -88,6 +107,8 @@ class Position:
 
     def __init__(self, start: int, stop: int | None) -> None:
         self.start, self.at, self.stop = start, start, stop
+        self.kind = DEFAULT_KIND
+        """Media type of the blob, set by `begin`."""
         self._etag: str | None = None
 
     @property
@@ -115,6 +136,7 @@ class Position:
                 f"{response.request.url} answered with another range than requested", status=response.status_code
             )
         self._etag = etag
+        self.kind = response.headers.get("content-type", DEFAULT_KIND)
         if size is not None:
             self.stop = size if self.stop is None else min(self.stop, size)
 

@@ -18,9 +18,15 @@ class Retries:
     """Limits of the retries for a server that is busy or does not answer."""
 
     attempts: int = 5
-    """Limit of attempts. A call that the server is still executing is polled until it is answered."""
+    """Limit of attempts. 1 means no retries and no automatic idempotency keys. A call that the server is still
+    executing is polled until it is answered."""
     longest_wait_seconds: float = 60.0
     """If the server requests a longer delay, its error is raised at once."""
+
+    @property
+    def has_retries(self) -> bool:
+        """Whether a call may be sent a second time."""
+        return self.attempts > 1
 
 
 class Patience:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ JSON = {"content-type": "application/json"}
 CONNECT_SECONDS = 10.0
 MAX_BATCH_CALLS = 100
 """Limit of calls in one batch."""
+_LOOPBACK = re.compile(r"127(\.[0-9]{1,3}){3}")
 _UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
@@ -50,9 +52,10 @@ class Call(msgspec.Struct, frozen=True):
         return {"jsonrpc": "2.0", "id": number, "method": self.method, "params": given}
 
 
-def make_call(method: str, params: Mapping[str, Any], idempotency_key: str | None) -> Call:
-    """Return a call. Methods that accept an idempotency key get a new one, so that the call can be sent again."""
-    return Call(method, params, idempotency_key or (new_key() if method in ONCE else None))
+def make_call(method: str, params: Mapping[str, Any], idempotency_key: str | None, *, may_repeat: bool) -> Call:
+    """Return a call. If the client retries, methods that accept an idempotency key get a new one, so that the call can
+    be sent again."""
+    return Call(method, params, idempotency_key or (new_key() if may_repeat and method in ONCE else None))
 
 
 def new_key() -> str:
@@ -113,6 +116,19 @@ def _is_reply(reply: Mapping[str, Any]) -> bool:
     return type(reply.get("id")) is int and ("result" in reply or isinstance(reply.get("error"), dict))
 
 
+def event_of(response: httpx.Response, line: bytes) -> tuple[str, dict[str, Any]]:
+    """Return the name and the data of an event of an import. Raises the error that the line carries."""
+    try:
+        event = msgspec.json.decode(line, type=dict[str, dict[str, Any]])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise _foreign_answer(response) from None
+    if "error" in event:
+        raise error_of(event["error"])
+    if len(event) != 1:
+        raise _foreign_answer(response)
+    return next(iter(event.items()))
+
+
 def text_of(response: httpx.Response) -> str:
     if response.status_code != 200:
         object_of(response)
@@ -160,8 +176,9 @@ def address_of(url: str | None) -> str:
 
 
 def authorization(token: str | None) -> dict[str, str]:
-    """Return the authorization header for the argument, or for SKILLERY_TOKEN, or no header."""
-    found = token or os.environ.get(TOKEN_VARIABLE)
+    """Return the authorization header for the argument, or for SKILLERY_TOKEN if the argument is None, or no
+    header."""
+    found = os.environ.get(TOKEN_VARIABLE) if token is None else token
     return {"authorization": f"Bearer {found}"} if found else {}
 
 
@@ -171,10 +188,15 @@ def timeout_of(seconds: float | None) -> httpx.Timeout:
     return httpx.Timeout(seconds, connect=min(CONNECT_SECONDS, seconds or CONNECT_SECONDS))
 
 
+def is_loopback(url: str) -> bool:
+    """Return whether the server is on this machine."""
+    host = httpx.URL(url).host
+    return host in {"localhost", "::1"} or _LOOPBACK.fullmatch(host) is not None
+
+
 def is_plain(url: str) -> bool:
-    """Return whether the server is on this machine without TLS. Then no proxy and no certificates are needed."""
-    address = httpx.URL(url)
-    return address.scheme == "http" and address.host in {"localhost", "127.0.0.1", "::1"}
+    """Return whether the server is on this machine and uses no TLS."""
+    return httpx.URL(url).scheme == "http" and is_loopback(url)
 
 
 def keepalive() -> list[tuple[int, int, int]] | None:

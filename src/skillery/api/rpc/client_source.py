@@ -23,6 +23,8 @@ from skillery.api.rpc.params import Params
 CLIENT = Path(__file__).parents[2] / "client"
 DOC = '"""Made by `make client`: do not edit."""\n\n'
 MADE = f"{DOC}from __future__ import annotations\n\n"
+AWAITED = {"asynchronous.py": "synchronous.py", "async_transfers.py": "generated/transfers.py"}
+"""Modules with coroutines, and the same without."""
 AS_ANSWERED = {"LockEntry": "Locked"}
 """For structs of params: the struct of results that callers pass instead."""
 _SIMPLE = {str: "str", int: "int", float: "float", bool: "bool", Any: "Any"}
@@ -31,13 +33,18 @@ _WITHOUT_AWAITING = (
     (r"\bawait ", ""),
     (r"\b(\w+)_async\b", r"\1"),
     (r"\basync_methods\b", "methods"),
-    (r"\bAsync(Client|Methods|Batch|Iterator)\b", r"\1"),
+    (r"\bclient\.async_transfers\b", "client.generated.transfers"),
+    (r"\bAsync(Client|Methods|Transfers|OpenBlob|Batch|Iterator)\b", r"\1"),
+    (r"\bAsyncGenerator\[(\w+), None\]", r"Generator[\1, None, None]"),
+    (r"\bAsyncGenerator\b", "Generator"),
+    (r"\basynccontextmanager\b", "contextmanager"),
+    (r"\banext\(", "next("),
     (r"\bhttpx\.Async", "httpx."),
     (r"\bAsyncBaseTransport\b", "BaseTransport"),
     (r"__a(enter|exit)__", r"__\1__"),
     (r"\ba(close|read)\b", r"\1"),
-    (r"\baiter_raw\b", "iter_raw"),
-    (r'""".*`synchronous.py` is made.*"""', '"""Client. Made from `asynchronous.py` by `make client`: do not edit."""'),
+    (r"\baiter_(raw|bytes)\b", r"iter_\1"),
+    (r'\A"""(\w[^"]*?) `([\w/]+\.py)`\s+is\s+made[^"]*"""', r'"""\1 Made by `make client`: do not edit."""'),
 )
 
 
@@ -70,7 +77,8 @@ def sources() -> dict[Path, str]:
     made[generated / "values.py"] = _values()
     made[generated / "results.py"] = result_source([method.result for method in METHODS.values()])
     made[generated / "__init__.py"] = '"""Made by `make client` from the table of methods: do not edit."""\n'
-    made[CLIENT / "synchronous.py"] = _synchronous((CLIENT / "asynchronous.py").read_text("utf-8"))
+    for awaited, plain in AWAITED.items():
+        made[CLIENT / plain] = _synchronous((CLIENT / awaited).read_text("utf-8"))
     return {path: _formatted(path, source) for path, source in made.items()}
 
 

@@ -77,7 +77,7 @@ def _own_token(auth: str, target: Target) -> str | None:
 
 async def _walk(server: Server, token: str | None, quiet: bool) -> list[tuple[Step, Exchange]]:
     """Run all steps in order. Raises CheckFailed at the first wrong answer."""
-    from skillery.cli.client import client_of
+    from skillery.cli.connection import client_of
     from skillery.cli.demo.steps import STEPS, Walk, sample_csv
 
     async with client_of(server.url, token) as client:

@@ -15,7 +15,7 @@ from skillery.app.home import holder_of
 from skillery.errors import StartupError
 
 if TYPE_CHECKING:
-    from skillery.cli.client import Client
+    from skillery.client import AsyncClient
 
 LOG = "server.log"
 START_SECONDS = 60.0
@@ -36,7 +36,7 @@ class Server:
         if self._ours:
             os.kill(self.pid, signal.SIGTERM)
 
-    async def wait_until_ready(self, client: Client) -> None:
+    async def wait_until_ready(self, client: AsyncClient) -> None:
         """Wait until database, storage and sandbox work. Raises StartupError after START_SECONDS."""
         deadline = time.monotonic() + START_SECONDS
         while not await client.is_ready():

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from skillery.client.generated.values import SkillFile
+
 COMPOSITION = """\
 from runtime import blobs, log, summary
 from skills.text.csv.profile import profile_csv
@@ -78,7 +80,7 @@ def main(args):
     summary(f"{largest[0][0]} leads with {largest[0][1]:.2f}." if largest else "The CSV has no rows.")
     return {"top": [[name, round(total, 2)] for name, total in largest], "skipped": skipped}
 """
-FILES = [{"path": "code/main.py", "content": CODE}]
+FILES: list[SkillFile] = [{"path": "code/main.py", "content": CODE}]
 
 
 def sum_by(rows: Iterable[Mapping[str, Any]], column: str, top: int) -> list[list[Any]]:

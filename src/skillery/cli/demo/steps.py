@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
 from skillery.app.bundled import bundled_folders
-from skillery.cli.client import Client
 from skillery.cli.demo import samples
 from skillery.cli.failures import CheckFailed
 from skillery.cli.output import as_json
+from skillery.client import AsyncClient
 from skillery.errors import StartupError
 
 GUIDE_TITLE = "# Skills Protocol Overview"
 PROFILE = "text.csv.profile"
 QUERY = "text.csv.query"
 SAMPLE = "resources/orders.csv"
-CHUNK_BYTES = 256 * 1024
 
 
 class Exchange(NamedTuple):
@@ -33,7 +32,7 @@ class Exchange(NamedTuple):
 class Walk:
     """State that the steps share: the client, the input, and results of earlier steps."""
 
-    def __init__(self, client: Client, sample: Path) -> None:
+    def __init__(self, client: AsyncClient, sample: Path) -> None:
         self.client = client
         self.sample = sample
         self.blob_id = ""
@@ -53,14 +52,14 @@ def sample_csv() -> Path:
 
 
 async def load_guide(walk: Walk) -> Exchange:
-    answer = await walk.client.call("load_skills_protocol_guide")
+    answer = await walk.client.load_skills_protocol_guide()
     _expect(GUIDE_TITLE in answer["content"], "the guide does not contain its title")
     headings = [line for line in answer["content"].splitlines() if line.startswith("#")]
     return Exchange("load_skills_protocol_guide", "\n".join([f"{len(answer['content'])} characters:", *headings]))
 
 
 async def list_skills(walk: Walk) -> Exchange:
-    answer = await walk.client.call("list_skills", limit=1000)
+    answer = await walk.client.list_skills(limit=1000)
     rows = answer["skills"]
     names = {row["name"] for row in rows}
     _expect({PROFILE, QUERY} <= names, f"the bundled skills are not listed, only {sorted(names)}")
@@ -68,7 +67,7 @@ async def list_skills(walk: Walk) -> Exchange:
 
 
 async def describe_skill(walk: Walk) -> Exchange:
-    answer = await walk.client.call("describe_skill", name=PROFILE)
+    answer = await walk.client.describe_skill(name=PROFILE)
     inputs = answer["skill"]["manifest"]["inputs"]
     _expect("csv_blob" in inputs, f"{PROFILE} declares no input csv_blob")
     return Exchange(
@@ -78,14 +77,14 @@ async def describe_skill(walk: Walk) -> Exchange:
 
 
 async def read_file(walk: Walk) -> Exchange:
-    answer = await walk.client.call("read_skill_file", name=PROFILE, path="SKILL.md")
+    answer = await walk.client.read_skill_file(name=PROFILE, path="SKILL.md")
     _expect("csv_blob" in answer["content"], "SKILL.md does not explain how to call the skill")
     lines = [line for line in answer["content"].splitlines() if line.strip() and not line.startswith("---")]
     return Exchange(f"read_skill_file name={PROFILE} path=SKILL.md", "\n".join([*lines[3:6], "…"]))
 
 
 async def upload_blob(walk: Walk) -> Exchange:
-    answer = await walk.client.upload(_chunks(walk.sample), "text/csv")
+    answer = await walk.client.upload_blob(walk.sample, "text/csv")
     size = walk.sample.stat().st_size
     _expect(answer["size_bytes"] == size, f"the server stored {answer['size_bytes']} of {size} bytes")
     walk.blob_id = answer["blob_id"]
@@ -94,7 +93,7 @@ async def upload_blob(walk: Walk) -> Exchange:
 
 
 async def execute_skill(walk: Walk) -> Exchange:
-    answer = await walk.client.call("execute_skill", name=PROFILE, args={"csv_blob": walk.blob_id})
+    answer = await walk.client.execute_skill(name=PROFILE, args={"csv_blob": walk.blob_id})
     output = _completed(answer)
     read = output["rows"] + output["malformed_rows"]
     rows = len(_data_rows(walk.sample))
@@ -107,8 +106,7 @@ async def execute_skill(walk: Walk) -> Exchange:
 
 
 async def compose_skills(walk: Walk) -> Exchange:
-    answer = await walk.client.call(
-        "run_code",
+    answer = await walk.client.run_code(
         language="python",
         code=samples.COMPOSITION,
         args={"csv_blob": walk.blob_id},
@@ -117,7 +115,7 @@ async def compose_skills(walk: Walk) -> Exchange:
     )
     output = _completed(answer)
     _expect(output["report"] in answer["output_blobs"], "the report is not among the output blobs of the run")
-    blob = await walk.client.call("read_blob", blob_id=output["report"], mode="full")
+    blob = await walk.client.read_blob(blob_id=output["report"], mode="full")
     report = msgspec.json.decode(blob["content"])
     counted = {label: sum(group["orders"] for group in report[label]) for label in output["labels"]}
     _expect(len(set(counted.values())) == 1, f"each grouping must count every row once, but the counts are {counted}")
@@ -129,9 +127,7 @@ async def compose_skills(walk: Walk) -> Exchange:
 
 
 async def create_skill(walk: Walk) -> Exchange:
-    answer = await walk.client.call(
-        "create_skill", manifest=samples.MANIFEST, skill_md=samples.SKILL_MD, files=samples.FILES
-    )
+    answer = await walk.client.create_skill(manifest=samples.MANIFEST, skill_md=samples.SKILL_MD, files=samples.FILES)
     _expect(answer["name"] == samples.NAME, f"published as {answer['name']}")
     return Exchange(
         f"create_skill  ({samples.NAME}: skill.toml, SKILL.md, code/main.py)",
@@ -141,7 +137,7 @@ async def create_skill(walk: Walk) -> Exchange:
 
 async def execute_created(walk: Walk) -> Exchange:
     args = {"csv_blob": walk.blob_id, "by": "country", "top": 3}
-    answer = await walk.client.call("execute_skill", name=samples.NAME, version=samples.VERSION, args=args)
+    answer = await walk.client.execute_skill(name=samples.NAME, version=samples.VERSION, args=args)
     output = _completed(answer)
     expected = samples.sum_by(_rows_as_dicts(walk.sample), "country", 3)
     _expect(output["top"] == expected, f"{samples.NAME} answered {output['top']}, expected {expected}")
@@ -180,12 +176,6 @@ def _completed(answer: Mapping[str, Any]) -> dict[str, Any]:
 
 def _timed(answer: Mapping[str, Any]) -> str:
     return f"{answer['status']} in {answer['duration_ms']:.0f} ms"
-
-
-async def _chunks(path: Path) -> AsyncIterator[bytes]:
-    with path.open("rb") as file:
-        while chunk := file.read(CHUNK_BYTES):
-            yield chunk
 
 
 def _data_rows(path: Path) -> list[list[str]]:

@@ -1,0 +1,218 @@
+"""Streams of AsyncClient: blobs, archives, files of runs. `generated/transfers.py` is made from this file by `make
+client`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple, Unpack, cast
+from urllib.parse import quote
+
+import httpx
+
+from skillery.client.blobs import Position, Progress, Sink, Source, Upload, atomic_file, is_source, kind_of, open_upload
+from skillery.client.errors import ClientError
+from skillery.client.files import places_below
+from skillery.client.generated.async_methods import AsyncMethods
+from skillery.client.generated.values import RunFile
+from skillery.client.imports import IMPORT_HEADERS, ImportEvent, ImportOptions, query_of
+from skillery.client.results import NewBlob, Run, RunRecord, ToolResult
+from skillery.client.retrying import Patience, Retries
+from skillery.client.waiting import read_async, sleep_async, write_async
+from skillery.client.wire import blob_of, connection_errors, event_of, new_key, object_of
+
+
+class AsyncOpenBlob(NamedTuple):
+    """A blob that is being downloaded."""
+
+    kind: str
+    """Its media type."""
+    size_bytes: int | None
+    pieces: AsyncIterator[bytes]
+    """The content. After a connection error, the download continues at the same position."""
+
+
+class AsyncTransfers(AsyncMethods):
+    """Uploads and downloads at constant memory."""
+
+    _http: httpx.AsyncClient
+    _retries: Retries
+
+    @asynccontextmanager
+    async def stream(
+        self,
+        method: str,
+        path: str,
+        *,
+        content: bytes | AsyncIterator[bytes] | None = None,
+        headers: Mapping[str, str] | None = None,
+        params: Mapping[str, str] | None = None,
+    ) -> AsyncIterator[httpx.Response]:
+        """Send one request to any path of the server, with the token, and stream the response, whatever its status.
+        The request is sent once. Raises ConnectionFailed."""
+        with connection_errors(self._http):
+            async with self._http.stream(method, path, content=content, headers=headers, params=params) as response:
+                yield response
+
+    # -- blobs ---------------------------------------------------------------------------------------------------
+
+    async def upload_blob(
+        self,
+        content: Source,
+        kind: str | None = None,
+        *,
+        ttl: int | None = None,
+        progress: Progress | None = None,
+        idempotency_key: str | None = None,
+    ) -> NewBlob:
+        """Upload bytes, the file at a path, or an open file as a blob, at constant memory. `kind` is a media type
+        and defaults to that of the file name. `ttl` is the lifetime in seconds. After a connection error, the
+        content is sent again from the start with the same key, unless the file cannot be rewound."""
+        address = "/blobs" if ttl is None else f"/blobs?ttl={ttl}"
+        key = idempotency_key or (new_key() if self._retries.has_retries else None)
+        with open_upload(content) as upload:
+            patience = Patience(self._retries, repeatable=upload.can_rewind)
+            headers = upload.headers(kind or kind_of(content), key)
+            while True:
+                try:
+                    with connection_errors(self._http):
+                        response = await self._http.post(address, content=_chunks(upload, progress), headers=headers)
+                    return blob_of(response)
+                except ClientError as error:
+                    if not upload.can_rewind:
+                        raise
+                    await sleep_async(patience.wait_after(error))
+                    upload.rewind()
+
+    @asynccontextmanager
+    async def open_blob(self, blob_id: str) -> AsyncIterator[AsyncOpenBlob]:
+        """Open a blob for reading, with its media type and size. Raises NotFound before the block begins."""
+        position = Position(0, None)
+        pieces = self._pieces(blob_id, position, None)
+        first = await anext(pieces, b"")
+        try:
+            yield AsyncOpenBlob(position.kind, position.total, _joined(first, pieces))
+        finally:
+            await pieces.aclose()
+
+    def stream_blob(
+        self, blob_id: str, *, start: int = 0, stop: int | None = None, progress: Progress | None = None
+    ) -> AsyncIterator[bytes]:
+        """Yield the bytes of a blob from `start` to `stop`. After a connection error, the download continues at the
+        same position."""
+        return self._pieces(blob_id, Position(start, stop), progress)
+
+    async def download_blob(self, blob_id: str, target: Sink, *, progress: Progress | None = None) -> int:
+        """Write a blob to the file at a path, or to an open file, at constant memory. Return its size in bytes. A
+        path is replaced only when the download is complete."""
+        size = 0
+        with atomic_file(target) as file:
+            async for piece in self.stream_blob(blob_id, progress=progress):
+                await write_async(file, piece)
+                size += len(piece)
+        return size
+
+    async def _pieces(self, blob_id: str, position: Position, progress: Progress | None) -> AsyncGenerator[bytes, None]:
+        patience = Patience(self._retries, repeatable=True)
+        while not position.is_done:
+            try:
+                with connection_errors(self._http):
+                    async with self._http.stream("GET", _address(blob_id), headers=position.headers()) as response:
+                        if response.status_code not in {200, 206}:
+                            await response.aread()
+                            object_of(response)
+                        position.begin(response)
+                        async for piece in response.aiter_raw():
+                            position.at += len(piece)
+                            # Progress resets the count of failures.
+                            patience = Patience(self._retries, repeatable=True)
+                            if progress is not None:
+                                progress(position.at - position.start, position.total)
+                            yield piece
+                return
+            except ClientError as error:
+                await sleep_async(patience.wait_after(error))
+
+    # -- files of a run ------------------------------------------------------------------------------------------
+
+    async def upload_files(self, files: Mapping[str, Source], *, ttl: int | None = None) -> list[RunFile]:
+        """Upload a file for each path in the workspace of a run. Return the parameter `files` of `execute_skill`,
+        `run_code` and `call_tool`."""
+        made: list[RunFile] = []
+        for path, content in files.items():
+            blob = await self.upload_blob(content, ttl=ttl)
+            made.append({"path": path, "blob_id": blob["blob_id"]})
+        return made
+
+    async def download_files(self, run: Run | RunRecord | ToolResult, folder: os.PathLike[str]) -> list[Path]:
+        """Write the `files` of a run to a folder, at constant memory, and return their paths. Raises ValueError
+        before any write if a path leads outside the folder, because the run chose the paths."""
+        found = run.get("files", [])
+        places = places_below(folder, [file["path"] for file in found])
+        for file, place in zip(found, places, strict=True):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            await self.download_blob(file["blob_id"], place)
+        return places
+
+    # -- archives ------------------------------------------------------------------------------------------------
+
+    async def import_archive(
+        self, archive: Source | AsyncIterator[bytes], **options: Unpack[ImportOptions]
+    ) -> AsyncIterator[ImportEvent]:
+        """Import an archive of skills (`POST /import`): bytes, the file at a path, an open file, or an iterator over
+        pieces. Yield `("begun", …)`, `("skill", …)` for each skill and `("summary", …)` while the server imports. The
+        archive is sent once: repeat the import after an error, because unchanged skills are not published again."""
+        body, params = _pieces_of(archive), query_of(options)
+        async with self.stream("POST", "/import", content=body, headers=IMPORT_HEADERS, params=params) as response:
+            if response.status_code != 200:
+                await response.aread()
+                object_of(response)
+            async for line in lines_of(response):
+                yield event_of(response, line)
+
+
+async def lines_of(response: httpx.Response) -> AsyncIterator[bytes]:
+    """Yield the lines of a response that are not empty. httpx would also split at other line separators, which JSON
+    strings may contain."""
+    rest = b""
+    async for chunk in response.aiter_bytes():
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in filter(None, lines):
+            yield line
+    if rest:
+        yield rest
+
+
+async def _chunks(upload: Upload, progress: Progress | None) -> AsyncIterator[bytes]:
+    sent = 0
+    while piece := await read_async(upload.file, upload.next_bytes(sent)):
+        yield piece
+        sent += len(piece)
+        if progress is not None:
+            progress(sent, upload.size)
+
+
+async def _pieces_of(content: Source | AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    if not is_source(content):
+        async for piece in cast("AsyncIterator[bytes]", content):
+            yield piece
+        return
+    with open_upload(content) as upload:
+        async for piece in _chunks(upload, None):
+            yield piece
+
+
+async def _joined(first: bytes, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    if first:
+        yield first
+    async for piece in pieces:
+        yield piece
+
+
+def _address(blob_id: str) -> str:
+    return f"/blobs/{quote(blob_id, safe=':')}"
+
+
+__all__ = ["AsyncOpenBlob", "AsyncTransfers", "lines_of"]

@@ -1,0 +1,44 @@
+"""Options and events of an import."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias, TypedDict
+
+import msgspec
+
+IMPORT_HEADERS = {"content-type": "application/octet-stream", "accept": "application/x-ndjson"}
+ImportEvent: TypeAlias = "tuple[str, dict[str, Any]]"
+"""`begun`, `skill` or `summary`, and the object that docs/guide/importing.md describes."""
+
+
+class ImportOptions(TypedDict, total=False):
+    """Options of `import_archive`. docs/guide/importing.md describes them."""
+
+    name: str
+    """Name for a skill at the root that states none."""
+    namespace: str
+    source: str
+    default_source: str
+    permissions: Mapping[str, Any]
+    take_over: Sequence[str]
+    packages: Literal["infer", "declared"]
+    nested: Literal["keep", "split"]
+    dry_run: bool
+    prune: bool
+
+
+def query_of(options: ImportOptions) -> dict[str, str]:
+    """Return the query params of `POST /import`. Options that are false or empty are omitted."""
+    return {name: _text(value) for name, value in options.items() if value or isinstance(value, Mapping)}
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Sequence):
+        return ",".join(value)
+    return msgspec.json.encode(value).decode()
+
+
+__all__ = ["IMPORT_HEADERS", "ImportEvent", "ImportOptions", "query_of"]
