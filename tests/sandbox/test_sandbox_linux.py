@@ -20,7 +20,8 @@ import uvloop
 from skillery.backends import CodeCall, Job, Limits, Outcome, Place, SkillMount
 from skillery.builtin.linux_sandbox import LinuxSandboxSettings, open_sandbox, skillery_sandbox
 from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
-from skillery.builtin.linux_sandbox.zygotes import CannotStart, Zygote
+from skillery.builtin.linux_sandbox.zygote_answers import CannotStart
+from skillery.builtin.linux_sandbox.zygotes import Zygote
 from skillery.sandboxing.linux import groups, watchdog
 from skillery.testing import SandboxContract
 from skillery.testing.sandbox import MemoryHost, Trial

@@ -20,7 +20,8 @@ from skillery.api.http import HttpRefusal, chunks_of, only, send_bytes
 from skillery.api.operations import BINARY, Answer, Body, Operation, in_query
 from skillery.api.rpc.params import MOST_TTL
 from skillery.backends import Identity
-from skillery.contents.blobs import BlobRow, Blobs, NewBlob
+from skillery.contents.blob_rows import BlobRow, NewBlob
+from skillery.contents.blobs import Blobs
 from skillery.contents.store import Content
 from skillery.errors import InvalidParams
 from skillery.formats.wording import quoted

@@ -25,7 +25,8 @@ from skillery import hookimpl
 from skillery.backends import Capability, Failure, FailureType, Job, Offer, Outcome, Place, Probe, RunHost
 from skillery.sandboxing import python_runner
 from skillery.sandboxing.python_runner import languages
-from skillery.sandboxing.python_runner.dialogue import Dialogue, NoHost, Places, job_header
+from skillery.sandboxing.python_runner.dialogue import Dialogue, NoHost
+from skillery.sandboxing.python_runner.job_header import Places, job_header
 from skillery.sandboxing.python_runner.logs import LogPipe
 from skillery.sandboxing.python_runner.run_session import RunSession, run_whole
 from skillery.sandboxing.python_runner.setup import BrokenSetup, copy_seconds

@@ -6,7 +6,7 @@ a part of an index that the limit bounds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -95,32 +95,6 @@ UNLIMITED = Quotas()
 
 def _covers(namespace: str, skill: str) -> bool:
     return skill == namespace or skill.startswith(f"{namespace}.")
-
-
-class Used(msgspec.Struct, frozen=True):
-    used: int | None
-    """None: the caller may not know it."""
-    limit: int | None
-    """None: there is no limit."""
-
-
-class NamespaceUse(msgspec.Struct, frozen=True):
-    """The use of a namespace and everything below it."""
-
-    namespace: str
-    bundle_bytes: Used
-
-
-class IdentityUse(msgspec.Struct, frozen=True):
-    """The use of each quota by an identity, and its limit."""
-
-    identity: str
-    blobs: Used
-    blob_bytes: Used
-    runs_per_minute: Used
-    concurrent_runs: Used
-    session_tools: Used
-    namespaces: list[NamespaceUse]
 
 
 # -- blobs -------------------------------------------------------------------------------------------------------
@@ -309,33 +283,3 @@ def bundle_bytes(connection: Connection, namespace: str) -> int:
 
 
 # -- what is used ------------------------------------------------------------------------------------------------
-
-
-def get_usage(
-    connection: Connection, quotas: Quotas, identity: str, namespaces: list[str], sees: Callable[[str], bool]
-) -> IdentityUse:
-    """Return the use and the limit of each quota, for the identity and for every limit below these namespaces.
-
-    `used` is given only if the caller may see everything that is counted.
-    """
-    quota = quotas.of(identity)
-    count, size = blobs_used(connection, identity)
-    limits: dict[str, int] = {}
-    for namespace in namespaces:
-        limits |= quotas.over(namespace)
-    return IdentityUse(
-        identity=identity,
-        blobs=_used(count, quota.blobs),
-        blob_bytes=_used(size, quota.blob_bytes),
-        runs_per_minute=_used(runs_of_last_minute(connection, identity), quota.runs_per_minute),
-        concurrent_runs=_used(runs_under_way(connection, identity), quota.concurrent_runs),
-        session_tools=_used(session_tools_of(connection, identity), quota.session_tools),
-        namespaces=[
-            NamespaceUse(one, _used(bundle_bytes(connection, one) if sees(one) else None, limit))
-            for one, limit in sorted(limits.items())
-        ],
-    )
-
-
-def _used(used: int | None, limit: int) -> Used:
-    return Used(used, limit or None)

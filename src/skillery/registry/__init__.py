@@ -28,7 +28,8 @@ from skillery.registry.index_names import (
     list_unprepared,
     skills_with_index_name,
 )
-from skillery.registry.labels import Labels, MovedLabel, list_labels, remove_label, rollback_label, set_label
+from skillery.registry.label_listings import Labels, list_labels
+from skillery.registry.labels import MovedLabel, remove_label, rollback_label, set_label
 from skillery.registry.lifecycle import (
     approve_version,
     deprecate_skill,

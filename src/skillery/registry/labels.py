@@ -7,31 +7,28 @@ that a rollback goes back to (`back_id`), so that repeated rollbacks go down the
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, Select, delete, func, insert, select
+from sqlalchemy import Connection, delete, func, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from skillery import audit
 from skillery.backends import Identity
 from skillery.database.tables import RESOLVABLE, label_moves, labels, skill_versions
 from skillery.errors import NothingToGoBackTo, NotPublished, TooManyLabels
-from skillery.formats.timestamps import timestamp_text
 from skillery.formats.version_spec import VersionSpec
 from skillery.identity import access
-from skillery.registry.cursors import make_cursor, read_cursor
-from skillery.registry.lifecycle import lock_skill
-from skillery.registry.pages import NextCursor
-from skillery.registry.resolution import find_skill, label_not_found, resolve, skill_not_found
+from skillery.registry.lifecycle_steps import lock_skill
+from skillery.registry.resolution import label_not_found, resolve
 
 MoveName = Literal["set", "rollback", "remove"]
 MOST_LABELS = 100
 """Limit on the labels of a skill: an answer lists all of them."""
 
 _DIALECTS = {"sqlite": sqlite, "postgresql": postgresql}
-_of_version = skill_versions.alias("of_version")
-_of_previous = skill_versions.alias("of_previous")
+of_version = skill_versions.alias("of_version")
+of_previous = skill_versions.alias("of_previous")
 
 
 class MovedLabel(msgspec.Struct, frozen=True):
@@ -44,40 +41,6 @@ class MovedLabel(msgspec.Struct, frozen=True):
     digest: str | None
     previous: str | None
     """The version that the label pointed to before."""
-
-
-class Label(msgspec.Struct, frozen=True):
-    """The version that a label points to, and the identity that moved it there."""
-
-    label: str
-    version: str
-    digest: str
-    status: str
-    by: str
-    kind: str
-    at: str
-
-
-class LabelMove(msgspec.Struct, frozen=True):
-    """A move of a label."""
-
-    label: str
-    move: MoveName
-    version: str | None
-    digest: str | None
-    previous: str | None
-    by: str
-    kind: str
-    at: str
-
-
-class Labels(msgspec.Struct, frozen=True):
-    """The labels of a skill, and a page of their moves, newest first."""
-
-    name: str
-    labels: list[Label]
-    history: list[LabelMove]
-    next_cursor: NextCursor
 
 
 class _Move(NamedTuple):
@@ -118,7 +81,7 @@ def set_label(connection: Connection, identity: Identity, name: str, label: str,
             version=row.version,
             status=row.status,
         )
-    last = _last_move(connection, skill_id, label)
+    last = last_move(connection, skill_id, label)
     if last is None or last.version_id is None:
         _check_number(connection, skill_id, name)
     back_id = last and (last.back_id if last.version_id in (None, row.version_id) else last.id)
@@ -135,7 +98,7 @@ def rollback_label(connection: Connection, identity: Identity, name: str, label:
     """
     access.require_namespace(identity, "publish", name)
     skill_id = lock_skill(connection, identity, name)
-    last = _last_move(connection, skill_id, label)
+    last = last_move(connection, skill_id, label)
     if last is None:
         raise label_not_found(connection, skill_id, name, label)
     goal = _goal(connection, last)
@@ -158,7 +121,7 @@ def remove_label(connection: Connection, identity: Identity, name: str, label: s
     """Remove a label. Its history stays, and a rollback restores it. Raise the errors of `rollback_label`."""
     access.require_namespace(identity, "publish", name)
     skill_id = lock_skill(connection, identity, name)
-    last = _last_move(connection, skill_id, label)
+    last = last_move(connection, skill_id, label)
     if last is None or last.version_id is None:
         raise label_not_found(connection, skill_id, name, label)
     _move(connection, identity, skill_id, label, "remove", None, last, last.id)
@@ -171,7 +134,7 @@ def _audited(connection: Connection, identity: Identity, action: str, moved: Mov
     return moved
 
 
-def _last_move(connection: Connection, skill_id: int, label: str) -> _Move | None:
+def last_move(connection: Connection, skill_id: int, label: str) -> _Move | None:
     statement = (
         select(label_moves.c.id, label_moves.c.version_id, skill_versions.c.version, label_moves.c.back_id)
         .outerjoin_from(label_moves, skill_versions, skill_versions.c.id == label_moves.c.version_id)
@@ -240,65 +203,3 @@ def _move(
 
 
 # -- looking -------------------------------------------------------------------------------------------------------
-
-
-def list_labels(
-    connection: Connection, identity: Identity, key: bytes, *, name: str, label: str, limit: int, cursor: str
-) -> Labels:
-    """Return the labels as they are now, and a page of their history, newest first.
-
-    `label` "" is all labels; a removed label still has its history. Raises SkillNotFound, LabelNotFound, InvalidCursor.
-    """
-    skill_id = find_skill(connection, identity, name)
-    if skill_id is None:
-        raise skill_not_found(connection, identity, name)
-    if label and _last_move(connection, skill_id, label) is None:
-        raise label_not_found(connection, skill_id, name, label)
-    bound_to = ("list_labels", name, label)
-    before = int(read_cursor(key, bound_to, cursor, 1)[0]) if cursor else None
-    rows = connection.execute(_history(skill_id, label, before).limit(limit + 1)).all()
-    page, more = rows[:limit], len(rows) > limit
-    return Labels(
-        name,
-        [_label(row) for row in connection.execute(_now(skill_id, label))],
-        [_moved(row) for row in page],
-        make_cursor(key, bound_to, (str(page[-1].id),)) if more else None,
-    )
-
-
-def _now(skill_id: int, label: str) -> Select[Any]:
-    of = skill_versions.c
-    by = (label_moves.c.identity, label_moves.c.identity_kind, label_moves.c.created_at)
-    statement = (
-        select(labels.c.label, of.version, of.digest, of.status, *by)
-        .join_from(labels, skill_versions, of.id == labels.c.version_id)
-        .join(label_moves, label_moves.c.id == labels.c.move_id)
-        .where(labels.c.skill_id == skill_id)
-        .order_by(labels.c.label)
-    )
-    return statement.where(labels.c.label == label) if label else statement
-
-
-def _history(skill_id: int, label: str, before: int | None) -> Select[Any]:
-    statement = (
-        select(label_moves, _of_version.c.version, _of_version.c.digest, _of_previous.c.version.label("previous"))
-        .outerjoin_from(label_moves, _of_version, _of_version.c.id == label_moves.c.version_id)
-        .outerjoin(_of_previous, _of_previous.c.id == label_moves.c.previous_version_id)
-        .where(label_moves.c.skill_id == skill_id)
-        .order_by(label_moves.c.id.desc())
-    )
-    if label:
-        statement = statement.where(label_moves.c.label == label)
-    return statement if before is None else statement.where(label_moves.c.id < before)
-
-
-def _label(row: Any) -> Label:
-    return Label(row.label, row.version, row.digest, row.status, *_by(row))
-
-
-def _moved(row: Any) -> LabelMove:
-    return LabelMove(row.label, row.move, row.version, row.digest, row.previous, *_by(row))
-
-
-def _by(row: Any) -> tuple[str, str, str]:
-    return row.identity, row.identity_kind, timestamp_text(row.created_at) or ""

@@ -6,70 +6,28 @@ the second one finds the version as the first one left it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import UTC, datetime
-from typing import Any, Literal, NamedTuple
-
-import msgspec
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, select, update
 
 from skillery import audit
 from skillery.backends import Identity
-from skillery.database.tables import skill_versions, skills, version_steps
-from skillery.errors import DigestDiffers, IllegalStep, InvalidParams, NotAllowed
+from skillery.database.tables import skills
+from skillery.errors import InvalidParams
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Exact
 from skillery.identity import access
 from skillery.registry.checks import Checks, set_checks
-from skillery.registry.new_versions import NewVersion, point_to_latest
-from skillery.registry.resolution import VersionRow, find_skill, resolve, skill_not_found
-from skillery.registry.search_index import index_visibility
-from skillery.registry.visibility import Visibility, sees_version
-
-StepName = Literal["submit", "approve", "reject", "yank", "unyank", "deprecate", "undeprecate"]
-
-
-class Step(NamedTuple):
-    starts: tuple[str, ...]
-    """The statuses that the step may start from."""
-    leads_to: str
-    method: str
-    done: str
-    """The participle for messages: "it cannot be <done>"."""
-
-
-STEPS: dict[StepName, Step] = {
-    "submit": Step(("draft",), "in_review", "submit_version", "submitted"),
-    "approve": Step(("in_review",), "published", "approve_version", "approved"),
-    "reject": Step(("in_review",), "rejected", "reject_version", "rejected"),
-    "yank": Step(("published", "deprecated"), "yanked", "yank_version", "yanked"),
-    # Back to deprecated if the version was deprecated before.
-    "unyank": Step(("yanked",), "published", "unyank_version", "unyanked"),
-    # A deprecated version can be deprecated again with another message.
-    "deprecate": Step(("published", "deprecated"), "deprecated", "deprecate_skill", "deprecated"),
-    "undeprecate": Step(("deprecated",), "published", "undeprecate_skill", "undeprecated"),
-}
-"""Every legal step. Any other step raises IllegalStep."""
-
-
-class _Found(NamedTuple):
-    version_id: int
-    version: str
-    digest: str
-    status: str
-    publisher: str
-    standing_json: str | None
-
-
-_FOUND = select(
-    skill_versions.c.id,
-    skill_versions.c.version,
-    skill_versions.c.digest,
-    skill_versions.c.status,
-    skill_versions.c.publisher,
-    skill_versions.c.standing_json,
+from skillery.registry.lifecycle_steps import (
+    check_step,
+    found_version,
+    latest_version,
+    lock_skill,
+    step_all,
+    step_one,
 )
-
+from skillery.registry.new_versions import NewVersion
+from skillery.registry.resolution import VersionRow, resolve
+from skillery.registry.search_index import index_visibility
+from skillery.registry.visibility import Visibility
 
 # -- one version ---------------------------------------------------------------------------------------------------
 
@@ -80,7 +38,7 @@ def submit_version(connection: Connection, identity: Identity, name: str, versio
     Raises NotAllowed, SkillNotFound, VersionNotFound or IllegalStep, as all steps do.
     """
     access.require_namespace(identity, "publish", name)
-    return _step_one(connection, identity, name, version, "submit")
+    return step_one(connection, identity, name, version, "submit")
 
 
 def find_approvable(
@@ -89,7 +47,7 @@ def find_approvable(
     """Return the version that `approve_version` would publish now. Raise the errors of `approve_version`."""
     access.require_namespace(identity, "review", name)
     row = resolve(connection, identity, name, Exact(version))
-    _check_step(identity, name, _found(row), "approve", digest)
+    check_step(identity, name, found_version(row), "approve", digest)
     return row
 
 
@@ -109,7 +67,7 @@ def approve_version(
     is not the version's digest, and NotAllowed for the author, unless the author is an admin.
     """
     access.require_namespace(identity, "review", name)
-    approved = _step_one(connection, identity, name, version, "approve", note=note, digest=digest)
+    approved = step_one(connection, identity, name, version, "approve", note=note, digest=digest)
     if checks is not None:
         set_checks(connection, resolve(connection, identity, name, Exact(version)).version_id, checks)
     return approved
@@ -118,19 +76,19 @@ def approve_version(
 def reject_version(connection: Connection, identity: Identity, name: str, version: Version, reason: str) -> NewVersion:
     """Reject a version. A rejected version is neither changed nor published later."""
     access.require_namespace(identity, "review", name)
-    return _step_one(connection, identity, name, version, "reject", note=reason)
+    return step_one(connection, identity, name, version, "reject", note=reason)
 
 
 def yank_version(connection: Connection, identity: Identity, name: str, version: Version, reason: str) -> NewVersion:
     """Yank a version. From now on, only its exact version or digest resolves to it."""
     access.require_namespace(identity, "publish", name)
-    return _step_one(connection, identity, name, version, "yank", note=reason)
+    return step_one(connection, identity, name, version, "yank", note=reason)
 
 
 def unyank_version(connection: Connection, identity: Identity, name: str, version: Version) -> NewVersion:
     """Undo a yank."""
     access.require_namespace(identity, "publish", name)
-    return _step_one(connection, identity, name, version, "unyank")
+    return step_one(connection, identity, name, version, "unyank")
 
 
 # -- a whole skill ---------------------------------------------------------------------------------------------------
@@ -146,12 +104,12 @@ def deprecate_skill(
     if successor == name:
         raise InvalidParams(f"'successor' is '{name}' itself", hint="Name the skill to use instead.", param="successor")
     deprecated = {"message": message, "successor": successor}
-    return _step_all(connection, identity, name, "deprecate", note=message, deprecated=deprecated)
+    return step_all(connection, identity, name, "deprecate", note=message, deprecated=deprecated)
 
 
 def undeprecate_skill(connection: Connection, identity: Identity, name: str) -> NewVersion:
     """Undo the deprecation of all versions of a skill."""
-    return _step_all(connection, identity, name, "undeprecate")
+    return step_all(connection, identity, name, "undeprecate")
 
 
 def set_visibility(connection: Connection, identity: Identity, name: str, visibility: Visibility) -> NewVersion:
@@ -164,183 +122,7 @@ def set_visibility(connection: Connection, identity: Identity, name: str, visibi
         index_visibility(connection, skill_id, visibility)
         before, after = {"visibility": found}, {"visibility": visibility}
         audit.record(connection, identity, "set_visibility", name, before=before, after=after)
-    return _latest(connection, identity, name, skill_id)
+    return latest_version(connection, identity, name, skill_id)
 
 
 # -- how a step is taken ---------------------------------------------------------------------------------------------
-
-
-def _step_one(
-    connection: Connection,
-    identity: Identity,
-    name: str,
-    version: Version,
-    step: StepName,
-    *,
-    note: str = "",
-    digest: str | None = None,
-) -> NewVersion:
-    # The lock comes first: the step applies to the values that are read after it.
-    connection.execute(select(skills.c.id).where(skills.c.name == name).with_for_update())
-    row = resolve(connection, identity, name, Exact(version))
-    found = _found(row)
-    _check_step(identity, name, found, step, digest)
-    status = _apply_step(connection, identity, found, step, note)
-    point_to_latest(connection, row.skill_id)
-    audit.record(
-        connection,
-        identity,
-        STEPS[step].method,
-        f"{name}@{found.version}",
-        before={"status": found.status},
-        after={"status": status, "digest": found.digest, **({"note": note} if note else {})},
-    )
-    return NewVersion(name, found.version, found.digest, status)
-
-
-def _step_all(
-    connection: Connection,
-    identity: Identity,
-    name: str,
-    step: StepName,
-    *,
-    note: str = "",
-    deprecated: dict[str, Any] | None = None,
-) -> NewVersion:
-    access.require_namespace(identity, "publish", name)
-    skill_id = lock_skill(connection, identity, name)
-    versions = [_Found(*row) for row in connection.execute(_FOUND.where(skill_versions.c.skill_id == skill_id))]
-    ready = [one for one in versions if one.status in STEPS[step].starts]
-    if not ready:
-        seen = {one.status for one in versions if sees_version(identity, name, one.status, one.publisher)}
-        raise _illegal(name, None, sorted(seen), step)
-    statuses = {one.version: _apply_step(connection, identity, one, step, note, deprecated) for one in ready}
-    point_to_latest(connection, skill_id)
-    audit.record(
-        connection,
-        identity,
-        STEPS[step].method,
-        name,
-        before={"versions": {one.version: one.status for one in ready}},
-        after={"versions": statuses, **(deprecated or {})},
-    )
-    return _latest(connection, identity, name, skill_id)
-
-
-def _apply_step(
-    connection: Connection,
-    identity: Identity,
-    found: _Found,
-    step: StepName,
-    note: str,
-    deprecated: dict[str, Any] | None = None,
-) -> str:
-    """Take a step and return the new status. The caller, time and reason are recorded."""
-    now = datetime.now(UTC)
-    standing: dict[str, Any] = msgspec.json.decode(found.standing_json) if found.standing_json else {}
-    by = {"by": identity.name, "kind": identity.kind, "at": now.isoformat(timespec="seconds").replace("+00:00", "Z")}
-    status = STEPS[step].leads_to
-    match step:
-        case "approve":
-            standing["approval"] = {**by, "digest": found.digest, "note": note}
-        case "reject":
-            standing["rejected"] = {**by, "reason": note}
-        case "yank":
-            standing["yanked"] = {**by, "reason": note}
-        case "unyank":
-            standing.pop("yanked", None)
-            status = "deprecated" if "deprecated" in standing else status
-        case "deprecate":
-            standing["deprecated"] = deprecated
-        case "undeprecate":
-            standing.pop("deprecated", None)
-        case "submit":
-            pass
-    standing_json = msgspec.json.encode(standing).decode() if standing else None
-    connection.execute(
-        update(skill_versions)
-        .where(skill_versions.c.id == found.version_id)
-        .values(status=status, standing_json=standing_json)
-    )
-    connection.execute(
-        insert(version_steps).values(
-            version_id=found.version_id,
-            step=step,
-            status=status,
-            digest=found.digest,
-            identity=identity.name,
-            identity_kind=identity.kind,
-            note=note,
-            created_at=now,
-        )
-    )
-    return status
-
-
-def _found(row: VersionRow) -> _Found:
-    return _Found(row.version_id, row.version, row.digest, row.status, row.publisher, row.standing_json)
-
-
-def _check_step(identity: Identity, name: str, found: _Found, step: StepName, digest: str | None) -> None:
-    if found.status not in STEPS[step].starts:
-        raise _illegal(name, found.version, [found.status], step)
-    if step == "approve":
-        _check_approval(identity, name, found, digest)
-
-
-def _check_approval(identity: Identity, name: str, found: _Found, digest: str | None) -> None:
-    if digest is not None and digest.strip().lower() != found.digest:
-        raise DigestDiffers(
-            f"'{name}' {found.version} has the digest {found.digest}, not {digest[:80]}",
-            hint="Review this version again, and approve the digest that describe_skill shows.",
-            name=name,
-            version=found.version,
-            digest=found.digest,
-        )
-    if found.publisher == identity.name and not access.is_admin(identity):
-        raise NotAllowed(
-            f"'{identity.name}' published '{name}' {found.version} and cannot approve it",
-            hint="Ask another reviewer, or an admin.",
-            name=name,
-            version=found.version,
-        )
-
-
-def lock_skill(connection: Connection, identity: Identity, name: str) -> int:
-    """Lock the skill's row until the transaction ends, and return its id. Raise SkillNotFound."""
-    connection.execute(select(skills.c.id).where(skills.c.name == name).with_for_update())
-    skill_id = find_skill(connection, identity, name)
-    if skill_id is None:
-        raise skill_not_found(connection, identity, name)
-    return skill_id
-
-
-def _latest(connection: Connection, identity: Identity, name: str, skill_id: int) -> NewVersion:
-    """Return the latest version; if no version resolves, the highest one that the identity sees."""
-    latest_id = connection.scalar(select(skills.c.latest_version_id).where(skills.c.id == skill_id))
-    if latest_id is not None:
-        found = _Found(*connection.execute(_FOUND.where(skill_versions.c.id == latest_id)).one())
-    else:
-        highest_first = _FOUND.where(skill_versions.c.skill_id == skill_id).order_by(skill_versions.c.precedence.desc())
-        versions = (_Found(*row) for row in connection.execute(highest_first))
-        found = next(one for one in versions if sees_version(identity, name, one.status, one.publisher))
-    return NewVersion(name, found.version, found.digest, found.status)
-
-
-def _illegal(name: str, version: str | None, statuses: Sequence[str], step: StepName) -> IllegalStep:
-    """Return the error for a version with one status, or for a skill whose versions have these statuses."""
-    legal = [one.method for one in STEPS.values() if set(statuses) & set(one.starts)]
-    what = f"'{name}' {version} is" if version else f"every version of '{name}' is"
-    leads = f"The next step can be {_either(legal)}." if legal else "No step is possible: publish a new version."
-    return IllegalStep(
-        f"{what} {_either(statuses)}: it cannot be {STEPS[step].done}",
-        hint=leads,
-        name=name,
-        **({"version": version} if version else {}),
-        status=" ".join(statuses),
-        legal=legal,
-    )
-
-
-def _either(words: Sequence[str]) -> str:
-    return " or ".join(words)

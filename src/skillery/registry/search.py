@@ -23,7 +23,8 @@ from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.registry.pages import fitting, read_until_full, text_bytes
 from skillery.registry.results import FoundSkill, FoundSkillPage, SkillRow
 from skillery.registry.search_index import SKILL_MD, body_in, tag_word
-from skillery.registry.search_ranking import Filters, most_points, ranking_of
+from skillery.registry.search_ranking import most_points, ranking_of
+from skillery.registry.search_statements import Filters
 from skillery.registry.search_terms import Meaning, meanings_of
 from skillery.registry.search_visibility import VisibleSkills, seen_by
 

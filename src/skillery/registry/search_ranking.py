@@ -7,64 +7,17 @@ skills that rarer words found. The time therefore depends on the number of words
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import (
-    ColumnElement,
-    Select,
-    and_,
-    case,
-    func,
-    literal_column,
-    or_,
-    select,
-    union_all,
-)
-from sqlalchemy import bindparam as bound
-
 from skillery.database import Statement
-from skillery.database.tables import search_postings, search_words, skill_versions, skills
-from skillery.formats.search_fields import IN_TEXT, MOST_IMPACT
-from skillery.registry.search_terms import EXACT, MOST_TEXTS, Meaning, text_query, texts_with
-from skillery.registry.search_visibility import VisibilityShape, is_seen
+from skillery.formats.search_fields import MOST_IMPACT
+from skillery.registry.search_statements import Filters, Shape, statement_of
+from skillery.registry.search_terms import EXACT, Meaning, text_query
 
-MOST_FOUND = 500
-"""Limit on the results of a query. Callers do not read more."""
 _MOST_ROWS = 1024
 """Limit on the postings of rare words that are read, all words together."""
 _ROWS_OF_FREQUENT = 256
 _ROWS_IF_ALL_FREQUENT = 512
-_MOST_PROBED = 640
-"""Limit on the candidates for which frequent words are looked up: those with the most points by rarer words."""
-_LEAST_SHARE = 3
-"""A result must have words with at least a third of the total weight."""
-_KEPT = 256
-
-
-class Filters(NamedTuple):
-    """The parts of the statement's text that do not depend on the words."""
-
-    visibility_shape: VisibilityShape
-    kind: bool
-    namespace: bool
-    tags: int
-
-
-class Shape(NamedTuple):
-    """All values that determine the text of the statement."""
-
-    filters: Filters
-    ranges: tuple[int, ...]
-    """For each word, the limit on its postings."""
-    texts: tuple[bool, ...]
-    """For each word searched in texts, whether only the first texts are read, in order."""
-    probes: tuple[int, ...]
-    """For each frequent word of the query, the number of stored words that are looked up for each candidate."""
-    has_alternatives: bool
-    """True if a skill may have several words for one word of the query. The best one then counts."""
-    has_cursor: bool
-    rows: int
 
 
 class Ranking(NamedTuple):
@@ -85,7 +38,7 @@ def ranking_of(filters: Filters, meanings: Sequence[Meaning], after: tuple[int, 
         parts.given |= {"after_points": after[0], "after_name": after[1]}
     alternatives = any(len(one.words) + (one.texts != "none") > 1 for one in meanings)
     drawn = (tuple(parts.ranges), tuple(parts.texts), tuple(parts.probes), alternatives)
-    return Ranking(_statement(Shape(filters, *drawn, after is not None, rows)), parts.given)
+    return Ranking(statement_of(Shape(filters, *drawn, after is not None, rows)), parts.given)
 
 
 class _Parts:
@@ -154,159 +107,3 @@ def most_points(meanings: Sequence[Meaning]) -> int:
 
 
 # -- the statement -----------------------------------------------------------------------------------------------
-
-
-@lru_cache(_KEPT)
-def _statement(shape: Shape) -> Statement:
-    parts = [_range(shape.filters, place, rows) for place, rows in enumerate(shape.ranges)]
-    parts += [_texts(shape, place) for place in range(len(shape.texts))]
-    found = union_all(*(select(part.subquery()) for part in parts)).subquery("found")
-    candidates = _candidates(_best_of_terms(found) if shape.has_alternatives else found, bool(shape.probes))
-    scored = _with_probes(candidates, shape.probes)
-    points = (scored.c.gain * scored.c.weight).label("points")
-    ranked = (
-        select(scored.c.skill_id, scored.c.name, points)
-        .where(scored.c.weight * _number(_LEAST_SHARE) >= bound("total"))
-        .order_by(points.desc(), scored.c.name)
-        .limit(_number(MOST_FOUND))
-    ).subquery("ranked")
-    return Statement(_page(_collapsed(ranked), shape))
-
-
-def _best_of_terms(found: Any) -> Any:
-    """Return the best row of each skill among the words that stand for one word of the query."""
-    columns = [func.min(found.c.name).label("name")]
-    columns += [func.max(found.c[name]).label(name) for name in ("gain", "hint", "weight")]
-    return select(found.c.skill_id, *columns).group_by(found.c.skill_id, found.c.term).subquery("of_term")
-
-
-def _candidates(found: Any, are_probed: bool) -> Any:
-    columns = [func.min(found.c.name).label("name")]
-    columns += [func.sum(found.c[name]).label(name) for name in ("gain", "weight")]
-    candidates = select(found.c.skill_id, *columns).group_by(found.c.skill_id)
-    if are_probed:
-        best_first = func.sum(found.c.hint).desc(), func.min(found.c.name)
-        candidates = candidates.order_by(*best_first).limit(_number(_MOST_PROBED))
-    return _kept(candidates, "candidates")
-
-
-def _with_probes(candidates: Any, probes: tuple[int, ...]) -> Any:
-    """Return the candidates with the points of their postings of frequent words added."""
-    if not probes:
-        return candidates
-    looked_up = [_probe(candidates, place, words).label(f"gain_{place}") for place, words in enumerate(probes)]
-    probed = _kept(select(candidates, *looked_up), "probed")
-    gains = [probed.c[f"gain_{place}"] for place in range(len(probes))]
-    zero = _number(0)
-    weights = [case((gain.is_(None), zero), else_=bound(f"probe_weight_{place}")) for place, gain in enumerate(gains)]
-    gain = sum((func.coalesce(gain, zero) for gain in gains), probed.c.gain)
-    weight = sum(weights, probed.c.weight)
-    return select(probed.c.skill_id, probed.c.name, gain.label("gain"), weight.label("weight")).subquery("scored")
-
-
-def _probe(candidates: Any, place: int, words: int) -> Any:
-    """Return the points of the first alternative that a candidate has; null if it has none.
-
-    This is not a join: SQLite would build a filter of all postings for one.
-    """
-    found = []
-    for alternative in range(words):
-        one = search_postings.alias(f"probe_{place}_{alternative}")
-        impact = _number(MOST_IMPACT) - one.c.loss
-        gain = select(impact * bound(f"probe_gain_{place}_{alternative}")).where(
-            one.c.skill_id == candidates.c.skill_id, one.c.word == bound(f"probe_word_{place}_{alternative}")
-        )
-        found.append(gain.scalar_subquery())
-    return func.coalesce(*found) if len(found) > 1 else found[0]
-
-
-def _kept(rows: Select[Any], name: str) -> Any:
-    """Return a part of the statement that is computed once, however often it is used."""
-    return rows.cte(name).prefix_with("MATERIALIZED")
-
-
-def _range(filters: Filters, place: int, rows: int) -> Select[Any]:
-    """Return the best postings of a word."""
-    one = search_postings.alias(f"range_{place}")
-    impact = _number(MOST_IMPACT) - one.c.loss
-    best = select(*_columns(one.c.skill_id, one.c.name, "range", place, impact))
-    best = best.where(one.c.word == bound(f"range_word_{place}"))
-    best = _narrowed(best, filters, one, one.c.skill_id)
-    return best.order_by(one.c.loss, one.c.name).limit(_number(rows))
-
-
-def _texts(shape: Shape, place: int) -> Select[Any]:
-    """Return the skills whose text has a word if they are few; else the first of them."""
-    matching = texts_with(shape.filters.visibility_shape.dialect, f"text_words_{place}").subquery(f"matching_{place}")
-    one = skills.alias(f"of_text_{place}")
-    found = select(*_columns(one.c.id, one.c.name, "text", place, _number(IN_TEXT)))
-    found = found.join_from(matching, one, one.c.id == matching.c.skill_id)
-    found = _narrowed(found, shape.filters, one, one.c.id)
-    if shape.texts[place]:
-        found = found.order_by(matching.c.skill_id)
-    return found.limit(_number(MOST_TEXTS))
-
-
-def _columns(skill_id: Any, name: Any, kind: str, place: int, impact: Any) -> list[Any]:
-    return [
-        skill_id.label("skill_id"),
-        name.label("name"),
-        bound(f"{kind}_term_{place}").label("term"),
-        (impact * bound(f"{kind}_gain_{place}")).label("gain"),
-        (impact * bound(f"{kind}_hint_{place}")).label("hint"),
-        bound(f"{kind}_weight_{place}").label("weight"),
-    ]
-
-
-def _collapsed(ranked: Any) -> Any:
-    """Return the best of identical skills, with the number of copies."""
-    same = search_words.c.copy_key
-    best_first = [ranked.c.points.desc(), ranked.c.name]
-    numbered = select(
-        ranked.c.skill_id,
-        ranked.c.name,
-        ranked.c.points,
-        func.row_number().over(partition_by=same, order_by=best_first).label("place"),
-        func.count().over(partition_by=same).label("copies"),
-    ).join_from(ranked, search_words, search_words.c.skill_id == ranked.c.skill_id)
-    return numbered.subquery("numbered")
-
-
-def _page(numbered: Any, shape: Shape) -> Select[Any]:
-    columns = (numbered.c.skill_id, numbered.c.name, numbered.c.points, numbered.c.copies)
-    page = select(*columns).where(numbered.c.place == _number(1))
-    if shape.has_cursor:
-        same = and_(numbered.c.points == bound("after_points"), numbered.c.name > bound("after_name"))
-        page = page.where(or_(numbered.c.points < bound("after_points"), same))
-    return page.order_by(numbered.c.points.desc(), numbered.c.name).limit(_number(shape.rows))
-
-
-def _number(value: int) -> ColumnElement[int]:
-    """Return a number as text of the statement: Postgres plans well only for a limit that it knows."""
-    return literal_column(str(value))
-
-
-def _narrowed(rows: Select[Any], filters: Filters, of: Any, skill_id: Any) -> Select[Any]:
-    """Restrict rows to visible skills that pass the filters. `of` has their name and visibility."""
-    rows = rows.where(*is_seen(filters.visibility_shape, of, skill_id))
-    if filters.namespace:
-        rows = rows.where(of.c.name >= bound("below"), of.c.name < bound("past"))
-    if filters.kind or filters.namespace:
-        rows = rows.where(_is_of(filters, skill_id))
-    for number in range(filters.tags):
-        tagged = search_postings.alias(f"tagged_{number}")
-        has_tag = and_(tagged.c.skill_id == skill_id, tagged.c.word == bound(f"tag_{number}"))
-        rows = rows.where(select(_number(1)).select_from(tagged).where(has_tag).exists())
-    return rows
-
-
-def _is_of(filters: Filters, skill_id: Any) -> Any:
-    one, version = skills.alias("filtered"), skill_versions.alias("filtered_version")
-    found = select(_number(1)).join_from(one, version, version.c.id == one.c.latest_version_id)
-    found = found.where(one.c.id == skill_id)
-    if filters.kind:
-        found = found.where(version.c.kind == bound("kind"))
-    if filters.namespace:
-        below = and_(one.c.namespace >= bound("below"), one.c.namespace < bound("past"))
-        found = found.where(or_(one.c.namespace == bound("namespace"), below))
-    return found.exists()

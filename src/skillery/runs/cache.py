@@ -14,7 +14,8 @@ from datetime import datetime
 from pathlib import Path
 
 from skillery.backends import PublishedFile, Storage
-from skillery.contents.blobs import BlobRow, Blobs
+from skillery.contents.blob_rows import BlobRow
+from skillery.contents.blobs import Blobs
 from skillery.contents.store import copy_to, inline_data, open_content
 from skillery.database import Database
 from skillery.formats.bundle import digest_of_entries

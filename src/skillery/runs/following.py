@@ -12,7 +12,8 @@ import msgspec
 from sqlalchemy import Connection, Row
 
 from skillery.backends import Identity
-from skillery.contents.blobs import BlobRow, Blobs, find_blob
+from skillery.contents.blob_rows import BlobRow, find_blob
+from skillery.contents.blobs import Blobs
 from skillery.context.queue import until_client_gone
 from skillery.database import Database
 from skillery.identity import access

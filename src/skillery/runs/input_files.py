@@ -10,7 +10,7 @@ import msgspec
 from sqlalchemy import Connection
 
 from skillery.backends import Identity, InputFile, Limits
-from skillery.contents.blobs import BlobRow, find_blob
+from skillery.contents.blob_rows import BlobRow, find_blob
 from skillery.database import Database
 from skillery.errors import InputFilesTooLarge, InvalidParams, InvalidPath
 from skillery.formats.manifest import Permissions

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection
 
 from skillery.backends import BlobMount, Identity, SkillMount
-from skillery.contents.blobs import BlobRow, find_blob
+from skillery.contents.blob_rows import BlobRow, find_blob
 from skillery.database import Database
 from skillery.errors import InvalidParams
 from skillery.formats.names import import_name

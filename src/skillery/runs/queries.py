@@ -10,7 +10,7 @@ from msgspec import UNSET
 from sqlalchemy import ColumnElement, Connection, Row, Select, literal_column, select, tuple_
 
 from skillery.backends import Identity, NetworkUse, Progress
-from skillery.contents.blobs import output_blobs, output_files
+from skillery.contents.blob_rows import output_blobs, output_files
 from skillery.database import in_utc
 from skillery.database.tables import runs, skill_versions, skills
 from skillery.errors import InvalidParams, NotAllowed, RunNotFound

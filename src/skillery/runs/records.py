@@ -12,7 +12,8 @@ import msgspec
 from sqlalchemy import ColumnElement, Connection, bindparam, func, select, update
 
 from skillery.backends import Events, FinishedRun, Log
-from skillery.contents.blobs import Blobs, leave_blobs
+from skillery.contents.blob_rows import leave_blobs
+from skillery.contents.blobs import Blobs
 from skillery.database import Change, Database, in_utc
 from skillery.database.tables import runs
 from skillery.errors import SkilleryError, Unavailable

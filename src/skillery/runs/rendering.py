@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET
 
 from skillery.backends import Failure, FailureType, Outcome, ScriptCall
-from skillery.contents.blobs import output_files
+from skillery.contents.blob_rows import output_files
 from skillery.context.threads import BIG_TEXT
 from skillery.errors import QuotaExceeded, SkilleryError
 from skillery.registry import FoundTool

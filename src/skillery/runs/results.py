@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from skillery.backends import NetworkUse, Progress
-from skillery.contents.blobs import OutputFile
+from skillery.contents.blob_rows import OutputFile
 from skillery.identity.who import Who
 from skillery.registry.pages import NextCursor
 from skillery.runs.packages import GivenEnvironment

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 from typing import Protocol
 
 from skillery.backends import Identity, Job, Progress
-from skillery.contents.blobs import BlobRow, Blobs, Output, parse_kind
+from skillery.contents.blob_rows import BlobRow, Output, parse_kind
+from skillery.contents.blobs import Blobs
 from skillery.contents.store import Incoming
 from skillery.errors import BlobNotFound, NotAllowed, TooLarge
 from skillery.formats.wording import quoted

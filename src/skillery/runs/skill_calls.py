@@ -14,7 +14,7 @@ from typing import Protocol
 import msgspec
 
 from skillery.backends import Job, Limits, Outcome, Progress, SkillCall
-from skillery.contents.blobs import BlobRow
+from skillery.contents.blob_rows import BlobRow
 from skillery.context.threads import BIG_TEXT, JSON
 from skillery.errors import InvalidParams, NotAllowed, SkillFailed, TooLarge
 from skillery.formats.ids import new_run_id

@@ -6,7 +6,8 @@ from typing import Any
 
 from sqlalchemy import Row
 
-from skillery.contents.blobs import BlobRow, Blobs
+from skillery.contents.blob_rows import BlobRow
+from skillery.contents.blobs import Blobs
 from skillery.runs.display import line_for_dropped
 from skillery.runs.live_output import LogPart, log_part
 

@@ -41,7 +41,8 @@ from skillery.sandboxing.linux.processors import Processors
 from skillery.sandboxing.linux.seccomp import program as call_filter
 from skillery.sandboxing.linux.uids import Uids
 from skillery.sandboxing.linux.watchdog import exceeds as exceeds_memory
-from skillery.sandboxing.python_runner.dialogue import Dialogue, NoHost, Places, job_header
+from skillery.sandboxing.python_runner.dialogue import Dialogue, NoHost
+from skillery.sandboxing.python_runner.job_header import Places, job_header
 from skillery.sandboxing.python_runner.logs import LogPipe
 from skillery.sandboxing.python_runner.run_session import RunSession, run_whole
 from skillery.sandboxing.python_runner.runtime import _run as running

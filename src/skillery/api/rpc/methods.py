@@ -20,11 +20,11 @@ from skillery.api.rpc.calls import (
     tools,
 )
 from skillery.backends import Identity, Scope
-from skillery.contents.blobs import BlobContent, DeletedBlob, NewBlob
+from skillery.contents.blob_rows import BlobContent, DeletedBlob, NewBlob
 from skillery.environments.queries import DescribedEnvironment, EnvironmentPage
 from skillery.formats.json_pieces import JsonPieces
-from skillery.identity.quotas import IdentityUse
 from skillery.identity.tokens import CreatedToken, Token, Tokens
+from skillery.identity.usage import IdentityUse
 from skillery.maintenance.garbage.collector import Garbage
 from skillery.publishing import CheckedSkill, DefinedTool
 from skillery.registry import (

@@ -12,14 +12,15 @@ from skillery.backends import Failure, FailureType, Job, Log, Outcome, RunHost
 from skillery.builtin.linux_sandbox.cells import Cell, Demand
 from skillery.builtin.linux_sandbox.pool import Pool
 from skillery.builtin.linux_sandbox.warm_environments import WarmEnvironments
-from skillery.builtin.linux_sandbox.zygotes import CannotMount, CannotStart, ZygoteLost
+from skillery.builtin.linux_sandbox.zygote_answers import CannotMount, CannotStart, ZygoteLost
 from skillery.sandboxing.egress.listeners import ENVIRONMENT as PROXY_ENVIRONMENT
 from skillery.sandboxing.egress.listeners import PORT as PROXY_PORT
 from skillery.sandboxing.egress.service import Egress, EgressBroken, Session
 from skillery.sandboxing.linux import watchdog
 from skillery.sandboxing.linux.groups import ControlGroups
 from skillery.sandboxing.linux.plan import cpu_seconds, given, shape
-from skillery.sandboxing.python_runner.dialogue import Dialogue, Places, job_header
+from skillery.sandboxing.python_runner.dialogue import Dialogue
+from skillery.sandboxing.python_runner.job_header import Places, job_header
 from skillery.sandboxing.python_runner.run_session import RunSession, run_whole
 from skillery.sandboxing.python_runner.setup import BrokenSetup, copy_seconds
 from skillery.sandboxing.python_runner.wire import Channel

@@ -13,7 +13,8 @@ import msgspec
 
 from skillery.backends import Limits
 from skillery.builtin.linux_sandbox.cells import Cell, Demand
-from skillery.builtin.linux_sandbox.zygotes import CannotStart, Zygote, ZygoteLost
+from skillery.builtin.linux_sandbox.zygote_answers import CannotStart, ZygoteLost
+from skillery.builtin.linux_sandbox.zygotes import Zygote
 from skillery.sandboxing.linux.groups import ControlGroup, ControlGroups
 from skillery.sandboxing.linux.plan import shape
 from skillery.sandboxing.linux.processors import Processors

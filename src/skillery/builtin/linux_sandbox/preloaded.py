@@ -20,7 +20,8 @@ import msgspec
 from skillery.backends import Limits
 from skillery.builtin.linux_sandbox.cells import Cell, Demand, Ends
 from skillery.builtin.linux_sandbox.pool import Pool, Warmth
-from skillery.builtin.linux_sandbox.zygotes import ANSWER_SECONDS, CannotStart, Zygote, ZygoteLost
+from skillery.builtin.linux_sandbox.zygote_answers import ANSWER_SECONDS, CannotStart, ZygoteLost
+from skillery.builtin.linux_sandbox.zygotes import Zygote
 from skillery.sandboxing.linux import seccomp, watchdog
 from skillery.sandboxing.linux.groups import ControlGroup, ControlGroups, start_time
 from skillery.sandboxing.linux.plan import MEBIBYTE, look

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
-import itertools
 import json
 import os
 import signal
@@ -14,8 +12,9 @@ import time
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from skillery.builtin.linux_sandbox.cells import Cell, Demand, Ends, said
-from skillery.builtin.linux_sandbox.links import Packets, Received
+from skillery.builtin.linux_sandbox.cells import Cell, Demand, Ends
+from skillery.builtin.linux_sandbox.links import Received
+from skillery.builtin.linux_sandbox.zygote_answers import Answers, CannotMount
 from skillery.sandboxing.linux import interpreter
 from skillery.sandboxing.linux.groups import ControlGroup
 from skillery.sandboxing.linux.plan import tree_limits
@@ -23,132 +22,8 @@ from skillery.sandboxing.linux.plan import tree_limits
 HERE = interpreter.HERE
 START = "import sys; sys.path.append('.'); from cell import zygote; zygote.main(*map(int, sys.argv[1:]))"
 BASE_ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/workspace", "LANG": "C.UTF-8"}
-START_SECONDS = 20.0
-ANSWER_SECONDS = 2.0
-SEND_SECONDS = 20.0
-CLOSE_SECONDS = 0.5
 SLOTS = 64
 PIECE_BYTES = 32 * 1024
-
-
-class ZygoteLost(Exception):
-    """Raised if the zygote has died or does not answer. No run was started; another zygote can serve it."""
-
-
-class CannotStart(Exception):
-    """Raised if the host does not allow the set-up. The message says what failed."""
-
-
-class CannotMount(Exception):
-    """Raised if a file for the run is missing. The message contains no path of the host."""
-
-
-class Answers:
-    """Requests over one socket, each answered by its number. A silent process counts as dead."""
-
-    def __init__(self, *, wary: bool = False) -> None:
-        """`wary` means that the other process is untrusted. If it sends an unrequested message, the link is closed."""
-        self._wary = wary
-        self.link = Packets(wary=wary)
-        self._numbers = itertools.count()
-        self._asked: dict[int, asyncio.Future[Received]] = {}
-        self._listening: asyncio.Task[None] | None = None
-        self.lost = False
-        self._answered = 0
-
-    async def wait_ready(self, seconds: float = START_SECONDS) -> int:
-        """Wait for the first message. Return the pid of its sender, which only a wary link knows. Raise CannotStart."""
-        try:
-            async with asyncio.timeout(seconds):
-                first = await self.link.receive()
-        except TimeoutError:
-            raise CannotStart(f"the sandbox was not ready after {seconds:.0f} seconds") from None
-        if first is None or "ready" not in first.content:
-            raise CannotStart(
-                said(str(first.content.get("message", ""))) if first else "the sandbox ended while it was being set up"
-            )
-        self._listening = asyncio.ensure_future(self._listen())
-        return first.pid
-
-    async def _listen(self) -> None:
-        while (received := await self.link.receive()) is not None:
-            self._answered += 1
-            number = received.content.get("number", -1)
-            asked = self._asked.pop(number, None) if isinstance(number, int) else None
-            if asked is None and self._wary:
-                break
-            if asked is None or asked.done():
-                received.close()
-            else:
-                asked.set_result(received)
-        self.lose()
-
-    def lose(self) -> None:
-        self.lost = True
-        if self._wary:
-            self.link.hang_up()  # then its keeper ends it
-        for asked in self._asked.values():
-            if not asked.done():
-                asked.set_exception(ZygoteLost())
-        self._asked.clear()
-
-    async def ask(self, messages: list[dict[str, Any]], descriptors: tuple[int, ...] = ()) -> Received:
-        """Send a request as one or more messages, the last with the descriptors, and return the answer.
-
-        Raise ZygoteLost.
-        """
-        if self.lost:
-            raise ZygoteLost
-        number = next(self._numbers)
-        asked = self._asked[number] = asyncio.get_running_loop().create_future()
-        whole = False
-        try:
-            async with asyncio.timeout(SEND_SECONDS):
-                await self.link.send_whole([{**message, "number": number} for message in messages], descriptors)
-            whole = True
-            received = await self._answer(asked)
-        except (TimeoutError, OSError):
-            self._asked.pop(number, None)
-            close_answer(asked)
-            self.lose()
-            raise ZygoteLost from None
-        except asyncio.CancelledError:
-            close_answer(asked)
-            if not whole:
-                self.lose()  # the rest of a request must not be read as the next one
-            raise
-        if received.cut:
-            received.close()
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        return received
-
-    async def _answer(self, asked: asyncio.Future[Received]) -> Received:
-        """Return the answer. Raise TimeoutError if the process answers no request at all for ANSWER_SECONDS.
-
-        The process handles requests one after another, so answers to other requests show that it works.
-        """
-        while True:
-            before = self._answered
-            await asyncio.wait({asked}, timeout=ANSWER_SECONDS)
-            if asked.done():
-                return asked.result()
-            if self._answered == before:
-                raise TimeoutError
-
-    async def close(self) -> None:
-        """Close the connection, after a short time for the other side to end."""
-        if self._listening is not None:
-            self.link.say_no_more()
-            await asyncio.wait({self._listening}, timeout=CLOSE_SECONDS)
-        self.link.close()
-        if self._listening is not None:
-            await self._listening
-
-
-def close_answer(asked: asyncio.Future[Received]) -> None:
-    """Close an answer that arrived when its caller was cancelled."""
-    if asked.done() and not asked.cancelled() and asked.exception() is None:
-        asked.result().close()
 
 
 class Zygote:

@@ -6,47 +6,31 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from collections.abc import AsyncIterator
 
 import msgspec
 
 from skillery.backends import (
     BlobWriter,
-    CodeCall,
     Failure,
     FailureType,
     FollowsProgress,
     Job,
     Progress,
     RunHost,
-    SkillCall,
     StreamsBlobs,
 )
 from skillery.context.threads import BIG_TEXT, JSON
 from skillery.errors import BlobNotFound, NotAllowed, SkilleryError, SkillFailed, TooLarge
 from skillery.formats.json_values import slow_numbers
 from skillery.formats.media_types import kind_of_output
-from skillery.sandboxing.python_runner.programs import program_of
+from skillery.sandboxing.python_runner.job_header import MEBIBYTE
 from skillery.sandboxing.python_runner.setup import send_files, wait_ready
 from skillery.sandboxing.python_runner.wire import Channel, ChannelAbused, Message, one_piece
 
 logger = logging.getLogger(__name__)
-MEBIBYTE = 1 << 20
 BURST = 16
 LEAST_PAUSE = 0.002
-
-
-class Places(msgspec.Struct, frozen=True):
-    """Paths in the sandbox, as the code sees them."""
-
-    skills: str = "/skills"
-    blobs: str = "/blobs"
-    packages: str = "/packages"
-    lock: str = "/workspace"
-    code: str = "/run/code/run_code.py"
-    own_processes: bool = True
-    """Whether the run has its own pid namespace, so that the code can signal only processes of the run."""
 
 
 class NoHost:
@@ -60,39 +44,6 @@ class NoHost:
 
     async def call_skill(self, skill: str, function: str, args: bytes) -> bytes:
         raise NotAllowed(f"this run calls no skill, not even {skill}")
-
-
-def job_header(job: Job, environment: Mapping[str, str], places: Places) -> dict[str, Any]:
-    """Return all that the process inside needs about its run, except the arguments.
-
-    `environment` is added to the process's own.
-    """
-    call = job.call
-    program = program_of(job, places.skills)
-    return {
-        "skill": call.skill if isinstance(call, SkillCall) else None,
-        "code": call.code if isinstance(call, CodeCall) and program is None else None,
-        "function": call.function if isinstance(call, SkillCall | CodeCall) else None,
-        "spread": isinstance(call, SkillCall) and call.spread,
-        "program": program,
-        "own_processes": places.own_processes,
-        "code_path": places.code,
-        "lock_folder": places.lock,
-        "blobs_folder": places.blobs,
-        "environment": dict(environment),
-        "packages": [f"{places.packages}/{packages.lock}" for packages in job.packages],
-        "files": [{"path": file.path, "executable": file.executable} for file in job.files],
-        "result_bytes": job.limits.result_mb * MEBIBYTE,
-        "skills": [
-            {
-                "name": skill.name,
-                "folder": f"{places.skills}/{skill.name}",
-                "entrypoint": skill.entrypoint,
-                "stub": skill.stub,
-            }
-            for skill in job.skills
-        ],
-    }
 
 
 class _Pace:

@@ -11,10 +11,10 @@ from skillery.api.core import Core
 from skillery.api.rpc import params
 from skillery.api.rpc.calls.values import decoded, given, identity_name
 from skillery.backends import Identity
-from skillery.contents.blobs import BlobContent, DeletedBlob, NewBlob
+from skillery.contents.blob_rows import BlobContent, DeletedBlob, NewBlob
 from skillery.formats.names import parse_namespace
-from skillery.identity import access, quotas
-from skillery.identity.quotas import IdentityUse
+from skillery.identity import access, usage
+from skillery.identity.usage import IdentityUse
 
 
 async def create_blob(core: Core, identity: Identity, asked: params.CreateBlob) -> NewBlob:
@@ -44,5 +44,5 @@ async def get_usage(core: Core, identity: Identity, asked: params.GetUsage) -> I
     elif whose != identity.name:
         namespaces = []
     sees = partial(access.covers_all, identity)
-    work = partial(quotas.get_usage, quotas=core.quotas, identity=whose, namespaces=namespaces, sees=sees)
+    work = partial(usage.get_usage, quotas=core.quotas, identity=whose, namespaces=namespaces, sees=sees)
     return await core.registry.read_page(work)

@@ -1,0 +1,140 @@
+"""The rows of blobs: what is stored of each, and what callers are told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Literal, NamedTuple
+
+import msgspec
+from sqlalchemy import Connection, bindparam, or_, select, update
+
+from skillery import audit
+from skillery.backends import Identity
+from skillery.database import Statement, in_utc
+from skillery.database.tables import blobs
+from skillery.errors import BlobNotFound, InvalidParams
+
+# type "/" subtype, then parameters (RFC 2045 §5.1). Printable ASCII only, so that a kind fits into a header.
+_KIND = re.compile(r"[\w!#$&^.+-]+/[\w!#$&^.+*-]+( *;[ -~]*)?", re.ASCII)
+
+
+class BlobRow(NamedTuple):
+    id: str
+    kind: str
+    size_bytes: int
+    sha256: str
+    is_text: bool
+    owner: str
+    expires_at: datetime | None = None
+    path: str | None = None
+    """Path or name that the run gave the blob."""
+
+
+class Output(NamedTuple):
+    """Position of a blob among the outputs of a run."""
+
+    run_id: str
+    position: int
+    path: str | None = None
+
+
+class NewBlob(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Result of `create_blob`."""
+
+    blob_id: str
+    size_bytes: int
+    expires_at: datetime | None = None
+    """Left out if the blob does not expire."""
+
+
+class BlobContent(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The content of a blob, or a part of it."""
+
+    content: str
+    encoding: Literal["utf-8", "base64"]
+    truncated: bool
+    kind: str
+    size_bytes: int
+    expires_at: datetime | None = None
+    """Omitted for a blob without an expiry."""
+
+
+class DeletedBlob(msgspec.Struct, frozen=True):
+    """A deleted blob."""
+
+    blob_id: str
+    size_bytes: int
+
+
+class OutputFile(msgspec.Struct, frozen=True):
+    """A blob that a run wrote with a name: a path below /workspace/out, or the name of a picture."""
+
+    path: str
+    blob_id: str
+    kind: str
+    size_bytes: int
+
+
+_BLOB = Statement(
+    select(
+        blobs.c.id,
+        blobs.c.kind,
+        blobs.c.size_bytes,
+        blobs.c.sha256,
+        blobs.c.is_text,
+        blobs.c.owner,
+        blobs.c.expires_at,
+        blobs.c.path,
+    ).where(blobs.c.id == bindparam("id"))
+)
+
+
+def find_blob(connection: Connection, *, identity: Identity, blob_id: str) -> BlobRow:
+    if "\0" in blob_id:
+        raise InvalidParams("a blob id holds no NUL", hint="Pass the blob_id that create_blob answered.")
+    rows = _BLOB.rows(connection, id=blob_id)
+    # Other identities do not see the blob. An expired blob does not exist.
+    if rows and (rows[0][5] == identity.name or "admin" in identity.scopes):
+        blob_id, kind, size, sha256, is_text, owner, expiry, path = rows[0]
+        expires_at = in_utc(expiry) if expiry else None
+        if expires_at is None or expires_at > datetime.now(UTC):
+            return BlobRow(blob_id, kind, size, sha256, bool(is_text), owner, expires_at, path)
+    raise BlobNotFound(f"there is no blob '{blob_id}'", hint="create_blob or POST /blobs stores one.", blob_id=blob_id)
+
+
+def delete_blob(connection: Connection, identity: Identity, blob_id: str) -> BlobRow:
+    """Make the blob expire now. Runs that were given the blob keep it."""
+    blob = find_blob(connection, identity=identity, blob_id=blob_id)
+    connection.execute(update(blobs).where(blobs.c.id == blob.id).values(expires_at=datetime.now(UTC)))
+    before = {"owner": blob.owner, "kind": blob.kind, "size_bytes": blob.size_bytes}
+    audit.record(connection, identity, "delete_blob", blob.id, before=before)
+    return blob
+
+
+def leave_blobs(connection: Connection, run_ids: Sequence[str]) -> None:
+    """Remove the blobs from the outputs of these runs. The blobs stay until they expire."""
+    connection.execute(update(blobs).where(blobs.c.run_id.in_(run_ids)).values(run_id=None, position=None))
+
+
+def output_blobs(connection: Connection, run_id: str) -> list[BlobRow]:
+    """Return the blobs that a run wrote and that are still there, in the order of writing."""
+    is_there = or_(blobs.c.expires_at.is_(None), blobs.c.expires_at > datetime.now(UTC))
+    found = select(*(blobs.c[name] for name in BlobRow._fields)).where(blobs.c.run_id == run_id, is_there)
+    return [BlobRow(*row) for row in connection.execute(found.order_by(blobs.c.position))]
+
+
+def output_files(written: Sequence[BlobRow]) -> list[OutputFile] | msgspec.UnsetType:
+    """Return the blobs that have a path; UNSET if there are none."""
+    named = [OutputFile(row.path, row.id, row.kind, row.size_bytes) for row in written if row.path is not None]
+    return named or msgspec.UNSET
+
+
+def parse_kind(kind: str) -> str:
+    """Return the kind. Raises InvalidParams unless it is a MIME type of at most 255 characters."""
+    if len(kind) <= 255 and _KIND.fullmatch(kind):
+        return kind
+    raise InvalidParams(
+        f"'kind' is no MIME type: {kind[:80]!r}", hint="Write type/subtype, for example text/csv.", param="kind"
+    )

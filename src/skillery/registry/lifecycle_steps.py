@@ -1,0 +1,241 @@
+"""The steps of a version's life: what each needs, and how it is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+from sqlalchemy import Connection, insert, select, update
+
+from skillery import audit
+from skillery.backends import Identity
+from skillery.database.tables import skill_versions, skills, version_steps
+from skillery.errors import DigestDiffers, IllegalStep, NotAllowed
+from skillery.formats.semver import Version
+from skillery.formats.version_spec import Exact
+from skillery.identity import access
+from skillery.registry.new_versions import NewVersion, point_to_latest
+from skillery.registry.resolution import VersionRow, find_skill, resolve, skill_not_found
+from skillery.registry.visibility import sees_version
+
+StepName = Literal["submit", "approve", "reject", "yank", "unyank", "deprecate", "undeprecate"]
+
+
+class Step(NamedTuple):
+    starts: tuple[str, ...]
+    """The statuses that the step may start from."""
+    leads_to: str
+    method: str
+    done: str
+    """The participle for messages: "it cannot be <done>"."""
+
+
+STEPS: dict[StepName, Step] = {
+    "submit": Step(("draft",), "in_review", "submit_version", "submitted"),
+    "approve": Step(("in_review",), "published", "approve_version", "approved"),
+    "reject": Step(("in_review",), "rejected", "reject_version", "rejected"),
+    "yank": Step(("published", "deprecated"), "yanked", "yank_version", "yanked"),
+    # Back to deprecated if the version was deprecated before.
+    "unyank": Step(("yanked",), "published", "unyank_version", "unyanked"),
+    # A deprecated version can be deprecated again with another message.
+    "deprecate": Step(("published", "deprecated"), "deprecated", "deprecate_skill", "deprecated"),
+    "undeprecate": Step(("deprecated",), "published", "undeprecate_skill", "undeprecated"),
+}
+"""Every legal step. Any other step raises IllegalStep."""
+
+
+class _Found(NamedTuple):
+    version_id: int
+    version: str
+    digest: str
+    status: str
+    publisher: str
+    standing_json: str | None
+
+
+_FOUND = select(
+    skill_versions.c.id,
+    skill_versions.c.version,
+    skill_versions.c.digest,
+    skill_versions.c.status,
+    skill_versions.c.publisher,
+    skill_versions.c.standing_json,
+)
+
+
+def step_one(
+    connection: Connection,
+    identity: Identity,
+    name: str,
+    version: Version,
+    step: StepName,
+    *,
+    note: str = "",
+    digest: str | None = None,
+) -> NewVersion:
+    # The lock comes first: the step applies to the values that are read after it.
+    connection.execute(select(skills.c.id).where(skills.c.name == name).with_for_update())
+    row = resolve(connection, identity, name, Exact(version))
+    found = found_version(row)
+    check_step(identity, name, found, step, digest)
+    status = _apply_step(connection, identity, found, step, note)
+    point_to_latest(connection, row.skill_id)
+    audit.record(
+        connection,
+        identity,
+        STEPS[step].method,
+        f"{name}@{found.version}",
+        before={"status": found.status},
+        after={"status": status, "digest": found.digest, **({"note": note} if note else {})},
+    )
+    return NewVersion(name, found.version, found.digest, status)
+
+
+def step_all(
+    connection: Connection,
+    identity: Identity,
+    name: str,
+    step: StepName,
+    *,
+    note: str = "",
+    deprecated: dict[str, Any] | None = None,
+) -> NewVersion:
+    access.require_namespace(identity, "publish", name)
+    skill_id = lock_skill(connection, identity, name)
+    versions = [_Found(*row) for row in connection.execute(_FOUND.where(skill_versions.c.skill_id == skill_id))]
+    ready = [one for one in versions if one.status in STEPS[step].starts]
+    if not ready:
+        seen = {one.status for one in versions if sees_version(identity, name, one.status, one.publisher)}
+        raise _illegal(name, None, sorted(seen), step)
+    statuses = {one.version: _apply_step(connection, identity, one, step, note, deprecated) for one in ready}
+    point_to_latest(connection, skill_id)
+    audit.record(
+        connection,
+        identity,
+        STEPS[step].method,
+        name,
+        before={"versions": {one.version: one.status for one in ready}},
+        after={"versions": statuses, **(deprecated or {})},
+    )
+    return latest_version(connection, identity, name, skill_id)
+
+
+def _apply_step(
+    connection: Connection,
+    identity: Identity,
+    found: _Found,
+    step: StepName,
+    note: str,
+    deprecated: dict[str, Any] | None = None,
+) -> str:
+    """Take a step and return the new status. The caller, time and reason are recorded."""
+    now = datetime.now(UTC)
+    standing: dict[str, Any] = msgspec.json.decode(found.standing_json) if found.standing_json else {}
+    by = {"by": identity.name, "kind": identity.kind, "at": now.isoformat(timespec="seconds").replace("+00:00", "Z")}
+    status = STEPS[step].leads_to
+    match step:
+        case "approve":
+            standing["approval"] = {**by, "digest": found.digest, "note": note}
+        case "reject":
+            standing["rejected"] = {**by, "reason": note}
+        case "yank":
+            standing["yanked"] = {**by, "reason": note}
+        case "unyank":
+            standing.pop("yanked", None)
+            status = "deprecated" if "deprecated" in standing else status
+        case "deprecate":
+            standing["deprecated"] = deprecated
+        case "undeprecate":
+            standing.pop("deprecated", None)
+        case "submit":
+            pass
+    standing_json = msgspec.json.encode(standing).decode() if standing else None
+    connection.execute(
+        update(skill_versions)
+        .where(skill_versions.c.id == found.version_id)
+        .values(status=status, standing_json=standing_json)
+    )
+    connection.execute(
+        insert(version_steps).values(
+            version_id=found.version_id,
+            step=step,
+            status=status,
+            digest=found.digest,
+            identity=identity.name,
+            identity_kind=identity.kind,
+            note=note,
+            created_at=now,
+        )
+    )
+    return status
+
+
+def found_version(row: VersionRow) -> _Found:
+    return _Found(row.version_id, row.version, row.digest, row.status, row.publisher, row.standing_json)
+
+
+def check_step(identity: Identity, name: str, found: _Found, step: StepName, digest: str | None) -> None:
+    if found.status not in STEPS[step].starts:
+        raise _illegal(name, found.version, [found.status], step)
+    if step == "approve":
+        _check_approval(identity, name, found, digest)
+
+
+def _check_approval(identity: Identity, name: str, found: _Found, digest: str | None) -> None:
+    if digest is not None and digest.strip().lower() != found.digest:
+        raise DigestDiffers(
+            f"'{name}' {found.version} has the digest {found.digest}, not {digest[:80]}",
+            hint="Review this version again, and approve the digest that describe_skill shows.",
+            name=name,
+            version=found.version,
+            digest=found.digest,
+        )
+    if found.publisher == identity.name and not access.is_admin(identity):
+        raise NotAllowed(
+            f"'{identity.name}' published '{name}' {found.version} and cannot approve it",
+            hint="Ask another reviewer, or an admin.",
+            name=name,
+            version=found.version,
+        )
+
+
+def lock_skill(connection: Connection, identity: Identity, name: str) -> int:
+    """Lock the skill's row until the transaction ends, and return its id. Raise SkillNotFound."""
+    connection.execute(select(skills.c.id).where(skills.c.name == name).with_for_update())
+    skill_id = find_skill(connection, identity, name)
+    if skill_id is None:
+        raise skill_not_found(connection, identity, name)
+    return skill_id
+
+
+def latest_version(connection: Connection, identity: Identity, name: str, skill_id: int) -> NewVersion:
+    """Return the latest version; if no version resolves, the highest one that the identity sees."""
+    latest_id = connection.scalar(select(skills.c.latest_version_id).where(skills.c.id == skill_id))
+    if latest_id is not None:
+        found = _Found(*connection.execute(_FOUND.where(skill_versions.c.id == latest_id)).one())
+    else:
+        highest_first = _FOUND.where(skill_versions.c.skill_id == skill_id).order_by(skill_versions.c.precedence.desc())
+        versions = (_Found(*row) for row in connection.execute(highest_first))
+        found = next(one for one in versions if sees_version(identity, name, one.status, one.publisher))
+    return NewVersion(name, found.version, found.digest, found.status)
+
+
+def _illegal(name: str, version: str | None, statuses: Sequence[str], step: StepName) -> IllegalStep:
+    """Return the error for a version with one status, or for a skill whose versions have these statuses."""
+    legal = [one.method for one in STEPS.values() if set(statuses) & set(one.starts)]
+    what = f"'{name}' {version} is" if version else f"every version of '{name}' is"
+    leads = f"The next step can be {_either(legal)}." if legal else "No step is possible: publish a new version."
+    return IllegalStep(
+        f"{what} {_either(statuses)}: it cannot be {STEPS[step].done}",
+        hint=leads,
+        name=name,
+        **({"version": version} if version else {}),
+        status=" ".join(statuses),
+        legal=legal,
+    )
+
+
+def _either(words: Sequence[str]) -> str:
+    return " or ".join(words)

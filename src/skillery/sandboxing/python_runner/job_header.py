@@ -1,0 +1,62 @@
+"""The header of a job: what the process inside needs to know about its run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from skillery.backends import (
+    CodeCall,
+    Job,
+    SkillCall,
+)
+from skillery.sandboxing.python_runner.programs import program_of
+
+MEBIBYTE = 1 << 20
+
+
+class Places(msgspec.Struct, frozen=True):
+    """Paths in the sandbox, as the code sees them."""
+
+    skills: str = "/skills"
+    blobs: str = "/blobs"
+    packages: str = "/packages"
+    lock: str = "/workspace"
+    code: str = "/run/code/run_code.py"
+    own_processes: bool = True
+    """Whether the run has its own pid namespace, so that the code can signal only processes of the run."""
+
+
+def job_header(job: Job, environment: Mapping[str, str], places: Places) -> dict[str, Any]:
+    """Return all that the process inside needs about its run, except the arguments.
+
+    `environment` is added to the process's own.
+    """
+    call = job.call
+    program = program_of(job, places.skills)
+    return {
+        "skill": call.skill if isinstance(call, SkillCall) else None,
+        "code": call.code if isinstance(call, CodeCall) and program is None else None,
+        "function": call.function if isinstance(call, SkillCall | CodeCall) else None,
+        "spread": isinstance(call, SkillCall) and call.spread,
+        "program": program,
+        "own_processes": places.own_processes,
+        "code_path": places.code,
+        "lock_folder": places.lock,
+        "blobs_folder": places.blobs,
+        "environment": dict(environment),
+        "packages": [f"{places.packages}/{packages.lock}" for packages in job.packages],
+        "files": [{"path": file.path, "executable": file.executable} for file in job.files],
+        "result_bytes": job.limits.result_mb * MEBIBYTE,
+        "skills": [
+            {
+                "name": skill.name,
+                "folder": f"{places.skills}/{skill.name}",
+                "entrypoint": skill.entrypoint,
+                "stub": skill.stub,
+            }
+            for skill in job.skills
+        ],
+    }
