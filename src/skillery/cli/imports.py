@@ -6,24 +6,21 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 import msgspec
 
-from skillery.cli.failures import ANSWERED_ERROR, CHECK_FAILED, answered
-from skillery.cli.import_report import Sections, print_end, progress
+from skillery.cli.failures import ANSWERED_ERROR, CHECK_FAILED
+from skillery.cli.import_uploads import OptionsOf, Sources, import_all
 from skillery.cli.options import Target, json_option, target_options
-from skillery.cli.output import clean, print_json
-from skillery.cli.sources import default_source, name_of, printable
+from skillery.cli.output import clean
+from skillery.cli.sources import default_source, name_of
 from skillery.errors import StartupError
 
 if TYPE_CHECKING:
-    from skillery.cli.archives import Folder
-    from skillery.client import AsyncClient, ImportOptions
+    from skillery.client import ImportOptions
 
-OptionsOf = Callable[[Path], "ImportOptions"]
-"""Function that returns the options of the import of a path."""
 
 NOTHING_FOUND = 4
 """Exit code of an import that finds no skill."""
@@ -211,7 +208,7 @@ def _run(
     from skillery.client import ConnectionFailed
 
     if every is None:
-        _exit_with_code(_import_all(target, sources, options_of, as_json, in_step), dry_run)
+        _exit_with_code(import_all(target, sources, options_of, as_json, in_step), dry_run)
         return
     seen: list[str] = []
     while True:
@@ -219,7 +216,7 @@ def _run(
         if now != seen:
             seen = now
             try:
-                _import_all(target, sources, options_of, as_json, in_step)
+                import_all(target, sources, options_of, as_json, in_step)
             except (StartupError, ConnectionFailed) as error:
                 # Clearing the fingerprints causes a retry, because the server may be back by then.
                 seen = []
@@ -234,103 +231,3 @@ def _exit_with_code(answers: Sequence[Mapping[str, Any]], dry_run: bool) -> None
     # A synced folder that lost all its skills is not an error: the removed skills are reported.
     if not any(answer["total"] or answer["removed"] for answer in answers):
         raise click.exceptions.Exit(NOTHING_FOUND)
-
-
-def _import_all(
-    target: Target, sources: Sources, options_of: OptionsOf, as_json: bool, in_step: bool
-) -> list[dict[str, Any]]:
-    from skillery.cli.connection import with_client
-
-    async def work(client: AsyncClient) -> list[dict[str, Any]]:
-        split = options_of(sources.paths[0]).get("nested") == "split"
-        each = zip(sources.paths, sources.scan_folder(split=split), strict=True)
-        return [await _import(client, path, folder, options_of(path), as_json, in_step) for path, folder in each]
-
-    answers = with_client(target, work)
-    if as_json:
-        print_json(answers)
-    return answers
-
-
-class Sources(NamedTuple):
-    """The paths that are imported together."""
-
-    paths: Sequence[Path]
-    follow_links: bool
-
-    def scan_folder(self, *, split: bool) -> list[Folder | None]:
-        """Scan each folder; an archive gives None. If several folders have a skill of the same name, the last folder
-        wins."""
-        from skillery.cli.archives import scan_folder
-        from skillery.cli.overrides import override
-
-        folders = [
-            scan_folder(path, self.paths, anywhere=self.follow_links, split=split) if path.is_dir() else None
-            for path in self.paths
-        ]
-        return folders if len(folders) == 1 else override(folders, [name_of(path) for path in self.paths])
-
-    def fingerprints(self) -> list[str]:
-        """Return a fingerprint of each path, which changes when its files change."""
-        from skillery.cli.archives import fingerprint
-
-        return [
-            fingerprint(path, self.paths, anywhere=self.follow_links) if path.is_dir() else str(path.stat().st_mtime_ns)
-            for path in self.paths
-        ]
-
-
-async def _import(
-    client: AsyncClient, path: Path, folder: Folder | None, options: ImportOptions, as_json: bool, in_step: bool
-) -> dict[str, Any]:
-    """Import one path. Return the server's report; `skills` is included only for JSON."""
-    from skillery.cli.archives import file_chunks, tar_chunks
-    from skillery.cli.overrides import add_overridden, overridden_skills
-    from skillery.client import AnsweredError, StrangeAnswer
-
-    not_sent = overridden_skills(folder)
-    chunks = tar_chunks(folder) if folder else file_chunks(path)
-    answer: dict[str, Any] = {
-        "path": printable(str(path)),
-        "source": options.get("source") or options["default_source"],
-    }
-    skills: list[Mapping[str, Any]] = []
-    sections = Sections()
-    left_out = _left_out(folder)
-    with progress(as_json) as told:
-        try:
-            async for key, event in client.import_archive(chunks, **options):
-                full = {**event, **left_out(event)} if key == "skill" else add_overridden(event, not_sent)
-                for one in [full, *(not_sent if key == "begun" else ())]:
-                    is_skill = key == "skill" or one is not full
-                    told("skill" if is_skill else key, one)
-                    if is_skill:
-                        sections.add(one)
-                        skills += [one] if as_json else []
-                    else:
-                        answer |= one
-        except (AnsweredError, StrangeAnswer) as error:
-            answer["error"] = answered(error)
-    if folder is not None and "total" in answer:
-        answer |= {
-            "left_out": msgspec.to_builtins(folder.left_out),
-            "other_files": folder.found.other_files,
-            "searched": [printable(str(path / one)) for one in folder.found.searched],
-        }
-    sections.end(answer)
-    if as_json:
-        return {**answer, "sections": sections.listed, "skills": skills}
-    print_end(answer, sections, in_step=in_step)
-    return answer
-
-
-def _left_out(folder: Folder | None) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-    """Return a function that gives the files of a skill that were omitted before sending."""
-
-    def omitted(event: Mapping[str, Any]) -> dict[str, Any]:
-        if folder is None or event["path"] not in folder.found.roots:
-            return {}
-        left_out = msgspec.to_builtins(folder.finder.skill(event["path"]).left_out)
-        return {"left_out": left_out} if left_out else {}
-
-    return omitted

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,11 +11,9 @@ import click
 import msgspec
 
 from skillery.backends import Language
-from skillery.cli.failures import RUN_FAILED
 from skillery.cli.files import download_files, file_options, read_files, upload_files
 from skillery.cli.options import Target, json_option, name_and_version, target_options
-from skillery.cli.output import as_json as as_json_text
-from skillery.cli.output import clean, print_fields, print_json
+from skillery.cli.run_output import report
 
 if TYPE_CHECKING:
     from skillery.client import AsyncClient
@@ -139,7 +137,7 @@ def run(
         await download_files(client, answer, out)
         return answer
 
-    _report(with_client(target, execute, sandbox=True), as_json, of_script=is_script)
+    report(with_client(target, execute, sandbox=True), as_json, of_script=is_script)
 
 
 def _script_args(argv: Sequence[str], stdin: Any) -> dict[str, Any]:
@@ -202,7 +200,7 @@ def code(
         await download_files(client, answer, out)
         return answer
 
-    _report(with_client(target, run_code, sandbox=True), as_json)
+    report(with_client(target, run_code, sandbox=True), as_json)
 
 
 def read_inputs(pairs: Sequence[str], args_json: str | None, blobs: Sequence[str]) -> Inputs:
@@ -271,69 +269,3 @@ async def upload_inputs(client: AsyncClient, inputs: Inputs) -> tuple[dict[str, 
         if arg is not None:
             args[arg] = blob_id
     return args, blob_ids
-
-
-def _report(answer: Mapping[str, Any], as_json: bool, *, of_script: bool = False) -> None:
-    """Print the result of a run. Raises Exit if the run or its script failed."""
-    failed = answer["status"] != "completed"
-    result = answer["output"] if of_script and isinstance(answer["output"], dict) else {}
-    if as_json:
-        print_json(answer)
-    elif failed:
-        _print_failure(answer)
-    elif "exit_code" in result:
-        _print_script(answer, result)
-    else:
-        _print_success(answer)
-    if failed or result.get("exit_code"):
-        raise click.exceptions.Exit(RUN_FAILED)
-
-
-def _print_success(answer: Mapping[str, Any]) -> None:
-    fields: list[tuple[str, object]] = [
-        ("summary", answer["summary"]),
-        ("output", answer["output"] if not isinstance(answer["output"], str) else as_json_text(answer["output"])),
-        *output_fields(answer),
-    ]
-    if answer["logs_preview"]:
-        fields.append(("logs", answer["logs_preview"]))
-    if answer.get("environment"):
-        fields.append(("environment", answer["environment"]["name"]))
-    if answer.get("degraded"):
-        fields.append(("degraded", ", ".join(answer["degraded"])))
-    print_fields([*fields, ("run", f"{answer['run_id']}, {answer['duration_ms']:.0f} ms")])
-
-
-def output_fields(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the output blobs of a run. Blobs with a path are labelled as files."""
-    files = {file["blob_id"]: file for file in answer.get("files", ())}
-    others = [("blob", blob_id) for blob_id in answer["output_blobs"] if blob_id not in files]
-    return [*(("file", f"{file['path']} {file['blob_id']}") for file in files.values()), *others]
-
-
-def _print_script(answer: Mapping[str, Any], result: Mapping[str, Any]) -> None:
-    """Print the output of a script as written. The log is omitted, because it holds the same text."""
-    print_fields(
-        [
-            ("summary", answer["summary"]),
-            *[(name, result[name]) for name in ("stdout", "stderr") if result.get(name)],
-            *[("file", f"{file['path']} {file['blob_id']}") for file in result.get("files", ())],
-            *([("hint", result["hint"])] if result.get("hint") else []),
-            *([("degraded", ", ".join(answer["degraded"]))] if answer.get("degraded") else []),
-            ("run", f"{answer['run_id']}, {answer['duration_ms']:.0f} ms"),
-        ]
-    )
-
-
-def _print_failure(answer: Mapping[str, Any]) -> None:
-    error = answer["error"]
-    click.echo(
-        f"{click.style('failed:', fg='red', bold=True)} {clean(error['type'])}: {clean(error['message'])}", err=True
-    )
-    if error.get("traceback"):
-        click.echo(clean(error["traceback"]).rstrip("\n"), err=True)
-    if answer["logs_preview"]:
-        click.echo(f"{click.style('logs:', bold=True)}\n{clean(answer['logs_preview']).rstrip()}", err=True)
-    for label, value in output_fields(answer):
-        click.echo(f"{label}: {clean(value)}", err=True)
-    click.echo(f"run: {clean(answer['run_id'])}", err=True)

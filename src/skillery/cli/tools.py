@@ -15,7 +15,8 @@ from skillery.cli.files import download_files, file_options, read_files, upload_
 from skillery.cli.options import Target, json_option, name_and_version, target_options
 from skillery.cli.output import as_json as as_json_text
 from skillery.cli.output import clean, print_fields, print_json, print_rows
-from skillery.cli.run import ENDINGS, input_options, output_fields, read_inputs, text_in, text_of, upload_inputs
+from skillery.cli.run import ENDINGS, input_options, read_inputs, text_in, text_of, upload_inputs
+from skillery.cli.run_output import output_fields
 
 if TYPE_CHECKING:
     from skillery.client import AsyncClient
