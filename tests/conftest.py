@@ -21,10 +21,11 @@ import httpx
 import psycopg
 import pytest
 
-from skillery.database import Database, migrate
+from skillery.database import Database
 from tests.support.package_index import PackageIndex
 from tests.support.parallel import postgres_url
 from tests.support.prefork import Forked, prefork
+from tests.support.templates import postgres_template, prepare_home, sqlite_template
 
 DATABASES = ("sqlite", "postgres")
 START_SECONDS = 60
@@ -83,17 +84,25 @@ class Rpc:
 class Server:
     """A `skillery serve` process, forked with its imports done unless something must be different before they are.
 
-    `wrapper` is a command that ends by executing the rest.
+    `wrapper` is a command that ends by executing the rest. The database in a home without one is copied from a
+    template, unless `new_home` asks for a true first start.
     """
 
     def __init__(
-        self, home: Path, *flags: str, env: Mapping[str, str] | None = None, wrapper: Sequence[str] = ()
+        self,
+        home: Path,
+        *flags: str,
+        env: Mapping[str, str] | None = None,
+        wrapper: Sequence[str] = (),
+        new_home: bool = False,
     ) -> None:
         self.home = home
         self.database = ""
         self.log = home.parent / f"{home.name}.log"
         arguments = ["serve", "--home", str(home), "--port", "0", *flags]
         environment = clean_environment(env)
+        if not (new_home or wrapper or environment.get("SKILLERY_DATABASE")):
+            prepare_home(home)
         self.process: subprocess.Popen[bytes] | Forked
         with self.log.open("ab") as log:
             if wrapper or any(name.startswith("PYTHON") for name in env or ()):
@@ -141,10 +150,26 @@ def postgres(pytestconfig: pytest.Config) -> str:
 
 @pytest.fixture(scope="session")
 def new_postgres_database(postgres: str) -> Callable[[], str]:
+    """Return the URL of a new database without tables."""
+
     def make() -> str:
         name = f"test_{os.getpid()}_{next(_numbers)}"
         with psycopg.connect(postgres, autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {name}")
+        return postgres.replace("/postgres?", f"/{name}?")
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def migrated_postgres_database(postgres: str) -> Callable[[], str]:
+    """Return the URL of a new database that has all tables and no rows."""
+
+    def make() -> str:
+        name = f"test_{os.getpid()}_{next(_numbers)}"
+        template = postgres_template(postgres)
+        with psycopg.connect(postgres, autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
         return postgres.replace("/postgres?", f"/{name}?")
 
     return make
@@ -167,7 +192,7 @@ def shared_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
 
     def start(name: str, kind: str, **more: str) -> Server:
         if (name, kind) not in servers:
-            url = request.getfixturevalue("new_postgres_database")() if kind == "postgres" else ""
+            url = request.getfixturevalue("migrated_postgres_database")() if kind == "postgres" else ""
             home = tmp_path_factory.mktemp(f"{name}_server") / "home"
             servers[name, kind] = Server(home, env={"SKILLERY_DATABASE": url, **more})
             servers[name, kind].database = url
@@ -314,9 +339,10 @@ def tokens_sqlite(shared_server: StartShared) -> Server:
 @pytest.fixture
 def database(database_kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Database]:
     """A migrated database of one's own, without a server."""
-    postgres = database_kind == "postgres" and request.getfixturevalue("new_postgres_database")()
+    if database_kind == "sqlite":
+        shutil.copyfile(sqlite_template(), tmp_path / "x.db")
+    postgres = database_kind == "postgres" and request.getfixturevalue("migrated_postgres_database")()
     database = Database(postgres or f"sqlite:///{tmp_path / 'x.db'}")
-    migrate.upgrade(database)
     yield database
     database.close()
 
@@ -337,9 +363,13 @@ def start_server(tmp_path: Path) -> Iterator[Callable[..., Server]]:
     with ExitStack() as stack:
 
         def start(
-            *flags: str, home: str = "home", env: Mapping[str, str] | None = None, wrapper: Sequence[str] = ()
+            *flags: str,
+            home: str = "home",
+            env: Mapping[str, str] | None = None,
+            wrapper: Sequence[str] = (),
+            new_home: bool = False,
         ) -> Server:
-            running = Server(tmp_path / home, *flags, env=env, wrapper=wrapper)
+            running = Server(tmp_path / home, *flags, env=env, wrapper=wrapper, new_home=new_home)
             stack.callback(running.stop, signal.SIGKILL)
             return running
 

@@ -17,7 +17,7 @@ from schemathesis.specs.openapi import checks
 
 from tests.conftest import Rpc, Server
 
-EXAMPLES = int(os.environ.get("SKILLERY_FUZZ_EXAMPLES", "8"))
+EXAMPLES = int(os.environ.get("SKILLERY_FUZZ_EXAMPLES", "4"))
 RESERVED = {
     "/rpc",
     "/blobs",

@@ -97,7 +97,8 @@ def test_requests_calls_database_and_runs_are_spans_of_one_trace(
 
 
 def test_a_collector_that_is_away_stops_nobody(start_server: Callable[..., Server]) -> None:
-    server = start_server(env={"SKILLERY_TRACES": "http://127.0.0.1:9"})
+    # The exporter tries again for this many seconds while the server stops; its default is ten.
+    server = start_server(env={"SKILLERY_TRACES": "http://127.0.0.1:9", "OTEL_EXPORTER_OTLP_TIMEOUT": "1"})
     assert server.rpc("list_skills")["skills"]
     assert server.stop() == 0
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +21,7 @@ from skillery.formats.tokens import REMEMBERED_SECONDS
 from tests.conftest import Rpc, RpcError, Server, clean_environment, manifest, skill_files
 from tests.support.mcp_client import LEGACY, MODERN, Mcp, message_of
 from tests.support.postgres import a_postgres
+from tests.support.prefork import prefork
 
 LARGE = "large " * 20_000
 
@@ -67,13 +66,9 @@ def token(trio: list[Server]) -> str:
 
 
 def created(trio: list[Server], *command: str) -> str:
-    made = subprocess.run(
-        [sys.executable, "-m", "skillery", *command, "--home", str(trio[0].home)],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=clean_environment({"SKILLERY_DATABASE": trio[0].database, "SKILLERY_AUTH": "tokens"}),
-    )
+    env = clean_environment({"SKILLERY_DATABASE": trio[0].database, "SKILLERY_AUTH": "tokens"})
+    made = prefork().run([*command, "--home", str(trio[0].home)], env, b"")
+    assert made.returncode == 0, made.stderr
     value: str = json.loads(made.stdout)["token"]
     return value
 
@@ -257,10 +252,10 @@ def test_a_run_that_ends_while_postgres_is_away_is_answered_and_recorded_as_it_e
 
 
 def test_kill_nine_again_and_again_leaves_nothing_for_check_to_find(
-    database_kind: str, new_postgres_database: Callable[[], str], tmp_path: Path
+    database_kind: str, migrated_postgres_database: Callable[[], str], tmp_path: Path
 ) -> None:
     """The short form of `make kills`."""
-    database = new_postgres_database() if database_kind == "postgres" else ""
+    database = migrated_postgres_database() if database_kind == "postgres" else ""
     done = kill_again_and_again(tmp_path, 3, database)
     assert done.acknowledged
     assert done.lost == []

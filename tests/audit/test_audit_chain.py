@@ -321,7 +321,7 @@ def test_fifty_writers_of_two_servers_keep_one_chain(database: Database) -> None
 def test_kill_nine_in_the_middle_of_writes_leaves_a_whole_chain(
     start_server: Callable[..., Server], database_kind: str, request: pytest.FixtureRequest
 ) -> None:
-    url = request.getfixturevalue("new_postgres_database")() if database_kind == "postgres" else ""
+    url = request.getfixturevalue("migrated_postgres_database")() if database_kind == "postgres" else ""
     acknowledged: list[str] = []
     for _ in range(2):
         server = start_server(env={"SKILLERY_DATABASE": url})
@@ -447,7 +447,7 @@ def skillery(home: Path, database: str, *arguments: str, stdin: str = "") -> Res
 
 
 def test_no_secret_and_no_token_is_in_the_trail(tmp_path: Path, database_kind: str, request: Any) -> None:
-    url = request.getfixturevalue("new_postgres_database")() if database_kind == "postgres" else ""
+    url = request.getfixturevalue("migrated_postgres_database")() if database_kind == "postgres" else ""
     run = partial(skillery, tmp_path / "home", url)
     value = "the-value-itself-of-it"
     token = json.loads(run("token", "create", "--name", "bob", "--scope", "read", "--json").stdout)["token"]

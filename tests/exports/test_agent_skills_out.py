@@ -458,7 +458,7 @@ def test_where_public_skills_go_out_to_everybody_nobody_needs_a_token(
 async def test_an_index_of_thousands_is_made_in_pages_and_says_where_it_was_cut(
     database: Database, tmp_path: Path
 ) -> None:
-    count = 3000 if database.is_sqlite else 700
+    count = 1500 if database.is_sqlite else 700
     me = Identity("me", scopes=frozenset({"admin"}))
 
     def fill(connection: Any) -> None:
@@ -495,9 +495,9 @@ def skills_of(index: Index) -> list[dict[str, Any]]:
 
 
 def test_the_index_is_prepared_before_anybody_asks_and_again_after_an_upgrade(
-    database_kind: str, start_server: Callable[..., Server], new_postgres_database: Callable[[], str]
+    database_kind: str, start_server: Callable[..., Server], migrated_postgres_database: Callable[[], str]
 ) -> None:
-    env = {"SKILLERY_DATABASE": new_postgres_database() if database_kind == "postgres" else ""}
+    env = {"SKILLERY_DATABASE": migrated_postgres_database() if database_kind == "postgres" else ""}
     server = start_server(env=env)
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w") as made:

@@ -16,7 +16,7 @@ from skillery.formats.ranges import Segment, parse_range
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Digest, Exact, Label, Latest, Range, parse_reference, parse_version_spec
 
-EXAMPLES = int(os.environ.get("SKILLERY_FUZZ_EXAMPLES", "400"))
+EXAMPLES = int(os.environ.get("SKILLERY_FUZZ_EXAMPLES", "100"))
 
 
 def matches(segments: tuple[Segment, ...], version: str) -> bool:

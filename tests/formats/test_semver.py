@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from skillery.errors import InvalidVersion
 from skillery.formats.semver import Version
 
-EXAMPLES = int(os.environ.get("SKILLERY_FUZZ_EXAMPLES", "300"))
+EXAMPLES = int(os.environ.get("SKILLERY_FUZZ_EXAMPLES", "100"))
 
 numbers = st.one_of(st.integers(0, 12), st.integers(0, 2**70))
 words = st.from_regex(r"[0-9]*[a-zA-Z-][0-9a-zA-Z-]{0,4}", fullmatch=True)

@@ -184,10 +184,10 @@ def test_while_the_first_is_under_way_the_next_is_told_and_a_lost_client_gets_th
 
 
 def test_of_two_servers_on_one_postgres_one_makes_the_call(
-    start_server: Callable[..., Server], new_postgres_database: Callable[[], str], tmp_path: Path
+    start_server: Callable[..., Server], migrated_postgres_database: Callable[[], str], tmp_path: Path
 ) -> None:
     env = {
-        "SKILLERY_DATABASE": new_postgres_database(),
+        "SKILLERY_DATABASE": migrated_postgres_database(),
         "SKILLERY_BACKENDS_STORAGE_DIRECTORY_PATH": str(tmp_path / "contents"),
     }
     servers = [start_server(home=home, env=env) for home in ("one", "two")]

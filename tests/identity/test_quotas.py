@@ -61,7 +61,7 @@ def place(
     folder = tmp_path_factory.mktemp("quotas")
     (folder / "home").mkdir()
     (folder / "home" / "skillery.toml").write_text(QUOTAS)
-    url = "" if database_kind == "sqlite" else request.getfixturevalue("new_postgres_database")()
+    url = "" if database_kind == "sqlite" else request.getfixturevalue("migrated_postgres_database")()
     env = people_settings(folder / "plugins", SKILLERY_DATABASE=url)
     running = Server(folder / "home", env=env)
     yield Place(running, env)

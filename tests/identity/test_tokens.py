@@ -377,9 +377,9 @@ def test_too_many_failed_logins_are_429_and_a_good_token_still_passes(start_serv
 
 
 def test_a_database_that_is_away_is_said_in_band_and_needs_no_restart(
-    start_server: Callable[..., Server], new_postgres_database: Callable[[], str], postgres: str
+    start_server: Callable[..., Server], migrated_postgres_database: Callable[[], str], postgres: str
 ) -> None:
-    url = new_postgres_database()
+    url = migrated_postgres_database()
     name = parse_database_url(url).database
     server = start_server(env={"SKILLERY_AUTH": "tokens", "SKILLERY_DATABASE": url})
     root = ("token", "create", "--name", "root", "--scope", "admin", "--home", str(server.home), "--json")
@@ -417,7 +417,7 @@ def test_a_first_start_shows_an_admins_token_on_stdout_once(
 ) -> None:
     database = request.getfixturevalue("new_postgres_database")() if kind == "postgres" else ""
     environment = {"SKILLERY_AUTH": "tokens", "SKILLERY_DATABASE": database}
-    server = start_server(env=environment)
+    server = start_server(env=environment, new_home=True)
     shown = TOKEN.findall(first_lines(server, 30))
 
     assert len(shown) == 1

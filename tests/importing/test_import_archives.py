@@ -22,7 +22,7 @@ from skillery.importing.finder import Finder
 from tests.conftest import Server
 from tests.support.archives import skill_md, tar_info, tarred, tgz, zip_info, zipped
 
-FUZZ_EXAMPLES = int(os.environ.get("SKILLERY_FUZZ_EXAMPLES", "150"))
+FUZZ_EXAMPLES = int(os.environ.get("SKILLERY_FUZZ_EXAMPLES", "60"))
 GOOD: dict[str, str | bytes] = {
     "pdf/SKILL.md": skill_md("pdf"),
     "pdf/scripts/a.sh*": "#!/bin/sh\n",

@@ -7,7 +7,6 @@ import io
 import json
 import stat
 import subprocess
-import sys
 import tarfile
 import threading
 from collections.abc import Callable
@@ -30,6 +29,7 @@ from skillery.maintenance.backups import back_up, restore
 from skillery.maintenance.integrity import check
 from skillery.runs.orphans import note_seen
 from tests.conftest import Rpc, Server, clean_environment, manifest, skill_files
+from tests.support.prefork import prefork
 
 ME = local_actor("me")
 LARGE = "large " * 20_000
@@ -37,8 +37,8 @@ OTHER = {"sqlite": "postgres", "postgres": "sqlite"}
 
 
 def skillery(*args: str | Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "skillery", *map(str, args)]
-    return subprocess.run(command, capture_output=True, text=True, env=clean_environment(env), check=False)
+    done = prefork().run([*map(str, args)], clean_environment(env), b"")
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 def fill(rpc: Rpc) -> str:

@@ -54,7 +54,7 @@ def held_storage(database_kind: str, request: pytest.FixtureRequest, tmp_path: P
     folder = tmp_path / "plugins"
     folder.mkdir()
     (folder / "held.py").write_text(HELD_STORAGE)
-    url = "" if database_kind == "sqlite" else request.getfixturevalue("new_postgres_database")()
+    url = "" if database_kind == "sqlite" else request.getfixturevalue("migrated_postgres_database")()
     chosen = {"SKILLERY_PLUGINS_FOLDER": str(folder), "SKILLERY_STORAGE": "held", "SKILLERY_DATABASE": url}
     return chosen | NO_GRACE
 

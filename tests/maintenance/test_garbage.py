@@ -44,7 +44,7 @@ def swept(
 ) -> Iterator[Server]:
     """A server that sweeps when it is asked to, and at once."""
     folder = tmp_path_factory.mktemp("swept")
-    url = "" if database_kind == "sqlite" else request.getfixturevalue("new_postgres_database")()
+    url = "" if database_kind == "sqlite" else request.getfixturevalue("migrated_postgres_database")()
     env = people_settings(folder / "plugins", SKILLERY_DATABASE=url, **NO_GRACE)
     running = Server(folder / "home", env=env)
     running.database = url
@@ -399,14 +399,11 @@ def test_an_upload_that_was_forgotten_notices_and_stores_nothing(database: Datab
 
 
 def test_a_content_that_is_swept_while_somebody_refers_to_it_is_stored_anew(
-    new_postgres_database: Callable[[], str], tmp_path: Path
+    migrated_postgres_database: Callable[[], str], tmp_path: Path
 ) -> None:
     """Only Postgres has two writers at once."""
-    from skillery.database import migrate
-
-    url = new_postgres_database()
+    url = migrated_postgres_database()
     database = Database(url)
-    migrate.upgrade(database)
     tries: list[int] = []
     database.write_now(lambda connection: record(connection, [(SHA256, 1, b"x")]))
 
@@ -492,7 +489,7 @@ def test_publishers_and_uploaders_of_the_same_contents_race_with_sweeps_and_lose
 def test_kill_nine_in_the_middle_of_sweeps_leaves_nothing_broken(
     start_server: Callable[..., Server], database_kind: str, request: pytest.FixtureRequest
 ) -> None:
-    url = "" if database_kind == "sqlite" else request.getfixturevalue("new_postgres_database")()
+    url = "" if database_kind == "sqlite" else request.getfixturevalue("migrated_postgres_database")()
     env = {"SKILLERY_DATABASE": url, **NO_GRACE}
     chance = random.Random(11)
     kept: dict[str, bytes] = {}

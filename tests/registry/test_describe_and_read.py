@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -178,6 +179,7 @@ def test_a_digest_is_its_version(versioned: tuple[Rpc, str]) -> None:
 
 parts = st.sampled_from(["0", "1", "2", "3", "10", "x", "*"])
 plain = st.one_of(parts, st.builds("{}.{}".format, parts, parts), st.builds("{}.{}.{}".format, parts, parts, parts))
+EXAMPLES = int(os.environ.get("SKILLERY_FUZZ_EXAMPLES", "60"))
 operators = st.sampled_from(["", "^", "~", ">", ">=", "<", "<=", "="])
 # Pre-releases are tested alone: combined with others, today's npm (<1.0.0-0 for <1.0.0; * || x is *) and this reference
 # differ.
@@ -187,7 +189,7 @@ hyphen = st.builds("{} - {}".format, plain, plain)
 ranges = st.one_of(tagged, st.lists(st.one_of(comparators, hyphen), min_size=1, max_size=3).map(" || ".join))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(ranges)
 def test_a_range_resolves_as_npm_resolves_it(versioned: tuple[Rpc, str], text: str) -> None:
     rpc, name = versioned

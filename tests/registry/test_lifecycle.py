@@ -333,10 +333,9 @@ def test_params_that_make_no_sense_are_refused_by_name(
     assert named in error["message"] + str(error["data"])
 
 
-def test_the_commands_take_a_version_through_its_life(org: Server, team: dict[str, Caller], new_name: str) -> None:
+def test_the_commands_take_a_version_through_its_life(tmp_path: Path, new_name: str) -> None:
     """On a home of its own: every command that the open identity can use."""
-    home = org.home.parent / f"cli-{new_name}"
-    folder = home.parent / f"skill-{new_name}"
+    home, folder = tmp_path / "home", tmp_path / "skill"
     folder.mkdir()
     (folder / "skill.toml").write_text(
         f'name = "{new_name}"\nversion = "1.0.0"\ndescription = "x"\nkind = "instruction"\n'

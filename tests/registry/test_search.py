@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import unicodedata
 from typing import Any, NamedTuple
@@ -396,6 +397,9 @@ def ranked(models: list[Model], query: str) -> list[str]:
     return [name.decode() for _, name in sorted(points)]
 
 
+EXAMPLES = int(os.environ.get("SKILLERY_FUZZ_EXAMPLES", "30"))
+
+
 @pytest.fixture(scope="module")
 def modelled(server: Server) -> list[Model]:
     """Skills with every word of the vocabulary in every field."""
@@ -410,7 +414,7 @@ def modelled(server: Server) -> list[Model]:
     return models
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(
     words=st.lists(st.sampled_from([*VOCABULARY, "nq4"]), min_size=1, max_size=4),
     end=st.sampled_from(["", " ", "!", "*", " qal", " qalp", " qbe", " groess"]),

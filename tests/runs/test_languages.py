@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Rpc, Server, clean_environment
+from tests.support.prefork import prefork
 
 with_node = pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node.js on this host")
 
@@ -120,18 +119,9 @@ def test_the_command_takes_the_language_from_the_file(start_server: Callable[...
         (tmp_path / name).write_text(code)
 
     def output(*arguments: str | Path) -> Any:
-        command: list[str | Path] = [
-            sys.executable,
-            "-m",
-            "skillery",
-            "code",
-            *arguments,
-            "--arg",
-            "n=41",
-            "--url",
-            server.url,
-        ]
-        done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True, env=clean_environment())
+        command = ["code", *map(str, arguments), "--arg", "n=41", "--url", server.url, "--json"]
+        done = prefork().run(command, clean_environment(), b"")
+        assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)["output"]
 
     assert [output(tmp_path / name) for name in files] == [42, 41, 41]
@@ -139,8 +129,8 @@ def test_the_command_takes_the_language_from_the_file(start_server: Callable[...
 
 
 def test_the_doctor_says_which_languages_there_are(tmp_path: Path) -> None:
-    command: list[str | Path] = [sys.executable, "-m", "skillery", "doctor", "--home", tmp_path, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=clean_environment())
+    done = prefork().run(["doctor", "--home", str(tmp_path), "--json"], clean_environment(), b"")
+    assert done.returncode == 0, done.stderr
     probes = {probe["name"]: probe for probe in json.loads(done.stdout)["probes"]}
 
     for language in ("python", "javascript", "bash"):

@@ -15,7 +15,7 @@ from skillery.sandboxing.egress.clienthello import MAX_BYTES, BadHello, server_n
 from skillery.sandboxing.egress.http_heads import BadHead, Body, Request
 from skillery.sandboxing.egress.policy import Denied
 
-fuzzed = settings(max_examples=int(os.environ.get("SKILLERY_FUZZ_EXAMPLES", "300")), deadline=None)
+fuzzed = settings(max_examples=int(os.environ.get("SKILLERY_FUZZ_EXAMPLES", "100")), deadline=None)
 
 
 def real_hello(host: str | None) -> bytes:

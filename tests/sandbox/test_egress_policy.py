@@ -18,7 +18,7 @@ from skillery.sandboxing.egress.streams import Caps
 
 SALES = Policy.parse(["https://*.salesforce.com", "https://api.example.com:8443", "http://plain.example.com"])
 
-fuzzed = settings(max_examples=int(os.environ.get("SKILLERY_FUZZ_EXAMPLES", "300")), deadline=None)
+fuzzed = settings(max_examples=int(os.environ.get("SKILLERY_FUZZ_EXAMPLES", "100")), deadline=None)
 
 
 def allows(policy: Policy, scheme: str, authority: str) -> bool:

@@ -7,6 +7,7 @@ says `@pytest.mark.alone`: nothing else runs meanwhile.
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -69,6 +70,17 @@ def pytest_configure_node(node: Any) -> None:
     """In the process that has the workers: what it tells each of them."""
     with suppress(RuntimeError):  # the first test that needs it says why it cannot be had
         node.workerinput["postgres"] = postgres_url(node.config)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect without the garbage collector, and hide what was collected from it: these are a million objects."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(trylast=True)
