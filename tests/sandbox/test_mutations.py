@@ -142,7 +142,7 @@ MUTATIONS: dict[str, Mutation] = {
     "the limit on message queues": limit("MSGQUEUE", "0"),
     "the limit on address space": limit("AS", 'limits["address_bytes"]'),
     "the limit on processor time": Mutation(
-        "lockdown.py", "    hold(resource.RLIMIT_CPU, seconds, seconds + 1)\n", "    pass\n", LIMITS
+        "lockdown.py", "    hold(resource.RLIMIT_CPU, seconds, seconds)\n", "    pass\n", LIMITS
     ),
     "the limit on waiting signals": limit("SIGPENDING", "1024"),
     "the limit on the stack": limit("STACK", "8 << 20"),
