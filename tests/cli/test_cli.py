@@ -645,3 +645,28 @@ def test_demo_says_why_its_server_did_not_start(home: str) -> None:
     assert ended.code == 4
     assert "nope" in ended.err
     assert "linux" in ended.err
+
+
+SLOW = b"""
+import time
+def main(args):
+    for i in range(3):
+        print('line', i)
+        time.sleep(0.2)
+    return 7
+"""
+
+
+def test_a_run_in_the_background_is_followed_and_waited_for(
+    served: Callable[..., Ended], home: str, tmp_path: Path
+) -> None:
+    (tmp_path / "slow.py").write_bytes(SLOW)
+    slow = str(tmp_path / "slow.py")
+    run_id = served("code", slow, "--background").out.strip()
+
+    assert served("runs", "follow", run_id).out == "line 0\nline 1\nline 2\n"
+    assert '"output": 7' in served("runs", "wait", run_id, "--json").out
+    assert served("runs", "logs", run_id, "--after", "7").out == "line 1\nline 2\n"
+    followed = served("code", slow, "--follow", "--json")
+    assert (followed.err, '"output": 7' in followed.out) == ("line 0\nline 1\nline 2\n", True)
+    assert "needs a server" in skillery("code", slow, "--background", "--home", home).err

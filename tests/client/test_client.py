@@ -772,3 +772,15 @@ def main(args):
     assert not (tmp_path / "other").exists()
     twice = {**run, "files": [run["files"][0]] * 2}
     assert [place.name for place in client.download_files(twice, tmp_path / "twice")] == ["a.txt", "a-2.txt"]
+
+
+def test_a_run_is_followed_and_waited_for(server: Server) -> None:
+    code = "import time\ndef main(args):\n    print('one')\n    time.sleep(0.3)\n    print('two')\n    return 3\n"
+    with Client(server.url) as client:
+        run_id = client.run_code(language="python", code=code, background=True)["run_id"]
+
+        parts = list(client.follow_run(run_id))
+
+        assert "".join(part["text"] for part in parts) == "one\ntwo\n"
+        assert parts[-1]["ended"]
+        assert client.wait_run(run_id)["output"] == 3

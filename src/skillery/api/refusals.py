@@ -21,9 +21,10 @@ _text = msgspec.json.Decoder(str)
 
 
 def is_refusal(error: SkilleryError, audits: str | None) -> bool:
-    """Return whether the audit trail records the error. `audits` is the field of the method.
+    """Return whether the audit trail records the error.
 
-    Every method can refuse a caller without permission. The other errors are refusals only for methods with changes.
+    `audits` is `Method.audits`, which is "" for a method that only reads. Of such a method, only NotAllowed is
+    recorded. Of a method that changes something, NotFound, Conflict and Refused are recorded too.
     """
     return isinstance(error, OF_CHANGES if audits != "" else NotAllowed)
 

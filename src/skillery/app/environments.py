@@ -67,8 +67,10 @@ def _sources(settings: Settings) -> Sources:
 
 
 def _check_addresses(setting: str, addresses: tuple[str, ...]) -> None:
-    """Check the addresses of a setting. Messages contain only the number of an address, because it may hold
-    credentials."""
+    """Raise StartupError for the first invalid address of a setting.
+
+    The message gives the position of the address, not its text, because the text may contain credentials.
+    """
     for number, address in enumerate(addresses, 1):
         problem = address_problem(address)
         if problem is not None:

@@ -161,7 +161,7 @@ def hash_of(seq: int, previous: str, fields: Sequence[Any]) -> str:
 
 
 def head(connection: Connection) -> Head:
-    """Return the last entry. Raises Unavailable if it is missing."""
+    """Return the number and the hash of the last entry. Raises Unavailable if the stored head is missing."""
     found = connection.execute(select(audit_head.c.seq, audit_head.c.hash)).one_or_none()
     if found is None:
         raise Unavailable(

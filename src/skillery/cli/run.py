@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import typing
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -53,6 +54,41 @@ def input_options(command: Any) -> Any:
     return command
 
 
+def background_options(command: Any) -> Any:
+    for option in (
+        click.option("--follow", is_flag=True, help="Write the log to stderr while the run goes on."),
+        click.option("--background", is_flag=True, help="Print the id of the run and do not wait for its end."),
+    ):
+        command = option(command)
+    return command
+
+
+async def finish(client: AsyncClient, answer: Run, out: Path | None, *, follow: bool) -> Mapping[str, Any]:
+    """Follow a run in the background if asked, and download its files once it has ended."""
+    from skillery.cli.runs import write_log
+
+    ended: Mapping[str, Any] = answer
+    if follow:
+        await write_log(client, answer["run_id"], sys.stderr)
+        ended = await client.wait_run(answer["run_id"])
+    if ended["status"] in {"completed", "failed"}:
+        await download_files(client, ended, out)
+    return ended
+
+
+def in_background(client: AsyncClient, out: Path | None, *, background: bool, follow: bool) -> bool | None:
+    """Return whether the server must answer before the run has ended; None, the default, if not. Raises UsageError."""
+    from skillery.cli.connection import HomeClient
+
+    if background and follow:
+        raise click.UsageError("--background does not wait for the run, and --follow does: leave one out")
+    if background and out is not None:
+        raise click.UsageError("--out needs the end of the run; leave --background out")
+    if background and isinstance(client, HomeClient):
+        raise click.UsageError("--background needs a server; start one with 'skillery serve', or leave it out")
+    return True if background or follow else None
+
+
 @click.command()
 @click.argument("name", metavar="NAME[@VERSION]")
 @click.argument("argv", metavar="[-- ARGV…]", nargs=-1)
@@ -86,6 +122,7 @@ def input_options(command: Any) -> Any:
     help="Environment for a skill that declares no packages; '' means none.  [default: the server's]",
 )
 @file_options
+@background_options
 @target_options
 @json_option
 def run(
@@ -103,6 +140,8 @@ def run(
     args_json: str | None,
     blobs: Sequence[str],
     timeout_ms: int | None,
+    background: bool,
+    follow: bool,
     target: Target,
     as_json: bool,
 ) -> None:
@@ -120,7 +159,8 @@ def run(
             f"{what} requires --script PATH or --module NAME; pass args of an entrypoint with --arg K=V"
         )
 
-    async def execute(client: AsyncClient) -> Run:
+    async def execute(client: AsyncClient) -> Mapping[str, Any]:
+        is_early = in_background(client, out, background=background, follow=follow)
         args, blob_ids = await upload_inputs(client, inputs)
         answer = await client.execute_skill(
             name=name,
@@ -133,9 +173,9 @@ def run(
             module=module,
             cwd=cwd,
             files=await upload_files(client, given),
+            background=is_early,
         )
-        await download_files(client, answer, out)
-        return answer
+        return await finish(client, answer, out, follow=follow)
 
     report(with_client(target, execute, sandbox=True), as_json, of_script=is_script)
 
@@ -161,6 +201,7 @@ def _script_args(argv: Sequence[str], stdin: Any) -> dict[str, Any]:
     help="Environment with the packages that Python code can import; '' means none.  [default: the server's]",
 )
 @file_options
+@background_options
 @target_options
 @json_option
 def code(
@@ -175,6 +216,8 @@ def code(
     files: Sequence[str],
     out: Path | None,
     timeout_ms: int | None,
+    background: bool,
+    follow: bool,
     target: Target,
     as_json: bool,
 ) -> None:
@@ -184,7 +227,8 @@ def code(
     inputs, given = read_inputs(pairs, args_json, blobs), read_files(files)
     source = text_in(file.read(), file.name)
 
-    async def run_code(client: AsyncClient) -> Run:
+    async def run_code(client: AsyncClient) -> Mapping[str, Any]:
+        is_early = in_background(client, out, background=background, follow=follow)
         args, blob_ids = await upload_inputs(client, inputs)
         answer = await client.run_code(
             language=language or ENDINGS.get(Path(file.name).suffix, "python"),
@@ -196,9 +240,9 @@ def code(
             limits=None if timeout_ms is None else {"timeout_ms": timeout_ms},
             environment=environment,
             files=await upload_files(client, given),
+            background=is_early,
         )
-        await download_files(client, answer, out)
-        return answer
+        return await finish(client, answer, out, follow=follow)
 
     report(with_client(target, run_code, sandbox=True), as_json)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -11,12 +11,12 @@ from skillery.cli.failures import RUN_FAILED
 from skillery.cli.output import as_json as as_json_text
 from skillery.cli.output import clean, print_fields, print_json
 
-if TYPE_CHECKING:
-    pass
-
 
 def report(answer: Mapping[str, Any], as_json: bool, *, of_script: bool = False) -> None:
-    """Print the result of a run. Raises Exit if the run or its script failed."""
+    """Print the result of a run, or the id of a run in the background. Raises Exit if the run or its script failed."""
+    if answer["status"] in {"queued", "started"}:
+        print_json(answer) if as_json else click.echo(answer["run_id"])
+        return
     failed = answer["status"] != "completed"
     result = answer["output"] if of_script and isinstance(answer["output"], dict) else {}
     if as_json:

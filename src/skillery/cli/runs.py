@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -13,6 +13,8 @@ from skillery.cli.output import clean, print_fields, print_json, print_rows
 
 if TYPE_CHECKING:
     from skillery.client import AsyncClient
+
+LOG_BYTES = 1 << 20
 
 
 @click.group()
@@ -93,20 +95,56 @@ def _show(method: str, run_id: str, target: Target, as_json: bool) -> None:
 
 @runs.command()
 @click.argument("run_id", metavar="ID")
+@click.option("--after", type=click.IntRange(0), default=0, help="Begin at this offset in bytes.  [default: 0]")
 @target_options
-def logs(run_id: str, target: Target) -> None:
-    """Write the stored log of a run to stdout, without control characters on a terminal."""
+def logs(run_id: str, after: int, target: Target) -> None:
+    """Write the log of a run to stdout, as it is now, without control characters on a terminal."""
     from skillery.cli.connection import with_client
 
     async def fetch(client: AsyncClient) -> bytes:
         run = await client.get_run(run_id=run_id)
-        if not run["logs_blob"]:
-            preview: str = run["logs_preview"]
-            return preview.encode()
-        return b"".join([piece async for piece in client.stream_blob(run["logs_blob"])])
+        if run["logs_blob"] and not after:
+            return b"".join([piece async for piece in client.stream_blob(run["logs_blob"])])
+        texts, part = [], await client.read_run_log(run_id, after=after, max_bytes=LOG_BYTES)
+        while part["text"]:
+            texts.append(part["text"])
+            part = await client.read_run_log(run_id, after=part["next"], max_bytes=LOG_BYTES)
+        return "".join(texts).encode()
 
     content = with_client(target, fetch)
     if sys.stdout.isatty():
         click.echo(clean(content.decode("utf-8", "replace")), nl=False)
     else:
         sys.stdout.buffer.write(content)
+
+
+@runs.command()
+@click.argument("run_id", metavar="ID")
+@click.option("--after", type=click.IntRange(0), default=0, help="Begin at this offset in bytes.  [default: 0]")
+@target_options
+def follow(run_id: str, after: int, target: Target) -> None:
+    """Write the log of a run to stdout until the run has ended. Ctrl-C ends only this command."""
+    from skillery.cli.connection import with_client
+
+    with_client(target, lambda client: write_log(client, run_id, sys.stdout, after))
+
+
+@runs.command()
+@click.argument("run_id", metavar="ID")
+@target_options
+@json_option
+def wait(run_id: str, target: Target, as_json: bool) -> None:
+    """Wait for the end of a run and print its result. The exit code is that of 'skillery run'."""
+    from skillery.cli.connection import with_client
+    from skillery.cli.run_output import report
+
+    report(with_client(target, lambda client: client.wait_run(run_id)), as_json)
+
+
+async def write_log(client: AsyncClient, run_id: str, out: TextIO, after: int = 0) -> None:
+    """Write the log of a run from an offset, as it arrives."""
+    async for part in client.follow_run(run_id, after):
+        if part["dropped_bytes"]:
+            out.write(f"… {part['dropped_bytes']} bytes were not kept …\n")
+        out.write(clean(part["text"]))
+        out.flush()

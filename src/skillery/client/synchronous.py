@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Literal
 from urllib.parse import quote
 
 import httpx
 
+from skillery.client import results
 from skillery.client.batches import Collected, Pending
 from skillery.client.errors import AnsweredError, ClientError, NotAuthenticated
 from skillery.client.generated.transfers import Transfers
@@ -32,6 +33,9 @@ from skillery.client.wire import (
     text_of,
     timeout_of,
 )
+
+WAIT_MS = 10_000
+"""How long one request waits for a run. A shorter time would cost requests, a longer one would hide a dead server."""
 
 
 class Client(Transfers):
@@ -139,6 +143,25 @@ class Client(Transfers):
             return asked.refused(error.object)
 
     # -- requests ------------------------------------------------------------------------------------------------
+
+    def wait_run(self, run_id: str) -> results.RunRecord:
+        """Return a run when it has ended. A lost connection is made again."""
+        while True:
+            run = self.get_run(run_id, wait_ms=WAIT_MS)
+            if run["finished_at"] is not None:
+                return run
+
+    def follow_run(self, run_id: str, after: int = 0) -> Generator[results.RunLog, None, None]:
+        """Yield the log of a run from the offset `after`, part by part, until the run has ended.
+
+        The last part has `ended`. It may have no text. A lost connection is made again, and no text is lost.
+        """
+        while True:
+            part = self.read_run_log(run_id, after=after, wait_ms=WAIT_MS)
+            yield part
+            if part["ended"]:
+                return
+            after = part["next"]
 
     def _get(self, address: str) -> httpx.Response:
         patience = Patience(self._retries, repeatable=True)

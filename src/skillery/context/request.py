@@ -1,7 +1,7 @@
-"""The current request, available wherever its code runs: in worker threads, and in the runs that it started.
+"""The current request, as a context variable. Worker threads and the tasks of runs inherit it.
 
-An endpoint calls `begin`. Code that names the request reads `current`, which is None outside of any request: at start,
-in a sweep, in a command that works on the home directly.
+An endpoint calls `begin`. Logs and error messages read the id of the request from `current`. `current` is None outside
+of a request: at start, in a sweep, in a command that works on the home directly.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ current: ContextVar[Request | None] = ContextVar("request", default=None)
 
 
 def begin(asked: str | None, address: str) -> Request:
-    """Make this the current request. A well-formed id from the caller is kept, otherwise the request gets a new one."""
+    """Create a request, make it the current one, and return it.
+
+    `asked` is the id that the caller sent. If it is missing or malformed, the request gets a new id.
+    """
     request_id = asked if asked and _WELL_FORMED.fullmatch(asked) else f"{_process}-{next(_numbers):x}"
     request = Request(request_id, address)
     current.set(request)

@@ -55,7 +55,7 @@ class KeptLog:
             self._trim()
 
     def skip(self, count: int) -> None:
-        """Count bytes that are missing. The tail begins anew behind them."""
+        """Count missing bytes as dropped. Drop the present tail too: a new tail starts after the missing bytes."""
         if count > 0:
             self._dropped += self._tail_size + count
             self._tail.clear()

@@ -96,7 +96,7 @@ def is_open_to_anybody(pattern: NetworkPattern) -> bool:
 
 
 def host_problem(host: str) -> str | None:
-    """Return why `host`, in lower case, is no DNS name; None if it is one.
+    """Return the reason why `host` is not a valid DNS name, or None if it is valid. Callers pass it in lower case.
 
     The reason is a clause that follows the checked text in a message.
     """

@@ -45,8 +45,11 @@ def beyond(new: Permissions, old: Permissions) -> PermissionNames:
 def permissions_diff(
     new: Permissions, previous: Permissions, others: Sequence[Permissions], against: str | None
 ) -> PermissionsDiff:
-    """Return the changes: added permissions that `previous` or any of `others` does not have; removed ones that only
-    `previous` had."""
+    """Return the changes of permissions from `previous` to `new`.
+
+    Added are permissions of `new` that `previous`, or at least one of `others`, does not have. Removed are permissions
+    of `previous` that `new` does not have.
+    """
     lacking = [beyond(new, each) for each in (previous, *others)]
     added = PermissionNames(
         tuple(dict.fromkeys(text for each in lacking for text in each.network)),

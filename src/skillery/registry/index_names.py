@@ -94,7 +94,7 @@ def claim_index_name(connection: Connection, skill_id: int) -> None:
 
 
 def index_name_warning(connection: Connection, identity: Identity, name: str) -> str | None:
-    """Return the warning for a publisher if another skill holds the name in the server's index, or None."""
+    """Return a warning for the publisher if another skill already holds the index name of this skill, else None."""
     wanted = index_name(name)
     rows = _HOLDER.rows(connection, index_name=wanted)
     if not rows or rows[0][1] == name:

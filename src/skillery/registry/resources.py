@@ -196,9 +196,9 @@ def _resource(folder: SkillFolder, path: str, size: int) -> Resource:
 def _served(
     connection: Connection, identity: Identity, storage: Storage, folder: SkillFolder, is_crowded: bool
 ) -> SkillEntry | str:
-    """Return an entry, or why the skill is too large for one.
+    """Return the MCP entry of a skill, or the reason why the skill is too large for an entry.
 
-    The MCP extension counts the files of skills inside its folder as the skill's own files.
+    If the folder of a skill contains other skills, MCP counts their files as files of the outer skill.
     """
     below: list[tuple[str, int]] = []
     if is_crowded:

@@ -53,7 +53,10 @@ _DETAILS = (
 
 
 class PageStart(msgspec.Struct, frozen=True):
-    """The position where a page begins, and the meanings of the query's words."""
+    """The start of a page: its position, and the stored words that stand for each word of the query.
+
+    A cursor has both, so that all pages use the same words.
+    """
 
     meanings: list[Meaning]
     after: tuple[int, str] | None

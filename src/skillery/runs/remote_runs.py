@@ -63,7 +63,7 @@ class RemoteRuns:
         self._task: asyncio.Task[None] | None = None
 
     def follow(self, run_id: str, *, is_queued: bool) -> RemoteRun:
-        """Follow a run until `leave` was called as often as this."""
+        """Start following a run, and return it. Each caller must call `leave` once."""
         run = self._runs.setdefault(run_id, RemoteRun(is_queued=is_queued))
         run.followers += 1
         if self._task is None or self._task.done():

@@ -35,7 +35,7 @@ _WITHOUT_AWAITING = (
     (r"\basync_methods\b", "methods"),
     (r"\bclient\.async_transfers\b", "client.generated.transfers"),
     (r"\bAsync(Client|Methods|Transfers|OpenBlob|Batch|Iterator)\b", r"\1"),
-    (r"\bAsyncGenerator\[(\w+), None\]", r"Generator[\1, None, None]"),
+    (r"\bAsyncGenerator\[([\w.]+), None\]", r"Generator[\1, None, None]"),
     (r"\bAsyncGenerator\b", "Generator"),
     (r"\basynccontextmanager\b", "contextmanager"),
     (r"\banext\(", "next("),

@@ -32,7 +32,7 @@ class DescribeEnvironment(Params, frozen=True, kw_only=True):
 
 
 class RebuildEnvironment(Params, frozen=True, kw_only=True):
-    """Lock a named environment again and install the new lock, or reinstall a lock of skills."""
+    """Lock a named environment again and install the new lock, or reinstall one lock of packages."""
 
     name: Annotated[Subject, shown("Name of an environment, or the SHA-256 of a lock")]
 

@@ -699,7 +699,7 @@ class AsyncMethods:
         return answer
 
     async def rebuild_environment(self, name: str) -> DescribedEnvironment:
-        """Lock a named environment again and install the new lock, or reinstall a lock of skills.
+        """Lock a named environment again and install the new lock, or reinstall one lock of packages.
 
         name: Name of an environment, or the SHA-256 of a lock
         """

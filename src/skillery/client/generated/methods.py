@@ -691,7 +691,7 @@ class Methods:
         return answer
 
     def rebuild_environment(self, name: str) -> DescribedEnvironment:
-        """Lock a named environment again and install the new lock, or reinstall a lock of skills.
+        """Lock a named environment again and install the new lock, or reinstall one lock of packages.
 
         name: Name of an environment, or the SHA-256 of a lock
         """

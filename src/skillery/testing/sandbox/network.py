@@ -231,7 +231,7 @@ class NetworkCases(SandboxCases):
         assert await trial.value(code, f"\0skillery-{os.getpid()}-") == []
 
     async def test_sockets_of_the_host_cannot_be_reached_by_name(self, trial: Trial, tmp_path: Path) -> None:
-        """Neither abstract sockets nor sockets in a mounted folder can be reached, nor through a pair."""
+        """A run reaches no socket of the host by name: no abstract socket, and no socket in a mounted folder."""
         skill = trial.skill("talks", {"code/main.py": "def main(args): pass"})
         code = """
         import socket

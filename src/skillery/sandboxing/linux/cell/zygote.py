@@ -86,7 +86,10 @@ def check_threads() -> None:
 
 
 class Forks:
-    """Forks runs by scripts. A script is written for the first run of its kind, and kept for later ones."""
+    """Forks a process for each run, with a prepared list of system calls (`inmate.Part`).
+
+    Runs with equal parameters share one list, which is made for the first of them.
+    """
 
     def __init__(self, plan: dict[str, Any]) -> None:
         self._plan = plan

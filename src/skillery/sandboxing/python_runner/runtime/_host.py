@@ -45,10 +45,10 @@ def blobs_folder() -> str:
 
 
 class _Alone:
-    """The channel, for one exchange at a time.
+    """Context manager that gives one thread of one process exclusive use of the channel.
 
-    A lock on a newly opened descriptor excludes both threads and processes, and the kernel releases it when its
-    holder dies. No descriptor stays open for it.
+    Each use opens the lock folder again and locks it, so the lock excludes threads as well as processes. The kernel
+    releases the lock if its holder dies.
     """
 
     def __enter__(self) -> int:
