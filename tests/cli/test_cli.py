@@ -85,7 +85,7 @@ def served(sqlite_server: Server) -> Callable[..., Ended]:
 
 @pytest.fixture
 def skill_folder(tmp_path: Path, new_name: str) -> Path:
-    folder = tmp_path / "skill"
+    folder = tmp_path / new_name  # an import keeps the folder's name as its source
     (folder / "code").mkdir(parents=True)
     (folder / "resources").mkdir()
     (folder / "skill.toml").write_text(

@@ -386,6 +386,36 @@ async def test_runs_die_with_a_killed_server_and_the_next_start_sweeps_up(tmp_pa
     await sandbox.close()
 
 
+FIND_GROUPS = """
+import sys
+from skillery.sandboxing.linux import groups
+print("ready", flush=True)
+sys.stdin.read()
+groups.find().close()
+"""
+
+
+@only_as_root
+@pytest.mark.skipif(not groups.candidates(), reason="there are no cgroups")
+def test_servers_that_start_at_once_remove_the_groups_of_dead_servers_together() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as dead:
+        dead.wait()
+    for hierarchy in filter(groups.usable, groups.candidates()):
+        for number in range(150):
+            (hierarchy.folder / f"skillery-{groups.pid_namespace()}-{dead.pid}-1-{number:08x}").mkdir()
+    starting = [
+        subprocess.Popen([sys.executable, "-c", FIND_GROUPS], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        for _ in range(3)
+    ]
+    assert [server.stdout.readline() for server in starting if server.stdout] == [b"ready\n"] * 3
+    for server in starting:
+        assert server.stdin is not None
+        server.stdin.close()
+
+    assert [server.wait(timeout=60) for server in starting] == [0, 0, 0]
+    assert group_folders(dead.pid) == []
+
+
 def test_processes_that_are_killed_at_any_moment_fail_their_run_at_most_and_leave_nothing(tmp_path: Path) -> None:
     """In the event loop that servers use: it refuses to write to what has been closed."""
     others = watchdog.children(os.getpid())

@@ -323,11 +323,18 @@ def sweep(folder: Path) -> None:
         _, _, pid, started, _ = base.name.split("-")
         if start_time(int(pid)) == started:
             continue
-        for group in (*base.glob("run-*"), base):
-            with contextlib.suppress(OSError):
-                for member in (group / "cgroup.procs").read_text().split():
-                    os.kill(int(member), signal.SIGKILL)
-                group.rmdir()
+        with contextlib.suppress(OSError):  # another server that starts at this moment removed them first
+            for group in (*base.glob("run-*"), base):
+                remove_dead(group)
+
+
+def remove_dead(group: Path) -> None:
+    """Kill the processes in a group of a dead server, and remove the group unless one of them still ends."""
+    with contextlib.suppress(OSError):
+        for member in (group / "cgroup.procs").read_text().split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(member), signal.SIGKILL)
+        group.rmdir()
 
 
 def find() -> ControlGroups | None:
