@@ -81,7 +81,8 @@ def answered(error: AnsweredError | StrangeAnswer) -> dict[str, Any]:
 
     if isinstance(error, AnsweredError):
         return error.object
-    return {"code": None, "message": str(error), "data": {"type": "no_skillery", "hint": "Check --url."}}
+    message = f"{error.server} answered HTTP {error.status} with a body that is not a Skillery response"
+    return {"code": None, "message": message, "data": {"type": "no_skillery", "hint": "Check --url."}}
 
 
 def _of_client(error: Exception) -> tuple[int, Mapping[str, Any]] | None:
