@@ -112,7 +112,7 @@ format: install
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-client: install ## generate parts of skillery.client; run after changes of methods or of client/asynchronous.py
+client: install ## generate parts of skillery.client; run after changes of methods or of client/async*.py
 	$(BIN)/python -m skillery.api.rpc.client_source
 	$(BIN)/python -m skillery.api.docs_source
 

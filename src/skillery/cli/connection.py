@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import httpx
+
 from skillery.cli.options import Target
 from skillery.client import AsyncClient, Retries
 from skillery.errors import StartupError
@@ -49,8 +51,12 @@ def with_client(
 
 
 def client_of(url: str, token: str | None) -> AsyncClient:
-    # The option --token already has the value of SKILLERY_TOKEN.
-    return AsyncClient(url, token or "", retries=SENT_ONCE)
+    """Return a client of the server at `url`. Raises StartupError if `url` is not an address."""
+    try:
+        # The option --token already has the value of SKILLERY_TOKEN.
+        return AsyncClient(url, token or "", retries=SENT_ONCE)
+    except (ValueError, httpx.InvalidURL) as error:
+        raise StartupError(f"'{url}' is not an address of a server: {error}") from None
 
 
 @asynccontextmanager

@@ -81,17 +81,20 @@ def answered(error: AnsweredError | StrangeAnswer) -> dict[str, Any]:
 
     if isinstance(error, AnsweredError):
         return error.object
-    return {"code": None, "message": str(error), "data": {"type": "no_skillery", "hint": "Check --url."}}
+    message = f"{error.server} answered HTTP {error.status} with a body that is not a Skillery response"
+    return {"code": None, "message": message, "data": {"type": "no_skillery", "hint": "Check --url."}}
 
 
 def _of_client(error: Exception) -> tuple[int, Mapping[str, Any]] | None:
     """Return the exit code and the error object for an error of the client, or None for any other error."""
     # The import is slow, and an error of the client cannot occur before it.
+    import httpx
+
     from skillery.client import AnsweredError, ConnectionFailed, StrangeAnswer
 
     if isinstance(error, AnsweredError | StrangeAnswer):
         return ANSWERED_ERROR, answered(error)
-    if isinstance(error, ConnectionFailed):
+    if isinstance(error, ConnectionFailed | httpx.InvalidURL):  # an id of a blob can be too long for an address
         return CANNOT_START, {"message": str(error), "data": {"type": "cannot_start"}}
     return None
 

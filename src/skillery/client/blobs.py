@@ -14,7 +14,7 @@ from typing import BinaryIO, TypeAlias, TypeGuard
 
 import httpx
 
-from skillery.client.errors import StrangeAnswer
+from skillery.client.wire import strange_answer
 
 _PART = re.compile(r"bytes ([0-9]{1,18})-[0-9]+/([0-9]{1,18})")
 CHUNK_BYTES = 256 * 1024
@@ -132,9 +132,7 @@ class Position:
         requested."""
         etag, (begins, size) = response.headers.get("etag"), _range_of(response)
         if begins != self.at or (self._etag is not None and etag != self._etag):
-            raise StrangeAnswer(
-                f"{response.request.url} answered with another range than requested", status=response.status_code
-            )
+            raise strange_answer(response, "with another range than requested")
         self._etag = etag
         self.kind = response.headers.get("content-type", DEFAULT_KIND)
         if size is not None:

@@ -21,10 +21,12 @@ class ConnectionFailed(ClientError):
 class StrangeAnswer(ClientError):
     """Raised when the response is not from a Skillery server, but from a proxy or another program."""
 
-    def __init__(self, message: str, *, status: int) -> None:
+    def __init__(self, message: str, *, status: int, server: str = "") -> None:
         super().__init__(message)
         self.status = status
         """HTTP status."""
+        self.server = server
+        """Address of the responder, without a path."""
 
 
 class AnsweredError(ClientError):

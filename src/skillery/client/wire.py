@@ -144,8 +144,14 @@ def _decoded(response: httpx.Response) -> Any:
 
 
 def _foreign_answer(response: httpx.Response) -> StrangeAnswer:
-    message = f"{response.request.url} answered HTTP {response.status_code} with a body that is not a Skillery response"
-    return StrangeAnswer(message, status=response.status_code)
+    return strange_answer(response, f"HTTP {response.status_code} with a body that is not a Skillery response")
+
+
+def strange_answer(response: httpx.Response, fault: str) -> StrangeAnswer:
+    """Return the error for a response that contains `fault`."""
+    url = response.request.url
+    server = str(url.copy_with(raw_path=b"/")).rstrip("/")
+    return StrangeAnswer(f"{url.copy_with(query=None)} answered {fault}", status=response.status_code, server=server)
 
 
 # -- connections -------------------------------------------------------------------------------------------------
