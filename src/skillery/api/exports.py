@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote_to_bytes
 
 from skillery.api.answers import Answers
 from skillery.api.errors import NOT_FOUND, plain_error
-from skillery.api.gate import NOBODY, Gate
+from skillery.api.gate import ANONYMOUS, Gate
 from skillery.api.http import HttpRefusal, only
 from skillery.backends import Identity
 from skillery.errors import InvalidName
@@ -151,7 +151,7 @@ def _nothing_here(hint: str | None = None) -> HttpRefusal:
 
 
 async def _reader(parts: DownloadParts, scope: Any, headers: dict[str, str]) -> Identity:
-    return await parts.gate.admit_reader(scope, headers, or_nobody=parts.are_public)
+    return await parts.gate.admit_reader(scope, headers, or_anonymous=parts.are_public)
 
 
 # -- responses -----------------------------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ def _caching(identity: Identity, export: Export, spec: VersionSpec) -> str:
 
 def _whose(identity: Identity, cache: str) -> str:
     """Return the Cache-Control. Shared caches must not keep responses to authenticated callers."""
-    return f"{'public' if identity is NOBODY else 'private'}, {cache}"
+    return f"{'public' if identity is ANONYMOUS else 'private'}, {cache}"
 
 
 async def _answer(parts: DownloadParts, scope: Any, send: Any, headers: dict[str, str], answer: Answer) -> None:

@@ -21,7 +21,7 @@ LOGIN = "login"
 """The action in the audit trail for a request without a token, or with an invalid one."""
 KNOCK = "knock"
 """The action in the audit trail for a request with a Host or an Origin that is not allowed."""
-NOBODY = Identity("", scopes=frozenset({"read"}))
+ANONYMOUS = Identity("", scopes=frozenset({"read"}))
 """A caller without credentials. No token has this name, so nothing private belongs to it."""
 
 
@@ -97,13 +97,13 @@ class Gate:
             raise
         return identity
 
-    async def admit_reader(self, scope: Any, headers: Mapping[str, str], *, or_nobody: bool) -> Identity:
-        """Return the caller of a download. If `or_nobody`, a caller without credentials is NOBODY."""
-        if or_nobody and "authorization" not in headers:
+    async def admit_reader(self, scope: Any, headers: Mapping[str, str], *, or_anonymous: bool) -> Identity:
+        """Return the caller of a download. If `or_anonymous`, a caller without credentials is ANONYMOUS."""
+        if or_anonymous and "authorization" not in headers:
             try:
                 await self._authenticator.authenticate(Credentials(headers, address_of(scope)))
             except NotAuthenticated:
-                return NOBODY
+                return ANONYMOUS
         return await self.admit(scope, headers, "read", "read_skill_file")
 
     def note_refusal(self, identity: Identity | None, action: str, subject: str, error: SkilleryError) -> None:

@@ -144,12 +144,12 @@ class _Now(Collector):
         yield ended
         yield GaugeMetricFamily("skillery_runs_active", "Active runs.", value=runner.active)
         yield GaugeMetricFamily("skillery_runs_queued", "Requests that wait for a run slot.", value=runner.waiting)
-        lacking = GaugeMetricFamily(
+        degraded = GaugeMetricFamily(
             "skillery_sandbox_degraded", "1: this host enforces the limit only by weaker means.", labels=["limit"]
         )
         for limit in sorted(LIMITS):
-            lacking.add_metric([str(limit)], float(limit not in sandbox.capabilities))
-        yield lacking
+            degraded.add_metric([str(limit)], float(limit not in sandbox.capabilities))
+        yield degraded
         for name, value in sorted(sandbox.figures().items()) if isinstance(sandbox, Measured) else ():
             yield GaugeMetricFamily(f"skillery_sandbox_{name}", "Value reported by the sandbox.", value=value)
         states = Counter(self._measured.named.states.values())
