@@ -16,8 +16,6 @@ from typing import Any
 
 import httpx
 import pytest
-from mcp.client import Client
-from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from skillery.app.home import Home
 from skillery.cli.connection import client_of
@@ -69,6 +67,8 @@ def publish_tools(rpc: Rpc, name: str, *tools: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 async def test_the_client_of_the_sdk_gets_the_eight_tools_and_calls_them(sqlite_server: Server, mode: str) -> None:
+    from mcp.client import Client
+
     expected = httpx.get(f"{sqlite_server.url}/tools?format=mcp").json()
 
     async with Client(f"{sqlite_server.url}/mcp", mode=mode) as client:
@@ -91,6 +91,8 @@ async def test_the_client_of_the_sdk_gets_the_eight_tools_and_calls_them(sqlite_
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 async def test_the_client_of_the_sdk_is_told_how_a_long_run_goes_on(sqlite_server: Server, mode: str) -> None:
+    from mcp.client import Client
+
     told: list[tuple[float, str | None]] = []
 
     async def hear(progress: float, total: float | None, message: str | None) -> None:
@@ -479,6 +481,8 @@ def test_progress_is_told_to_those_who_give_a_token(mcp: Mcp) -> None:
 
 
 def stdio(*flags: str) -> Any:
+    from mcp.client.stdio import StdioServerParameters, stdio_client
+
     command = StdioServerParameters(
         command=sys.executable, args=["-m", "skillery", "mcp", *flags], env=clean_environment()
     )
@@ -486,6 +490,8 @@ def stdio(*flags: str) -> Any:
 
 
 async def test_a_home_without_a_server_is_spoken_to_over_stdio(tmp_path: Path) -> None:
+    from mcp.client import Client
+
     async with Client(stdio("--home", str(tmp_path / "home"), "--tools", "create_skill")) as client:
         tools = (await client.list_tools()).tools
         made = await client.call_tool(
@@ -534,6 +540,8 @@ async def test_what_is_wrong_with_a_home_is_told_and_asked_again(tmp_path: Path)
 async def test_a_server_elsewhere_is_spoken_to_over_stdio_with_a_token(
     shared_server: Callable[..., Server], new_name: str
 ) -> None:
+    from mcp.client import Client
+
     more = {"SKILLERY_BACKENDS_AUTHENTICATOR_TOKENS_FAILURES_PER_MINUTE": "100000"}
     server = shared_server("tokens", "sqlite", SKILLERY_AUTH="tokens", **more)
     token = create_token(server, new_name, "--scope", "read")["token"]
@@ -607,6 +615,7 @@ async def test_a_bridge_hands_on_whatever_is_said(sqlite_server: Server, new_nam
 
 async def test_old_clients_speak_over_stdio_and_take_calls_back(sqlite_server: Server) -> None:
     import anyio
+    from mcp.client import Client
 
     async with Client(stdio("--url", sqlite_server.url), mode="legacy") as client:
         arguments = {"language": "python", "code": SLEEP, "args": {"s": 30}}

@@ -7,9 +7,7 @@ import zipfile
 from collections.abc import Callable
 from typing import Any
 
-import anthropic
 import httpx
-import openai
 import pytest
 
 from tests.api.test_access import create_token
@@ -69,6 +67,8 @@ def as_(org: Server) -> As:
 
 
 def test_the_client_of_openai_goes_all_the_way(server: Server, rpc: Rpc, new_name: str) -> None:
+    import openai
+
     client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
     made = client.skills.create(files=folder(new_name))
 
@@ -103,6 +103,8 @@ def test_the_client_of_openai_goes_all_the_way(server: Server, rpc: Rpc, new_nam
 
 
 def test_the_client_of_openai_turns_pages(server: Server, new_name: str) -> None:
+    import openai
+
     client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
     names = {f"{new_name}{letter}" for letter in "abcde"}
     for name in names:
@@ -114,6 +116,8 @@ def test_the_client_of_openai_turns_pages(server: Server, new_name: str) -> None
 
 
 def test_the_client_of_anthropic_goes_all_the_way(tokens_server: Server, new_name: str) -> None:
+    import anthropic
+
     options = ("--scope", "read,publish", "--namespace", "*")
     token = create_token(tokens_server, f"{new_name}a", *options)["token"]
     client = anthropic.Anthropic(base_url=tokens_server.url, api_key=token, max_retries=0)

@@ -7,10 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from anthropic.types import ToolUseBlock
 from hypothesis import given
 from hypothesis import strategies as st
-from openai.types.chat import ChatCompletionMessageFunctionToolCall
 
 from skillery.client import AsyncClient, Client, ConnectionFailed, NotAuthenticated, Retries
 from skillery.client.tool_calls import ModelMistake, read_tool_call
@@ -26,11 +24,15 @@ def client(sqlite_server: Server) -> Iterator[Client]:
 
 
 def openai_call(name: str, arguments: str = "{}") -> Any:
+    from openai.types.chat import ChatCompletionMessageFunctionToolCall
+
     call = {"id": "call_1", "type": "function", "function": {"name": name, "arguments": arguments}}
     return ChatCompletionMessageFunctionToolCall.model_validate(call)
 
 
 def anthropic_call(name: str, /, **arguments: Any) -> Any:
+    from anthropic.types import ToolUseBlock
+
     return ToolUseBlock.model_validate({"id": "toolu_1", "type": "tool_use", "name": name, "input": arguments})
 
 

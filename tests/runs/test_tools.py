@@ -6,8 +6,6 @@ from typing import Any
 
 import jsonschema
 import pytest
-from anthropic.types import ToolParam
-from openai.types.chat import ChatCompletionFunctionToolParam
 from pydantic import TypeAdapter
 
 from tests.conftest import Rpc, manifest
@@ -243,6 +241,9 @@ def test_search_skills_is_a_tool_for_who_asks(sqlite_rpc: Rpc) -> None:
 
 def test_the_types_of_the_sdks_take_the_tools(sqlite_rpc: Rpc) -> None:
     """As their own definitions say: `tools` of chat completions (OpenAI) and of messages (Anthropic)."""
+    from anthropic.types import ToolParam
+    from openai.types.chat import ChatCompletionFunctionToolParam
+
     for shown in tools(sqlite_rpc, format="openai", include="create_skill"):
         assert TypeAdapter(ChatCompletionFunctionToolParam).validate_python(shown) == shown
     for shown in tools(sqlite_rpc, format="anthropic", include="create_skill"):
