@@ -318,6 +318,36 @@ def test_two_commands_at_once_on_a_home_wait_for_one_another(home: str) -> None:
     assert len({out for out, _ in ended}) == 1
 
 
+HOLD_AGAIN_AND_AGAIN = """
+import random, sys, time
+from pathlib import Path
+from skillery.app.home import Home
+from skillery.errors import StartupError
+print("ready", flush=True)
+end = time.monotonic() + 20
+while time.monotonic() < end:
+    try:
+        home = Home(Path(sys.argv[1]))
+    except StartupError:  # the command holds it
+        continue
+    time.sleep(random.uniform(0.01, 0.03))
+    home.close()
+    time.sleep(random.uniform(0, 0.01))
+"""
+
+
+def test_a_home_that_becomes_free_while_a_command_looks_at_it_is_taken(home: str) -> None:
+    skillery("list", "--home", home)
+    command = [sys.executable, "-c", HOLD_AGAIN_AND_AGAIN, home]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"ready\n"
+        ended = [skillery("list", "--home", home) for _ in range(4)]
+        other.kill()
+
+    assert [(one.code, one.err) for one in ended] == [(0, "")] * 4
+
+
 def test_a_blob_goes_round_without_a_server(home: str) -> None:
     put = skillery("blob", "put", "-", "--kind", "application/x-thing", "--home", home, stdin=BINARY)
     got = skillery("blob", "get", put.out.strip(), "--home", home)

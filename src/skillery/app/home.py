@@ -20,6 +20,10 @@ LOCK_ATTEMPTS = 20
 RETRY_SECONDS = 0.01
 
 
+class HomeInUse(StartupError):
+    """Raised if another process holds the home."""
+
+
 class Holder(msgspec.Struct, frozen=True):
     """Process that holds a home, as recorded in the lock file."""
 
@@ -32,7 +36,7 @@ class Home:
     """A home that this process holds until `close`."""
 
     def __init__(self, path: Path) -> None:
-        """Create and lock the home. Raises StartupError if it cannot be created or another process holds it."""
+        """Create and lock the home. Raise HomeInUse if another process holds it, StartupError if it is unusable."""
         self.path = path
         try:
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -82,7 +86,7 @@ def server_id_of(path: Path) -> str | None:
 
 
 def _lock(file: IO[bytes], path: Path) -> None:
-    """Lock the file. Raises StartupError if another process holds the lock.
+    """Lock the file. Raise HomeInUse if another process holds the lock, StartupError if the system refuses it.
 
     `holder_of` takes a shared lock briefly, so a failed attempt is repeated.
     """
@@ -95,7 +99,7 @@ def _lock(file: IO[bytes], path: Path) -> None:
         if holder_of(path) is not None:
             break
         time.sleep(RETRY_SECONDS)
-    raise StartupError(_in_use_message(path))
+    raise HomeInUse(_in_use_message(path))
 
 
 def _in_use_message(path: Path) -> str:

@@ -104,7 +104,7 @@ async def _server_or_home(settings: Settings) -> str | Home:
 
     The function waits up to WAIT_SECONDS for a server that is starting and for another command that holds the home.
     """
-    from skillery.app.home import Home, holder_of
+    from skillery.app.home import Home, HomeInUse, holder_of
 
     deadline = time.monotonic() + WAIT_SECONDS
     while True:
@@ -113,8 +113,8 @@ async def _server_or_home(settings: Settings) -> str | Home:
             return holder.url
         try:
             return Home(settings.home)
-        except StartupError:
-            if holder_of(settings.home) is None or time.monotonic() > deadline:
+        except HomeInUse:
+            if time.monotonic() > deadline:
                 raise
         await asyncio.sleep(0.05)
 

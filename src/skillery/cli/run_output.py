@@ -21,14 +21,26 @@ def report(answer: Mapping[str, Any], as_json: bool, *, of_script: bool = False)
     result = answer["output"] if of_script and isinstance(answer["output"], dict) else {}
     if as_json:
         print_json(answer)
-    elif failed:
+    else:
+        print_warnings(answer)
+        _print_ended(answer, result)
+    if failed or result.get("exit_code"):
+        raise click.exceptions.Exit(RUN_FAILED)
+
+
+def print_warnings(answer: Mapping[str, Any]) -> None:
+    """Print the warnings of a run to stderr, one line each."""
+    for warning in answer.get("warnings", ()):
+        click.echo(f"warning: {clean(warning)}", err=True)
+
+
+def _print_ended(answer: Mapping[str, Any], result: Mapping[str, Any]) -> None:
+    if answer["status"] != "completed":
         _print_failure(answer)
     elif "exit_code" in result:
         _print_script(answer, result)
     else:
         _print_success(answer)
-    if failed or result.get("exit_code"):
-        raise click.exceptions.Exit(RUN_FAILED)
 
 
 def _print_success(answer: Mapping[str, Any]) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal, TypeVar
 from urllib.parse import quote
 
 import httpx
@@ -11,6 +12,7 @@ import httpx
 from skillery.client import results
 from skillery.client.async_transfers import AsyncTransfers
 from skillery.client.batches import Collected, Pending
+from skillery.client.deadlines import exchange_async
 from skillery.client.errors import AnsweredError, ClientError, NotAuthenticated
 from skillery.client.retrying import Patience, Retries
 from skillery.client.tool_calls import TOOLS, ModelMistake, offered_names, read_tool_call
@@ -27,13 +29,14 @@ from skillery.client.wire import (
     keepalive,
     list_of,
     make_call,
-    object_of,
     replies_of,
     result_of,
     text_of,
     timeout_of,
+    without_error,
 )
 
+T = TypeVar("T")
 WAIT_MS = 10_000
 """How long one request waits for a run. A shorter time would cost requests, a longer one would hide a dead server."""
 
@@ -42,10 +45,10 @@ class AsyncClient(AsyncTransfers):
     """Client of a Skillery server, with all methods of the server.
 
     `url` and `token` default to SKILLERY_URL and SKILLERY_TOKEN. With `token=""`, no token is sent. `timeout` limits
-    how long the connection may be idle, in seconds. It does not limit the whole call. Without `timeout`, a run may take
-    as long as the server allows, and TCP keep-alive detects a dead server. `transport` is an httpx transport, for
-    special certificates or a proxy. Raises ClientError: AnsweredError and its subclasses, ConnectionFailed,
-    StrangeAnswer.
+    how long the connection may be idle, in seconds. `deadline` limits each whole call with its retries, in seconds, but
+    no upload or download. Without these limits, a run may take as long as the server allows, and TCP keep-alive detects
+    a dead server. `transport` is an httpx transport, for special certificates or a proxy. Raises ClientError:
+    AnsweredError and its subclasses, ConnectionFailed, DeadlineExceeded, StrangeAnswer.
     """
 
     def __init__(
@@ -54,11 +57,14 @@ class AsyncClient(AsyncTransfers):
         token: str | None = None,
         *,
         timeout: float | None = None,
+        deadline: float | None = None,
         retries: Retries | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self.url = address_of(url)
         self._retries = retries or Retries()
+        self._deadline = deadline
+        self._wait_ms = WAIT_MS if deadline is None else min(WAIT_MS, int(deadline * 500))
         self._offered = dict.fromkeys(TOOLS)
         # A proxy would resolve a loopback address on its own host. A plain address does not need the certificate store,
         # which takes time to load.
@@ -91,14 +97,8 @@ class AsyncClient(AsyncTransfers):
     ) -> Any:
         """Call any method by its name and return its result. Use it for methods that this client does not have."""
         call = make_call(method, params or {}, idempotency_key, may_repeat=self._retries.has_retries)
-        patience = Patience(self._retries, repeatable=call.is_repeatable)
-        while True:
-            try:
-                with connection_errors(self._http):
-                    response = await self._http.post("/rpc", content=call.body(), headers=call.headers())
-                return result_of(response)
-            except ClientError as error:
-                await sleep_async(patience.wait_after(error))
+        patience = self._patience(repeatable=call.is_repeatable)
+        return await self._exchange(patience, result_of, "POST", "/rpc", content=call.body(), headers=call.headers())
 
     def batch(self) -> AsyncBatch:
         """Return a batch for `async with client.batch() as batch:`. The calls are sent at the end of the block."""
@@ -149,7 +149,7 @@ class AsyncClient(AsyncTransfers):
     async def wait_run(self, run_id: str) -> results.RunRecord:
         """Return a run when it has ended. A lost connection is made again."""
         while True:
-            run = await self.get_run(run_id, wait_ms=WAIT_MS)
+            run = await self.get_run(run_id, wait_ms=self._wait_ms)
             if run["finished_at"] is not None:
                 return run
 
@@ -159,34 +159,35 @@ class AsyncClient(AsyncTransfers):
         The last part has `ended`. It may have no text. A lost connection is made again, and no text is lost.
         """
         while True:
-            part = await self.read_run_log(run_id, after=after, wait_ms=WAIT_MS)
+            part = await self.read_run_log(run_id, after=after, wait_ms=self._wait_ms)
             yield part
             if part["ended"]:
                 return
             after = part["next"]
 
     async def _get(self, address: str) -> httpx.Response:
-        patience = Patience(self._retries, repeatable=True)
-        while True:
-            try:
-                with connection_errors(self._http):
-                    response = await self._http.get(address)
-                if response.status_code >= 400:
-                    object_of(response)
-                return response
-            except ClientError as error:
-                await sleep_async(patience.wait_after(error))
+        return await self._exchange(self._patience(repeatable=True), without_error, "GET", address)
 
     async def _send(self, portion: Sequence[Pending[Any]]) -> None:
         calls: list[Call] = [pending.call for pending in portion]
-        patience = Patience(self._retries, repeatable=all(call.is_repeatable for call in calls))
+        patience = self._patience(repeatable=all(call.is_repeatable for call in calls))
+        read = partial(replies_of, count=len(portion))
+        replies = await self._exchange(patience, read, "POST", "/rpc", content=batch_body(calls), headers=JSON)
+        for pending, reply in zip(portion, replies, strict=True):
+            pending.settle(reply)
+
+    def _patience(self, *, repeatable: bool) -> Patience:
+        return Patience(self._retries, repeatable=repeatable, seconds=self._deadline)
+
+    async def _exchange(
+        self, patience: Patience, read: Callable[[httpx.Response], T], method: str, address: str, **parts: Any
+    ) -> T:
+        """Send a request, again if `patience` allows that, and return what `read` makes of the response."""
         while True:
             try:
                 with connection_errors(self._http):
-                    response = await self._http.post("/rpc", content=batch_body(calls), headers=JSON)
-                for pending, reply in zip(portion, replies_of(response, len(portion)), strict=True):
-                    pending.settle(reply)
-                return
+                    response = await exchange_async(self._http, patience.deadline, method, address, **parts)
+                return read(response)
             except ClientError as error:
                 await sleep_async(patience.wait_after(error))
 

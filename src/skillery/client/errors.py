@@ -18,6 +18,13 @@ class ConnectionFailed(ClientError):
         self.sent = sent
 
 
+class DeadlineExceeded(ConnectionFailed):
+    """Raised if a call is not answered before the `deadline` of the client. The server may have executed the call."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, sent=True)
+
+
 class StrangeAnswer(ClientError):
     """Raised when the response is not from a Skillery server, but from a proxy or another program."""
 

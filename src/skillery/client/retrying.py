@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+from skillery.client.deadlines import Deadline
 from skillery.client.errors import Busy, ClientError, ConnectionFailed, StrangeAnswer
 
 CALL_UNDER_WAY = "call_under_way"
@@ -36,14 +37,24 @@ class Patience:
     may have reached the server.
     """
 
-    def __init__(self, retries: Retries, *, repeatable: bool) -> None:
+    def __init__(self, retries: Retries, *, repeatable: bool, seconds: float | None = None) -> None:
+        """`seconds` limits the time of the whole call. None means no limit."""
         self._retries = retries
         self._repeatable = repeatable
         self._failures = 0
+        self.deadline = Deadline(seconds)
 
     def wait_after(self, error: ClientError) -> float:
-        """Return the seconds until the next attempt. Raises `error` if a retry is useless or the attempts are used
-        up."""
+        """Return the seconds until the next attempt.
+
+        Raise `error` if a retry is useless, or if the attempts or the time are used up.
+        """
+        wait = self._next_wait(error)
+        if self.deadline.is_before(wait):
+            raise error
+        return wait
+
+    def _next_wait(self, error: ClientError) -> float:
         if isinstance(error, Busy) and error.type == CALL_UNDER_WAY:
             # The server is executing this call under the same key: wait for its answer without a limit of attempts.
             return _requested_delay(error)

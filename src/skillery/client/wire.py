@@ -89,6 +89,13 @@ def object_of(response: httpx.Response) -> dict[str, Any]:
     return answer
 
 
+def without_error(response: httpx.Response) -> httpx.Response:
+    """Return the response. Raise the error that it carries."""
+    if response.status_code >= 400:
+        object_of(response)
+    return response
+
+
 def blob_of(response: httpx.Response) -> NewBlob:
     made = object_of(response)
     if "blob_id" not in made:

@@ -54,7 +54,16 @@ _LATER_KEYS = ("tests", "examples")
 
 `skillery.formats.examples` reads examples, which also needs the files.
 """
-_RUNTIME_KEYS = ("language", "entrypoint", "export", "limits", "dependencies", "requires-python", "inferred")
+_RUNTIME_KEYS = (
+    "language",
+    "entrypoint",
+    "export",
+    "limits",
+    "dependencies",
+    "requires-python",
+    "inferred",
+    "strict_inputs",
+)
 _LIMIT_KEYS = ("memory_mb", "processes", "cpus", "disk_mb", "timeout_ms")
 _INPUT_KEYS = ("type", "description", "enum", "default", "required")
 _PERMISSION_KEYS = ("network", "secrets")
@@ -82,6 +91,8 @@ class Runtime(msgspec.Struct, frozen=True):
     inferred: tuple[str, ...] = ()
     """The part of `dependencies` that the server inferred from the skill's imports. The author did not declare these.
     """
+    strict_inputs: bool = False
+    """Whether a run with undeclared arguments fails."""
 
 
 class Permissions(msgspec.Struct, frozen=True):
@@ -281,6 +292,7 @@ class _Reader(Shapes):
             dependencies=self.dependencies(table),
             requires_python=self.requires_python(table),
             inferred=self.texts(table, "inferred", "runtime.inferred"),
+            strict_inputs=self.flag(table, "strict_inputs", "runtime.strict_inputs"),
         )
 
     def entrypoint(self, table: Mapping[str, object]) -> str:

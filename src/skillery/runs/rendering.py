@@ -75,6 +75,7 @@ async def _answer(run: ActiveRun, outcome: Outcome) -> Run:
         degraded=list(outcome.degraded) or UNSET,
         network=list(outcome.network) or UNSET,
         files=output_files(host.written),
+        warnings=list(prepared.warnings) or UNSET,
     )
 
 
@@ -90,6 +91,7 @@ def begun_answer(run: ActiveRun) -> Run:
         logs_preview="",
         duration_ms=0.0,
         skill=ExactSkill(version.name, version.version, version.digest) if version else UNSET,
+        warnings=list(run.prepared.warnings) or UNSET,
     )
 
 
@@ -106,6 +108,7 @@ def tool_answer(run: Run) -> ToolResult:
         output_blobs=run.output_blobs,
         files=run.files,
         environment=run.environment,
+        warnings=run.warnings,
     )
 
 

@@ -58,6 +58,7 @@ class Run(Struct, frozen=True, kw_only=True):
     network: list[NetworkUse] | UnsetType = UNSET
     logs_blob: str | UnsetType = UNSET
     files: list[OutputFile] | UnsetType = UNSET
+    warnings: Annotated[list[str] | UnsetType, Meta(description="Undeclared args, for example")] = UNSET
 
     @property
     def end_status(self) -> EndStatus:
@@ -142,3 +143,4 @@ class ToolResult(Struct, frozen=True):
     files: list[OutputFile] | UnsetType = UNSET
     environment: GivenEnvironment | UnsetType = UNSET
     status: Annotated[Status | UnsetType, Meta(description="queued or started, for a run in the background")] = UNSET
+    warnings: Annotated[list[str] | UnsetType, Meta(description="Undeclared args, for example")] = UNSET

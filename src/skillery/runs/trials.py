@@ -52,7 +52,7 @@ def trial_job(trial: Trial, limits: LimitRules) -> tuple[Job, Failure | None]:
     """Return the job, and a failure if the args do not fit the inputs."""
     manifest, failure = trial.manifest, None
     try:
-        args = apply_inputs(manifest.inputs, trial.args)
+        args = apply_inputs(manifest.inputs, trial.args, strict=trial.runtime.strict_inputs)
     except InputInvalid as error:
         args, failure = dict(trial.args), Failure(FailureType.VALIDATION_ERROR, str(error))
     own = limits.for_skill(trial.runtime.limits, None)

@@ -266,6 +266,8 @@ class Run(TypedDict):
     network: NotRequired[list[NetworkUse]]
     logs_blob: NotRequired[str]
     files: NotRequired[list[OutputFile]]
+    warnings: NotRequired[list[str]]
+    """Undeclared args, for example."""
 
 
 class NewBlob(TypedDict):
@@ -590,6 +592,8 @@ class ToolResult(TypedDict):
     environment: NotRequired[GivenEnvironment]
     status: NotRequired[Literal["queued", "started", "completed", "failed"]]
     """queued or started, for a run in the background."""
+    warnings: NotRequired[list[str]]
+    """Undeclared args, for example."""
 
 
 class DefinedTool(TypedDict):
