@@ -337,7 +337,9 @@ def test_defaults_are_filled_in_and_undeclared_args_pass_with_a_warning(rpc: Rpc
 
 
 def test_many_undeclared_args_have_a_short_answer(rpc: Rpc, with_inputs: str) -> None:
-    answer = rpc("execute_skill", name=with_inputs, args={"count": 1} | {f"x{number}" * 100: 1 for number in range(500)})
+    unknown = {f"x{number}" * 100: 1 for number in range(500)}
+
+    answer = rpc("execute_skill", name=with_inputs, args={"count": 1} | unknown)
 
     assert len(answer["warnings"]) == 11
     assert answer["warnings"][-1] == "490 more arguments are not declared."

@@ -49,7 +49,7 @@ def list_(target: Target, as_json: bool, **filters: Any) -> None:
     if as_json:
         print_json(found)
         return
-    print_rows(COLUMNS, [_row(entry) for entry in found["entries"]])
+    print_rows(COLUMNS, [_row(entry) for entry in found["entries"]], none="No entries.")
     if found["next_cursor"]:
         click.echo(f"More entries: --cursor {found['next_cursor']}", err=True)
 

@@ -57,6 +57,7 @@ def list_(installed: bool, limit: int | None, cursor: str | None, target: Target
             )
             for one in answer["environments"]
         ],
+        none="No environments.",
     )
     if answer["next_cursor"]:
         click.echo(f"More entries: --cursor {clean(answer['next_cursor'])}", err=True)

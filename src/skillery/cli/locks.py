@@ -143,4 +143,4 @@ def write_atomically(path: Path, text: str) -> None:
 
 def print_entries(entries: Sequence[Mapping[str, Any]]) -> None:
     columns = ("name", "version", "digest", "status")
-    print_rows(columns, [[entry[column] for column in columns] for entry in entries])
+    print_rows(columns, [[entry[column] for column in columns] for entry in entries], none="No skills.")

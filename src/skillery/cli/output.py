@@ -12,6 +12,8 @@ import msgspec
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 WIDTH = 100
+IDS = frozenset({"run", "id"})
+"""Names of the columns with ids."""
 _SPACE = re.compile(r"\s+")
 _TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?Z")
 
@@ -34,11 +36,18 @@ def is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
-def print_rows(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:
+def print_rows(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None, none: str = ""
+) -> None:
     """Print a table on a terminal, otherwise one line per row with fields separated by tabs.
 
-    On a terminal, timestamps are shortened to seconds and can wrap.
+    On a terminal, timestamps are shortened to seconds and may wrap. Columns of IDS never wrap, so that a user can copy
+    an id. If there are no rows, print the sentence `none` to stderr.
     """
+    rows = list(rows)
+    if not rows and none:
+        click.echo(none, err=True)
+        return
     if not is_terminal():
         for row in rows:
             click.echo("\t".join(_SPACE.sub(" ", clean(field)) for field in row))
@@ -50,7 +59,8 @@ def print_rows(columns: Sequence[str], rows: Iterable[Sequence[object]], title: 
 
     table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
     for column in columns:
-        table.add_column(column, overflow="fold")  # a truncated digest would be useless
+        # A truncated digest would be useless, so long fields continue on the next line.
+        table.add_column(column, overflow="fold", no_wrap=column in IDS)
     for row in rows:
         table.add_row(*(Text(_TIMESTAMP.sub(r"\1 \2Z", clean(field))) for field in row))
     Console().print(table)

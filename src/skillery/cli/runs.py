@@ -62,6 +62,7 @@ def _print_runs(rows: Sequence[Mapping[str, Any]]) -> None:
             )
             for row in rows
         ],
+        none="No runs.",
     )
 
 

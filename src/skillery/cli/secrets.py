@@ -98,7 +98,7 @@ def list_(target: Target, as_json: bool) -> None:
         return
     grantees = {name: ", ".join(grant.grantee for grant in grants if grant.secret == name) for name in names}
     rows = [(name, "yes" if name in with_value else "no", grantees[name] or "-") for name in names]
-    print_rows(["secret", "value", "granted to"], rows)
+    print_rows(["secret", "value", "granted to"], rows, none="No secrets.")
 
 
 @secret.command("rm")

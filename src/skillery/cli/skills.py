@@ -208,7 +208,7 @@ def _print_skills(skills: Sequence[Mapping[str, Any]], detail: str) -> None:
         columns += ["tags", "inputs", "tools"]
         for row, skill in zip(rows, skills, strict=True):
             row += [", ".join(skill.get(column) or ()) for column in columns[-3:]]
-    print_rows(columns, rows)
+    print_rows(columns, rows, none="No skills.")
 
 
 @click.command()

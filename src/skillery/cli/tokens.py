@@ -115,6 +115,7 @@ def list_(target: Target, as_json: bool) -> None:
             )
             for one in found["tokens"]
         ],
+        none="No tokens.",
     )
 
 

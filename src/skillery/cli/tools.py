@@ -69,7 +69,8 @@ def list_(
     if as_json:
         print_json(answer)
         return
-    print_rows(["name", "skill", "version", "parameters", "description"], [_row(one) for one in answer["tools"]])
+    columns = ["name", "skill", "version", "parameters", "description"]
+    print_rows(columns, [_row(one) for one in answer["tools"]], none="No tools.")
     if answer["next_cursor"]:
         click.echo(f"More tools: --all, or --cursor {clean(answer['next_cursor'])}", err=True)
 

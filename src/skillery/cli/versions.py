@@ -68,4 +68,5 @@ def versions(
             )
             for one in found
         ],
+        none="No versions.",
     )

@@ -91,6 +91,7 @@ def list_(name: str | None, target: Target, as_json: bool) -> None:
             )
             for one in waivers
         ],
+        none="No waivers.",
     )
 
 

@@ -6,6 +6,7 @@ a part of an index that the limit bounds.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
@@ -24,6 +25,11 @@ CONCURRENT_RETRY_MS = 1_000
 _BLOBS = Statement(
     select(func.count(), func.coalesce(func.sum(blobs.c.size_bytes), 0)).where(
         blobs.c.owner == bindparam("owner"), or_(blobs.c.expires_at.is_(None), blobs.c.expires_at > bindparam("now"))
+    )
+)
+_NEXT_EXPIRY = Statement(
+    select(func.min(blobs.c.expires_at)).where(
+        blobs.c.owner == bindparam("owner"), blobs.c.expires_at > bindparam("now")
     )
 )
 _OWN = and_(runs.c.identity == bindparam("identity"), runs.c.parent_run_id.is_(None))
@@ -108,7 +114,8 @@ def check_blob(connection: Connection, quotas: Quotas, owner: str, size_bytes: i
     take_turns(connection, "blobs of", owner)
     count, used = blobs_used(connection, owner)
     if quota.blobs and count >= quota.blobs:
-        raise _no_more_blobs("blobs", owner, count, quota.blobs, f"{owner!r} has {count} blobs, which is its limit")
+        message = f"{owner!r} has {count} blobs, which is its limit"
+        raise _no_more_blobs("blobs", owner, count, quota.blobs, message, _expiry_after_now(connection, owner))
     if quota.blob_bytes and used + size_bytes > quota.blob_bytes:
         raise _no_more_blobs(
             "blob_bytes",
@@ -117,7 +124,14 @@ def check_blob(connection: Connection, quotas: Quotas, owner: str, size_bytes: i
             quota.blob_bytes,
             f"the blobs of {owner!r} have {used} bytes, and with {size_bytes} more would exceed its quota of "
             f"{quota.blob_bytes}",
+            _expiry_after_now(connection, owner),
         )
+
+
+def _expiry_after_now(connection: Connection, owner: str) -> datetime | None:
+    """Return when the next blob of the owner expires; None if no blob expires."""
+    now = as_stored(connection, datetime.now(UTC))
+    return in_utc(_NEXT_EXPIRY.rows(connection, owner=owner, now=now)[0][0])
 
 
 def room_for_blob(connection: Connection, quotas: Quotas, owner: str) -> int | None:
@@ -149,11 +163,14 @@ def past_room(owner: str, size_bytes: int, room: int, limit: int) -> QuotaExceed
     )
 
 
-def _no_more_blobs(quota: str, owner: str, used: int, limit: int, message: str) -> QuotaExceeded:
+def _no_more_blobs(
+    quota: str, owner: str, used: int, limit: int, message: str, next_expiry: datetime | None = None
+) -> QuotaExceeded:
+    wait = f" The next blob expires at {next_expiry:%Y-%m-%d %H:%M:%S} UTC." if next_expiry else ""
     return QuotaExceeded(
         message,
         hint="Nothing was stored. Delete blobs that are not needed (delete_blob), give new blobs a ttl, "
-        "or ask an admin for a larger quota.",
+        f"or ask an admin for a larger quota.{wait}",
         quota=quota,
         identity=owner,
         used=used,
@@ -198,7 +215,7 @@ def _too_many_at_once(identity: str, count: int, limit: int) -> RateLimited:
 def _too_fast(identity: str, limit: int, left: timedelta) -> RateLimited:
     return RateLimited(
         f"{identity!r} has started {limit} runs within a minute, which is its limit",
-        hint="Nothing was run. Try again after retry_after_ms, or ask an admin for a larger quota.",
+        hint=f"Nothing was run. Try again in {math.ceil(left.total_seconds())} s, or ask an admin for a larger quota.",
         retry_after_ms=max(1, round(left / timedelta(milliseconds=1))),
         quota="runs_per_minute",
         used=limit,
