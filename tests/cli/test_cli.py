@@ -143,6 +143,19 @@ def test_the_help_names_every_verb_and_exit_code() -> None:
     assert "130" in said
 
 
+def test_a_home_is_opened_without_importing_what_no_endpoint_uses(home: str) -> None:
+    unused = ("pydantic", "attrs", "opentelemetry", "jinja2")
+    code = (
+        "import sys\nfrom skillery.cli import commands\n"
+        f"commands.main(['list', '--home', {home!r}], standalone_mode=False)\n"
+        f"print([name for name in {unused!r} if name in sys.modules], file=sys.stderr)"
+    )
+
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert ran.stderr == "[]\n"
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
