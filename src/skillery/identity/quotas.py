@@ -131,7 +131,8 @@ def check_blob(connection: Connection, quotas: Quotas, owner: str, size_bytes: i
 def _expiry_after_now(connection: Connection, owner: str) -> datetime | None:
     """Return when the next blob of the owner expires; None if no blob expires."""
     now = as_stored(connection, datetime.now(UTC))
-    return in_utc(_NEXT_EXPIRY.rows(connection, owner=owner, now=now)[0][0])
+    expires_at: datetime | None = _NEXT_EXPIRY.rows(connection, owner=owner, now=now)[0][0]
+    return in_utc(expires_at)
 
 
 def room_for_blob(connection: Connection, quotas: Quotas, owner: str) -> int | None:
