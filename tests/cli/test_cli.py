@@ -118,11 +118,9 @@ def test_a_command_that_is_forked_does_as_one_that_is_started(home: str, tmp_pat
     environment = clean_environment({"SKILLERY_HOME": home, "NO_COLOR": "1"})
     for arguments, stdin in (
         (["list", "--json"], b""),
-        (["list", "--nope"], b""),
         (["read", "no.such"], b""),
         (["code", "-"], b"def main(args):\n    print('\xc3\xbc')\n    raise KeyError(1)\n"),
         (["config", "--json"], b""),
-        (["--version"], b""),
         (["serve", "--host", "0.0.0.0"], b""),
     ):
         one, other = started(arguments, environment, stdin), Ended(prefork().run(arguments, environment, stdin))
@@ -250,7 +248,7 @@ def test_ctrl_c_exits_130_and_leaves_no_run_behind(home: str, tmp_path: Path) ->
 def test_ctrl_c_at_any_moment_leaves_no_run_open(home: str, tmp_path: Path) -> None:
     slow = tmp_path / "slow.py"
     slow.write_text("import time\ndef main(args):\n    time.sleep(600)\n")
-    for milliseconds in (0, 3, 6, 12, 25, 50):
+    for milliseconds in (0, 6, 25):
         command = [sys.executable, "-m", "skillery", "code", str(slow), "--home", home]
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         process = subprocess.Popen(command, env=clean_environment(), process_group=0, **quiet)  # type: ignore[call-overload]
