@@ -41,7 +41,7 @@ async def send_openrpc(gate: Gate, scope: Any, _receive: Any, send: Any, headers
 
 
 def openapi_endpoint(gate: Gate, operations: list[Operation]) -> Callable[..., Any]:
-    """Return the endpoint that describes all these operations."""
+    """Return the endpoint that answers with the OpenAPI document of these operations."""
 
     @cache
     def made() -> bytes:

@@ -31,7 +31,7 @@ CHUNK_BYTES = 256 * 1024
 DEFAULT_KIND = "application/octet-stream"
 ANY_KIND = "*/*"
 MOST_RANGE = 200
-"""Characters of a Range header. Python refuses to parse numbers with thousands of digits."""
+"""Longest Range header in characters. Python refuses to parse numbers with thousands of digits."""
 OPERATIONS = (
     Operation(
         "POST",
@@ -63,7 +63,7 @@ _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 
 
 class BlobParts(NamedTuple):
-    """What the endpoints of blobs use."""
+    """The parts of the server that the blob endpoints use."""
 
     gate: Gate
     blobs: Blobs
@@ -72,7 +72,9 @@ class BlobParts(NamedTuple):
 
 
 async def blobs_endpoint(parts: BlobParts, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
-    """`/blobs`, and `/blobs/{blob_id}`: the mounted app gets both, because Litestar's mounts take no parameters."""
+    """Answer `/blobs` and `/blobs/{blob_id}`. One mounted app handles both, because mounts of Litestar have no
+    parameters.
+    """
     address = scope["raw_path"].partition(b"?")[0]
     if address != b"/blobs" and not address.startswith(b"/blobs/"):
         # A mount gets every address with this beginning.
@@ -108,14 +110,19 @@ def _first(
     content: Content,
     made: NewBlob,
 ) -> NewBlob:
-    """Return the blob of the first request with this key. Its content, kind and ttl must be the same."""
+    """Return the blob of the first request with this idempotency key, which is `made` if this request is the first.
+
+    The content, kind and ttl of the requests must be equal.
+    """
     asked = digest_of(b"POST /blobs", kind.encode(), content.sha256.encode(), str(ttl or "").encode())
     answer = once.at_once(identity, key, connection, asked, encode(made))
     return msgspec.json.decode(answer, type=NewBlob)
 
 
 def _ttl(scope: Any) -> timedelta | None:
-    """Return the lifetime of the query `?ttl=SECONDS`, or None. Raises InvalidParams."""
+    """Return the lifetime from the query `?ttl=SECONDS`; None if the query has none. Raise InvalidParams if it is
+    invalid.
+    """
     query = parse_qs(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
     unknown = sorted(query.keys() - {"ttl"})
     if unknown:
@@ -131,7 +138,7 @@ def _ttl(scope: Any) -> timedelta | None:
 
 
 async def _gathered(chunks: Any) -> Any:
-    """Join the pieces of the network to larger ones, because each piece costs a thread switch."""
+    """Yield the pieces of a body, joined to larger ones. Each piece costs a thread switch."""
     gathered = bytearray()
     async for chunk in chunks:
         gathered += chunk
@@ -185,7 +192,7 @@ async def _stream(
 
 
 def _attachment(path: str | None) -> bytes:
-    """Return a Content-Disposition with the name of the file (RFC 6266 §4.3), if a run named it."""
+    """Return a Content-Disposition header (RFC 6266 §4.3), with a file name if a run named the blob."""
     name = (path or "").rpartition("/")[2]
     return f"attachment; filename*=UTF-8''{quote(name, safe='')}".encode() if name else b"attachment"
 

@@ -21,7 +21,7 @@ from skillery.runs import Runner
 
 
 class EnvironmentParts(NamedTuple):
-    """What methods use of named environments."""
+    """The parts of named environments that methods use."""
 
     named: NamedEnvironments
     queries: EnvironmentQueries
@@ -29,7 +29,7 @@ class EnvironmentParts(NamedTuple):
 
 
 class Core(NamedTuple):
-    """What methods use. Endpoints get single parts of it."""
+    """All parts of the server that methods use. Endpoints get single parts."""
 
     registry: Registry
     blobs: Blobs

@@ -1,4 +1,4 @@
-"""Write the tables of docs/ that repeat what the code says. `make client` runs this module."""
+"""Write the tables in docs/ that are generated from the code. `make client` runs this module."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from skillery.backends import FailureType
 
 DOCS = Path(__file__).parents[3] / "docs"
 MOST_FIELDS = 7
-"""A result with more fields is named in the table of methods, and linked."""
+"""Most fields of a result that the table of methods lists. Results with more fields are linked."""
 _BLOCK = "(<!-- made by `make client`: {name} -->\n).*?(<!-- end -->)"
 
 
 def sources() -> dict[Path, str]:
-    """Return the text of each page that has generated blocks."""
+    """Return the new text of each page that has generated blocks."""
     blocks = {
         DOCS / "reference" / "methods.md": {"methods": _methods()},
         DOCS / "reference" / "results.md": {"results": _results()},
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def _filled(text: str, blocks: dict[str, str]) -> str:
-    """Replace the content of each named block. Raise LookupError for a missing block."""
+    """Return the text with the content of each named block replaced. Raise LookupError if a block is missing."""
     for name, made in blocks.items():
         found = re.search(_BLOCK.format(name=name), text, re.DOTALL)
         if found is None:
@@ -80,7 +80,7 @@ def _field_row(field: Field) -> str:
 
 
 def _json_words(kind: str) -> str:
-    """Write a type of the client so that it can stand in a table."""
+    """Return a Python type of the client in the words of a Markdown table."""
     return kind.replace("None", "null").replace(" | ", " or ")
 
 

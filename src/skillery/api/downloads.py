@@ -1,4 +1,4 @@
-"""The downloads of skills: the endpoints for GET and HEAD, and their description in OpenAPI."""
+"""The endpoints for downloads of skills (GET and HEAD), and their OpenAPI descriptions."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Download(NamedTuple):
 
 
 def _in_indexes(path: str) -> tuple[str, ...]:
-    """Return the addresses of a path in the indexes of all skills and of a namespace."""
+    """Return the addresses of a path below the index of all skills and below the index of a namespace."""
     above = ("", "/n/{namespace:str}")
     return tuple(f"{place}/.well-known/{kind}/{path}" for place in above for kind in KINDS)
 
@@ -96,7 +96,7 @@ DOWNLOADS = (
 
 
 def routed(paths: Sequence[str], methods: Sequence[str], app: ASGIApp) -> Any:
-    """Return a route for paths with parameters, which mounts of Litestar do not support. `app` answers."""
+    """Return a Litestar route to `app` for paths with parameters, which mounts of Litestar do not support."""
 
     @route(list(paths), http_method=[HttpMethod(method) for method in methods], status_code=200)
     async def handler() -> ASGIApp:

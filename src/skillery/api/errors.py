@@ -1,4 +1,4 @@
-"""Error codes: the JSON-RPC code and the HTTP status of each kind of error. Only this module has them."""
+"""Error codes: the JSON-RPC code and the HTTP status of each kind of error. No other module maps errors to codes."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def plain_error(code: int, message: str, kind: str, hint: str | None = None) -> 
 
 
 def unexpected(error: BaseException) -> dict[str, Any]:
-    """Log an unexpected exception, and return an error object that says only that the server failed."""
+    """Log an unexpected exception. Return an error object without any detail of the exception."""
     log.error("unexpected %s", type(error).__name__, exc_info=error)
     shown = plain_error(
         INTERNAL_ERROR, "internal error", "internal_error", "It is in the server's log; tell its admin if it stays."
@@ -69,7 +69,7 @@ def unexpected(error: BaseException) -> dict[str, Any]:
 
 
 def _traceable(data: dict[str, Any]) -> dict[str, Any]:
-    """Return the data with the request id, which finds the lines of the request in the log."""
+    """Return the data with the id of the request, by which an admin finds the lines of the request in the log."""
     request_id = current_id()
     return data | {"request_id": request_id} if request_id else data
 

@@ -17,17 +17,19 @@ from skillery.context.request import Request, begin
 log = logging.getLogger("skillery.requests")
 ID_HEADER = "x-request-id"
 PIECE_BYTES = 64 * 1024
-"""The transport buffers about one piece, in addition to the buffer of the socket."""
+"""Size of the pieces in which large bodies are sent. The transport buffers about one piece, next to the socket's
+buffer.
+"""
 SLOWEST_BYTES = 16 * 1024
-"""The least rate in bytes per second at which a client must read, on average. Its allowed silence comes on top."""
+"""Lowest average rate, in bytes per second, at which a client must read its answer. The allowed silence is added."""
 
 
 class ClientGone(Exception):
-    """Raised when the client disconnects during its request."""
+    """Raised when the client disconnects before its request is answered."""
 
 
 class Exchange:
-    """The functions `receive` and `send` of one request.
+    """One request with its ASGI functions `receive` and `send`.
 
     `send` waits at most `patience` seconds for a client that reads nothing.
     """
@@ -55,7 +57,7 @@ class Exchange:
         return message
 
     async def send(self, message: Any) -> None:
-        """Send an ASGI message. Raises ClientGone if the client does not read."""
+        """Send an ASGI message. Raise ClientGone if the client does not read."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             message["headers"] = [*message["headers"], (b"x-request-id", self.request.id.encode())]
@@ -79,7 +81,7 @@ class Exchange:
         self.bytes_out += len(message.get("body", b""))
 
     async def _give_up(self) -> None:
-        """Abort the connection. Closing it would wait until the client has read the buffered bytes."""
+        """Abort the connection. A normal close would wait until the client has read all buffered bytes."""
         transport = getattr(getattr(self._receive, "__self__", None), "transport", None)
         if transport is not None:
             transport.abort()
@@ -89,7 +91,7 @@ class Exchange:
 
 
 def _pieces(message: Any) -> Iterator[Any]:
-    """Split a message with a body into several messages."""
+    """Yield a message with a large body as several messages with smaller bodies."""
     body, more = memoryview(message["body"]), message.get("more_body", False)
     for start in range(0, len(body), PIECE_BYTES):
         is_last = start + PIECE_BYTES >= len(body)
@@ -98,7 +100,7 @@ def _pieces(message: Any) -> Iterator[Any]:
 
 
 def log_request(endpoint: str, verb: str, exchange: Exchange, seconds: float) -> None:
-    """Log one line for a request. The line has no content of the request except names of known methods."""
+    """Log one line for a request. The line contains names of known methods, and nothing else from the request."""
     request, milliseconds = exchange.request, round(seconds * 1000, 2)
     calls = " ".join(f"{method}={code}" if code else method for method, code, _ in request.calls)
     log.info(

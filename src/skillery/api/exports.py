@@ -1,5 +1,7 @@
-"""Downloads of skills as Agent Skills: `/skills/…` by name and version, `/.well-known/…` and
-`/n/{namespace}/.well-known/…` by an index."""
+"""Downloads of skills as Agent Skills.
+
+`/skills/…` has each version by name. `/.well-known/…` and `/n/{namespace}/.well-known/…` have indexes and their files.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from skillery.registry.visibility import WAS_PUBLISHED
 
 CHUNK_BYTES = 256 * 1024
 MOST_TAGS = 4096
-"""Characters of an If-None-Match that are compared."""
+"""Longest If-None-Match header, in characters, that is compared with the digest."""
 FOR_EVER = "max-age=31536000, immutable"
 ASK_AGAIN = "no-cache"
 MARKDOWN = "text/markdown; charset=utf-8"
@@ -31,7 +33,7 @@ MARKDOWN = "text/markdown; charset=utf-8"
 
 
 class Answer(NamedTuple):
-    """The response to a permitted download."""
+    """The response to a download."""
 
     kind: str
     size: int
@@ -45,7 +47,7 @@ class Answer(NamedTuple):
 
 
 class DownloadParts(NamedTuple):
-    """What the downloads use."""
+    """The parts of the server that the downloads use."""
 
     gate: Gate
     exports: Exports
@@ -75,7 +77,7 @@ async def answer_archive(
     version: str,
     form: Form,
 ) -> None:
-    """Send the archive of a version. Several endpoints use this function."""
+    """Send the archive of a version. The endpoints of `/skills` and of `/v1/skills` call this function."""
     spec = parse_version_spec(version)
     export = await parts.exports.find(identity, parse_skill_name(name), spec)
     await _answer(parts, scope, send, headers, _archive(export, form, _caching(identity, export, spec)))
@@ -119,7 +121,10 @@ async def send_indexed_file(
 
 
 def _segments(scope: Any, count: int, *, more: bool = False) -> list[str]:
-    """Return the decoded segments of the address. Raises HttpRefusal 404, also for a segment with an encoded `/`."""
+    """Return the decoded segments of the address. With `more`, the last one may contain `/`.
+
+    Raise HttpRefusal 404 for another number of segments, and for a segment with an encoded `/`.
+    """
     raw = scope["raw_path"].partition(b"?")[0].removeprefix(b"/").split(b"/")
     try:
         found = [unquote_to_bytes(part).decode() for part in raw]
@@ -131,7 +136,7 @@ def _segments(scope: Any, count: int, *, more: bool = False) -> list[str]:
 
 
 def _in_index(scope: Any) -> tuple[str, Kind, list[str]]:
-    """Return the namespace, the kind of index, and the segments after them. Raises HttpRefusal 404."""
+    """Return the namespace, the kind of index, and the remaining segments of the address. Raise HttpRefusal 404."""
     parts = _segments(scope, 3, more=True)
     namespace = ""
     if parts[0] == "n":
@@ -181,7 +186,7 @@ def _file(export: Export, path: str, cache: str) -> Answer:
 
 
 def _about(export: Export) -> list[tuple[str, str]]:
-    """Return the headers that name the version. The digest belongs to the stored bundle, as in locks."""
+    """Return the headers with name, version and digest. The digest is that of the stored bundle, as in lock files."""
     return [
         ("x-skillery-skill", export.row.name),
         ("x-skillery-version", export.row.version),
@@ -191,14 +196,14 @@ def _about(export: Export) -> list[tuple[str, str]]:
 
 
 def _caching(identity: Identity, export: Export, spec: VersionSpec) -> str:
-    """Return the Cache-Control. The content of an exact published version never changes; others must be revalidated."""
+    """Return the Cache-Control header. Only an exact published version may be cached without revalidation."""
     exact = isinstance(spec, Digest) or (isinstance(spec, Exact) and str(spec.version) == export.row.version)
     is_settled = exact and export.row.status in WAS_PUBLISHED
     return _whose(identity, FOR_EVER if is_settled else ASK_AGAIN)
 
 
 def _whose(identity: Identity, cache: str) -> str:
-    """Return the Cache-Control. Shared caches must not keep responses to authenticated callers."""
+    """Return the Cache-Control header. Shared caches must not store responses to authenticated callers."""
     return f"{'public' if identity is ANONYMOUS else 'private'}, {cache}"
 
 
@@ -247,7 +252,9 @@ def _is_known(header: str | None, sha256: str) -> bool:
 
 
 def _gathered(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Join and split the pieces to about CHUNK_BYTES. Each costs a thread switch, and is in memory until it is sent."""
+    """Yield the content in pieces of about CHUNK_BYTES. Each piece costs a thread switch, and memory until it is
+    sent.
+    """
     held = bytearray()
     for piece in pieces:
         for start in range(0, len(piece), CHUNK_BYTES):

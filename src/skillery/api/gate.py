@@ -1,4 +1,4 @@
-"""The gate of the HTTP endpoints: it knows the caller, checks Host and Origin, and records what it refuses."""
+"""The gate of the HTTP endpoints: it authenticates callers, checks Host and Origin, and records refusals."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from skillery.identity import access
 from skillery.settings import is_loopback
 
 FORBIDDEN = 403
-"""The status for a Host or an Origin that is not allowed, and for nothing else."""
+"""HTTP status for a Host or Origin header that is not allowed. No other refusal uses it."""
 LOGIN = "login"
-"""The action in the audit trail for a request without a token, or with an invalid one."""
+"""Action in the audit trail for a request whose token is missing or invalid."""
 KNOCK = "knock"
-"""The action in the audit trail for a request with a Host or an Origin that is not allowed."""
+"""Action in the audit trail for a request whose Host or Origin header is not allowed."""
 ANONYMOUS = Identity("", scopes=frozenset({"read"}))
-"""A caller without credentials. No token has this name, so nothing private belongs to it."""
+"""The identity of a caller without credentials. No token has the name "", so this identity owns nothing."""
 
 
 class Gate:
@@ -35,17 +35,17 @@ class Gate:
         allowed_hosts: frozenset[str],
         allowed_origins: frozenset[str],
     ) -> None:
-        """Hosts and origins are in lower case."""
+        """`allowed_hosts` and `allowed_origins` are in lower case."""
         self._authenticator = authenticator
         self._refusals = refusals
         self._allowed_hosts = allowed_hosts
         self._allowed_origins = allowed_origins
 
     def check_browser(self, scope: Any, headers: Mapping[str, str]) -> None:
-        """Protect the server from the pages that a browser of its user shows.
+        """Protect the server from web pages in a browser of its user.
 
-        Raise HttpRefusal 403 for a `Host` that is not ours (DNS rebinding), and for an `Origin` that is neither
-        ours nor in the setting allowed_origins.
+        Raise HttpRefusal 403 if the `Host` header names another server (DNS rebinding), or if the `Origin` header is
+        neither the server's own origin nor in the setting `allowed_origins`.
         """
         host = headers.get("host", "").lower()
         if not self._is_our_host(scope, host):
@@ -70,7 +70,11 @@ class Gate:
         return str(address) == local or (address.is_loopback and is_loopback(local))
 
     async def authenticate(self, scope: Any, headers: Mapping[str, str]) -> Identity:
-        """Return the caller. Raise HttpRefusal 401, or 429 if too many logins from the address failed; Unavailable."""
+        """Return the identity of the caller.
+
+        Raise HttpRefusal 401 for missing or invalid credentials, HttpRefusal 429 after too many failed logins from the
+        address, Unavailable if the authenticator fails.
+        """
         try:
             identity = await self._authenticator.authenticate(Credentials(headers, address_of(scope)))
         except TooManyFailedLogins as error:
@@ -85,9 +89,9 @@ class Gate:
         return identity
 
     async def admit(self, scope: Any, headers: Mapping[str, str], needs: Scope, action: str) -> Identity:
-        """Return the caller, who has the scope `needs`. Raise as `authenticate`, and NotAllowed.
+        """Return the identity of the caller. Raise as `authenticate` does, and NotAllowed without the scope `needs`.
 
-        `action` is the method that does the same as the endpoint. The audit trail records a refusal with it.
+        `action` is the method that corresponds to the endpoint. The audit trail records a refusal under this name.
         """
         identity = await self.authenticate(scope, headers)
         try:
@@ -98,7 +102,9 @@ class Gate:
         return identity
 
     async def admit_reader(self, scope: Any, headers: Mapping[str, str], *, or_anonymous: bool) -> Identity:
-        """Return the caller of a download. If `or_anonymous`, a caller without credentials is ANONYMOUS."""
+        """Return the identity of a caller that downloads. With `or_anonymous`, a caller may have no credentials
+        (ANONYMOUS).
+        """
         if or_anonymous and "authorization" not in headers:
             try:
                 await self._authenticator.authenticate(Credentials(headers, address_of(scope)))
@@ -111,7 +117,7 @@ class Gate:
         self._refusals.note(identity, action, subject, code=codes_of(error)[0], error_type=error.type)
 
     def note_knock(self, error: Mapping[str, Any]) -> None:
-        """Record a request that `check_browser` refused. Its caller is not known."""
+        """Record in the audit trail that `check_browser` refused a request. The caller is unknown."""
         self._refusals.note(None, KNOCK, "", code=error["code"], error_type=error["data"]["type"])
 
 

@@ -1,4 +1,4 @@
-"""What all endpoints share of HTTP: refusals, headers, request bodies with a size limit, and JSON responses."""
+"""HTTP helpers of all endpoints: refusals, headers, request bodies with a size limit, JSON responses."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ JSON = "application/json"
 LARGE_BODY = 1024 * 1024
 BODY_SILENCE_SECONDS = 60
 Part = bytes | memoryview
-"""A part of a body."""
+"""A part of a request or response body."""
 
 
 class HttpRefusal(Exception):
-    """Raised to answer with an HTTP status and an error object, before a method is called."""
+    """Raised to answer a request with an HTTP status and an error object, without calling a method."""
 
     def __init__(self, status: int, error: dict[str, Any], headers: Iterable[tuple[str, str]] = ()) -> None:
         super().__init__(error["message"])
@@ -40,7 +40,7 @@ def headers_of(scope: Any) -> dict[str, str]:
 
 
 def check_json(headers: dict[str, str]) -> None:
-    """Raise HttpRefusal 415 for any other Content-Type than JSON.
+    """Raise HttpRefusal 415 if the Content-Type is not JSON.
 
     A browser sends JSON to another origin only after a preflight request, which this server does not answer.
     """
@@ -61,8 +61,10 @@ def address_of(scope: Any) -> str:
 
 
 async def chunks_of(receive: Any) -> AsyncIterator[bytes]:
-    """Yield the pieces of the body. Raises ClientGone if the client disconnects, HttpRefusal 408 if no byte arrives for
-    BODY_SILENCE_SECONDS."""
+    """Yield the pieces of the request body.
+
+    Raise ClientGone if the client disconnects, HttpRefusal 408 if no byte arrives for BODY_SILENCE_SECONDS.
+    """
     while True:
         try:
             async with asyncio.timeout(BODY_SILENCE_SECONDS):
@@ -79,15 +81,15 @@ async def chunks_of(receive: Any) -> AsyncIterator[bytes]:
 
 
 async def disconnected(receive: Any) -> None:
-    """Return when the client has disconnected. Call it after the body has been read."""
+    """Return when the client disconnects. Await this function only after the body was read."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 async def read_body(receive: Any, headers: dict[str, str], max_bytes: int, held: HeldBody) -> bytes:
-    """Return the body. Raises HttpRefusal 413 if it is larger than `max_bytes`, Busy if the budget has no room.
+    """Return the request body. Raise HttpRefusal 413 if it is larger than `max_bytes`, Busy if the budget has no room.
 
-    If the client sends a Content-Length, both are raised before the body is read.
+    If the request has a Content-Length, the errors are raised before the body is read.
     """
     declared = headers.get("content-length", "")
     if declared.isdigit() and int(declared) > max_bytes:
@@ -113,7 +115,7 @@ def _too_large(max_bytes: int) -> HttpRefusal:
 
 
 def only(scope: Any, *methods: str) -> None:
-    """Raise HttpRefusal 405 for any other HTTP method than these."""
+    """Raise HttpRefusal 405 if the HTTP method of the request is not in `methods`."""
     if scope["method"] not in methods:
         allowed = ", ".join(methods)
         raise HttpRefusal(
@@ -133,7 +135,9 @@ async def send_bytes(
 
 
 async def send_parts(send: Any, parts: deque[Part], held: HeldAnswer) -> None:
-    """Send JSON in parts, without a copy of the whole. Bytes leave the budget when the socket has taken them."""
+    """Send the parts of a JSON body without joining them. Release each part in the budget when the socket has
+    accepted it.
+    """
     size = sum(map(len, parts))
     if size <= PIECE_BYTES:
         await send_bytes(send, 200, b"".join(parts))
@@ -147,7 +151,7 @@ async def send_parts(send: Any, parts: deque[Part], held: HeldAnswer) -> None:
 
 
 def _gathered(parts: deque[Part]) -> Iterator[Part]:
-    """Yield the parts, and join small ones. Each part is freed before the next one is yielded."""
+    """Yield the parts, small ones joined. Free each part before the next one is yielded."""
     small = bytearray()
     while parts:
         part = parts.popleft()

@@ -1,7 +1,8 @@
-"""`POST /import`: import an archive of skills of any size, and report on each skill.
+"""`POST /import`: import an archive of skills of any size, and report the outcome of each skill.
 
-The report is one JSON document. Clients that accept `application/x-ndjson` get it line by line during the import: first
-`begun`, then `skill` for each skill, then `summary`.
+The report is one JSON document. A client that accepts `application/x-ndjson` gets lines during the import: `begun`,
+then
+`skill` for each skill, then `summary`.
 """
 
 from __future__ import annotations
@@ -35,13 +36,14 @@ from skillery.importing import Begun, Importer, ImportOptions, SkillReport, Summ
 from skillery.publishing import Mode
 
 ACTION = "create_skill"
-"""Action of a refused skill in the audit trail."""
+"""Action in the audit trail for a skill that the import was not allowed to publish."""
 LINES = "application/x-ndjson"
 Object = dict[str, Any]
 GATHERED_BYTES = 1024 * 1024
 SLOWEST_BYTES = 8 * 1024
-"""The least rate of an upload, in bytes per second on average. Few imports run at the same time, so a slow one would
-block others."""
+"""Lowest average rate of an upload in bytes per second. Few imports run at a time, so a slow upload would block
+others.
+"""
 MAX_PARAM = 64 * 1024
 _PARAMS = (
     "namespace",
@@ -87,7 +89,7 @@ OPERATIONS = (
 
 
 class ImportParts(NamedTuple):
-    """What the endpoint of imports uses."""
+    """The parts of the server that the import endpoint uses."""
 
     gate: Gate
     importer: Importer
@@ -113,7 +115,7 @@ async def receive_archive(parts: ImportParts, scope: Any, receive: Any, send: An
 
 
 async def _while_heard(reports: AsyncIterator[Any], gone: asyncio.Task[None]) -> AsyncIterator[Any]:
-    """Yield the reports. Raises ClientGone when the client disconnects, so that no further skill is imported."""
+    """Yield the reports of the import. Raise ClientGone when the client disconnects, which stops the import."""
     async for report in reports:
         if gone.done():
             raise ClientGone
@@ -121,7 +123,7 @@ async def _while_heard(reports: AsyncIterator[Any], gone: asyncio.Task[None]) ->
 
 
 def _options(scope: Any) -> ImportOptions:
-    """Return the options in the query. Raise InvalidParams."""
+    """Return the import options from the query. Raise InvalidParams for unknown or invalid options."""
     query = parse_qs(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
     unknown = sorted(query.keys() - set(_PARAMS))
     if unknown:
@@ -206,9 +208,10 @@ def _nested(text: str) -> str:
 
 
 async def spool(receive: Any, headers: dict[str, str], file: BinaryIO, most: int) -> None:
-    """Write the body to a file. Raises ArchiveTooLarge for more than `most` bytes, HttpRefusal 408 for a slow upload.
+    """Write the request body to a file.
 
-    If the Content-Length is too large, ArchiveTooLarge is raised before the body is read.
+    Raise ArchiveTooLarge if the body, or already its Content-Length, exceeds `most` bytes. Raise HttpRefusal 408 if the
+    upload is too slow.
     """
     declared = headers.get("content-length", "")
     size = int(declared) if declared.isdigit() and len(declared) < 20 else 0
@@ -231,7 +234,7 @@ async def spool(receive: Any, headers: dict[str, str], file: BinaryIO, most: int
 
 
 def is_too_slow(size: int, seconds: float) -> bool:
-    """Return whether an upload of `size` bytes in that time is too slow."""
+    """Return whether an upload of `size` bytes within `seconds` is too slow."""
     return seconds > BODY_SILENCE_SECONDS and size < SLOWEST_BYTES * seconds
 
 

@@ -1,7 +1,7 @@
-"""Checks of a request body before it is decoded: it must be UTF-8 and must not contain too many values.
+"""Checks of a request body before it is decoded: valid UTF-8, a limited number of values and escapes.
 
-Decoding blocks the interpreter, so that no other request is answered until it ends. Therefore a worker thread checks
-large bodies first, in slices. Decoding plain strings is cheap. Values and escapes are expensive, so they are counted.
+Decoding JSON blocks the interpreter: no other request is answered until decoding ends. Values and escapes make decoding
+slow, plain strings do not. So this module counts values and escapes first, in slices, in a worker thread.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from skillery.formats.json_pieces import is_utf8
 from skillery.formats.json_values import MOST_SLOW_NUMBERS, slow_numbers
 
 MOST_VALUES = 500_000
-"""Limit of the values in a body. Decoding that many takes at most 0.1 s, if all names differ."""
+"""Most values in a body. Decoding them takes at most 0.1 s, even if all names differ."""
 MOST_ESCAPES = 8_000_000
-"""Limit of the backslashes in a body. A bundle of source code of maximum size has a million."""
+"""Most backslashes in a body. A bundle of source code of maximum size has about a million."""
 SLICE_BYTES = 512 * 1024
 _SEPARATORS = (b",", b":", b"[", b"{")
-"""Characters before a value. Every value except the first has exactly one of them before it."""
+"""The characters before a value. Each value except the first follows exactly one of these characters."""
 
 
 class TextRefusal(Exception):
-    """Raised for a body that must not be decoded. `error` is the error object."""
+    """Raised if a body must not be decoded. `error` is the error object of the answer."""
 
     def __init__(self, error: dict[str, Any]) -> None:
         super().__init__(error["message"])
@@ -33,7 +33,7 @@ class TextRefusal(Exception):
 
 
 async def check_text(body: bytes) -> None:
-    """Raise TextRefusal for a body that is not UTF-8, or has too many values or escapes."""
+    """Raise TextRefusal if the body is not UTF-8, or if it has too many values or escapes."""
     refused = _problem_of(body) if len(body) <= BIG_TEXT else await BODIES.run(_problem_of, body)
     if refused is not None:
         raise TextRefusal(refused)
@@ -70,12 +70,15 @@ def _problem_of(body: bytes) -> dict[str, Any] | None:
 
 
 def _count(body: bytes, marks: Sequence[bytes] = _SEPARATORS) -> int:
-    """Return how often the marks occur in the body, inside and outside of strings."""
+    """Return how often the characters `marks` occur in the body, inside and outside of JSON strings."""
     return sum(body.count(mark, start, start + SLICE_BYTES) for start in _starts(body) for mark in marks)
 
 
 def _slow_numbers(body: bytes) -> int:
-    """Return the number of slow numbers. Strings count only if the body stays below the limit with them."""
+    """Return the number of numbers that are slow to decode, without digits in strings; 0 if strings and numbers
+    together
+    stay below the limit.
+    """
     if sum(map(slow_numbers, _slices(body))) <= MOST_SLOW_NUMBERS:
         return 0
     return sum(map(slow_numbers, _outside_texts(body)))
@@ -86,7 +89,7 @@ def _slices(body: bytes) -> Iterator[bytes]:
 
 
 def _count_outside_texts(body: bytes) -> int:
-    """Count the separators outside of strings. Stop when there are more than MOST_VALUES."""
+    """Return the number of separators outside of JSON strings. Stop counting above MOST_VALUES."""
     values = 0
     for piece in _outside_texts(body):
         values += _count(piece)
@@ -96,7 +99,7 @@ def _count_outside_texts(body: bytes) -> int:
 
 
 def _outside_texts(body: bytes) -> Iterator[bytes]:
-    """Yield the parts of each slice that are outside of strings."""
+    """Yield the parts of the body that are outside of JSON strings, slice by slice."""
     in_text, rest = False, b""
     for start in _starts(body):
         piece = rest + body[start : start + SLICE_BYTES]

@@ -1,7 +1,8 @@
 """Metrics in the text format of Prometheus: requests, calls, runs and queues.
 
-The values of labels are a fixed set: endpoints, methods, codes and statuses, and never a name that a caller chose.
-Therefore Litestar's middleware is not used: it adds a series for each address of a blob, and never removes one.
+Label values come from a fixed set: endpoints, methods, codes, statuses. No label value is a name that a caller chose.
+The
+metrics middleware of Litestar adds a series for each blob address, so it is not used.
 """
 
 from __future__ import annotations
@@ -32,21 +33,20 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 1
 
 
 class Measurable(NamedTuple):
-    """The parts whose state is measured when somebody reads the metrics."""
+    """The parts whose state is read at each request for metrics."""
 
     gate: Gate
     runner: Runner
     sandbox: Sandbox
     named: NamedEnvironments
     connections: Callable[[], tuple[int, int]]
-    """Returns the used and the idle connections to the database."""
+    """Return the number of used and of idle database connections."""
 
 
 class Metrics(Collector):
     """Counters of requests and calls, and the current values of the server.
 
-    The counters are plain numbers without locks, because only the event loop changes them. Locks would make a listing
-    a tenth slower.
+    The counters have no locks, because only the event loop changes them. Locks would make list_skills 10 % slower.
     """
 
     def __init__(self, readers: Readers, measured: Measurable) -> None:
@@ -62,7 +62,7 @@ class Metrics(Collector):
         ProcessCollector(registry=self._registry)
 
     def note(self, endpoint: str, exchange: Exchange) -> None:
-        """Count an answered request."""
+        """Count an answered request of an endpoint."""
         self._requests[endpoint, exchange.status] += 1
         self._bytes_in[endpoint] += exchange.bytes_in
         self._bytes_out[endpoint] += exchange.bytes_out
@@ -103,7 +103,9 @@ class Metrics(Collector):
         )
 
     async def answer(self, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
-        """Answer with all metrics. If only admins may read them, raise HttpRefusal 401 or NotAllowed."""
+        """Answer with all metrics. Raise HttpRefusal 401 or NotAllowed if only admins may read them and the caller
+        is none.
+        """
         only(scope, "GET", "HEAD")
         if self._readers == "admin":
             await self._measured.gate.admit(scope, headers, "admin", "read_metrics")
@@ -131,7 +133,7 @@ class _Latencies:
 
 
 class _Now(Collector):
-    """The current values of runs, the sandbox, named environments and the database."""
+    """The current values of runs, sandbox, named environments and database."""
 
     def __init__(self, measured: Measurable) -> None:
         self._measured = measured

@@ -1,4 +1,4 @@
-"""`GET /tools` and `GET /prompt`: what a model is given to use the registry."""
+"""`GET /tools` and `GET /prompt`: the tool schemas and the system prompt for a model."""
 
 from __future__ import annotations
 

@@ -35,13 +35,13 @@ _ERRORS = {
 
 
 class Fault(msgspec.Struct):
-    """An error."""
+    """An error in an answer over HTTP."""
 
     code: int
     """The code of the same error in JSON-RPC."""
     message: str
     data: dict[str, Any]
-    """`type`, a stable word; usually `hint`, the remedy."""
+    """`type`, a stable name of the error, and usually `hint`, the remedy."""
 
 
 class ErrorAnswer(msgspec.Struct):
@@ -55,9 +55,9 @@ class Answer(NamedTuple):
 
     description: str
     type: Any = None
-    """Type of the JSON. None for other content, and without a body."""
+    """Type of the JSON body. None if the response has another content or no body."""
     kinds: tuple[str, ...] = (JSON,)
-    """The media types. Empty without a body."""
+    """The media types of the response. Empty if it has no body."""
 
 
 class Body(NamedTuple):
@@ -76,11 +76,11 @@ class Operation(NamedTuple):
     summary: str
     answers: dict[int, Answer]
     errors: tuple[int, ...] = ()
-    """Statuses of errors, in addition to those of all endpoints."""
+    """HTTP statuses of errors that other endpoints do not have."""
     needs: Scope | None = None
-    """The required scope. None: any authenticated caller, or any caller at all if `is_open`."""
+    """The required scope. None means that every authenticated caller may use the operation."""
     is_open: bool = False
-    """Whether the operation needs no authentication."""
+    """Whether callers need no credentials."""
     description: str = ""
     parameters: tuple[Parameter, ...] = ()
     body: Body | None = None
@@ -95,13 +95,15 @@ BINARY = Schema(type=OpenAPIType.STRING, format=OpenAPIFormat.BINARY)
 
 
 def types_of(operations: list[Operation]) -> list[Any]:
-    """Return the types of all responses, for the components of the document."""
+    """Return the types of all responses, which become components of the OpenAPI document."""
     answers = [answer.type for one in operations for answer in one.answers.values() if answer.type is not None]
     return [ErrorAnswer, *answers]
 
 
 def described(one: Operation, schema_of: Mapping[int, Schema | Reference]) -> OpenApiOperation:
-    """Return the operation as an object of Litestar. `schema_of` has the schemas by the `id()` of the type."""
+    """Return the operation as an OpenAPI object. `schema_of` has the schema of each type under the `id()` of the
+    type.
+    """
     responses: dict[str, OpenAPIResponse | Reference] = {}
     for status, answer in one.answers.items():
         schema = BINARY if answer.type is None else schema_of[id(answer.type)]

@@ -1,6 +1,6 @@
 """`GET /prompt`: the system prompt for a model with the tools.
 
-The text is appendix A of the Skills Protocol v0.1, unchanged, and advice to search if there are many skills.
+The prompt is appendix A of the Skills Protocol v0.1, unchanged. If there are many skills, it adds the advice to search.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from skillery.identity.access import is_admin
 from skillery.registry.registry import Registry
 
 MANY = 200
-"""Number of visible skills above which a model should search instead of list."""
+"""Number of visible skills above which the prompt advises a model to search."""
 PROMPT = """\
 You are connected to a Skills Runtime using the Skills Protocol.
 

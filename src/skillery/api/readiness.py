@@ -15,10 +15,10 @@ FRESH_SECONDS = 2.0
 
 
 class Readiness:
-    """The checks of /readyz. They run at most once every few seconds, because anybody may request them."""
+    """The checks of `/readyz`. They run at most once every few seconds, because `/readyz` needs no credentials."""
 
     def __init__(self, ping: Callable[[], None], storage: Storage, sandbox: Sandbox) -> None:
-        """`ping` raises if the database does not answer. It blocks."""
+        """`ping` blocks, and raises an exception if the database does not answer."""
         self._ping = ping
         self._storage = storage
         self._sandbox = sandbox

@@ -1,4 +1,4 @@
-"""Refused calls, for the audit trail: the errors that count as refusals, and the subject of a refused call."""
+"""Refused calls in the audit trail: which errors count as refusals, and which subject a refused call has."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from skillery.errors import Conflict, NotAllowed, NotFound, Refused, SkilleryErr
 from skillery.formats.tokens import PREFIX
 
 OF_CHANGES = (NotAllowed, NotFound, Conflict, Refused)
-"""Errors that refuse a change. Malformed, too large and too early calls do not count as refused."""
+"""Errors that refuse a change. Invalid, too large and rate-limited calls do not count as refused."""
 MOST_BYTES = 256 * 1024
-"""Larger params are not searched for a subject."""
+"""Largest params, in bytes, in which `subject_of` looks for a subject."""
 OTHERWISE_NAMED_BY = ("name", "run_id", "blob_id")
-"""The first of these params that a call has is the subject, if the method does not name another one."""
+"""Params that name the subject if the method does not declare one. The first that the call has counts."""
 _WHAT_FOLLOWS_AN_ID = re.compile(rf"({PREFIX}[0-9A-Za-z]{{0,12}})\w{{16,}}")
 _names = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _text = msgspec.json.Decoder(str)
@@ -30,9 +30,9 @@ def is_refusal(error: SkilleryError, audits: str | None) -> bool:
 
 
 def subject_of(params: bytes | msgspec.Raw, named_by: str) -> str:
-    """Return the subject of a call from its params: `name@version`, `name`, an id, or "".
+    """Return the subject of a call: `name@version`, `name`, an id, or "" if the params have none.
 
-    Callers may pass a whole token as its id. The secret part of anything that looks like a token is removed.
+    A caller may pass a whole token where an id is expected. So the secret part of anything like a token is removed.
     """
     found = _subject(params, named_by) if len(params) <= MOST_BYTES else ""
     return _WHAT_FOLLOWS_AN_ID.sub(r"\1", found)

@@ -1,4 +1,4 @@
-"""The routes of the HTTP side: each endpoint is built here from the parts that it uses."""
+"""The routes of the HTTP side. Each endpoint is built here from the parts that it uses."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ from skillery.context.tracing import starting
 from skillery.errors import SkilleryError
 
 Endpoint = Callable[[Any, Any, Any, dict[str, str]], Awaitable[None]]
-"""Answers one request: its ASGI scope, `receive` and `send`, and its headers in lower case."""
+"""A function that answers one request: `(scope, receive, send, headers)`, with the header names in lower case."""
 
 
 class Route(NamedTuple):
-    """An endpoint at its addresses."""
+    """An endpoint and its paths."""
 
     name: str
-    """The address in metrics and in the log."""
+    """The path, and the name of the endpoint in metrics and in the log."""
     endpoint: Endpoint
     operations: Sequence[Operation]
-    """The description in OpenAPI."""
+    """The operations for the OpenAPI document."""
     paths: tuple[str, ...] = ()
-    """Paths with parameters, in the notation of Litestar. Empty: `name` is the path."""
+    """Paths with parameters in the notation of Litestar. If empty, `name` is the path."""
     methods: tuple[str, ...] = ("GET", "HEAD")
-    """The HTTP methods of paths with parameters. An endpoint at a plain path checks the method itself."""
+    """The HTTP methods of paths with parameters. An endpoint without path parameters checks the method itself."""
     is_rpc: bool = False
-    """Whether refusals are messages of JSON-RPC."""
+    """Whether refusals are JSON-RPC messages."""
     is_guarded: bool = True
-    """Whether Host and Origin are checked."""
+    """Whether the gate checks Host and Origin."""
     is_mount: bool = False
-    """Whether the endpoint also gets all addresses below its path."""
+    """Whether the endpoint also answers all addresses below its path."""
 
 
 def make_routes(core: Core, edge: Edge) -> list[Any]:
@@ -107,7 +107,7 @@ def _for_litestar(edge: Edge, route: Route) -> Any:
 
 
 def _app(edge: Edge, route: Route) -> ASGIApp:
-    """Return the ASGI app of a route: it answers errors, counts the request and logs it."""
+    """Return the ASGI app of a route. The app turns exceptions into answers, counts the request and logs it."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         headers = headers_of(scope)

@@ -25,11 +25,11 @@ from skillery.runs.following import Followed
 EVENTS = "text/event-stream"
 TEXT = "text/plain"
 PAUSE_SECONDS = 0.1
-"""After each event. A reader then costs ten events a second, however many lines the code prints."""
+"""Seconds between two events. So a reader costs at most ten events a second, however much the code prints."""
 HEARTBEAT_SECONDS = 15.0
 EVENT_BYTES = 16 * 1024
 SEND_BUFFER_BYTES = 64 * 1024
-"""Without this bound, the kernel buffers 4 MiB for a client that does not read."""
+"""Send buffer of the socket. Without this limit, the kernel buffers 4 MiB for a client that does not read."""
 RETRY_MS = 2000
 PATH = "/v1/runs/{run_id}/events"
 PATHS = ("/v1/runs/{run_id:str}/events",)
@@ -54,7 +54,7 @@ OPERATIONS = (
 
 
 class StreamLimits(NamedTuple):
-    """How many streams may be open at one time."""
+    """Limits on the number of open event streams."""
 
     of_run: int
     of_identity: int
@@ -71,7 +71,7 @@ class OpenStreams:
 
     @contextmanager
     def hold(self, run_id: str, identity: str) -> Iterator[None]:
-        """Count one stream as open. Raise Busy if there are too many."""
+        """Context manager that counts one open stream. Raise Busy if too many streams are open."""
         for count, most, name in (
             (self._of_run[run_id], self._limits.of_run, "runs.streams_per_run"),
             (self._of_identity[identity], self._limits.of_identity, "runs.streams_per_identity"),
@@ -99,7 +99,7 @@ def _subtract(counter: Counter[str], key: str) -> None:
 
 
 class RunEvents:
-    """Sends the events of runs."""
+    """The endpoint that sends the events of runs."""
 
     def __init__(self, gate: Gate, runner: Runner, streams: OpenStreams) -> None:
         self._gate = gate
@@ -107,7 +107,7 @@ class RunEvents:
         self._streams = streams
 
     async def answer(self, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
-        """`GET /v1/runs/{run_id}/events`."""
+        """Answer `GET /v1/runs/{run_id}/events`."""
         only(scope, "GET", "HEAD")
         identity = await self._gate.admit(scope, headers, "read", "get_run")
         run_id = scope["path"].split("/")[3]
@@ -121,7 +121,7 @@ class RunEvents:
             await self._send_events(identity, run_id, after, receive, send)
 
     async def _send_log(self, identity: Identity, run_id: str, send: Any) -> None:
-        """Send the log so far as text."""
+        """Send the present log of a run as plain text."""
         followed = await self._runner.follow_run(identity, run_id)
         try:
             await _start(send, f"{TEXT}; charset=utf-8")
@@ -134,7 +134,7 @@ class RunEvents:
             followed.close()
 
     async def _send_events(self, identity: Identity, run_id: str, after: int, receive: Any, send: Any) -> None:
-        """Send events until the run has ended, or the client or the server ends the stream."""
+        """Send events until the run has ended, the client has disconnected, or the server stops."""
         followed = await self._runner.follow_run(identity, run_id)
         try:
             with self._streams.hold(run_id, identity.name):
@@ -193,7 +193,7 @@ async def _start(send: Any, kind: str, *headers: tuple[bytes, bytes]) -> None:
 
 
 def _bound_buffer(receive: Any) -> None:
-    """Bound what the kernel buffers for a client that does not read."""
+    """Limit the bytes that the kernel buffers for a client that does not read."""
     transport = getattr(getattr(receive, "__self__", None), "transport", None)
     connection = transport.get_extra_info("socket") if transport is not None else None
     if connection is not None:

@@ -44,13 +44,16 @@ class Tracing:
         )
 
     def close(self) -> None:
-        """Send the buffered spans. Blocking: takes up to FLUSH_MS if the collector does not answer."""
+        """Send the buffered spans. The call blocks, at most FLUSH_MS if the collector does not answer."""
         self._provider.force_flush(FLUSH_MS)
         self._provider.shutdown()
 
 
 def open_tracing(traces: str) -> Tracing | None:
-    """Return None for `off`. Raises StartupError if the setting is not valid, or packages are missing."""
+    """Open tracing as the setting `traces` says; return None for `off`.
+
+    Raise StartupError if the setting is invalid or packages are missing.
+    """
     if traces == "off":
         return None
     if traces != "otlp" and not traces.startswith(("http://", "https://")):
@@ -79,7 +82,9 @@ def open_tracing(traces: str) -> Tracing | None:
 
 
 def _span_details(scope: Any) -> tuple[str, dict[Any, str]]:
-    """Return the name and the attributes of a span. The set of names is fixed, whatever address is requested."""
+    """Return the name and the attributes of a span. The names form a fixed set: addresses that callers choose do not
+    count.
+    """
     path = scope.get("path", "")
     endpoint = path if path in ENDPOINTS else "/blobs" if path.startswith("/blobs") else "elsewhere"
     return f"{scope.get('method', '')} {endpoint}", {"http.route": endpoint}

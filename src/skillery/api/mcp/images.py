@@ -15,14 +15,13 @@ from skillery.backends import Identity
 SHOWN = {"image/png", "image/jpeg"}
 MOST_PICTURES = 4
 MOST_BYTES = 512 * 1024
-"""Limit of all pictures of one answer together. Clients read larger ones with read_blob."""
+"""Most bytes of all pictures in one answer. Clients read other pictures with read_blob."""
 MOST_PIXELS = 8000
-"""Limit of the width and of the height of a PNG."""
+"""Most pixels of the width and of the height of a PNG."""
 
 
 async def with_pictures(visit: Visit, result: dict[str, Any]) -> dict[str, Any]:
-    """Return the result of a tool with the first small pictures among the files of its run, if the caller may read
-    them."""
+    """Return the result of a tool with the small pictures of its run as images, if the caller may read the pictures."""
     shown: list[dict[str, str]] = []
     room = MOST_BYTES if may_read(visit.identity) else 0
     for file in _files(result["structuredContent"]):
@@ -37,9 +36,10 @@ async def with_pictures(visit: Visit, result: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_picture(kind: str, content: str) -> bool:
-    """Return whether the content is a picture that models accept.
+    """Return whether the content is a valid picture of a format that models accept.
 
-    The kind of a file depends only on its name. A model refuses the whole conversation if one image is not valid.
+    `kind` follows from the file name alone, so the content is checked. A model refuses a whole conversation with one
+    invalid image.
     """
     data = base64.b64decode(content)
     if kind == "image/jpeg":

@@ -1,7 +1,8 @@
-"""Large results of MCP: the SDK gets a placeholder for each large value, and its response gets the JSON instead.
+"""Large results of MCP: the SDK gets a placeholder for each large value, and the response gets the value.
 
 The SDK copies a result several times and validates each value, all on the event loop. A placeholder is a random word,
-so that no content of a response can equal it.
+so
+that no content of a response can equal a placeholder.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ Pieces = Sequence[Part]
 
 
 class Splices:
-    """The large values of one response. `sent` is called with the size of each piece that the socket has taken."""
+    """The large values of one response. `sent` is called with the size of each piece that the socket has accepted."""
 
     def __init__(self, given_back: Callable[[int], None]) -> None:
         self._given_back = given_back
@@ -26,22 +27,22 @@ class Splices:
         self._is_gone = False
 
     def text(self, pieces: Pieces) -> str:
-        """Return the placeholder for a JSON string. `pieces` include the quotes."""
+        """Return a placeholder for a JSON string. `pieces` are the string in JSON, with its quotes."""
         word = secrets.token_hex(16)
         self._pieces[b'"%s"' % word.encode()] = pieces
         return word
 
     def object(self, pieces: Pieces) -> dict[str, Any]:
-        """Return the placeholder for a JSON object."""
+        """Return a placeholder for a JSON object. `pieces` are the object in JSON."""
         word = secrets.token_hex(16)
         self._pieces[b'{"%s":0}' % word.encode()] = pieces
         return {word: 0}
 
     def into(self, send: Any) -> Any:
-        """Return a `send` that replaces the placeholders by the values.
+        """Return an ASGI `send` that replaces the placeholders by the values.
 
-        After the client has disconnected, it does nothing. The SDK notices this from `receive`, and would log an
-        exception of `send`.
+        After the client has disconnected, the returned function does nothing: the SDK learns of the disconnection from
+        `receive`, and would log an exception of `send`.
         """
 
         async def send_spliced(message: Any) -> None:
@@ -75,7 +76,7 @@ class Splices:
         await send({"type": "http.response.body", "body": b"", "more_body": message.get("more_body", False)})
 
     def _split(self, body: bytes) -> list[tuple[Part, bool]]:
-        """Return the parts of the body, each with whether it is a value."""
+        """Return the parts of the body. The second member of a pair says whether the part is a value."""
         places = sorted((place, mark) for mark in self._pieces if (place := body.find(mark)) >= 0)
         parts: list[tuple[Part, bool]] = []
         end = 0

@@ -20,7 +20,9 @@ from skillery.registry.resources import Resource, SkillEntry
 TTL_MS = 60_000
 COMPLETE = {"resultType": "complete"}
 FRESHNESS = {**COMPLETE, "ttlMs": TTL_MS, "cacheScope": "private"}
-"""Results are private, because each identity sees other skills, and short-lived, because publications change them."""
+"""Members of cacheable results: private, because each identity sees other skills; short-lived, because skills
+change.
+"""
 
 
 class Complete(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -76,7 +78,7 @@ class ResourceContents(Fresh, frozen=True, kw_only=True, rename="camel"):
 
 
 class EntryFile(msgspec.Struct, frozen=True):
-    """A file of a skill, by its digest."""
+    """A file of a skill with its digest."""
 
     uri: str
     digest: str
@@ -111,7 +113,7 @@ class ListPage(Params, frozen=True, kw_only=True):
 
 
 class AtUri(Params, frozen=True, kw_only=True):
-    """Params of a method for one address."""
+    """Params of a method for one URI."""
 
     uri: str
 
@@ -136,7 +138,9 @@ async def list_resources(core: Core, identity: Identity, asked: ListPage) -> Res
 
 
 async def read_resource(core: Core, identity: Identity, asked: AtUri) -> JsonPieces:
-    """Return the result as JSON: a piece before the text of the file, the pieces of the text, and a piece after it."""
+    """Return the result as pieces of JSON: the text before the content of the file, the content, and the text after
+    it.
+    """
     work = partial(
         registry.read_resource, identity=identity, storage=core.registry.storage, uri=asked.uri, expect=expect_result
     )

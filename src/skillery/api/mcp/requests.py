@@ -19,14 +19,14 @@ from skillery.formats.names import parse_skill_name
 
 SCOPE_KEY = "skillery.visit"
 ON_REQUEST = ("create_skill", "search_skills")
-"""Methods that a connection can request as tools, in addition to the eight tools."""
+"""Methods that a connection can request as tools, next to the eight tools of the specification."""
 MOST_SKILLS = 32
 CallKey = tuple[str, str, str | int]
-"""Name of the identity, session, and id of the request."""
+"""The name of the identity, the id of the session, and the id of the request."""
 
 
 class Calls:
-    """Active tool calls of clients with a session, which cancel calls by the id of the request."""
+    """The active tool calls of clients with a session. Such a client cancels a call by the id of its request."""
 
     def __init__(self) -> None:
         self._runs: dict[CallKey, list[str]] = {}
@@ -42,7 +42,7 @@ class Calls:
         return self._runs.get(key, [])
 
     def take_back(self, core: Core, identity: Identity, run_ids: list[str]) -> None:
-        """Start to cancel the runs, and return at once."""
+        """Start to cancel the runs. Return without waiting for their end."""
         for run_id in run_ids:
             task = asyncio.create_task(core.runner.cancel_abandoned_run(identity, run_id))
             self._tasks.add(task)
@@ -50,7 +50,7 @@ class Calls:
 
 
 class Visit:
-    """One request of MCP: its caller, its tools, and the memory that it holds."""
+    """One MCP request: its caller, its tools and its memory budget."""
 
     def __init__(
         self,
@@ -79,13 +79,15 @@ class Visit:
 
 
 def visit_of(context: Any) -> Visit:
-    """Return the request of a context of the SDK."""
+    """Return the visit of an SDK context."""
     visit: Visit = context.request.scope[SCOPE_KEY]
     return visit
 
 
 def asked_tools(query: bytes) -> tuple[str, ...]:
-    """Return the names in `?tools=search_skills,create_skill,skill-a,skill-b`. Raises InvalidParams."""
+    """Return the names in the query `?tools=search_skills,create_skill,skill-a`. Raise InvalidParams if it is
+    invalid.
+    """
     given = parse_qs(query.decode("latin-1"), keep_blank_values=True)
     unknown = sorted(given.keys() - {"tools"})
     if unknown:

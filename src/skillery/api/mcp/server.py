@@ -1,4 +1,4 @@
-"""The server object of the SDK: the requests of MCP and their handlers."""
+"""The server object of the MCP SDK, with a handler for each MCP request."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ async def _read_directory(context: Context, asked: DirectoryParams) -> dict[str,
 
 
 async def _answer(context: Context, method: str, **params: str | None) -> dict[str, Any]:
-    """Return the result of a method. Raises MCPError, with the code of invalid params for things that do not exist."""
+    """Return the result of a method. Raise MCPError. Things that do not exist have the code of invalid params."""
     visit = visit_of(context)
     raw = msgspec.Raw(encoded({name: value for name, value in params.items() if value is not None}))
     answer, error = await perform(visit.core, visit.identity, method, raw, None, MCP_METHODS)

@@ -1,4 +1,4 @@
-"""Tools of MCP: the eight tools of the specification, and the further tools that a connection requests."""
+"""MCP tools: the eight tools of the specification, and the tools that a connection requests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from skillery.runs.active_run import begun_runs
 Context = ServerRequestContext[Any, Any]
 KEY_IN_META = "skillery/idempotency-key"
 FILES_IN_META = "skillery/files"
-"""Key of the files for the run of a Skill Tool. Its arguments belong to the tool, so files are in `_meta`."""
+"""Key of a run's input files in `_meta` of a call. The arguments of the call belong to the Skill Tool."""
 FIRST_PROGRESS_SECONDS = 1.0
 PROGRESS_SECONDS = 5.0
 
@@ -49,8 +49,9 @@ async def list_tools(context: Context, _: PaginatedRequestParams) -> dict[str, A
 
 
 async def call_tool(context: Context, asked: CallToolRequestParams) -> dict[str, Any]:
-    """Return the result of a tool as text and as structured content. Errors of methods are results, so that models see
-    them."""
+    """Return the result of a tool as text and as structured content. Errors of methods are results that the model
+    reads.
+    """
     visit = visit_of(context)
     if asked.name in _names(visit):
         answer, error = await _call(context, asked, asked.name, _arguments(visit, asked))
@@ -76,7 +77,7 @@ def _arguments(visit: Visit, asked: CallToolRequestParams) -> msgspec.Raw:
 
 
 def encoded(value: Any) -> bytes:
-    """Return the value as JSON. Raises MCPError for values that the SDK accepts and JSON does not allow."""
+    """Return the value as JSON. Raise MCPError for values that the SDK accepts and JSON cannot express."""
     try:
         return encode(value)
     except (UnicodeEncodeError, OverflowError, RecursionError):
@@ -112,7 +113,7 @@ def is_large(answer: Parts) -> bool:
 
 
 def _large_result(visit: Visit, answer: Parts) -> dict[str, Any]:
-    """Return the same as `_result`, with placeholders for the large values. Results of runs are never so large."""
+    """Return the result as `_result` does, with placeholders for large values. Results of runs are never this large."""
     try:
         text = string_pieces((bytes(part).decode() for part in answer), visit.held.expect)
         visit.held.keep(text.size)
@@ -150,10 +151,10 @@ def _unknown(name: str, there: list[str]) -> MCPError:
 
 @asynccontextmanager
 async def _taken_back(context: Context, visit: Visit) -> AsyncIterator[None]:
-    """Cancel the runs that start in this block if the client cancels the call.
+    """Context manager that cancels the runs of its block if the client cancels the call.
 
-    Clients since version 2026-07-28 cancel by closing the response. Older clients send a notification, and their
-    disconnection cancels nothing.
+    A client since version 2026-07-28 cancels by closing the response. An older client sends a notification; its
+    disconnection does not cancel the call.
     """
     runs: list[str] = []
     token = begun_runs.set(runs)
@@ -175,7 +176,7 @@ async def _taken_back(context: Context, visit: Visit) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _progress(context: Context, asked: CallToolRequestParams) -> AsyncIterator[None]:
-    """Send progress notifications while the block runs, if the client has requested them."""
+    """Context manager that sends progress notifications during its block, if the client requested them."""
     if "progress_token" not in (asked.meta or {}):
         yield
         return

@@ -1,6 +1,9 @@
-"""Write the generated modules of skillery.client: methods and results from METHODS, and the synchronous client from the
-asynchronous one. `make client` runs this module. It imports no module of the client, so a broken one can be generated
-again."""
+"""Write the generated modules of skillery.client. `make client` runs this module.
+
+Methods and results come from METHODS, the synchronous client from the asynchronous one. This module imports no module
+of
+the client, so that it can replace a broken client.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +27,9 @@ CLIENT = Path(__file__).parents[2] / "client"
 DOC = '"""Made by `make client`: do not edit."""\n\n'
 MADE = f"{DOC}from __future__ import annotations\n\n"
 AWAITED = {"asynchronous.py": "synchronous.py", "async_transfers.py": "generated/transfers.py"}
-"""Modules with coroutines, and the same without."""
+"""Modules with coroutines, and the synchronous modules that are generated from them."""
 AS_ANSWERED = {"LockEntry": "Locked"}
-"""For structs of params: the struct of results that callers pass instead."""
+"""Structs of params, with the struct of results that callers pass instead."""
 _SIMPLE = {str: "str", int: "int", float: "float", bool: "bool", Any: "Any"}
 _WITHOUT_AWAITING = (
     (r"\basync (def|with|for)\b", r"\1"),
@@ -49,15 +52,15 @@ _WITHOUT_AWAITING = (
 
 
 class Flavour(NamedTuple):
-    """A class of the client that has every method: synchronous, asynchronous or batch."""
+    """One generated class with every method: synchronous, asynchronous or batch."""
 
     module: str
     name: str
     doc: str
     begin: str
-    """The text before `def`."""
+    """The source text before `def`."""
     call: str
-    """The text of a method's body, around its call."""
+    """The source text of a method body, with `{}` for the call."""
     answer: str
     has_keys: bool
 
@@ -177,7 +180,7 @@ def _documentation(struct: type[Params], *, keyed: bool) -> str:
 
 
 def _fields(struct: type[msgspec.Struct]) -> Iterator[tuple[str, str, str, bool]]:
-    """Yield name, type, description, and whether the field is required."""
+    """Yield name, type, description of each field, and whether the field is required."""
     hints = typing.get_type_hints(struct, include_extras=True)
     for field in msgspec.structs.fields(struct):
         kind = hints[field.name]
@@ -187,7 +190,7 @@ def _fields(struct: type[msgspec.Struct]) -> Iterator[tuple[str, str, str, bool]
 
 
 def _type(kind: Any) -> str:
-    """Return the type that the client declares. Objects are accepted as any Mapping, lists of them as any Sequence."""
+    """Return the type that the client declares for a param. A param object accepts any Mapping, a list any Sequence."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Annotated:
         return _type(arguments[0])
@@ -208,7 +211,7 @@ def _is_struct(kind: Any) -> bool:
 
 
 def _structs() -> list[type[msgspec.Struct]]:
-    """Return the structs that occur in params and not in results."""
+    """Return the structs inside params that no result contains."""
     found: dict[str, type[msgspec.Struct]] = {}
     for method in METHODS.values():
         for hint in typing.get_type_hints(method.params).values():

@@ -52,18 +52,18 @@ UNKNOWN = "unknown"
 NULL = b"null"
 BIG_PARAMS = 64 * 1024
 Caller = Identity | Unavailable
-"""The caller; or the error, if the database is unavailable and the caller cannot be authenticated."""
+"""The identity of the caller, or the error if the database is unavailable and no caller can be authenticated."""
 RawParams = msgspec.Raw | msgspec.UnsetType
 Parts = Sequence[bytes | memoryview]
-"""JSON in parts."""
+"""The parts of a JSON text."""
 
 
 async def answer_body(
     core: Core, identity: Caller, body: bytes, held: HeldAnswer, key: str | None = None
 ) -> Reply | None:
-    """Return the answer to the body of a request, None if there is none to give (notifications only).
+    """Return the answer to the body of a request; None if the body has only notifications.
 
-    With a key, a call of a method that allows one is made once. The size of the answer is counted in `held`.
+    With an idempotency key, a method that honours keys runs at most once. `held` counts the bytes of the answer.
     """
     try:
         await check_text(body)
@@ -111,9 +111,9 @@ async def perform(
     key: str | None,
     methods: Mapping[str, Method] = CALLABLE,
 ) -> tuple[Parts | None, dict[str, Any]]:
-    """Call a method. Return the result as JSON and {}, or None and an error object.
+    """Call a method. Return its result as JSON and {}, or None and an error object.
 
-    With a key, a method that honours idempotency keys runs at most once. `held_answer` counts the bytes of the result.
+    With an idempotency key, a method that honours keys runs at most once. `held_answer` counts the bytes of the result.
     """
     failed: dict[str, Any] = {}
     finished: Parts | None = None
@@ -140,7 +140,7 @@ async def perform(
 
 
 def _kept(result: Any) -> Parts:
-    """Encode a result and count its bytes. Raises AnswerTooLarge, Busy."""
+    """Encode a result, and count its bytes in the budget. Raise AnswerTooLarge or Busy if there is no room."""
     parts = encoded_parts(result)
     held = held_answer.get()
     if held is not None:
@@ -149,7 +149,7 @@ def _kept(result: Any) -> Parts:
 
 
 def encoded_parts(result: Any) -> Parts:
-    """Encode a result. A result that is JSON already is not copied."""
+    """Encode a result. If the result already is JSON, its parts are returned without a copy."""
     if isinstance(result, JsonPieces):
         return result
     return [memoryview(result)] if isinstance(result, msgspec.Raw) else [encode(result)]
@@ -195,7 +195,7 @@ def _note_refusal(core: Core, identity: Identity, action: str, subject: str, err
 
 
 def _begin(name: str, method: Method) -> None:
-    """Reserve room for the result. Raises Busy for a method with changes, whose result must not be refused later."""
+    """Reserve room for the result of a call. Raise Busy if the method changes something and there is no room."""
     held = held_answer.get()
     if held is not None:
         held.begin(name, is_refusable=not (method.once or method.audits))
@@ -210,7 +210,7 @@ async def _call_once(core: Core, identity: Identity, name: str, method: Method, 
 
 
 async def _digest_of(method: str, params: Any) -> str:
-    """Return the digest of a call. It does not depend on the spelling of the JSON, or on explicit defaults."""
+    """Return a digest of the call, which ignores the spelling of the JSON and params that equal their default."""
     text = encode(params)
     if len(text) > BIG_TEXT:
         text = await JSON.run(canonical, text)
@@ -219,7 +219,7 @@ async def _digest_of(method: str, params: Any) -> str:
 
 
 def decode_params(method: Method, raw: RawParams) -> Any:
-    """Return the params struct. Raises InvalidParams, which names the parameter and suggests the nearest known one."""
+    """Return the params struct. Raise InvalidParams, which names the invalid param and the nearest known name."""
     text = msgspec.Raw(b"{}") if raw is msgspec.UNSET else raw
     if bytes(memoryview(text)[:1]) == b"[":
         raise InvalidParams("params go by name here", hint='Write "params": {"name": value, …}.')
@@ -232,7 +232,7 @@ def decode_params(method: Method, raw: RawParams) -> Any:
 
 
 def _without_nulls(method: Method, text: msgspec.Raw) -> msgspec.Raw:
-    """Remove params that are null, because null counts as omitted. Unknown params stay, so that they are refused."""
+    """Return the params without those that are null. Unknown params stay, so that they are refused."""
     if len(text) <= BIG_PARAMS and b"null" not in bytes(text):
         return text
     if is_exactly(text, NULL):

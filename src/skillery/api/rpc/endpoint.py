@@ -38,7 +38,7 @@ OPERATIONS = (
 
 
 class RpcEndpoint:
-    """Reads the body, lets dispatch answer it, and sends the answer."""
+    """Reads the request body, calls dispatch, and sends the answer."""
 
     def __init__(self, gate: Gate, core: Core, bodies: Bodies, answers: Answers, max_body_bytes: int) -> None:
         self._gate = gate
@@ -66,7 +66,9 @@ class RpcEndpoint:
                 await _send_reply(send, reply, room)
 
     async def _caller(self, scope: Any, headers: dict[str, str]) -> Caller:
-        """Return the caller. If the database is unavailable, return the error: each call is answered with it."""
+        """Return the identity of the caller. If the database is unavailable, return the error, with which each call
+        is answered.
+        """
         try:
             return await self._gate.authenticate(scope, headers)
         except Unavailable as error:

@@ -1,4 +1,4 @@
-"""The messages of JSON-RPC 2.0: requests are parsed, and answers are written. Nothing is called from here."""
+"""The messages of JSON-RPC 2.0: parse requests and write answers. This module calls no method."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from skillery.api.errors import (
 
 MOST_CALLS = 100
 MOST_ID = 1024
-"""Characters of an id. Each answer repeats the id, and no memory budget counts it."""
+"""Most characters of an id. Each answer repeats the id, and the memory budgets do not count it."""
 LARGE_TEXT = 64 * 1024
-"""Larger texts are not decoded a second time for a better error message."""
+"""Longest text in bytes that is decoded a second time for a better error message."""
 Part = bytes | memoryview
 Reply = deque[Part]
-"""An answer as JSON in parts."""
+"""The parts of an answer in JSON."""
 Id = str | int | float | None
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Call(msgspec.Struct, frozen=True):
-    """One request. `id` is unset in a notification."""
+    """One request. `id` is UNSET if the request is a notification."""
 
     jsonrpc: str
     method: str
@@ -54,23 +54,23 @@ _calls = msgspec.json.Decoder(
         forbid_unknown_fields=True,
     )
 )
-"""Fails at the 101st call. Decoding millions of calls to count them would take a second and a GiB."""
+"""Decoder that fails at the 101st call. Counting millions of calls would take a second and a GiB of memory."""
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """A text that is no call, and the answer to it."""
+    """A text that is not a valid call, with the answer to it."""
 
     reply: Reply | None
-    """None if there is nothing to answer: the text is a notification."""
+    """None if the text is a notification, which gets no answer."""
 
 
 def is_batch(body: bytes) -> bool:
-    """Return whether the text begins like a batch of calls."""
+    """Return whether the first character of the body begins a JSON array."""
     return body[:1] != b"{" and body.lstrip(b" \t\r\n")[:1] == b"["
 
 
 def parse_batch(body: bytes) -> list[bytes | msgspec.Raw] | Refused:
-    """Return the texts of the calls in a batch, at least 1 and at most 100."""
+    """Return the texts of the calls in a batch of 1 to 100 calls, or a refusal."""
     calls: list[bytes | msgspec.Raw]
     try:
         decoded = msgspec.structs.astuple(_calls.decode(body))
@@ -84,7 +84,7 @@ def parse_batch(body: bytes) -> list[bytes | msgspec.Raw] | Refused:
 
 
 def parse_call(body: bytes | msgspec.Raw) -> Call | Refused:
-    """Return the call."""
+    """Return the call in a text, or a refusal."""
     try:
         call = _call.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -99,7 +99,7 @@ def parse_call(body: bytes | msgspec.Raw) -> Call | Refused:
 
 
 def result_reply(reply_to: Id, result: Sequence[Part]) -> Reply:
-    """Return the answer with a result, which is JSON in parts."""
+    """Return the answer with a result. `result` are the parts of its JSON."""
     return deque([b'{"jsonrpc":"2.0","id":%s,"result":' % encode(reply_to), *result, b"}"])
 
 
@@ -121,7 +121,7 @@ def batch_reply(replies: Sequence[Reply]) -> Reply | None:
 
 
 def _no_batch(error: Exception) -> dict[str, Any]:
-    """Return the error for a large body: too many calls, or invalid JSON."""
+    """Return the error object for a batch that is too long or invalid."""
     return _too_many_calls() if isinstance(error, msgspec.ValidationError) else _parse_error(error)
 
 
@@ -138,7 +138,7 @@ def _too_many_calls() -> dict[str, Any]:
 
 
 def _refuse(body: bytes | msgspec.Raw, error: Exception) -> bytes | None:
-    """Return the answer to a text that is not a call, with the error code of JSON-RPC 2.0."""
+    """Return the answer to a text that is not a valid call; None if the text is a notification."""
     if len(body) > LARGE_TEXT:
         return _failure(None, _refuse_large(body, error))
     value = _lenient(bytes(body))
@@ -162,7 +162,7 @@ _CALL = "a call has 'jsonrpc': \"2.0\", a 'method', and may have 'params' and an
 
 
 def _refuse_large(body: bytes | msgspec.Raw, error: Exception) -> dict[str, Any]:
-    """Return the same error as for a small text. Its id is not read, because large texts are decoded only once."""
+    """Return the error for a large text. Its answer has no id, because a large text is decoded only once."""
     try:
         _whole.decode(body)
     except (msgspec.DecodeError, RecursionError) as malformed:
@@ -177,8 +177,9 @@ _NOT_JSON = object()
 
 
 def _lenient(body: bytes) -> Any:
-    """Decode JSON by the grammar of RFC 8259, with lone surrogates and huge numbers. Return _NOT_JSON for other
-    texts."""
+    """Decode JSON by the grammar of RFC 8259, with lone surrogates and huge numbers. Return _NOT_JSON for invalid
+    JSON.
+    """
     try:
         return json.loads(body.decode("utf-8"), parse_constant=_no_constant)
     except (ValueError, RecursionError):

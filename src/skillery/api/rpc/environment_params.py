@@ -11,7 +11,7 @@ from skillery.environments.definitions import Defined, Named
 from skillery.formats.requirements import package_of
 
 MOST_SHOWN = 20
-"""Packages of an environment in the description of a tool. list_environments returns all of them."""
+"""Most packages of an environment in the description of a tool. list_environments returns all packages."""
 Subject = Annotated[str, Meta(min_length=1, max_length=100)]
 
 
@@ -38,7 +38,9 @@ class RebuildEnvironment(Params, frozen=True, kw_only=True):
 
 
 def shown_properties(defined: Defined) -> dict[str, dict[str, Any]]:
-    """Return the additional properties of each tool on a server with named environments, or {}."""
+    """Return the properties that tools have only on a server with named environments, by tool; {} without
+    environments.
+    """
     if not len(defined):
         return {}
     default = defined.default

@@ -1,4 +1,4 @@
-"""METHODS, the table of all methods: for each its function, params, result, scope, audit and idempotency."""
+"""METHODS, the table of all methods: function, params, result, scope, audit and idempotency of each."""
 
 from __future__ import annotations
 
@@ -48,19 +48,23 @@ from skillery.runs.results import Run, RunLog, RunPage, RunRecord, ToolResult
 
 class Method(NamedTuple):
     call: Callable[[Core, Identity, Any], Awaitable[msgspec.Struct | msgspec.Raw | JsonPieces]]
-    """The handler, called with the core, the identity and the decoded params. It returns `result`, as a struct or as
-    JSON."""
+    """The handler. Its arguments are the core, the identity and the decoded params. It returns the result as a struct
+    or
+    as JSON.
+    """
     params: type[params.Params]
     result: type[msgspec.Struct]
-    """Struct of the result. OpenRPC, the tools of MCP, skillery.client and the docs are generated from it."""
+    """Struct of the result. OpenRPC, MCP tools, skillery.client and the docs are generated from this struct."""
     needs: Scope | None
-    """The scope that a caller must have. None: every authenticated caller may call the method."""
+    """The scope that a caller needs. None means that every authenticated caller may call the method."""
     is_tool: bool = False
     """Whether the method is one of the eight tools of the specification."""
     audits: str | None = None
-    """The param that names the subject of the change. Each change and each refused change leaves an entry in the audit
-    trail. "" for methods without changes, and for changes whose row names the caller (runs and blobs). None: not
-    decided yet; tests/audit/test_audit.py fails for it."""
+    """The param that names the subject of the change in the audit trail.
+
+    Each change and each refused change leaves an entry. "" is for methods without changes, and for changes whose row
+    names the caller (runs and blobs). None means undecided: tests/audit/test_audit.py fails.
+    """
     once: bool = False
     """Whether the method honours an Idempotency-Key, because a repeated call would have a second effect."""
 

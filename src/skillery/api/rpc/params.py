@@ -17,12 +17,12 @@ from skillery.backends import Language
 DEFAULT_TIMEOUT_MS = 300_000
 TimeoutMs = Annotated[int, Meta(ge=1, le=3_600_000)]
 MOST_TTL = 315_360_000
-"""Seconds: ten years."""
+"""Longest lifetime in seconds: ten years."""
 Ttl = Annotated[int, Meta(ge=1, le=MOST_TTL)]
 
 
 def shown(description: str, **schema: Any) -> Meta:
-    """Return the published part of a parameter: its description, and further keys of its JSON Schema."""
+    """Return the published part of a param: its description, and more keys of its JSON Schema."""
     return Meta(description=description, extra_json_schema=schema)
 
 
@@ -34,7 +34,7 @@ EnvironmentName = Annotated[str, Meta(max_length=100)]
 
 
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of all params. They are passed by name, and unknown names are refused."""
+    """Base of all params. Callers pass params by name. Unknown names are refused."""
 
 
 class ListSkills(Params, frozen=True, kw_only=True):

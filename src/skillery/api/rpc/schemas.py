@@ -1,4 +1,4 @@
-"""Tool schemas for LLMs in four formats, generated from the structs of params."""
+"""Tool schemas for models in four formats, generated from the params structs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _JSON_TYPES: dict[Any, str] = {str: "string", int: "integer", float: "number", b
 def tool(
     name: str, params: type[Params], form: Format, more: Mapping[str, Mapping[str, Any]] = _NOTHING
 ) -> dict[str, Any]:
-    """Return the schema of a tool in a format. `more` has further properties by the name of the tool."""
+    """Return the schema of a tool. `form` is the format, `more` has additional properties by tool name."""
     description, schema = inspect.cleandoc(params.__doc__ or "").replace("\n", " "), parameters_schema(params)
     schema["properties"] |= more.get(name, {})
     match form:
@@ -36,7 +36,7 @@ def tool(
 
 
 def parameters_schema(struct: type[msgspec.Struct]) -> dict[str, Any]:
-    """Return the JSON Schema of the parameters as in the specification: without `null`, and without some bounds."""
+    """Return the JSON Schema of params as the specification prints it: without `null` and without some limits."""
     hints = typing.get_type_hints(struct, include_extras=True)
     fields = [(field, hints[field.encode_name]) for field in msgspec.structs.fields(struct)]
     shown = [(field, kind) for field, kind in fields if not _is_hidden(kind)]

@@ -13,8 +13,9 @@ from skillery.backends import Language
 MOST_CODE = 256 * 1024
 MOST_PARAMETERS = 64 * 1024
 Address = Annotated[str, Meta(max_length=257)]
-"""The name of a tool, or `skill/tool`. Each of the two names has at most 128 characters, so that the search for similar
-names is cheap."""
+"""The name of a tool, or `skill/tool`. Each name has at most 128 characters, which bounds the search for similar
+names.
+"""
 Session = Annotated[str, Meta(max_length=128)]
 SESSION = shown("Session of the caller, by a name that the caller chooses; omit for the unnamed session")
 

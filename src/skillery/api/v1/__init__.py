@@ -1,1 +1,1 @@
-"""`/v1/skills`: the REST interface of several vendors, see docs/reference/endpoints.md."""
+"""`/v1/skills`: skills in the REST formats of OpenAI and Anthropic (docs/reference/endpoints.md)."""

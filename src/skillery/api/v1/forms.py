@@ -25,7 +25,7 @@ _ARCHIVES = (b"PK\x03\x04", b"PK\x05\x06", b"\x1f\x8b")
 
 
 def boundary_of(content_type: str) -> str:
-    """Return the boundary of the parts of a form. Raises HttpRefusal 415 for any other Content-Type."""
+    """Return the boundary between the parts of a form. Raise HttpRefusal 415 if the Content-Type is not a form."""
     kind, options = parse_options_header(content_type)
     boundary: str = options.get("boundary", "")
     if kind != "multipart/form-data" or not boundary:
@@ -41,9 +41,9 @@ def boundary_of(content_type: str) -> str:
 
 @contextmanager
 def archive_in(form: BinaryIO, boundary: str, most_bytes: int) -> Iterator[BinaryIO]:
-    """Yield the archive in the form, or a new archive of the files in the form. Blocking.
+    """Context manager: the archive in the form, or a new archive with the files in the form. Blocking.
 
-    Files on the disk have no names, so that none can be left behind. The importer checks the names of entries. Raises
+    The temporary files have no name, so no file can stay behind. The importer checks the names of entries. Raise
     InvalidParams for an invalid form.
     """
     form.seek(0)

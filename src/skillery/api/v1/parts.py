@@ -1,4 +1,4 @@
-"""What the endpoints of `/v1/skills` use."""
+"""The parts of the server that the endpoints of `/v1/skills` use."""
 
 from __future__ import annotations
 

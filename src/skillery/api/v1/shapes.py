@@ -1,6 +1,6 @@
-"""Skills and versions for clients of OpenAI and Anthropic: one object with the fields of both.
+"""Skills and versions for clients of OpenAI and Anthropic. One object has the fields of both vendors.
 
-Only timestamps differ between the two.
+Timestamps are the exception: their form depends on the client.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from skillery.formats.agent_skill import index_name
 from skillery.registry import ListedVersion
 
 Timestamp = int | str
-"""Seconds since 1970. For clients of Anthropic (headers `anthropic-version`, `anthropic-beta`), ISO 8601."""
+"""Seconds since 1970; ISO 8601 for clients of Anthropic (headers `anthropic-version`, `anthropic-beta`)."""
 
 
 class Skill(msgspec.Struct):
@@ -72,7 +72,7 @@ class SkillVersions(msgspec.Struct):
 
 
 class Deleted(msgspec.Struct):
-    """A deleted skill or version. Its versions are yanked, so only an exact version still finds them."""
+    """A deleted skill or version. Its versions are yanked, so only requests for an exact version find them."""
 
     id: str
     object: str
@@ -114,7 +114,7 @@ def skill_of(
 
 
 def version_of(row: ListedVersion, description: str, headers: Mapping[str, str]) -> SkillVersion:
-    """Return a version, from a row of list_versions."""
+    """Return a version for clients. `row` comes from list_versions."""
     name, version = row.name, row.version
     return SkillVersion(
         id=f"{name}@{version}",

@@ -103,7 +103,7 @@ def _listed_now(connection: Any, *, asked: Asked, limit: int, cursor: str) -> Sk
 
 
 async def _cursor_after(asked: Asked, name: str) -> str:
-    """Return the cursor after a skill. For a missing skill, it is the position that its name would have."""
+    """Return the cursor after a skill. If the skill does not exist, the cursor is where its name would be."""
     namespace = name.rpartition(".")[0]
     try:
         described = await describe(asked, name, Latest())
@@ -113,9 +113,9 @@ async def _cursor_after(asked: Asked, name: str) -> str:
 
 
 async def _skill(asked: Asked, name: str, spec: VersionSpec) -> Any:
-    """Return a skill. If no version is published, use a draft that the caller sees.
+    """Return a skill. If the skill has no published version, use a draft that the caller may see.
 
-    Raise SkillNotFound, VersionNotFound.
+    Raise SkillNotFound or VersionNotFound if no version qualifies.
     """
     try:
         described = await describe(asked, name, spec)
@@ -131,7 +131,7 @@ async def _skill(asked: Asked, name: str, spec: VersionSpec) -> Any:
 
 
 def _delete_all(asked: Asked, name: str, connection: Any) -> None:
-    """Yank all published versions. Raise NotPublished if there are none."""
+    """Yank all published versions of a skill. Raise NotPublished if it has no published version."""
     found = [
         row.version for status in ("published", "deprecated") for row in _all_versions(connection, asked, name, status)
     ]

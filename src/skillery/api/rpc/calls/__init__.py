@@ -1,1 +1,1 @@
-"""One function for each method, from decoded params to the result: `method(core, identity, params)`."""
+"""One function for each method: `method(core, identity, params)` returns the result."""

@@ -1,4 +1,4 @@
-"""Methods for blobs and for the use of quotas."""
+"""Methods for blobs, and get_usage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Methods for environments of packages. An environment has a name or only a lock."""
+"""Methods for environments. An environment is found by its name, or by the SHA-256 of its lock of packages."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def _warm(core: Core) -> list[Warm]:
 
 
 def _with_warm(one: E, warm: list[Warm]) -> E:
-    """Return the environment with its warm process.
+    """Return the environment with the warm process that serves it, if there is one.
 
-    Several warm processes may have its packages. The right one has also imported the modules of `preload`.
+    Several warm processes may have the same packages. The right one has also imported the modules of `preload`.
     """
     if one.lock is None:
         return one

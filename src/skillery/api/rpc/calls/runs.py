@@ -107,7 +107,9 @@ def _check_what_starts(asked: params.ExecuteSkill) -> None:
 
 
 def _check_entrypoint(name: str, language: Language) -> None:
-    """Raise InvalidParams for a name that no function can have, and for any name other than the default in Bash."""
+    """Raise InvalidParams if no function of the language can have this name. In Bash, only the default name is
+    valid.
+    """
     if language == "bash" and name != "main":
         raise InvalidParams(
             f"'entrypoint' is {name[:80]!r}, and bash code has none: it runs from its first line",

@@ -83,9 +83,10 @@ async def remove_tool(core: Core, identity: Identity, asked: params.RemoveTool) 
 
 
 def _address(text: str, skill: str) -> tuple[str | None, str]:
-    """Return the skill and the tool of an address. The skill is None for a name without one.
+    """Return the skill and the tool that an address names. The skill is None if neither the address nor `skill` names
+    one.
 
-    Raise InvalidName, InvalidParams.
+    Raise InvalidName or InvalidParams for an invalid address.
     """
     before, slash, name = _text(text, "name").rpartition("/")
     named = parse_skill_name(before) if slash else None
