@@ -1,4 +1,6 @@
-"""Results that the registry mostly answers as stored JSON. A test decodes such answers into these structs."""
+"""Structs of results. The registry mostly returns stored JSON text instead; a test decodes such answers into these
+structs.
+"""
 
 from __future__ import annotations
 
