@@ -115,8 +115,8 @@ _OF_SKILL = (
         skill_versions.c.status.in_([literal_column(f"'{status}'") for status in WAS_PUBLISHED]),
     )
 )
-# Resolvable versions come first. If there are none, yanked versions count: else, after a yank, the next version would be
-# treated as the first version of the skill.
+# Resolvable versions come first. If there are none, yanked versions count: else, after a yank, the next version would
+# be treated as the first version of the skill.
 _BELOW = Statement(
     _OF_SKILL.where(skill_versions.c.precedence < bindparam("precedence"))
     .order_by(_standing, skill_versions.c.precedence.desc())

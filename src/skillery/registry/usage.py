@@ -60,8 +60,8 @@ _CELL = (
     + literal_column("':'")
     + cast(version_usage.c.runs, Text)
 )
-# All buckets are joined into one row of text: a frequently used version has dozens of buckets, and fetching one row costs
-# as much as joining all of them. The separator is a literal, because a Statement supports no parameter there.
+# All buckets are joined into one row of text: a frequently used version has dozens of buckets, and fetching one row
+# costs as much as joining all of them. The separator is a literal, because a Statement supports no parameter there.
 USAGE = (
     func.aggregate_strings(_CELL, literal_column("','")),  # type: ignore[arg-type]
     func.max(version_usage.c.last_run_at),
