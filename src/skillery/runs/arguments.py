@@ -1,4 +1,4 @@
-"""The arguments of a run, checked against the declared inputs."""
+"""The check of a run's arguments against the declared inputs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,15 @@ from skillery.formats.inputs import Input, InputInvalid, apply_inputs, blob_args
 from skillery.formats.json_values import is_larger
 
 MOST_ON_THE_LOOP = 4 * 1024
-"""The keys, items and characters of arguments and enums that are compared on the event loop; more go to a thread."""
+"""The most keys, items and characters of arguments and enums that are checked on the event loop. More go to a
+thread.
+"""
 
 
 class Arguments(NamedTuple):
-    """The arguments of a run as JSON, and the ids of blobs among them. If they do not fit, `failure` says why."""
+    """The arguments of a run as JSON text, and the blob ids in them. If they do not fit the inputs, `failure` has
+    the reason.
+    """
 
     text: bytes
     blobs: list[str]
@@ -25,7 +29,7 @@ class Arguments(NamedTuple):
 
 
 async def checked_arguments(inputs: Mapping[str, Input], args: Mapping[str, Any]) -> Arguments:
-    """Check the arguments, in a worker thread if the arguments or the enums are large."""
+    """Check the arguments. If the arguments or the enums are large, do it in a worker thread."""
     enums = [each.enum for each in inputs.values() if each.enum is not None]
     if is_larger([args, enums, list(inputs)], MOST_ON_THE_LOOP):
         return await JSON.run(_checked, inputs, args)
