@@ -36,7 +36,9 @@ log = logging.getLogger(__name__)
 TAKE_OVER_AFTER = timedelta(minutes=5)
 """The age at which any server may take over a tombstone."""
 RETRY_AFTER = timedelta(seconds=30)
-"""The age instead of TAKE_OVER_AFTER if the storage raised an error: a request that timed out may still be executed."""
+"""The time that replaces TAKE_OVER_AFTER after an error of the storage: a request that timed out may still be
+executed.
+"""
 BEGIN_WITHIN_SECONDS = 30.0
 """The age at which the holder renews a tombstone before it deletes the file.
 

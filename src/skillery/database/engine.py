@@ -307,11 +307,10 @@ class Database:
 
     @contextmanager
     def alone(self, task: str) -> Iterator[bool]:
-        """Context manager that locks a task, such as a sweep, for this server. Yield False if another one has the lock.
-        Blocking.
+        """Context manager that locks a task, for example a sweep. Yield whether this server got the lock. Blocking.
 
-        The lock is for all servers of the database; on SQLite, it is for this process. It ends with the block. If the
-        process dies, the database releases it.
+        Only one server of a database can have the lock; on SQLite, the lock is within this process. It is released at
+        the end of the block, or by the database if the process dies.
         """
         if self.is_sqlite:
             is_alone = self._alone.acquire(blocking=False)

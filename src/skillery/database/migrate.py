@@ -131,7 +131,7 @@ def differences(database: Database) -> list[str]:
 
 
 def is_in_tables(name: str | None, _kind: str = "", _parents: object = None) -> bool:
-    """Return whether `skillery.database.tables` describes the table or index `name`. It does not describe the search
+    """Return whether `skillery.database.tables` describes the table or index `name`: everything except the search
     index.
     """
     return not (name or "").startswith(SEARCH_INDEX)

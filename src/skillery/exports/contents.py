@@ -13,7 +13,7 @@ from skillery.formats.archives import Entry
 from skillery.registry.files import FileRow
 
 WINDOW_BYTES = 1024 * 1024
-"""The most bytes of small files that one query reads from the database."""
+"""The maximum number of bytes of small files that one query reads from the database."""
 
 
 class Contents:

@@ -18,7 +18,7 @@ Kind = Literal["agent-skills", "skills"]
 KINDS: tuple[Kind, ...] = ("agent-skills", "skills")
 SCHEMA = "https://schemas.agentskills.io/discovery/0.2.0/schema.json"
 MOST_BYTES = 32 * 1024 * 1024
-"""The most bytes of an index. Further skills are omitted, and the index is marked as truncated."""
+"""The maximum number of bytes of an index. Further skills are omitted, and the index is marked as truncated."""
 
 # The paths that the older format can list: clients put them unescaped into URLs, and refuse an index with a path "..".
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9 !$&'()*+,./:;=@_~-]+")

@@ -15,7 +15,7 @@ QUIET_SECONDS = 1.0
 REST_SECONDS = 0.05
 """The pause between two batches, in which the processor is free for requests."""
 MOST_NAMES = 5_000
-"""The most remembered names of published skills. If there are more, all skills are checked."""
+"""The maximum number of remembered skill names. If more skills are published, all skills are checked."""
 
 
 class FactsPreparation:

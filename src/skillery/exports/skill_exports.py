@@ -30,7 +30,9 @@ from skillery.registry.files import FileRow
 log = logging.getLogger(__name__)
 ROWS_AT_ONCE = 200
 PREPARED_AT_ONCE = 20
-"""The most versions in one batch of preparation. A reader that needs missing facts waits for the current batch."""
+"""The maximum number of versions in one batch of preparation. A reader that needs missing facts waits for the
+current batch.
+"""
 _MANIFEST = select(skill_versions.c.manifest_json).where(skill_versions.c.id == bindparam("version"))
 # Computing the first index takes long, so exports have separate threads.
 _WORKERS = Workers("exports", 2)

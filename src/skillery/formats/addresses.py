@@ -1,4 +1,4 @@
-"""The form of network addresses that limits for each address use."""
+"""Network addresses as keys for limits: one key for each IPv4 address, and one for each /64 network of IPv6."""
 
 from __future__ import annotations
 

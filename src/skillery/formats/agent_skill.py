@@ -115,7 +115,7 @@ def _units(text: str) -> int:
 
 
 class _Read(msgspec.Struct, frozen=True):
-    """A parsed SKILL.md. The lines of its fences (`---`) have no other characters."""
+    """A parsed SKILL.md with valid frontmatter between strict fences."""
 
     frontmatter: dict[str, object]
     body: bytes
@@ -137,8 +137,8 @@ def _read(stored: bytes) -> _Read | None:
 
 @lru_cache(maxsize=_KEPT)
 def _parsed(source: str) -> tuple[dict[str, object], tuple[str, ...]]:
-    """Return the frontmatter `source`, and its plain scalars that are not strings. Raise InvalidBundle if it is not
-    valid.
+    """Return the values of a frontmatter, and its plain scalars that are not strings. Raise InvalidBundle if it is
+    invalid.
 
     The results are cached: a long frontmatter takes half a second to parse, and a caller could request the same file
     repeatedly.
@@ -147,9 +147,7 @@ def _parsed(source: str) -> tuple[dict[str, object], tuple[str, ...]]:
 
 
 def _salvaged(stored: bytes) -> tuple[dict[str, object], bytes]:
-    """Return frontmatter and body, also if the fences have extra spaces. If the frontmatter cannot be parsed, return
-    {}.
-    """
+    """Return frontmatter and body, even if the fences have extra spaces. An invalid frontmatter becomes {}."""
     split = _LENIENT_SPLIT.match(stored)
     if split is None:
         return {}, stored.removeprefix(_BOM)

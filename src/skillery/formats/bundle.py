@@ -22,8 +22,8 @@ SKILL_MD = "SKILL.md"
 
 
 class Source(NamedTuple):
-    """A Python file of a bundle that must compile. `export` is the name that the file must define, or None if any
-    content is valid.
+    """A Python file of a bundle that must compile. `export` is the name that the file must define, or None for any
+    names.
     """
 
     path: str

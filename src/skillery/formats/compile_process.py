@@ -39,7 +39,7 @@ _NOBODY = 65534
 
 
 class Check(msgspec.Struct, frozen=True, tag="check"):
-    """Request to find the fault of a file. `export` is the name that the file must define, or None for no such name."""
+    """Request to find the fault of a file. `export` is the name that the file must define, or None for any names."""
 
     source: bytes
     export: str | None
@@ -162,7 +162,7 @@ def _become_nobody() -> None:
 def _processor_time(seconds: int) -> Iterator[float]:
     """Context manager in which the kernel ends this process after `seconds` more of processor time.
 
-    The value of the context is the processor time that the process had used before.
+    It yields the processor time that the process has used before.
     """
     used = time.process_time()
     _, most = resource.getrlimit(resource.RLIMIT_CPU)

@@ -40,9 +40,7 @@ def parse_duration(text: str, param: str) -> timedelta:
 
 
 def parse_age(text: str) -> timedelta | None:
-    """Return the duration for a text such as `24h`, or None if the text is not a duration. Cut durations over
-    LONGEST.
-    """
+    """Return the duration for a text such as `24h`, at most LONGEST, or None if the text is not a duration."""
     match = _DURATION.fullmatch(text)
     if match is None:
         return None

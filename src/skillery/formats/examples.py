@@ -19,7 +19,7 @@ from skillery.formats.wording import did_you_mean, printable, quoted
 
 MAX_EXAMPLES = 32
 MAX_FILES = 64
-"""The most files that one example passes as blobs."""
+"""The maximum number of files that one example passes as blobs."""
 
 Expectation = Literal["expect", "expect_subset", "expect_error"]
 EXPECTATIONS: tuple[Expectation, ...] = ("expect", "expect_subset", "expect_error")
@@ -37,7 +37,7 @@ class Example(msgspec.Struct, frozen=True):
     name: str
     args: dict[str, Any]
     blobs: dict[str, str | tuple[str, ...]]
-    """The arguments that get blob ids, each with the path of a bundle file or with several paths."""
+    """Arguments that get blob ids, by name. The value is the path of a bundle file, or several paths."""
     input_blobs: tuple[str, ...]
     """Paths of further bundle files that the run gets as blobs."""
     expectation: Expectation | None = None

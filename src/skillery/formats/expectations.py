@@ -11,15 +11,15 @@ from skillery.formats.json_values import join, kind_of, same
 from skillery.formats.wording import printable
 
 MOST_SHOWN = 10
-"""The most differences that one comparison returns."""
+"""The maximum number of differences that one comparison returns."""
 _SHOWN_CHARACTERS = 80
 
 
 def differences(expected: object, output: object, *, subset: bool) -> list[str]:
     """Return a line such as `output.rows: expected 3, got 4` for each difference, at most MOST_SHOWN lines.
 
-    With `subset`, the output and the objects directly in objects may have more keys than expected. Objects in arrays
-    must have exactly the expected keys. `1` equals `1.0` and differs from `true`.
+    With `subset`, objects may have more keys than expected, except inside arrays: objects there must have exactly the
+    expected keys. `1` equals `1.0` and differs from `true`.
     """
     return list(islice(_differences(expected, output, "output", subset), MOST_SHOWN))
 

@@ -24,13 +24,13 @@ from skillery.formats.wording import printable, quoted
 
 REQUIREMENTS = ("requirements.txt", "scripts/requirements.txt")
 MOST_BYTES = 512 * 1024
-"""The most bytes of a file that is read for requirements."""
+"""The maximum number of bytes of a file that is read for requirements."""
 MOST_BLOCK = 16 * 1024
-"""The most characters of a block in a Python file."""
+"""The maximum number of characters of a block in a Python file."""
 MOST_SCRIPTS = 100
-"""The most Python files with blocks that are read."""
+"""The maximum number of Python files in which blocks are searched."""
 MOST_ASKED = 1000
-"""The most requirements of a skill. Several requirements may name the same package."""
+"""The maximum number of requirements of a skill. Several requirements may name the same package."""
 LEFT_OUT = "left_out_requirement"
 NO_PACKAGES = "no_packages"
 FORM = "expected a name with versions, as in 'pandas>=2,<3'"
@@ -252,9 +252,7 @@ def _without_address(text: str) -> str:
 
 
 def _merge_requirements(requirements: Iterable[Requirement], repairs: Repairs) -> Iterator[str]:
-    """Yield one requirement for each package and marker, sorted by name. Each merges all requirements for the
-    package.
-    """
+    """Yield one requirement for each pair of package and marker, sorted. It combines all requirements for the pair."""
     merged: dict[tuple[str, str], Requirement] = {}
     for one in requirements:
         one.name = canonicalize_name(one.name)

@@ -26,7 +26,9 @@ _OURS = ("version", "short_description")
 MAX_NAME = 64
 MAX_COMPATIBILITY = 500
 MAX_STATED = 200
-"""The most characters of a stated name in the key of an alias. A longer name is cut and distinguished by a hash."""
+"""The maximum number of characters of a stated name in the key of an alias. A longer name is cut and distinguished
+by a hash.
+"""
 _NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 _LOOSE = re.compile(r"[vV=\s]*(\d+)(?:\.(\d+))?(?:\.(\d+))?((?:-|\+)\S+)?\s*")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")

@@ -13,7 +13,7 @@ import msgspec
 from packaging.utils import canonicalize_name
 
 MOST_NAMED = 4
-"""The most distributions that one message names."""
+"""The maximum number of distributions that one message names."""
 
 
 class Providers(NamedTuple):

@@ -16,9 +16,9 @@ import msgspec
 from skillery.formats.python_source import parsed_source
 
 MOST = 200
-"""The most modules that are listed for one file."""
+"""The maximum number of modules that are listed for one file."""
 LONGEST = 100
-"""The most characters of a module name. Modules with longer names are ignored."""
+"""The maximum number of characters of a module name. Modules with longer names are ignored."""
 PARTS = 3
 """The number of parts of a dotted name that are kept if its first part is in NAMESPACES."""
 NAMESPACES = frozenset(

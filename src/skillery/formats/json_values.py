@@ -12,8 +12,8 @@ from skillery.formats.wording import has_surrogate, printable, quoted
 
 MAX_DEPTH = 32
 MAX_VALUES = 128 * 1024
-"""The most values of a manifest. 256 KiB of JSON cannot contain more: each value takes at least a character and a
-comma.
+"""The maximum number of values of a manifest. 256 KiB of JSON cannot contain more: each value takes at least a
+character and a comma.
 """
 
 _KINDS: dict[type, str] = {
@@ -36,9 +36,11 @@ def kind_of(value: object) -> str:
 
 
 MOST_SLOW_NUMBERS = 2_500
-"""The most slow numbers in a request. Decoding one takes up to 17 µs, 300 times as long as a short number."""
+"""The maximum number of slow numbers in a request. A slow number (see `slow_numbers`) takes up to 17 µs to decode,
+300 times as long as a short number.
+"""
 MOST_SLOW_IN_MANIFEST = 16
-"""The most slow numbers in a manifest: a list of skills decodes many manifests."""
+"""The maximum number of slow numbers in a manifest: a list of skills decodes many manifests."""
 _SLOW_NUMBER = re.compile(rb"[0-9.][eE][+-]?0*[0-9]{3}|[0-9]{100}")
 
 
@@ -133,10 +135,7 @@ def _same_scalar(one: object, other: object) -> bool:
 
 
 def is_larger(value: object, most: int) -> bool:
-    """Return whether the value has more than `most` values, keys and characters together.
-
-    The function stops when it has counted `most`.
-    """
+    """Return whether the value has more than `most` values, keys and characters together. Stop counting at `most`."""
     waiting, left = [value], most
     while waiting and left >= 0:
         current = waiting.pop()

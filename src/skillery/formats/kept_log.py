@@ -20,7 +20,7 @@ class KeptLog:
 
     @classmethod
     def of(cls, head: bytes, tail: bytes, dropped: int) -> KeptLog:
-        """Return a log that gets no further pieces, from the values that `parts` returned."""
+        """Return a log from the values that `parts` returned. No piece is added to such a log."""
         kept = cls(0)
         kept._head, kept._tail = bytearray(head), deque([bytearray(tail)])
         kept._tail_size, kept._dropped = len(tail), dropped

@@ -27,7 +27,7 @@ from skillery.formats.skill_md import (
 from skillery.formats.wording import has_surrogate, printable, quoted
 
 MAX_LEADING_LINES = 20
-"""The most blank lines and code fences before the frontmatter that are skipped."""
+"""The maximum number of blank lines and code fences before the frontmatter that are skipped."""
 _FENCE = re.compile(r"-{3,}")
 _END = re.compile(r"-{3,}|\.\.\.")
 _KEY = re.compile(r"(?P<key>[^\s#:\-\[\]{},&*!|>'\"%@`][^:\n]{0,127}?|\"[^\"\n]{1,127}\"|'[^'\n]{1,127}')\s*:(?=\s|$)")

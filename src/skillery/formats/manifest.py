@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 MAX_BYTES = 256 * 1024
-"""The most bytes of a manifest as compact JSON."""
+"""The maximum number of bytes of a manifest as compact JSON."""
 MAX_DESCRIPTION = 1024
 MAX_TAGS = 32
 MAX_TIMEOUT_MS = 3_600_000

@@ -20,7 +20,7 @@ SCRIPTS = "scripts/"
 MOST_BYTES = 256 * 1024
 MOST_NAMED = 5
 MOST_KEYS = 10
-"""The most keys `dependencies` that are visited in the search for a line number."""
+"""The maximum number of keys named `dependencies` that are visited in the search for a line number."""
 HINT = (
     "Nothing is installed for JavaScript: bundle them into the file that is run (npx esbuild main.js --bundle "
     "--platform=node --format=esm --outfile=main.mjs) and list them under devDependencies."
@@ -44,8 +44,8 @@ NO_DEPENDENCIES = DependencyCheck()
 def check_dependencies(files: Mapping[str, bytes], run: Collection[str]) -> DependencyCheck:
     """Return the missing JavaScript dependencies. `run` are the paths of the files that may be run.
 
-    As in Node.js, the nearest package.json above a path applies. Each package of its `dependencies` must be in a folder
-    node_modules in a folder above the path.
+    As in Node.js, the nearest package.json above a path applies. Each package in its `dependencies` must be in a folder
+    node_modules next to the path or above it.
     """
     missing: dict[str, Problem] = {}
     odd: dict[str, str] = {}

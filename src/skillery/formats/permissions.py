@@ -18,9 +18,7 @@ class PermissionNames(msgspec.Struct, frozen=True):
 
 
 class PermissionsDiff(msgspec.Struct, frozen=True):
-    """The permissions that a version adds and removes. `against` is the version compared with, or None for a first
-    version.
-    """
+    """The permissions that a version adds and removes. `against` is the other version, or None for a first version."""
 
     against: str | None
     added: PermissionNames
@@ -50,7 +48,7 @@ def permissions_diff(
     """Return the changes of permissions from `previous` to `new`.
 
     Added: permissions of `new` that `previous`, or at least one of `others`, does not have. Removed: permissions of
-    `previous` that `new` does not have. `against` is the version with the permissions `previous`, or None.
+    `previous` that `new` does not have. `against` is the version that has `previous`, or None for a first version.
     """
     lacking = [beyond(new, each) for each in (previous, *others)]
     added = PermissionNames(

@@ -10,7 +10,7 @@ import msgspec
 from skillery.errors import InvalidParams
 
 MAX_SHOWN = 50
-"""The most problems in one answer. Hostile input can have thousands."""
+"""The maximum number of problems in one answer. Hostile input can have thousands."""
 
 
 class Problem(msgspec.Struct, frozen=True):

@@ -21,7 +21,9 @@ from skillery.formats.problems import Problem, raise_problems
 from skillery.formats.wording import printable, quoted
 
 MAX_BYTES = 512 * 1024
-"""The most bytes of one checked file: the compiler needs a few hundred bytes of memory for each byte of source."""
+"""The maximum number of bytes of one checked file: the compiler needs a few hundred bytes of memory for each byte of
+source.
+"""
 
 _SOURCE_NAME = "<skill source>"
 # The compiler reports odd but valid source (`"a" is x`) as warnings of the process. They do not concern the server.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 MAX_LISTED = 50
-"""The most listed repairs of one skill. A file can need thousands."""
+"""The maximum number of listed repairs of one skill. A file can need thousands."""
 HARMLESS = frozenset({"unknown_keys", "odd_metadata", "odd_compatibility"})
 """Codes of notes that are not real repairs: the reader kept the value unchanged."""
 

@@ -26,7 +26,7 @@ MOST = 100
 LONGEST = 300
 MOST_LOCK_BYTES = 4 * 1024 * 1024
 MOST_LINE = 256 * 1024
-"""The most characters of a locked package with all its hashes, and of one line of a lock."""
+"""The maximum number of characters of a locked package with all its hashes, and of one line of a lock."""
 DEPENDENCIES, REQUIRES_PYTHON = "runtime.dependencies", "runtime.requires-python"
 FORM = "expected a name with versions, as in 'pandas>=2,<3'"
 

@@ -12,7 +12,7 @@ from skillery.formats.stems import stem_of
 from skillery.formats.words import FILLERS, spelt_words
 
 IN_NAME = (16, 13, 11, 10)
-"""Points of a word in the last segment of the name, for a segment of one, two, three, or more words.
+"""Points of a word in the last segment of the name, if this segment has one, two, three, or at least four words.
 
 A word in a short name says more about the skill: `pdf` is more about PDF than `pdf-to-word-converter`.
 """
@@ -24,7 +24,7 @@ IN_TAGS = 3
 IN_TEXT = 1
 MOST_IMPACT = IN_NAME[0] + EARLY + IN_TAGS
 MOST_DESCRIPTION_WORDS = 64
-"""The most words that count as description. Further words count as words of the text."""
+"""The maximum number of words that count as description. Further words count as words of the text."""
 MOST_TAG_WORDS = 32
 _HYPHENATED = re.compile(r"[^\W\d_]{2,12}(?:-[^\W\d_]{2,12})+")
 

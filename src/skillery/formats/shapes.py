@@ -11,7 +11,7 @@ from skillery.formats.problems import MAX_SHOWN, Problem
 from skillery.formats.wording import did_you_mean, printable, quoted
 
 MAX_WORD = 128
-"""The most characters of a tag, an input's name or a secret's name."""
+"""The maximum number of characters of a tag, an input's name or a secret's name."""
 
 
 class Shapes:

@@ -23,8 +23,8 @@ FILE = "SKILL.md"
 MAX_FRONTMATTER_BYTES = 64 * 1024
 MAX_DEPTH = 8
 HEAD_CHARACTERS = 1024 * 1024
-"""The most characters that are searched for frontmatter: a list of short lines needs many times the memory of the
-text.
+"""The maximum number of characters that are searched for frontmatter: a list of short lines needs many times the
+memory of the text.
 """
 
 _PIECE = 64 * 1024

@@ -15,7 +15,7 @@ from skillery.formats.json_values import MAX_DEPTH, same
 from skillery.formats.problems import Problem, raise_problems
 
 MAX_BYTES = 512 * 1024
-"""The most bytes of the text: twice the limit for a manifest, to leave room for comments."""
+"""The maximum number of bytes of the text: twice the limit for a manifest, to leave room for comments."""
 
 _FIRST = ("name", "version", "description", "kind", "namespace", "tags")
 _FIRST_TABLES = ("runtime", "inputs", "permissions")

@@ -17,7 +17,9 @@ SCHEME = "skill://"
 RENAMED = "~"
 MAX_NAME = 128
 MAX_BYTES = 4096
-"""The most characters of a URI: three for each byte of the longest name and the longest path, and some more."""
+"""The maximum number of characters of a URI: three for each byte of the longest name and the longest path, and some
+more.
+"""
 _UNRESERVED = "/!$&'()*+,;=:@~"
 _SEGMENT = re.compile(r"[a-z0-9]+(?:[_-][a-z0-9]+)*")
 
@@ -30,9 +32,7 @@ class SkillPath(NamedTuple):
 
 
 def agent_name(name: str) -> str:
-    """Return the name of a skill as an Agent Skill: its last segment, or `index_name` of it if the segment is not
-    valid.
-    """
+    """Return the name of a skill as an Agent Skill: its last segment, or the `index_name` of an invalid segment."""
     last = name.rpartition(".")[2]
     return last if is_agent_skill_name(last) else index_name(last)
 

@@ -20,7 +20,9 @@ _OTHERS = str.maketrans({OPEN: "‹", CLOSE: "›"})
 
 
 class Term(Protocol):
-    """A searched word. `matches` compares a stem; `beginnings` are prefixes that contain every matching word."""
+    """A searched word. `matches` returns whether a stem matches. Every matching word begins with one of
+    `beginnings`.
+    """
 
     def matches(self, word: str) -> bool: ...
 
@@ -28,9 +30,9 @@ class Term(Protocol):
 
 
 def snippet_of(texts: Iterable[str], terms: Sequence[Term]) -> str:
-    """Return the best excerpt of the text that contains the most of the terms. Each match is between « and ».
+    """Return the best excerpt of the text in which the most terms match. Each match is between « and ».
 
-    If no text contains a term, return the beginning of the first text.
+    If no term matches, return the beginning of the first text.
     """
     best, most, beginning = "", 0, None
     for text in texts:

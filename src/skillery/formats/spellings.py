@@ -4,13 +4,13 @@ from __future__ import annotations
 
 WHOLE = ""
 LEAST_LETTERS = 4
-"""The fewest letters of a word that may be corrected: shorter words have too many similar words."""
+"""The minimum number of letters of a word that may be corrected: shorter words have too many similar words."""
 LONG_WORD = 8
 """A word with at least this many letters may have two mistakes."""
 SHORT_WORD = 5
 """In a word with at most this many letters, a replaced letter gives another word: slow is not a misspelt flow."""
 MOST_LETTERS = 32
-"""The most letters of a word. Longer ones are identifiers or encoded data."""
+"""The maximum number of letters of a word. Longer ones are identifiers or encoded data."""
 
 
 def pieces_of(word: str) -> list[str]:

@@ -1,5 +1,5 @@
-"""Stems of English words: that of `deploying`, `deploys` and `deployed` is `deploy` (English stemmer of Snowball,
-Porter 2).
+"""Stems of English words: `deploying`, `deploys` and `deployed` have the stem `deploy` (Snowball's Porter 2
+stemmer).
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ FILE = "tools.json"
 MAX_BYTES = 1024 * 1024
 MAX_TOOLS = 1_000
 MAX_TOOL_BYTES = 64 * 1024
-"""The most bytes of one tool as compact JSON: agents receive the whole tool."""
+"""The maximum number of bytes of one tool as compact JSON: agents receive the whole tool."""
 MAX_AGENT_SKILLS_NAME = 64
 
 ParameterType: TypeAlias = Literal["string", "number", "boolean", "object", "array"]

@@ -39,7 +39,9 @@ _T = TypeVar("_T")
 _HINT = "Fix the files and publish again; nothing was stored."
 
 MAX_CHECKED_BYTES = 2 * 1024 * 1024
-"""The most bytes of Python files next to the entrypoint that are compiled. Further files are stored with a warning."""
+"""The maximum number of bytes of Python files next to the entrypoint that are compiled. Further files are stored
+with a warning.
+"""
 
 
 def make_bundle(
@@ -117,7 +119,7 @@ class UnfinishedBundle:
 
     @cached_property
     def sources(self) -> tuple[Source, ...]:
-        """The files to compile. The entrypoint is first: no other file must define a certain name.
+        """The files to compile, entrypoint first. Only the entrypoint must define its export.
 
         If the bundle has other problems, only the entrypoint is compiled.
         """

@@ -7,10 +7,10 @@ import itertools
 from collections.abc import Iterable, Mapping
 
 MOST_COMPARED = 50
-"""The most candidates that are compared letter by letter."""
+"""The maximum number of candidates that are compared letter by letter."""
 LONGEST_COMPARED = 128
-"""The most characters of a word that are compared, taken from its end: enough for a name, or for the last parts of a
-path.
+"""The maximum number of characters of a word that are compared, taken from its end: enough for a name, or for the
+last parts of a path.
 """
 
 

@@ -74,9 +74,9 @@ def find_words(text: str, low: int = 0, high: int = sys.maxsize) -> Iterator[Fou
 
 
 def find_words_begun(text: str, beginnings: Iterable[str]) -> Iterator[Found]:
-    """Yield the words of a line that contain one of the beginnings, and all words attached to them without a space.
+    """Yield all words of each part of a line that contains one of the beginnings. Spaces separate the parts.
 
-    This is much faster than finding all words. The caller checks each word again.
+    This is much faster than finding all words of the line. The caller checks each word again.
     """
     lowered = text.lower()
     if len(lowered) != len(text):

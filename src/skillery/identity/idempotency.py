@@ -94,10 +94,11 @@ def canonical(params: bytes) -> bytes:
 
 
 def claim(connection: Connection, *, identity: Identity, key: str, asked: str, server: str) -> Claim | Kept:
-    """Return the right to make the call, or the answer of the earlier call with this key.
+    """Return the right to make the call, or the answer of the earlier call with this key. `asked` is a digest of the
+    call.
 
     If several callers ask at the same time, on any servers, only one gets the right. Raise CallUnderWay if the call is
-    being made. Raise IdempotencyKeyReused if the key was used for another call (`asked` differs).
+    being made. Raise IdempotencyKeyReused if the key was used for a call with another digest.
     """
     now = datetime.now(UTC)
     row = {"identity": identity.name, "key": key, "asked": asked, "server": server, "created_at": now}

@@ -89,8 +89,8 @@ class Quotas(msgspec.Struct, frozen=True):
     def over(self, skill: str) -> dict[str, int]:
         """Return the limits that apply to a skill, by namespace grant.
 
-        These are the limits of all matching keys of `namespaces`. If there are none, it is the default of the top-level
-        namespace.
+        These are the limits of all matching keys of `namespaces`. If no key matches, the only limit is the default, for
+        the top-level namespace of the skill.
         """
         covering = {one: limit for one, limit in self.namespaces.items() if one == "*" or _covers(one[:-2], skill)}
         return dict(sorted(covering.items())) or {f"{skill.partition('.')[0]}.*": self.bundle_bytes}
@@ -127,7 +127,7 @@ def check_blob(connection: Connection, quotas: Quotas, owner: str, size_bytes: i
 
 
 def room_for_blob(connection: Connection, quotas: Quotas, owner: str) -> int | None:
-    """Return the most bytes that a new blob may have now, or None if there is no limit.
+    """Return the maximum size of a new blob in bytes, or None if there is no limit.
 
     Raise QuotaExceeded if there is no room at all. This check only saves the transfer of a blob that would be refused:
     the transaction that adds the blob checks again.

@@ -22,7 +22,7 @@ class ImportLimits(msgspec.Struct, frozen=True):
     """Limits for one archive. They are checked before any file of the archive is read."""
 
     max_bytes: int = 1024 * MIB
-    """The most bytes of the archive as sent, before decompression."""
+    """The maximum number of bytes of the archive as sent, before decompression."""
     max_unpacked_bytes: int = 4096 * MIB
     max_entries: int = 100_000
 
@@ -62,9 +62,7 @@ def refuse(path: str, what: str, hint: str = "Nothing was imported. Pack the fol
 
 
 def broken(what: str, last: str | None, hint: str = "Nothing was imported. Send it again.") -> InvalidArchive:
-    """Return the error for an archive that is cut off or damaged at or after the entry `last`. `last` None is
-    unknown.
-    """
+    """Return the error for an archive that is damaged at or after the entry `last` (None: at an unknown place)."""
     where = f" at or after the entry {quoted(last, 200)}" if last else ""
     return InvalidArchive(f"the archive {what}{where}", hint=hint, **({"entry": shown(last)} if last else {}))
 

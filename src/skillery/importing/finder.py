@@ -14,10 +14,10 @@ from skillery.importing.links import CIRCLE, Links, Tree, is_below, is_outside, 
 from skillery.importing.roots import SKILL_MD, SKILL_TOML, Root, Roots
 
 MOST_LISTED = 50
-"""The most listed files that belong to no skill. Links are always listed."""
+"""The maximum number of listed files that belong to no skill. Links are always listed."""
 MOST_SEARCHED = 50
 MOST_FILES = 10_000
-"""The most files of a skill, including those that are reached by links. No server allows so many."""
+"""The maximum number of files of a skill, including those that are reached by links. No server allows so many."""
 
 
 class FoundSkill(NamedTuple):
@@ -26,7 +26,7 @@ class FoundSkill(NamedTuple):
     files: dict[str, Entry]
     """The files by path in the skill. Links are replaced by the files that they lead to."""
     renamed: str | None
-    """The name of the file used as SKILL.md, if it is written in another way, else None."""
+    """The name of the file that is used as SKILL.md if it is written differently, for example `skill.md`, else None."""
     left_out: tuple[LeftOut, ...]
     problem: InvalidPath | BundleTooLarge | None
     nested: tuple[str, ...] = ()

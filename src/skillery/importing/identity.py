@@ -22,7 +22,7 @@ from skillery.importing.preparation import same_files
 from skillery.registry import Alias, KnownPath
 
 MAX_PATH = 200
-"""The most characters of a path in an alias. A longer path is cut and ends with a hash."""
+"""The maximum number of characters of a path in an alias. A longer path is cut and ends with a hash."""
 STATED = "/./"
 """Separator between path and stated name, if the key has both. No path in an archive has a segment `.`."""
 UPLOADS = "/v1"
@@ -139,7 +139,7 @@ class Aliases:
 
 
 def key_before_sources(stated: str, root: str) -> str:
-    """Return the stated name in aliases of early releases for the second skill with the same name."""
+    """Return the key under which early releases recorded a further skill with the same stated name."""
     return f"{stated} ({shown(root)[:40]})"[:255]
 
 

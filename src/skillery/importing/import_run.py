@@ -30,7 +30,7 @@ from skillery.publishing import Publisher
 from skillery.registry import Alias, Removed, find_imported, mark_absent, note_removed
 
 AT_ONCE = 12
-"""The most skills that are published at the same time."""
+"""The maximum number of skills that are published at the same time."""
 AT_ONCE_BYTES = 32 * 1024 * 1024
 """If the files of these skills have more bytes than this together, no further skill is read."""
 VERSIONS = "(a version of it)"

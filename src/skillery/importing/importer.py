@@ -48,7 +48,9 @@ class Importer:
         at_once: int,
         folder: Path,
     ) -> None:
-        """`at_once` is the most imports at the same time. `folder` is for the temporary files of archives."""
+        """`at_once` is the maximum number of imports at the same time. `folder` is for the temporary files of
+        archives.
+        """
         self._database = database
         self._publisher = publisher
         self._bundles = bundles

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from skillery.importing.entries import Entry
 
 MAX_STEPS = 40
-"""The most links on the way of one path, as on Linux."""
+"""The maximum number of links that the resolution of one path may follow, as on Linux."""
 OUTSIDE = "\0"
 """First character of the paths of entries outside of the imported folder. No file can have such a name."""
 CIRCLE = "leads in a circle"

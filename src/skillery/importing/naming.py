@@ -48,7 +48,7 @@ class NamedSkill(NamedTuple):
 
 
 class Naming:
-    """Determines the names of the skills of one import. The skills are named in their order."""
+    """Determines the names of the skills of one import, one skill after another."""
 
     def __init__(self, identity: Identity, skill_reader: SkillReader, take_over: Set[str]) -> None:
         self._identity = identity
@@ -151,7 +151,7 @@ class Naming:
     def _is_claimed(self, prepared: PreparedSkill, name: str) -> bool:
         """Return whether another skill of this import has the name.
 
-        A repaired name also leaves out the names of other folders, because their skills are read later.
+        For a repaired name, also return True if it is the name of another folder, because that skill may be read later.
         """
         return name in self._claimed or (
             prepared.is_name_repaired and self._skill_reader.is_other_folder(prepared.found, name)

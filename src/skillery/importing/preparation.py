@@ -44,7 +44,7 @@ class PreparedSkill(NamedTuple):
     description: str
     declared: Version | None
     manifest: dict[str, Any] | None
-    """The manifest in skill.toml, or None without skill.toml. The manifest then decides all fields."""
+    """The manifest in skill.toml, which decides all other fields, or None if the skill has no skill.toml."""
     source_digest: str
     repairs: tuple[Repair, ...]
     needs: Needs = Needs()

@@ -29,7 +29,7 @@ from skillery.registry import Imported, NewVersion, is_owned, record_import, ski
 
 TRIES = 3
 MOST_NAMED = 10
-"""The most packages that a warning names."""
+"""The maximum number of packages that a warning names."""
 
 
 class _StoredVersion(NamedTuple):

@@ -21,7 +21,7 @@ SKILL_TOML = "skill.toml"
 AGENTS = (".agents", ".claude", ".opencode")
 """Agent folders, in the order in which their skills get a name. Other agent folders follow, sorted by path."""
 MOST_STEPS = 100_000
-"""The most skills and links that are visited while links are followed. Further links are not followed."""
+"""The maximum number of skills and links that are visited while links are followed. Further links are not followed."""
 TOO_MANY = f"is one of links that together lead to more than {MOST_STEPS} skills"
 
 
@@ -133,8 +133,8 @@ class Roots:
         return not is_place and any(one in self.by_path for one in parents(place))
 
     def _reached(self, path: str, folder: str, seen: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-        """Yield the path and the real folder of each skill in `folder`, which is reached as `path`. Follow further
-        links.
+        """Yield each skill in `folder` and behind further links: its path, as if `folder` were at `path`, and its
+        real folder.
         """
         for real in _in(self._folders, folder):
             if self._is_allowed() and real not in self._stands_for and not _is_junk_in(real, folder):

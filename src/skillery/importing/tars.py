@@ -31,9 +31,11 @@ from skillery.importing.zips import MAX_RATIO
 
 CHUNK_BYTES = 1024 * 1024
 MAX_HEADER_BYTES = 256 * 1024
-"""The most bytes of a name or an extended header. tarfile reads each of them as a whole."""
+"""The maximum number of bytes of a name or an extended header. tarfile reads each of them as a whole."""
 MAX_HEADERS_BYTES = 2 * MAX_HEADER_BYTES
-"""The most bytes of all headers of one entry. An entry may have several, and tarfile reads all of them first."""
+"""The maximum number of bytes of all headers of one entry. An entry may have several, and tarfile reads all of them
+first.
+"""
 RATIO_BYTES = 64 * 1024 * 1024
 _BLOCK = 512
 _WORDS = frozenset(tarfile.PAX_FIELDS)

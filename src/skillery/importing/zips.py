@@ -17,14 +17,16 @@ from skillery.errors import ArchiveTooLarge, InvalidArchive
 from skillery.importing.entries import Entry, ImportLimits, Sizes, broken, refuse, safe_path, safe_target, too_many
 
 MAX_RATIO = 200
-"""If an entry has more unpacked bytes for each packed byte, it is refused as a zip bomb. Deflate can reach 1032,
-ordinary text about 20.
+"""The maximum ratio of unpacked to packed bytes: an entry with more is refused as a zip bomb. Deflate can reach
+1032, ordinary text about 20.
 """
 RATIO_BYTES = 4 * 1024 * 1024
 """An entry with at most this many unpacked bytes is never refused as a zip bomb."""
 MAX_TARGET_BYTES = 4096
 MAX_DIRECTORY_BYTES = 64 * 1024 * 1024
-"""The most bytes of the directory. zipfile reads all of it, with a comment of up to 64 KiB for each entry."""
+"""The maximum number of bytes of the directory. zipfile reads all of it, with a comment of up to 64 KiB for each
+entry.
+"""
 _METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
 _DIRECTORY = b"PK\x01\x02"
 _LOCAL = b"PK\x03\x04"

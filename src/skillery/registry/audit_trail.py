@@ -74,9 +74,7 @@ class AuditPage(msgspec.Struct, frozen=True):
 
 
 def list_audit(connection: Connection, key: bytes, wanted: AuditFilter, *, limit: int, cursor: str) -> AuditPage:
-    """Return a page of the audit trail, newest first. Raise InvalidCursor if `cursor` was not issued for this
-    filter.
-    """
+    """Return a page of the audit trail, newest first. Raise InvalidCursor if `cursor` belongs to another filter."""
     bound_to = ("list_audit", msgspec.json.encode(wanted).decode())
     conditions = _conditions(wanted)
     if cursor:

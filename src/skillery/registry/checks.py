@@ -45,9 +45,8 @@ class CheckFinding(msgspec.Struct, frozen=True):
 
 
 class CheckedExample(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An example of a version, and the run that tested the example.
-
-    `waiting`: the example needs permissions, so its test waits until the version is published.
+    """An example and the run that tested it. `waiting`: it needs permissions, and is tested when the version is
+    published.
     """
 
     name: str
@@ -142,11 +141,11 @@ _HIGHEST = Statement(
 
 
 def compare_permissions(connection: Connection, manifest: Manifest) -> PermissionsDiff:
-    """Return the permissions that a version adds to earlier published versions of the skill.
+    """Return the permissions that a version adds, compared with two published versions: the next lower and the latest
+    one.
 
-    The version is compared with the highest published version below it (or with the latest version if no version is
-    below), and with the latest version: users of either version get no unreviewed permission by changing to the new
-    version. Both are determined twice, once without the yanked versions and once with them, because a yank can be
+    So users of both versions get no unreviewed permission when they change to the new version. If no version is lower,
+    only the latest one is compared. Both are determined twice, with and without yanked versions, because a yank can be
     undone.
     """
     own = {"name": manifest.name, "precedence": manifest.version.precedence}

@@ -20,9 +20,7 @@ _MAC_BYTES = 12
 
 
 def cursor_key(connection: Connection) -> bytes:
-    """Return the signing key of this registry. The first call generates and stores the key: the transaction must be
-    writable.
-    """
+    """Return the signing key of this registry. The first call generates and stores the key in the transaction."""
     return keep_value(connection, KEY_NAME, secrets.token_bytes(32))
 
 
@@ -32,9 +30,7 @@ def make_cursor(key: bytes, bound_to: tuple[str, ...], position: tuple[str, ...]
 
 
 def read_cursor(key: bytes, bound_to: tuple[str, ...], cursor: str, parts: int) -> tuple[str, ...]:
-    """Return the position in the cursor. Raise InvalidCursor if the registry did not issue the cursor for this
-    query.
-    """
+    """Return the position in the cursor. Raise InvalidCursor if the cursor was not issued for this query."""
     try:
         raw = base64.b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
     except (UnicodeEncodeError, binascii.Error):

@@ -1,8 +1,8 @@
 """Index names: the names of skills in the indexes of Agent Skills.
 
 If two skills map to the same index name, the first published skill keeps the name permanently in the server's index,
-even while this skill is hidden or yanked: a name never changes its meaning. The index of a namespace prefers the skills
-directly in the namespace to those of namespaces below: so no other skill can take a name there.
+even while this skill is hidden or yanked: a name never changes its meaning. In the index of a namespace, a skill of
+that namespace has priority over skills of namespaces below, so that each skill is in the index of its own namespace.
 """
 
 from __future__ import annotations
@@ -111,7 +111,10 @@ def index_name_warning(connection: Connection, identity: Identity, name: str) ->
 
 
 def _namespace_index(connection: Connection, wanted: str, name: str) -> list[str]:
-    """Return the address of the namespace's index, or nothing if another skill holds the index name there."""
+    """Return the path of the namespace's index in a list, or [] if another skill holds the index name in this index.
+
+    The list is also empty if the skill has no namespace.
+    """
     # An unpublished skill has no row yet: its namespace then follows from its name.
     found = connection.scalar(select(skills.c.namespace).where(skills.c.name == name))
     namespace = name.rpartition(".")[0] if found is None else found

@@ -62,11 +62,11 @@ def approve_version(
     note: str,
     checks: Checks | None = None,
 ) -> NewVersion:
-    """Publish a submitted version. The approval is recorded with the version's digest; `checks` replace the check
+    """Publish a submitted version. The approval is recorded with the version's digest. `checks` replace the check
     results.
 
-    Raise the errors of `submit_version`, for reviewers instead of publishers. Raise DigestDiffers if `digest` is not
-    the version's digest. Raise NotAllowed if the identity is the author of the version and not an admin.
+    Raise NotAllowed if the identity may not review the skill, or is the author of the version and not an admin. Raise
+    DigestDiffers if `digest` is given and is not the version's digest. Raise the other errors of `submit_version`.
     """
     access.require_namespace(identity, "review", name)
     approved = step_one(connection, identity, name, version, "approve", note=note, digest=digest)

@@ -213,7 +213,7 @@ def lock_skill(connection: Connection, identity: Identity, name: str) -> int:
 
 
 def latest_version(connection: Connection, identity: Identity, name: str, skill_id: int) -> NewVersion:
-    """Return the latest version of a skill, or, if no version is published, the highest version that the identity
+    """Return the latest version of a skill. If no version is published, return the highest one that the identity
     sees.
     """
     latest_id = connection.scalar(select(skills.c.latest_version_id).where(skills.c.id == skill_id))

@@ -54,7 +54,7 @@ class LockProblem(msgspec.Struct, frozen=True):
 
 
 class Verified(msgspec.Struct, frozen=True):
-    """The result of verify_lock. `ok` is true if there are no problems. `ok` can be true in spite of warnings."""
+    """The result of verify_lock. `ok` is true if `problems` is empty; `warnings` do not matter."""
 
     ok: bool
     problems: list[LockProblem]

@@ -90,8 +90,7 @@ class NewVersion(msgspec.Struct, frozen=True):
 
 
 def version_if_taken(connection: Connection, bundle: Bundle, identity: Identity) -> NewVersion | None:
-    """Return the stored version with the bundle's name and version if its digest is equal, or None if there is no such
-    version.
+    """Return the stored version with the bundle's name, version and digest, or None if the version does not exist.
 
     Raise NameTaken if the identity may not see the skill. Raise VersionExists if the stored version has another digest,
     or if the identity may not see the stored version. The errors tell an unauthorised publisher only that the name or

@@ -24,15 +24,18 @@ class Registry:
         self.cursor_key = cursor_key
 
     def read(self, work: Callable[[Connection], T]) -> Awaitable[T]:
-        """Run a function that reads a few rows. Raise Unavailable if the database fails, or the error of the
-        function.
+        """Return the result of a function that reads a few rows. Raise Unavailable if the database fails.
+
+        An error of the function is passed on.
         """
         return self._database.read(work)
 
     def read_page(self, work: Callable[[Connection], T]) -> Awaitable[T]:
-        """Run a function that may read many rows, in a separate thread. Raise the errors of `read`."""
+        """Return the result of a function that may read many rows, in a separate thread. Raise the errors of `read`."""
         return asyncio.to_thread(self._database.read_now, work)
 
     def write(self, work: Callable[[Connection], T]) -> Awaitable[T]:
-        """Run a function that changes something. If the function raises an error, the transaction is rolled back."""
+        """Return the result of a function that changes something. If it raises an error, the transaction is rolled
+        back.
+        """
         return self._database.write(work)

@@ -26,7 +26,7 @@ from skillery.registry.visibility import (
 )
 
 _MOST_OWN = 200
-"""Number of skills of the identity's own that are compared with a misspelt name."""
+"""The maximum number of private skills of the identity that are compared with a misspelt name."""
 
 
 class VersionRow(NamedTuple):
@@ -140,7 +140,9 @@ def _rows(connection: Connection, name: str, spec: VersionSpec) -> list[Any]:
 
 
 def _highest_in(connection: Connection, name: str, segments: tuple[Segment, ...]) -> list[Any]:
-    """Return the row of the highest version in any segment, or no row. Each segment needs one index scan."""
+    """Return the row of the highest version in any segment, or [] if there is none. Each segment needs one index
+    scan.
+    """
     if not segments:
         return []
     statement = _range_statement(tuple((segment.release, segment.high is not None) for segment in segments))
@@ -155,8 +157,9 @@ def _highest_in(connection: Connection, name: str, segments: tuple[Segment, ...]
 # The cache is small because callers choose the shape, and a compiled statement holds up to a megabyte.
 @lru_cache(64)
 def _range_statement(shape: tuple[tuple[bool, bool], ...]) -> Statement:
-    """Return the statement for a shape: a pair (has releases instead of pre-releases, has an upper bound) for each
-    segment.
+    """Return the statement for segments of the given shape, which has a pair for each segment.
+
+    The pair states whether the segment has releases (else pre-releases), and whether it has an upper bound.
     """
     parts = [_segment_statement(place, *one).subquery() for place, one in enumerate(shape)]
     found = union_all(*(select(part) for part in parts)).subquery()

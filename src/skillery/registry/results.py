@@ -127,7 +127,7 @@ class EnvironmentState(Struct, frozen=True):
 
 
 class SkillLock(Struct, frozen=True):
-    """The packages of a skill that declares some."""
+    """The locked packages of a skill with dependencies."""
 
     sha256: str
     packages: Annotated[list[SkillPackage] | None, Meta(description="null below detail 'full' if the lock is large")]

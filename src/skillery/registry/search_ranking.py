@@ -1,8 +1,8 @@
 """The SQL statement that ranks the results of a query. The number of candidate skills is limited.
 
-Rare words come first. Each word contributes a limited number of its postings (rows of a word and a skill), best first.
-A word with too many postings finds no candidates of its own unless all words are frequent: it only adds points to the
-candidates of rarer words. So the time depends on the number of words, not on the number of skills.
+A posting is a row for a word of a skill. For rare words, all postings are read, rarest word first. A frequent word
+finds only some candidates by its best postings; its points are then looked up for each candidate. So the time depends
+on the number of words, not on the number of skills.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ def ranking_of(filters: Filters, meanings: Sequence[Meaning], after: tuple[int, 
 
 
 class _Parts:
-    """The parts of the statement for each word of the query, rarest word first, and their parameters."""
+    """The parts of the statement and their parameters. `add` is called for each word of the query, rarest word
+    first.
+    """
 
     def __init__(self, dialect: str) -> None:
         self.given: dict[str, Any] = {}

@@ -25,15 +25,15 @@ from skillery.registry.search_terms import MOST_TEXTS, texts_with
 from skillery.registry.search_visibility import VisibilityShape, is_seen
 
 MOST_PROBED = 640
-"""The most candidates for which the points of frequent words are looked up. Candidates with few points by rarer
-words are dropped.
+"""The maximum number of candidates for which the points of frequent words are looked up. Candidates with few points
+by rarer words are dropped.
 """
 LEAST_SHARE = 3
 """A result must match words that have at least a third (1 / LEAST_SHARE) of the total weight."""
 KEPT = 256
 
 MOST_FOUND = 500
-"""The most results of a query. Callers do not read more."""
+"""The maximum number of results of a query. Callers do not read more."""
 
 
 class Filters(NamedTuple):

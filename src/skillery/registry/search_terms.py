@@ -33,7 +33,7 @@ from skillery.registry.search_visibility import VisibilityShape, VisibleSkills, 
 MOST_COUNTED = 4096
 """The highest count of a word's postings. Higher counts would not change the weight of the word."""
 MOST_TEXTS = 300
-"""The most texts with a word that are searched. A more frequent word says too little about each text."""
+"""The maximum number of texts with a word that are searched. A more frequent word says too little about each text."""
 EXACT, UNFINISHED, CORRECTED = 5, 4, 3
 """Factors of a posting's points: exact word, completion of an unfinished word, correction of a misspelt word."""
 _MOST_WEIGHT = MOST_COUNTED.bit_length()

@@ -1,4 +1,4 @@
-"""list_tools: the tools of one version, or the tools of the session and all offered tools."""
+"""list_tools: the tools of one version, or the tools of the session and those of all latest versions."""
 
 from __future__ import annotations
 

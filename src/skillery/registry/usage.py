@@ -112,8 +112,8 @@ def bucket_of(duration_ms: float) -> int:
 
 
 def duration_of(bucket: int) -> float:
-    """Return the middle of a bucket in milliseconds. Durations in the bucket differ from it by a factor of at most 2
-    ** (1 / 16).
+    """Return the middle of a bucket in milliseconds. All durations in the bucket are within a factor of 2 ** (1 /
+    16).
     """
     return SHORTEST_MS * 2 ** ((bucket - 0.5) / PER_DOUBLING) if bucket else SHORTEST_MS
 

@@ -32,7 +32,7 @@ Visibility = Literal["public", "namespace", "private"]
 WAS_PUBLISHED = ("published", "deprecated", "yanked")
 
 _MOST_APART = 8
-"""The most grants that get separate conditions with their own index ranges."""
+"""The maximum number of grants that get separate conditions with their own index ranges."""
 _CHUNK = 100
 
 _own_versions = skill_versions.alias("own_versions")
@@ -49,8 +49,8 @@ class View(NamedTuple):
     """
 
     grants: tuple[int, ...]
-    """For each grant, the length of `_above` of its prefix. () if there are no grants, or if a grant covers all
-    names.
+    """For each grant, the number of namespaces that `_above` returns for its prefix. () if no grant needs a
+    condition: there are no grants, or one covers all names.
     """
     grants_all: bool
     is_reviewer: bool
@@ -191,8 +191,6 @@ def _prefixes(identity: Identity) -> list[str]:
 
 
 def _above(prefix: str) -> list[str]:
-    """Return the prefix and all namespaces above, including "": the manifest of a granted skill may state any of
-    these.
-    """
+    """Return the prefix and all namespaces above, including "": a manifest below the prefix may state any of them."""
     parts = prefix.split(".")
     return [".".join(parts[:count]) for count in range(len(parts) + 1)]

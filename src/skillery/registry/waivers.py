@@ -1,5 +1,5 @@
-"""Waivers: a waived finding of a `before_publish` plugin does not refuse the version. A waiver has an author, a
-reason and an end.
+"""Waivers: findings of `before_publish` plugins that do not refuse a version. Each has an author, a reason and an
+end.
 """
 
 from __future__ import annotations
@@ -32,9 +32,7 @@ BUILT_IN_RULES = {
 
 
 class Waiver(msgspec.Struct, frozen=True):
-    """A waiver for findings of `rule`. If `file` or `version` is None, the waiver covers every file or every
-    version.
-    """
+    """A waiver for findings of `rule`. `file` or `version` None: the waiver covers every file or every version."""
 
     id: str
     name: str
@@ -138,9 +136,7 @@ def list_waivers(
 def apply_waivers(
     connection: Connection, name: str, version: Version, findings: Sequence[Finding]
 ) -> tuple[CheckFinding, ...]:
-    """Return the findings of a version. An error with a waiver that is neither expired nor revoked has the waiver
-    added.
-    """
+    """Return the findings of a version. An error gets its waiver, if a waiver applies and is not expired or revoked."""
     if not any(one.severity == "error" for one in findings):
         return tuple(CheckFinding(one.rule, one.message, one.severity, one.file, one.line) for one in findings)
     now = datetime.now(UTC)

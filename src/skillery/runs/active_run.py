@@ -25,7 +25,7 @@ begun_runs: ContextVar[list[str] | None] = ContextVar("begun_runs", default=None
 
 
 class Stop(msgspec.Struct, frozen=True):
-    """The reason why a run is stopped from outside."""
+    """The reason for stopping a run, for example a cancellation or the end of the server."""
 
     failure: Failure
     """The failure in the record of the run, if the run has a record."""

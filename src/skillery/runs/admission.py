@@ -140,7 +140,7 @@ def _stopping() -> Unavailable:
 def start_run(connection: Connection, run: ActiveRun, *, quotas: Quotas, queued: bool = False) -> None:
     """Insert the row of a run. Raise RateLimited if the caller has as many runs as the quota allows.
 
-    Called runs are not checked: they belong to the run that calls them.
+    Runs that the code of another run calls are not checked, because they belong to that run.
     """
     prepared, version = run.prepared, run.prepared.version
     if prepared.parent_run_id is None:

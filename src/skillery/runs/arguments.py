@@ -13,8 +13,8 @@ from skillery.formats.inputs import Input, InputInvalid, apply_inputs, blob_args
 from skillery.formats.json_values import is_larger
 
 MOST_ON_THE_LOOP = 4 * 1024
-"""The most keys, items and characters of arguments and enums that are checked on the event loop. More go to a
-thread.
+"""The maximum number of keys, items and characters of arguments and enums that are checked on the event loop. More
+go to a thread.
 """
 
 

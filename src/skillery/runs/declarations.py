@@ -15,9 +15,11 @@ from skillery.formats.tools_json import inputs_of, parameters_of
 from skillery.registry import FoundTool, VersionRow
 
 MANIFESTS = 3 * 1024 * 1024
-"""The most characters of manifests with cached values. The parsed values need up to 25 times the memory of the text."""
+"""The maximum number of characters of manifests with cached values. The parsed values need up to 25 times the memory
+of the text.
+"""
 TOOLS = 1024 * 1024
-"""The most bytes of tool parameters, as JSON, with cached values."""
+"""The maximum number of bytes of tool parameters, as JSON, with cached values."""
 LARGE = 16 * 1024
 """A text longer than this is parsed in a worker thread. Shorter texts take less than 10 ms."""
 

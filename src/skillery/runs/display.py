@@ -11,7 +11,7 @@ from skillery.backends import Log
 
 LOGS_PREVIEW_BYTES = 2048
 LONGEST_DISPLAYED = 4
-r"""The most bytes that one byte needs in displayable form: `\x00`."""
+r"""The maximum number of bytes that one byte needs in displayable form: `\x00`."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 

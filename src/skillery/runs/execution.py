@@ -74,7 +74,7 @@ class Execution:
         return msgspec.structs.replace(redacted, log=outcome.log) if host.live.is_used else redacted
 
     async def _refusal(self, job: Job, *, has_secrets: bool) -> Failure | None:
-        """Return the reason why the sandbox cannot run the job, or None. This is checked before secrets are read."""
+        """Return the failure if the sandbox cannot run the job, else None. This is checked before secrets are read."""
         needs = needs_of(job) | ({Capability.SECRETS} if has_secrets else frozenset())
         try:
             await self._sandbox.start()
@@ -107,7 +107,7 @@ def _with_live_log(live: LiveOutput, outcome: Outcome) -> Outcome:
 
 
 def _with_added_lines(live: LiveOutput, log_: Log, hinted: Outcome) -> Outcome:
-    """Return the outcome `hinted`. If there is a live log, add the lines that hints appended to `log_` to it too."""
+    """Return the outcome `hinted`. If there is a live log, append the lines that hints have added to `log_`."""
     if not live.is_used or hinted.log is log_:
         return hinted
     live.add((hinted.log.head + hinted.log.tail)[len(log_.head) + len(log_.tail) :])

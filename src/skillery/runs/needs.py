@@ -10,7 +10,9 @@ ENDINGS = {".js": Capability.JAVASCRIPT, ".mjs": Capability.JAVASCRIPT, ".sh": C
 
 
 def language(job: Job) -> Capability:
-    """Return the language of the code. A script with another ending counts as Python, because the runtime starts it."""
+    """Return the language of the code. Scripts without an ending in ENDINGS count as Python, because Python starts
+    them.
+    """
     if isinstance(job.call, CodeCall):
         return Capability(job.call.language)
     if isinstance(job.call, HandlerCall | ScriptCall):

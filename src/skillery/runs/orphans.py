@@ -62,9 +62,7 @@ def close_lost(connection: Connection, server: str, active: Sequence[str]) -> in
 
 
 def close_all(connection: Connection, why: str) -> int:
-    """Close the runs of all servers. Return the number of closed runs. For a copy of a database, for example a
-    backup.
-    """
+    """Close the runs of all servers, in a restored copy of their database. Return the number of closed runs."""
     return _close(connection, workers(connection), true(), why=why)
 
 

@@ -140,9 +140,9 @@ def needs_packages(manifest: Manifest) -> bool:
 
 @lru_cache(maxsize=512)
 def lock_in(folder: Path) -> tuple[bytes, tuple[Pin, ...]] | None:
-    """Return the lock in the folder of a skill as bytes and packages, or None if there is no valid lock.
+    """Return content and packages of the lock in a skill's folder, or None if the folder has no valid lock.
 
-    The result is cached: such a folder never changes.
+    The result is cached, because such a folder never changes.
     """
     try:
         content = (folder / LOCK).read_bytes()

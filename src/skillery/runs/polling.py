@@ -15,8 +15,8 @@ LOOK_SECONDS = 0.5
 
 
 class Polling:
-    """Calls the functions `looks` regularly while this server has active runs. Such a query takes less than a
-    millisecond.
+    """Calls the functions `looks` regularly while this server has active runs. Each makes a short query of the
+    database.
     """
 
     def __init__(self, active: ActiveRuns, looks: Sequence[Callable[[], Awaitable[None]]]) -> None:

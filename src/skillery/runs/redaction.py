@@ -18,19 +18,19 @@ import msgspec
 from skillery.backends import Failure, Log, Outcome
 
 SHORTEST = 4
-"""The fewest characters of a value, or of a piece of a cut value, that are redacted. Shorter ones match ordinary
-words.
-"""
+"""The minimum length of a value, or of a piece of a cut value, that is redacted. Shorter texts match ordinary words."""
 SHORTEST_LINE = 8
 MOST_LINES = 100
-"""The most lines of a value for which each line is redacted too. Each line is another search through the text of a
-run.
+"""If a value has at most this many lines, each line is redacted too. Each line is another search through the text of
+a run.
 """
 SHORTEST_ENCODED = 8
 # The strings and numbers of a JSON text. Possessive quantifiers match a string of megabytes in constant memory.
 _TOKENS = re.compile(rb'"(?:[^"\\]++|\\.)*+"|-?[0-9][0-9.eE+-]*+', re.DOTALL)
 MOST_CUTS = 100
-"""The most cuts of a text that are handled. A sandbox makes fewer cuts. After them, only whole values are redacted."""
+"""The maximum number of cuts in a text that are handled. A sandbox makes fewer. After so many cuts, only whole
+values are redacted.
+"""
 _CUTS = re.compile("(…|\n\\.\\.\\.\n)")
 
 
@@ -142,8 +142,8 @@ class RedactedStream:
         return _replaced(held, self._marks)
 
     def _cut(self, text: bytes) -> int:
-        """Return a position where the text can be cut: no value contains the position, and no started value may
-        continue there.
+        """Return a position at which the text can be split. No value, complete or just started, extends over this
+        position.
         """
         cut = len(text) - max(_start_at_end(text, form) for form in self._marks)
         while cut > 0:

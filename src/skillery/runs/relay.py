@@ -16,7 +16,7 @@ from skillery.runs.log_pieces import followed_on, write_pieces
 log = logging.getLogger(__name__)
 FLUSH_SECONDS = 0.25
 FLUSH_BYTES = 64 * 1024
-"""The most bytes of one write while the code runs. If a log grows faster, its middle is dropped."""
+"""The maximum number of bytes of one write while the code runs. If a log grows faster, its middle is dropped."""
 
 
 class _Passed:

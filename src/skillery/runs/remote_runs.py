@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 0.25
 MARK_SECONDS = 10.0
 KEPT_BYTES = 1 << 20
-"""The most bytes of a run's log that this server keeps for followers."""
+"""The maximum number of bytes of a run's log that this server keeps for followers."""
 
 
 class RemoteRun(LiveSource):
@@ -55,7 +55,9 @@ class RemoteRun(LiveSource):
 
 
 class RemoteRuns:
-    """All runs of other servers that callers of this server follow. One query reads the news of all of them."""
+    """All runs of other servers that callers of this server follow. One query reads the new log pieces of all of
+    them.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database

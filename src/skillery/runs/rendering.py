@@ -112,7 +112,7 @@ def tool_answer(run: Run) -> ToolResult:
 
 
 def stub_answer(tool: FoundTool) -> ToolResult:
-    """Return the answer of a tool without a handler: the place of its instructions."""
+    """Return the answer of a tool without a handler: a text that tells the agent how to load its instructions."""
     version = tool.version
     assert version is not None, "a tool that is defined for a session has code"
     return ToolResult(

@@ -43,7 +43,7 @@ def called_job(
 
 
 class CalledHost:
-    """The `RunHost` of a called run. It uses the blobs of the run that calls, and cannot call skills."""
+    """The `RunHost` of a called run. It uses the blobs of the calling run, and cannot call skills."""
 
     def __init__(self, caller: Host, job: Job) -> None:
         self._caller = caller
@@ -70,8 +70,8 @@ class CalledHost:
         raise NotAllowed(f"a called skill cannot call '{skill[:128]}'")
 
     async def keep(self, content: bytes, kind: str) -> str | None:
-        """Store nothing and return None: the run that calls gets the whole content, and the record has the start of
-        it.
+        """Store nothing and return None. The calling run gets the whole content, and the record has the start of the
+        content.
         """
 
 
@@ -95,8 +95,8 @@ class Calls:
         self._alone = asyncio.Lock()
 
     async def call_skill(self, skill: str, function: str, args: bytes) -> bytes:
-        """See `RunHost.call_skill`. The called run gets the time that is left of the caller's limit, also while
-        calls wait.
+        """See `RunHost.call_skill`. Calls run one after another. Waiting counts towards the time limit of the
+        calling run.
         """
         version = self._stubs.get(skill)
         if version is None:

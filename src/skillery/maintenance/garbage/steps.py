@@ -25,10 +25,10 @@ from skillery.runs.cache import Cache
 from skillery.runs.records import count_old_runs, cutoff_of, forget_runs
 
 AT_ONCE = 200
-"""The most rows in one transaction. Other writers can work between the transactions."""
+"""The maximum number of rows in one transaction. Other writers can work between the transactions."""
 FILES_AT_ONCE = 50
-"""The most contents in one transaction. Uploads of these contents wait while the storage deletes the files one by
-one.
+"""The maximum number of contents in one transaction. Uploads of these contents wait while the storage deletes the
+files one by one.
 """
 UPLOAD = timedelta(days=1)
 """The age of an upload at which its process is considered dead."""
@@ -88,7 +88,10 @@ def _delete_expired(connection: Connection, until: datetime) -> Swept:
 
 
 def unused_contents(database: Database, storage: Storage, grace: timedelta, sweep: Sweep) -> Swept:
-    """Delete contents that no skill file and no blob refers to, from the database and the storage."""
+    """Delete contents that no skill file and no blob refers to, from the database and the storage.
+
+    A dry run also counts contents of blobs that expired at least `grace` ago.
+    """
     if sweep.dry_run:
         return database.read_now(partial(_count_unused, until=datetime.now(UTC) - grace))
     database.write_now(partial(forget_uploads, begun_before=datetime.now(UTC) - UPLOAD))
@@ -146,7 +149,7 @@ def _delete_unused(connection: Connection, server: str, digests: list[str]) -> t
 
 
 def leftovers(database: Database, storage: Storage, grace: timedelta, sweep: Sweep) -> Swept:
-    """Delete files in the storage that have no row.
+    """Delete files in the storage that have no row and are older than `grace`.
 
     Such files remain if a process dies before it writes the row, or before it deletes the files of a failed upload.
     """
@@ -175,6 +178,8 @@ def _known(connection: Connection, digests: list[str]) -> set[str]:
 def cached_files(database: Database, cache: Cache, grace: timedelta, unused_for: timedelta, sweep: Sweep) -> Swept:
     """Delete files from the cache of this machine: files unused for `unused_for` (0: never), and copies of deleted
     contents.
+
+    Copies that were used within `grace` stay.
     """
     now, swept = datetime.now(UTC), Swept()
     for some in _batches(cache.blobs_unused_since(now - grace)):
@@ -202,6 +207,8 @@ def old_locks(database: Database, reuse_for: timedelta, sweep: Sweep) -> Swept:
 def unused_environments(environments: Environments, grace: timedelta, unused_for: timedelta, sweep: Sweep) -> Swept:
     """Delete installed packages of this machine that no version needs, or that no run has used for `unused_for` (0:
     never).
+
+    Packages that were used within `grace` stay.
     """
     now, swept = datetime.now(UTC), Swept()
     since = now - unused_for if unused_for else None
