@@ -45,9 +45,7 @@ class CheckFinding(msgspec.Struct, frozen=True):
 
 
 class CheckedExample(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An example and the run that tested it. `waiting`: it needs permissions, and is tested when the version is
-    published.
-    """
+    """An example and the run that tested it. `waiting`: the test needs permissions, and follows the publication."""
 
     name: str
     status: Literal["passed", "failed", "waiting", "not_run"]
