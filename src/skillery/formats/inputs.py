@@ -1,4 +1,4 @@
-"""`[inputs]` of a manifest, and the check of a run's arguments against them."""
+"""`[inputs]` of a manifest, and the check of a run's arguments against these declarations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_WARNINGS = 10
 
 
 class Input(msgspec.Struct, frozen=True):
-    """One declared argument. `default` applies only if `has_default` is true."""
+    """One declared argument of a run. `default` counts only if `has_default` is true."""
 
     type: InputType
     description: str = ""
@@ -28,15 +28,16 @@ class Input(msgspec.Struct, frozen=True):
 
 
 class InputInvalid(ValueError):
-    """Raised if the arguments of a run do not fit the skill's `[inputs]`. The message names argument, value and
-    declaration."""
+    """Raised if the arguments of a run do not fit the skill's `[inputs]`. The message has the argument, its value
+    and the declaration.
+    """
 
 
 def apply_inputs(inputs: Mapping[str, Input], args: Mapping[str, object], *, strict: bool = False) -> dict[str, object]:
-    """Return the arguments of a run: the given ones in their order, then the defaults of the omitted ones.
+    """Return the arguments of a run: the given arguments in their order, then the defaults of the omitted ones.
 
-    An integer written `1.0` becomes `1`. Raise InputInvalid if an argument does not fit its declaration, if a required
-    one is missing, or, with `strict`, if one is not declared.
+    For an input of type integer, `1.0` becomes `1`. Raise InputInvalid if an argument does not fit its declaration, if a
+    required argument is missing, or, with `strict`, if an argument is not declared.
     """
     if strict:
         _refuse_undeclared(inputs, args)
@@ -63,7 +64,7 @@ def undeclared_args(inputs: Mapping[str, Input], args: Mapping[str, object]) -> 
 
 
 def blob_args(inputs: Mapping[str, Input], args: Mapping[str, object]) -> list[str]:
-    """Return the blob ids among the arguments: the values of inputs with `type = "blob"`."""
+    """Return the blob ids in the arguments: the values of inputs with `type = "blob"`."""
     declared = (name for name, each in inputs.items() if each.type == "blob")
     return [value for name in declared if isinstance(value := args.get(name), str)]
 
@@ -71,7 +72,7 @@ def blob_args(inputs: Mapping[str, Input], args: Mapping[str, object]) -> list[s
 def fits(type_: InputType, value: object) -> bool:
     """Return whether a JSON value has a declared type.
 
-    A boolean is no number, null only fits `any`, and `1.0` is an integer as in JSON Schema.
+    A boolean is not a number, null only fits `any`, and `1.0` is an integer as in JSON Schema.
     """
     return _FITS[type_](value)
 

@@ -1,4 +1,4 @@
-"""The arguments of a run, checked against the declared inputs."""
+"""The check of a run's arguments against the declared inputs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,15 @@ from skillery.formats.json_values import is_larger
 from skillery.formats.manifest import Runtime
 
 MOST_ON_THE_LOOP = 4 * 1024
-"""The keys, items and characters of arguments and enums that are compared on the event loop; more go to a thread."""
+"""The maximum number of keys, items and characters of arguments and enums that are checked on the event loop. More
+go to a thread.
+"""
 
 
 class Arguments(NamedTuple):
-    """The arguments of a run as JSON, and the ids of blobs among them. If they do not fit, `failure` says why."""
+    """The arguments of a run as JSON text, and the blob ids in them. If they do not fit the inputs, `failure` has
+    the reason.
+    """
 
     text: bytes
     blobs: list[str]

@@ -1,4 +1,4 @@
-"""Preparation: from a request to a job whose skills, blobs, files and packages are found, allowed and mounted."""
+"""Preparation: from a request to a job with its skills, blobs, files and packages, all of them checked and mounted."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from skillery.runs.trials import Trial, Unpublished, trial_job
 
 
 class Prepared(msgspec.Struct, frozen=True):
-    """A run that can be started: everything that its request names exists and is allowed."""
+    """A run that can be started: the request is allowed, and its skills, blobs and files exist."""
 
     method: Method
     job: Job
@@ -51,30 +51,32 @@ class Prepared(msgspec.Struct, frozen=True):
     failure: Failure | None = None
     """Set if the run fails before its code starts, for example because of invalid args."""
     secrets: tuple[str, ...] = ()
-    """The secrets that the skill declares. The run gets the values of those that are granted to the skill."""
+    """The secrets that the skill declares and that its permissions include. The values are read when the run starts."""
     stubs: Mapping[str, VersionRow] = {}
-    """By name, the mounted skills that have permissions: the code calls them, and each call is a run."""
+    """The mounted skills with permissions, by name. The code can call their functions, and each call is a separate
+    run.
+    """
     parent_run_id: str | None = None
-    """The run whose code called this one."""
+    """The id of the run with the code that called this run, or None."""
     why_less: str = ""
-    """Why the run has fewer permissions than its skill lists; "" if it has all of them."""
+    """The reason why the run has fewer permissions than its skill declares, or ""."""
     tool: str | None = None
-    """The tool that was called."""
+    """The name of the called tool, or None."""
     waited_ms: float = 0.0
-    """How long the run waited for its packages."""
+    """The time in milliseconds that the run waited for its packages."""
     environment: GivenEnvironment | None = None
     warnings: tuple[str, ...] = ()
     """Remarks on the request for the caller, for example on undeclared args."""
 
     def for_caller(self, identity: Identity) -> Prepared:
-        """Return the run with the name of its caller in its job."""
+        """Return the run with the name of the caller in its job."""
         return msgspec.structs.replace(self, job=msgspec.structs.replace(self.job, identity=identity.name))
 
 
 class Preparer:
     """Prepares runs. Each method raises SkilleryError if the run cannot be started.
 
-    Args that do not fit are no such error: their run is recorded as failed.
+    If only the args are invalid, no error is raised: the run gets a `failure` and is recorded as failed.
     """
 
     def __init__(
@@ -160,7 +162,7 @@ class Preparer:
         return request.script
 
     async def tool(self, identity: Identity, request: ToolRequest, tool: FoundTool, script: str) -> Prepared:
-        """Prepare a call of the tool's handler, which is the file `script`."""
+        """Prepare a call of the tool's handler, the file `script`."""
         args = await checked_arguments(await self._declarations.inputs(tool), tool_args(request.args))
         rows = await self._mounts.find_blobs(identity, request.input_blobs)
         version = tool.version
@@ -184,12 +186,15 @@ class Preparer:
         return await self._with_packages(made, needing, chosen)
 
     async def find_tool(self, identity: Identity, request: ToolRequest) -> FoundTool:
-        """Return the tool that the request names. Raise ToolNotFound."""
+        """Return the tool of the request.
+
+        Raise ToolNotFound, SkillNotFound, VersionNotFound or LabelNotFound if the identity sees no such tool.
+        """
         look = partial(find_tool, name=request.name, skill=request.skill, session=request.session)
         return await self._database.read(partial(look, identity=identity))
 
     async def trial(self, trial: Trial) -> Prepared:
-        """Prepare a run of files that are not a version yet."""
+        """Prepare a run of files that are not stored as a version."""
         job, failure = await JSON.run(trial_job, trial, self._limits)
         subject = Unpublished(trial.manifest.name, str(trial.manifest.version), trial.digest)
         made = Prepared("execute_skill", job, subject, failure, trial.permissions.secrets, why_less=trial.why_less)
@@ -197,7 +202,7 @@ class Preparer:
         return await self._with_packages(made, [needing], chosen_for(self._named.defined, trial.manifest))
 
     async def code(self, identity: Identity, request: CodeRequest) -> Prepared:
-        """Prepare a run of the code of the request."""
+        """Prepare a run of the code in the request."""
         limits = self._limits.for_code(request.limits)
         chosen = self._named.defined.chosen(request.environment, request.language)
         references = parse_mounts(request.mount_skills)
@@ -227,7 +232,10 @@ class Preparer:
     async def called(
         self, identity: Identity, caller: Job, version: VersionRow, function: str, args: bytes, left_ms: int
     ) -> Prepared:
-        """Prepare a run that the code of `caller` calls, with the permissions of the called skill alone."""
+        """Prepare a run that the code of `caller` calls. Only the permissions of the called skill apply.
+
+        The run gets at most `left_ms` of time.
+        """
         manifest = await self._declarations.manifest(version)
         limits = self._limits.for_skill(manifest.runtime.limits if manifest.runtime else {}, None)
         limits = msgspec.structs.replace(limits, timeout_ms=min(limits.timeout_ms, left_ms))

@@ -52,7 +52,7 @@ class EnvironmentState(TypedDict):
 
 
 class SkillLock(TypedDict):
-    """The packages of a skill that declares some."""
+    """The locked packages of a skill with dependencies."""
 
     sha256: str
     packages: list[SkillPackage] | None
@@ -87,7 +87,7 @@ class Deprecation(TypedDict):
 
 
 class Usage(TypedDict):
-    """`usage` of describe_skill: the runs of all callers, including runs that other runs started."""
+    """`usage` in describe_skill: counts of the runs of all callers, including runs that other runs started."""
 
     runs: int
     completed: int
@@ -100,7 +100,7 @@ class Usage(TypedDict):
 
 
 class CheckedExample(TypedDict):
-    """An example and the run that tested it. An example that needs permissions waits until the version is published."""
+    """An example and the run that tested it. `waiting`: the test needs permissions, and follows the publication."""
 
     name: str
     status: Literal["passed", "failed", "waiting", "not_run"]
@@ -109,7 +109,7 @@ class CheckedExample(TypedDict):
 
 
 class WaiverNote(TypedDict):
-    """The part of a waiver that is shown with the finding that it waives."""
+    """The part of a waiver that is shown with the waived finding."""
 
     id: str
     by: str
@@ -120,7 +120,7 @@ class WaiverNote(TypedDict):
 
 
 class CheckFinding(TypedDict):
-    """A finding of a check about a version, with the waiver that applies to it."""
+    """A finding about a version, with the waiver that applies to the finding, if there is one."""
 
     rule: str
     message: str
@@ -131,14 +131,14 @@ class CheckFinding(TypedDict):
 
 
 class PermissionNames(TypedDict):
-    """Permissions as a manifest writes them."""
+    """Permissions in the notation of a manifest."""
 
     network: list[str]
     secrets: list[str]
 
 
 class PermissionsDiff(TypedDict):
-    """Permissions that a version adds and removes. `against` names the version compared with, if there was one."""
+    """The permissions that a version adds and removes. `against` is the other version, or None for a first version."""
 
     against: str | None
     added: PermissionNames
@@ -201,7 +201,7 @@ class SkillFileContent(TypedDict):
 
 
 class RunError(TypedDict):
-    """Why a run failed."""
+    """The reason why a run failed."""
 
     type: str
     """A failure type, or the class name of the exception."""
@@ -219,7 +219,7 @@ class ExactSkill(TypedDict):
 
 
 class GivenEnvironment(TypedDict):
-    """The named environment of a run, and its lock; None if there was no lock yet."""
+    """The named environment of a run, and the digest of its lock. `lock` is None if the environment has no lock yet."""
 
     name: str
     lock: str | None
@@ -247,7 +247,7 @@ class OutputFile(TypedDict):
 
 
 class Run(TypedDict):
-    """A run that has ended, or one that was begun in the background. A failed run is a result, not an error."""
+    """A run that has ended, or a run that was started in the background. A failed run is a result, not an error."""
 
     status: Literal["queued", "started", "completed", "failed"]
     """queued and started only for a run in the background."""
@@ -296,7 +296,7 @@ class Guide(TypedDict):
 
 
 class NewVersion(TypedDict):
-    """The answer of `create_skill`."""
+    """The answer of `create_skill` and of each step of a version."""
 
     name: str
     version: str
@@ -325,7 +325,7 @@ class ListedVersion(TypedDict):
 
 
 class VersionPage(TypedDict):
-    """A page of versions, the most recently published first."""
+    """A page of versions, most recently created first."""
 
     versions: list[ListedVersion]
     next_cursor: str | None
@@ -341,7 +341,7 @@ class Progress(TypedDict):
 
 
 class RunRecord(TypedDict):
-    """A run, and what else is recorded of it."""
+    """The record of a run."""
 
     status: Literal["queued", "started", "completed", "failed"]
     run_id: str
@@ -414,7 +414,7 @@ class RunPage(TypedDict):
 
 
 class MovedLabel(TypedDict):
-    """The answer of each move. A removed label has no version."""
+    """The answer of `set_label`, `rollback_label` and `remove_label`. A removed label has no version."""
 
     name: str
     label: str
@@ -437,7 +437,7 @@ class Label(TypedDict):
 
 
 class LabelMove(TypedDict):
-    """A move of a label."""
+    """One move of a label."""
 
     label: str
     move: Literal["set", "rollback", "remove"]
@@ -469,7 +469,7 @@ class Locked(TypedDict):
 
 
 class Lock(TypedDict):
-    """Exact versions of skills."""
+    """A lock of skills: exact versions with their digests."""
 
     lock: list[Locked]
 
@@ -485,7 +485,7 @@ class LockProblem(TypedDict):
 
 
 class Verified(TypedDict):
-    """The result of verify_lock. `ok` is true if there are no problems; warnings do not count."""
+    """The result of verify_lock. `ok` is true if `problems` is empty; `warnings` do not matter."""
 
     ok: bool
     problems: list[LockProblem]
@@ -531,7 +531,7 @@ class CheckedSkill(TypedDict):
 
 
 class Waiver(TypedDict):
-    """A waiver. `file` or `version` None matches any."""
+    """A waiver for findings of `rule`. `file` or `version` None: the waiver covers every file or every version."""
 
     id: str
     name: str
@@ -712,14 +712,14 @@ class Used(TypedDict):
 
 
 class NamespaceUse(TypedDict):
-    """The use of a namespace and everything below it."""
+    """The use of a namespace together with all namespaces below."""
 
     namespace: str
     bundle_bytes: Used
 
 
 class IdentityUse(TypedDict):
-    """The use of each quota by an identity, and its limit."""
+    """The use and the limit of each quota of an identity."""
 
     identity: str
     blobs: Used
@@ -731,14 +731,14 @@ class IdentityUse(TypedDict):
 
 
 class Swept(TypedDict):
-    """The number and bytes of the items that a step removed, or would remove in a dry run."""
+    """The number and bytes of the items that a step removed. In a dry run, the items that it would remove."""
 
     count: int
     bytes: int
 
 
 class Garbage(TypedDict):
-    """The items that a sweep removed, by step. A dry run removes nothing."""
+    """The result of a sweep: the removed items by step. In a dry run, the items that would be removed."""
 
     dry_run: bool
     removed: dict[str, Swept]
@@ -781,7 +781,7 @@ class Tokens(TypedDict):
 
 
 class AuditEntry(TypedDict):
-    """One row of `list_audit`."""
+    """One entry of the audit trail, as `list_audit` returns it."""
 
     seq: int
     at: str
