@@ -1,4 +1,5 @@
-"""Composition root: core, edge and app (`composition`), `server`, `home`, `bundled`.
+"""The composition root: it builds core, edge and app (`composition`), and runs the server (`server`) on a home
+(`home`).
 
-Nothing is imported here, so that a query of the home's holder does not load a web framework.
+This module imports nothing, so that a command that only reads the lock of a home does not load the web framework.
 """

@@ -1,4 +1,4 @@
-"""Bundled skills: published through create_skill's own code path if they are missing."""
+"""The bundled skills. A server publishes the missing ones at start, with the same code as create_skill."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def bundled_folders() -> list[Path]:
 
 
 async def publish_bundled(publisher: Publisher, database: Database) -> None:
-    """Publish the missing bundled skills. Existing versions are kept, also if another publisher owns the name."""
+    """Publish the bundled skills that are missing. Existing versions stay, also if another publisher owns the name."""
     for folder in await asyncio.to_thread(bundled_folders):
         manifest = toml_manifest((folder / "skill.toml").read_bytes())
         if not await database.read(partial(_is_there, manifest=manifest)):

@@ -1,4 +1,4 @@
-"""Composition: build core and edge from settings and plugins, and the Litestar app from them."""
+"""Build core and edge from settings and plugins, and the Litestar app from core and edge."""
 
 from __future__ import annotations
 
@@ -44,7 +44,10 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def open_server(settings: Settings, plugins: Plugins, home: Home) -> AsyncIterator[tuple[Core, Edge]]:
-    """Open, migrate and start everything that a server needs, and close it at the end. Raise StartupError."""
+    """Context manager: open, migrate and start all parts of a server, and close them at the end.
+
+    Raise StartupError if a part cannot start.
+    """
     plugins.check_settings(settings)
     defined_in(settings)
     tracing = open_tracing(settings.traces)
@@ -61,7 +64,7 @@ async def open_server(settings: Settings, plugins: Plugins, home: Home) -> Async
 
 
 async def _open_backends(settings: Settings, plugins: Plugins, database: Database, stack: AsyncExitStack) -> Backends:
-    """Open the backends and migrate the database. Raise StartupError."""
+    """Open the backends and migrate the database. Raise StartupError if a backend or the database cannot be used."""
     # No connection is opened before the settings are checked.
     authenticator: Authenticator = plugins.open("authenticator", settings, database)
     _check_address(settings, authenticator)
@@ -108,7 +111,9 @@ def _metrics(settings: Settings, gate: Gate, core: Core, database: Database) -> 
 
 
 def _max_mcp_body(settings: Settings) -> int:
-    """Return the limit of an MCP request: a bundle of maximum size in Base64, plus a MiB for its manifest and paths."""
+    """Return the largest MCP request in bytes: a bundle of maximum size in Base64, and a MiB for its manifest and
+    paths.
+    """
     bundle = -(-settings.bundle_max_mb * MIB * 4 // 3)
     return min(settings.max_body_mb * MIB, bundle + MIB)
 
@@ -122,10 +127,11 @@ def _check_address(settings: Settings, authenticator: Authenticator) -> None:
 
 
 class LeanApp(Litestar):
-    """Litestar without the plugins that it adds for pydantic, attrs and OpenTelemetry.
+    """Litestar without its automatic plugins for pydantic, attrs and OpenTelemetry.
 
-    No endpoint uses them, and their imports take 0.4 s of each start. The two methods are private in Litestar. If a
-    release renames them, only the time comes back.
+    No endpoint needs these plugins, and their imports take 0.4 s at each start. Both methods are private in Litestar.
+    If
+    a release of Litestar renames the methods, starts become slower again, and nothing else changes.
     """
 
     @staticmethod
@@ -166,7 +172,7 @@ def _unexpected(request: Any, error: Exception) -> Response[Any]:
 
 
 def _request_id(request: Any) -> dict[str, str]:
-    """Return the request id, also for requests that no endpoint handled."""
+    """Return the header with the request id. A request that no endpoint handled gets an id here."""
     begun = current.get() or begin(
         headers_of(request.scope).get(ID_HEADER), request.client.host if request.client else ""
     )

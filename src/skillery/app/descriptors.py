@@ -1,4 +1,6 @@
-"""Open files of the server process: raise the limit, and derive the number of connections that it allows."""
+"""The file descriptors of the server process: raise their limit, and compute how many connections fit into the
+limit.
+"""
 
 from __future__ import annotations
 
@@ -7,31 +9,35 @@ import resource
 from typing import NamedTuple
 
 DEFAULT_LIMIT = 16_384
-"""The limit that the server asks for if no setting needs more. An idle connection takes 9 KB of memory."""
+"""The limit on descriptors that the server requests if no setting needs more. An idle connection takes 9 KB of
+memory.
+"""
 RESERVE = 128
-"""Descriptors for the database, the listener, pipes of sandboxes, health checks and connections that are closing."""
+"""Descriptors that connections cannot use: database, listener, pipes of sandboxes, health checks, closing
+connections.
+"""
 RESERVE_PER_RUN = 8
 PER_CONNECTION = 2
-"""The socket, and a storage file that is received or sent on it."""
+"""Descriptors of a connection: its socket, and a storage file that is received or sent."""
 MIN_CONNECTIONS = 16
 
 
 class Descriptors(NamedTuple):
-    """Budget of file descriptors of this process."""
+    """The file descriptors of this process, divided between runs, connections and the rest."""
 
     limit: int
     reserve: int
 
     @property
     def connections(self) -> int:
-        """Limit of connections that leaves enough descriptors for everything else."""
+        """The number of connections that leaves enough descriptors for all other uses."""
         return max(MIN_CONNECTIONS, (self.limit - self.reserve) // PER_CONNECTION)
 
 
 def allot_descriptors(runs_at_once: int, max_connections: int) -> Descriptors:
     """Raise the soft limit on open files as far as needed and allowed, and divide the descriptors.
 
-    Runs are not affected: a sandbox sets the limit of each run itself.
+    Runs are not affected, because a sandbox sets the limit of each run.
     """
     reserve = RESERVE + RESERVE_PER_RUN * runs_at_once
     wanted = max(DEFAULT_LIMIT, reserve + PER_CONNECTION * max_connections)

@@ -1,4 +1,4 @@
-"""Locks and environments of packages, built from the settings."""
+"""Build the services for locks and environments of packages from the settings."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from skillery.settings import Settings
 
 LOCKS_AT_ONCE, BUILD_JOBS_AT_ONCE = 2, 3
 UNBOUNDED = 1 << 40
-"""No limit: the request that waits for a lock already counts against the limits of requests."""
+"""Size of queues without a limit. The limits of requests already bound the callers that wait."""
 
 
 class PackageServices(NamedTuple):
-    """The services for packages of skills."""
+    """The services for packages of skills: locks and environments."""
 
     locks: Locks
     environments: Environments
 
 
 def packages_of(settings: Settings, home: Home, database: Database, sandbox: Sandbox) -> PackageServices:
-    """Build the locks and environments.
+    """Build the services for packages.
 
-    Raises StartupError if the wheelhouse is not a folder or a sandbox cannot reach an index.
+    Raise StartupError if the wheelhouse is not a folder, or if the sandbox cannot connect to the package index.
     """
     asked, folder, sources = settings.packages, home.path / "environments", _sources(settings)
     locking = Jobs(sandbox, sources, LOCKS_AT_ONCE)
@@ -67,9 +67,9 @@ def _sources(settings: Settings) -> Sources:
 
 
 def _check_addresses(setting: str, addresses: tuple[str, ...]) -> None:
-    """Raise StartupError for the first invalid address of a setting.
+    """Raise StartupError if one of the addresses in a setting is invalid.
 
-    The message gives the position of the address, not its text, because the text may contain credentials.
+    The message names the position of the address in the setting, not its text, which may contain credentials.
     """
     for number, address in enumerate(addresses, 1):
         problem = address_problem(address)

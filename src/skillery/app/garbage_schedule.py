@@ -1,4 +1,4 @@
-"""Schedule of the sweep on a running server."""
+"""Periodic sweeps of a running server."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from skillery.maintenance.garbage import Collector
 
 log = logging.getLogger(__name__)
 FIRST_MINUTES = 1.0
-"""First delay at most, so that servers that run for a short time also sweep."""
+"""Longest delay of the first sweep in minutes, so that servers that run for a short time sweep too."""
 
 
 async def sweep_periodically(collector: Collector, interval_minutes: float) -> None:
-    """Sweep periodically until cancelled, or never if the interval is 0.
+    """Sweep every `interval_minutes` until this task is cancelled; never if the interval is 0.
 
-    One server per database sweeps shared data at a time. Each server sweeps its own local data.
+    Only one server at a time sweeps the shared data of a database. Each server sweeps its local data.
     """
     if not interval_minutes:
         return

@@ -25,15 +25,15 @@ class HomeInUse(StartupError):
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """Process that holds a home, as recorded in the lock file."""
+    """The process that holds a home, as the lock file names it."""
 
     pid: int
     url: str | None = None
-    """Address of the server. None while it starts, and for a command that opens the home itself."""
+    """Address of the server. None while the server starts, and for a command that opens the home without a server."""
 
 
 class Home:
-    """A home that this process holds until `close`."""
+    """A home that this process holds until `close` is called."""
 
     def __init__(self, path: Path) -> None:
         """Create and lock the home. Raise HomeInUse if another process holds it, StartupError if it is unusable."""
@@ -54,7 +54,7 @@ class Home:
         self.server_id = _server_id(path)
 
     def announce(self, url: str | None) -> None:
-        """Publish the address of this process for commands that use the same home."""
+        """Write the address of this process into the lock file, for commands that use the same home."""
         self._lock.seek(0)
         self._lock.truncate()
         self._lock.write(msgspec.json.encode(Holder(os.getpid(), url)))
@@ -67,7 +67,7 @@ class Home:
 
 
 def holder_of(path: Path) -> Holder | None:
-    """Return the process that holds the home, or None."""
+    """Return the process that holds the home; None if no process holds it."""
     try:
         with (path / LOCK).open("rb") as lock:
             try:
@@ -80,15 +80,15 @@ def holder_of(path: Path) -> Holder | None:
 
 
 def server_id_of(path: Path) -> str | None:
-    """Return the id under which servers of this home record runs, or None before the first start."""
+    """Return the id under which servers of this home record runs; None before the first start."""
     file = path / SERVER_ID
     return file.read_text().strip() or None if file.is_file() else None
 
 
 def _lock(file: IO[bytes], path: Path) -> None:
-    """Lock the file. Raise HomeInUse if another process holds the lock, StartupError if the system refuses it.
+    """Lock the file. Raise HomeInUse if another process holds the lock, StartupError if the system refuses the lock.
 
-    `holder_of` takes a shared lock briefly, so a failed attempt is repeated.
+    An attempt can fail because `holder_of` briefly has a shared lock, so the function tries several times.
     """
     for _ in range(LOCK_ATTEMPTS):
         try:
@@ -110,8 +110,7 @@ def _in_use_message(path: Path) -> str:
 
 
 def _server_id(path: Path) -> str:
-    """Return the id of the server, which stays the same for a home, so that a start can close runs of a dead
-    predecessor."""
+    """Return the id of the server. A home keeps its id, so that a server can close the runs of a dead predecessor."""
     known = server_id_of(path)
     if known:
         return known

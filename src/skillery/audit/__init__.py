@@ -1,7 +1,7 @@
 """The audit trail: every change of state and every refused attempt, append-only and chained by hashes.
 
-`record` is called in the transaction that makes a change, so each change has its entry and each entry its change.
-`Refusals` writes refused attempts. docs/operate/audit.md describes the entries and what the chain proves.
+`record` is called in the transaction of a change, so the change and its entry are committed together. `Refusals` writes
+refused attempts. docs/operate/audit.md describes the entries and what the chain proves.
 """
 
 from skillery.audit.entries import SERVER, Actor, Head, head, local_actor, record, record_at_once

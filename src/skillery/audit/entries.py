@@ -1,4 +1,4 @@
-"""Entries of the audit trail, and how each is chained to the one before."""
+"""The entries of the audit trail. Each entry has the hash of the entry before it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MOVE_HEAD = Change(update(audit_head), ("seq", "hash"))
 
 
 class Actor(Protocol):
-    """The author of a change: an Identity, or another object with a name and a kind."""
+    """The caller who made a change: an Identity, or another object with a name and a kind."""
 
     @property
     def name(self) -> str: ...
@@ -44,17 +44,17 @@ class _Local(NamedTuple):
 
 
 SERVER = Identity("skillery", "agent")
-"""The server itself. No token can have this name."""
+"""The identity of the server itself. No token can have this name."""
 
 
 def local_actor(user: str) -> Actor:
-    """Return the actor for a command that works on a home or database directly: the user of the machine."""
+    """Return the actor of a command that works directly on a home or a database: the user of the machine."""
     return _Local(f"home:{user}")
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     at: str
-    """UTC with microseconds, `2026-11-22T09:30:00.000000Z`. Both databases and the hash have this text."""
+    """Time in UTC with microseconds, `2026-11-22T09:30:00.000000Z`. The databases and the hash use this text."""
     identity: str | None
     """None if the caller is unknown."""
     identity_kind: str | None
@@ -72,13 +72,13 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 FIELDS: tuple[str, ...] = Entry.__struct_fields__
-"""Fields in the order of the hash. `seq` and `previous` come before them."""
+"""The fields of an entry in the order in which they are hashed. `seq` and `previous` are hashed before them."""
 
 
 class Head(NamedTuple):
     """The number and the hash of the last entry.
 
-    If they are stored elsewhere, they later prove that no entry up to this one was changed.
+    An admin who keeps a copy elsewhere can later prove that no entry up to this number was changed.
     """
 
     seq: int
@@ -97,13 +97,14 @@ def record(
     before: Mapping[str, Any] | None = None,
     after: Mapping[str, Any] | None = None,
 ) -> None:
-    """Record a change in the transaction that makes it, which must be one of `Database.write`.
+    """Record a change. The transaction must be one of `Database.write`, and must be the one that makes the change.
 
-    `action` is the method's name. `subject` is what was changed: `name`, `name@version` or an id. `before` and
-    `after` are the changed fields. They never hold a secret.
+    `action` is the name of the method. `subject` is the changed thing: `name`, `name@version` or an id. `before` and
+    `after` have the changed fields, and never a secret.
 
-    The call may come at any point of the transaction. The entry is chained just before the commit, because every
-    other writer of the trail waits from then on.
+    A transaction may call `record` at any time. The entry is chained just before the commit, because all other writers
+    of
+    the trail wait from that moment to the commit.
     """
     entry = entry_of(actor, action, subject, before_json=_json(before), after_json=_json(after))
     before_commit(partial(append, entries=[entry]))
@@ -112,12 +113,12 @@ def record(
 def record_at_once(
     connection: Connection, actor: Actor, action: str, subject: str, *, after: Mapping[str, Any] | None = None
 ) -> None:
-    """Record a change as the last statement of a transaction that is not one of `Database.write`."""
+    """Record a change. This must be the last statement of a transaction that `Database.write` did not start."""
     append(connection, [entry_of(actor, action, subject, after_json=_json(after))])
 
 
 def entry_of(actor: Actor | None, action: str, subject: str, **more: Any) -> Entry:
-    """Return an entry with the current time and the current request."""
+    """Return an entry with the current time and the id of the current request."""
     request = current.get()
     return Entry(
         at=now(),
@@ -132,8 +133,9 @@ def entry_of(actor: Actor | None, action: str, subject: str, **more: Any) -> Ent
 
 
 def append(connection: Connection, entries: Sequence[Entry]) -> None:
-    """Chain entries to the last one. Other writers wait for the head until the transaction ends, so no two entries
-    follow the same one.
+    """Append entries to the trail, chained to the last entry.
+
+    The transaction locks the head of the trail until it ends, so no two entries have the same predecessor.
     """
     found = _HEAD.rows(connection)
     if not found:
@@ -153,7 +155,7 @@ def append(connection: Connection, entries: Sequence[Entry]) -> None:
 
 
 def hash_of(seq: int, previous: str, fields: Sequence[Any]) -> str:
-    """Return the SHA-256 of a JSON array, compact and in UTF-8: seq, previous, and the fields of an Entry in their
+    """Return the SHA-256 of a compact JSON array in UTF-8: `seq`, `previous`, and the fields of an entry in their
     order.
     """
     text = json.dumps([seq, previous, *fields], ensure_ascii=False, separators=(",", ":"))
@@ -161,7 +163,7 @@ def hash_of(seq: int, previous: str, fields: Sequence[Any]) -> str:
 
 
 def head(connection: Connection) -> Head:
-    """Return the number and the hash of the last entry. Raises Unavailable if the stored head is missing."""
+    """Return the number and the hash of the last entry. Raise Unavailable if the row with the head is missing."""
     found = connection.execute(select(audit_head.c.seq, audit_head.c.hash)).one_or_none()
     if found is None:
         raise Unavailable(
@@ -171,7 +173,7 @@ def head(connection: Connection) -> Head:
 
 
 def _fitting(text: str) -> str:
-    """Return the text in a form that both databases accept."""
+    """Return the text without characters that one of the databases does not accept."""
     return text.replace("\0", "")[:LONGEST]
 
 

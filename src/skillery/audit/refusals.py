@@ -1,5 +1,6 @@
-"""Refused attempts, written to the audit trail after the answer was sent. A flood of attempts is counted instead of
-stored one by one.
+"""Refused attempts. They are written to the audit trail after the answer was sent.
+
+If there are many attempts of one kind in a minute, the trail has the first ones and a count of the others.
 """
 
 from __future__ import annotations
@@ -24,25 +25,27 @@ log = logging.getLogger(__name__)
 
 MINUTE = 60.0
 APIECE = 20
-"""Single entries a minute for one kind of attempt by a known identity. For unknown callers only the first is a single
-entry.
+"""Most single entries a minute for one kind of attempt of a known identity. Of unknown callers, only the first attempt
+of a
+kind has a single entry.
 """
 MOST_OF_ONE = 60
-"""Single entries a minute for one identity, and for all unknown callers together. So no caller can hide the attempts of
-another.
+"""Most single entries a minute for one identity, and for all unknown callers together. So no caller can use up the
+entries
+of another caller.
 """
 MOST_SINGLE = 600
-"""Single entries a minute for all kinds and identities together."""
+"""Most single entries a minute for all identities together."""
 MOST_KINDS = 100
-"""Kinds of attempts that are counted separately in one minute. All others are counted together."""
+"""Most kinds of attempts that are counted separately in one minute. All other kinds have one count."""
 MOST_WAITING = 1000
-"""Entries that are kept in memory while the database is unreachable."""
+"""Most entries in memory while the database is unreachable."""
 BATCH = 100
 RETRY_SECONDS = 1.0
 
 
 class _Kind(NamedTuple):
-    """Attempts that are counted together."""
+    """The fields that attempts must share to be counted together."""
 
     identity: str | None
     network: str
@@ -51,9 +54,9 @@ class _Kind(NamedTuple):
 
 
 class Refusals:
-    """The refused attempts of one server. It writes at most MOST_SINGLE + MOST_KINDS + 1 entries a minute.
+    """The refused attempts of one server. The server writes at most MOST_SINGLE + MOST_KINDS + 1 entries a minute.
 
-    Use it on the event loop. `close` writes what is left.
+    Use this class on the event loop only. `close` writes the remaining entries.
     """
 
     def __init__(self, database: Database) -> None:
@@ -68,7 +71,7 @@ class Refusals:
         self._closing = asyncio.Event()
 
     def note(self, actor: Actor | None, action: str, subject: str, *, code: int, error_type: str) -> None:
-        """Note an attempt that was refused with this error. Returns at once."""
+        """Note an attempt that was refused with this error. The method returns before the entry is written."""
         if time.monotonic() >= self._ends:
             self._end_minute()
         if self._timer is None:
@@ -87,7 +90,7 @@ class Refusals:
             self._count(kind, entry)
 
     async def close(self) -> None:
-        """Write everything that is noted, or log it if the database is unreachable."""
+        """Write all noted attempts. If the database is unreachable, log them."""
         self._closing.set()
         if self._timer is not None:
             self._timer.cancel()
@@ -108,7 +111,7 @@ class Refusals:
         return self._singles.get(kind, 0) < (APIECE if kind.identity else 1)
 
     def _count(self, kind: _Kind, entry: Entry) -> None:
-        """Count the attempt with others of its kind, without the fields in which they differ."""
+        """Add an attempt to the count of its kind. The count keeps only the fields that all its attempts share."""
         is_known = kind in self._counted or len(self._counted) < MOST_KINDS
         found = self._counted.get(kind if is_known else None)
         if found is not None:
@@ -129,7 +132,7 @@ class Refusals:
         self._counted[kind if is_known else None] = counted
 
     def _end_minute(self) -> None:
-        """Write what was counted, and start counting again."""
+        """Write the counts of the minute, and start with new counts."""
         # If too many entries wait already, counting continues.
         if len(self._waiting) < MOST_WAITING:
             self._waiting.extend(self._counted.values())

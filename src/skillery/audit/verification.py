@@ -1,4 +1,4 @@
-"""Verify the audit trail: read it from the first entry to the last, page by page."""
+"""Verification of the audit trail: read all entries, page by page, and check the chain of hashes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NONE = Head(0, NOTHING_BEFORE)
 
 
 class Fault(NamedTuple):
-    """The first entry at which the chain breaks, and why."""
+    """The first entry at which the chain is broken, and the reason."""
 
     seq: int
     reason: str

@@ -1,1 +1,1 @@
-"""Modules that every layer may use: the current request, tracing, worker threads and the queue."""
+"""Helpers for every layer: the current request, tracing, worker threads and the queue."""

@@ -1,4 +1,4 @@
-"""The queue of runs: a limited number of slots, given to callers in turn."""
+"""The queue of runs: a limited number of slots, which callers get in turn."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from contextvars import ContextVar
 from skillery.errors import Busy, Unavailable
 
 until_client_gone: ContextVar[Callable[[], Awaitable[None]] | None] = ContextVar("until_client_gone", default=None)
-"""A function that returns when the client has disconnected. Endpoints that can detect this set it. Only queued requests
-await it."""
+"""A function that returns when the client disconnects. Endpoints set it if they can detect that. A run in the queue
+awaits
+the function.
+"""
 
 MOST_RETRY_MS = 60_000
 RECENT_ENDS = 64
 
 
 class Slot:
-    """The right to run, until `leave`."""
+    """A slot of the queue. A run holds it until `leave` is called."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
@@ -31,10 +33,10 @@ class Slot:
 
 
 class Queue:
-    """`at_once` runs have a slot. At most `waiting` more runs with at most `waiting_bytes` together wait for one.
+    """Gives slots to `at_once` runs. At most `waiting` more runs wait, with at most `waiting_bytes` of memory together.
 
     Callers take turns: a caller with a thousand waiting runs delays another caller by one run. The runs of one caller
-    keep the order of arrival.
+    start in the order of their arrival.
     """
 
     def __init__(self, at_once: int, waiting: int, waiting_bytes: int) -> None:
@@ -48,7 +50,7 @@ class Queue:
         self._recent_seconds = deque([0.1], RECENT_ENDS)
 
     def enter_now(self) -> Slot | None:
-        """Return a slot if one is free and no run waits; else None."""
+        """Return a slot if one is free and no run waits; otherwise None."""
         if self._free and not self._lines:
             self._free -= 1
             return Slot(self)
@@ -59,9 +61,9 @@ class Queue:
         return self._waiting
 
     async def enter(self, caller: str, size: int) -> Slot:
-        """Wait for a slot. `size` is the memory of the request while it waits, in bytes.
+        """Wait for a slot, and return it. `size` is the memory of the waiting request in bytes.
 
-        Raise Busy if the queue is full, and Unavailable if the client disconnects first. In both cases nothing was run.
+        Raise Busy if the queue is full, Unavailable if the client disconnects first. In both cases no code ran.
         """
         slot = self.enter_now()
         if slot is not None:
@@ -83,7 +85,7 @@ class Queue:
         return Slot(self)
 
     def free(self, seconds: float) -> None:
-        """Give the slot of a run that took `seconds` to the next caller."""
+        """Give the slot of a run that ended after `seconds` to the next caller."""
         self._recent_seconds.append(seconds)
         self._pass_on()
 
@@ -117,7 +119,7 @@ class Queue:
             raise Unavailable("the client has gone", hint="Nothing was run.")
 
     def _give_up(self, caller: str, turn: asyncio.Future[None]) -> None:
-        """Leave the queue. If the caller got a slot at the same moment, pass the slot to the next caller."""
+        """Remove a cancelled wait. If the wait got its slot at the same moment, pass the slot on."""
         if turn.done():
             self._pass_on()
             return

@@ -17,7 +17,7 @@ _numbers = itertools.count(1)
 
 
 class Request:
-    """One request: its id, its address, its identity, and the methods that it called."""
+    """One request: its id, the client's address, the identity, and the methods that the request called."""
 
     __slots__ = ("address", "calls", "id", "identity")
 

@@ -1,4 +1,4 @@
-"""Spans of a trace for work that takes time. Without tracing they cost nothing."""
+"""Spans of a trace for slow steps. Without tracing, spans cost nothing."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ class Span(Protocol):
 
 StartSpan = Callable[[str, Mapping[str, str | int]], AbstractContextManager[Span]]
 starting: ContextVar[StartSpan | None] = ContextVar("starting", default=None)
-"""Set by an endpoint for the request that it answers."""
+"""The function that starts a span. Endpoints set it for requests that are traced."""
 _NONE: AbstractContextManager[Span | None] = nullcontext()
 
 
 def span(name: str, **attributes: str | int) -> AbstractContextManager[Span | None]:
-    """Record the block as a span of the trace. Yields None if the request is not traced.
+    """Context manager that records its block as a span of the trace. It yields None if the request is not traced.
 
-    There are few names. Attributes hold nothing that a caller sent, apart from method names and ids.
+    Span names form a fixed set. Attributes contain method names and ids, and no other text from a caller.
     """
     start = starting.get()
     return _NONE if start is None else start(name, attributes)

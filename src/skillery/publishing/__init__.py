@@ -1,6 +1,6 @@
 """Publishing: from an uploaded bundle to a version in the registry.
 
-All checks come before all writes, and all rows are written in one transaction.
+All checks come before the first write. All rows are written in one transaction.
 """
 
 from skillery.publishing.bundle_checks import BundleChecks

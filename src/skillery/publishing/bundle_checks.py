@@ -46,20 +46,20 @@ from skillery.registry import (
 from skillery.registry.files import read_file
 
 MOST_FINDINGS = 500
-"""Limit on the findings stored with a version. Errors without a waiver come first."""
+"""Most findings that are stored with a version. Errors without a waiver are stored first."""
 
 
 class RegistryState(NamedTuple):
-    """The registry's state before a version is added."""
+    """What the checks read from the registry before a version is added."""
 
     taken: NewVersion | None
     diff: PermissionsDiff
     scan: ImportScan | None
-    """The result about undeclared packages, if the lock needed one."""
+    """The scan for undeclared packages. None if the lock did not need a scan."""
 
 
 class BundleChecks:
-    """Checks bundles. Stores nothing but the runs of their examples."""
+    """Checks bundles. It stores nothing except the runs of examples."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class BundleChecks:
         compilers: CompilePool,
         undeclared: Undeclared,
     ) -> None:
-        """`most_of` is the server's maximum of each limit that a skill can request."""
+        """`most_of` has the server's maximum of each limit that a skill can request."""
         self.undeclared = undeclared
         self._database = database
         self._storage = storage
@@ -116,9 +116,9 @@ class BundleChecks:
     async def check_needs(
         self, identity: Identity, dependencies: Sequence[str], requires_python: str, lock: bytes | None
     ) -> None:
-        """Raise the errors that a version with these needs and its own lock would get.
+        """Raise the errors of `Locks` that a version with these dependencies and this lock would get.
 
-        The results are cached for publishing.
+        The results are cached, so that publishing does not compute them again.
         """
         check_python(requires_python)
         if dependencies and lock is not None:
@@ -129,7 +129,10 @@ class BundleChecks:
     async def findings(
         self, publication: Publication, bundle: Bundle, scan: ImportScan | None, identity: Identity
     ) -> tuple[CheckFinding, ...]:
-        """Return the findings of plugins and about undeclared packages, waivers applied, refusing ones first."""
+        """Return the findings of plugins and the findings about undeclared packages, with waivers applied.
+
+        Findings that refuse the version come first.
+        """
         scan = scan or await self.undeclared.scan(identity.name, bundle.files)
         called = bundle.manifest.called
         undeclared = await self.undeclared.findings(scan, called.entrypoint if called else "", lock_of(bundle))
@@ -143,7 +146,10 @@ class BundleChecks:
         return tuple(sorted(judged, key=lambda finding: not finding.refuses))
 
     async def run_examples(self, identity: Identity, bundle: Bundle, checks: Checks, permitted: bool) -> Checks:
-        """Return the checks with the results of the examples. Raise Refused, Busy, Unavailable."""
+        """Run the examples, and return the checks with their results.
+
+        Raise Refused if an example fails, Busy or Unavailable if an example cannot run.
+        """
         if not bundle.examples.read:
             return checks
         manifest = bundle.manifest
@@ -155,12 +161,16 @@ class BundleChecks:
         return with_examples(checks, tested.examples)
 
     async def test_examples(self, identity: Identity, bundle: Bundle) -> Tested:
-        """Run the examples that need no permissions, and return their results. Raise Busy, Unavailable."""
+        """Run the examples that need no permissions. Return their results. Raise Busy or Unavailable if one cannot
+        run.
+        """
         subject = Subject(bundle.manifest, bundle.digest, published_files(bundle.files))
         return await self._examples.test(identity, subject, bundle.examples, permitted=False)
 
     async def run_waiting_examples(self, identity: Identity, row: VersionRow) -> Checks:
-        """Run the examples that need permissions, as the approving reviewer, and return the checks."""
+        """Run the examples that need permissions, in the name of the approving reviewer. Return the checks with
+        their results.
+        """
         stored = partial(self.stored_publication, identity=identity, name=row.name, version=Version.parse(row.version))
         publication = await asyncio.to_thread(self._database.read_now, stored)
         toml = next(file.content.decode("utf-8", "replace") for file in publication.files if file.path == "skill.toml")
@@ -237,7 +247,9 @@ def publication_of(bundle: Bundle, identity: Identity) -> Publication:
 
 
 def _audit_permitted_examples(connection: Connection, identity: Identity, bundle: Bundle) -> None:
-    """Record the run of examples with permissions before it starts: a refused version leaves no other trace."""
+    """Record in the audit trail that examples run with permissions, before they run: a refused version leaves no
+    other entry.
+    """
     manifest = bundle.manifest
     network = [pattern.text for pattern in manifest.permissions.network]
     after = {"digest": bundle.digest, "network": network, "secrets": list(manifest.permissions.secrets)}

@@ -1,5 +1,6 @@
-"""Compilation of foreign Python source in worker processes, so that no publisher can block the server or fill its
-memory."""
+"""Compilation of uploaded Python in worker processes, so that no publisher can block the server or exhaust its
+memory.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +23,9 @@ from skillery.publishing.compile_workers import CompileWorker, WorkerDied
 
 WORKERS = 2
 KEPT_SOURCES = 2_000
-"""Limit on the sources whose imports are cached."""
+"""Most sources whose imports are cached."""
 UNBOUNDED = 1 << 40
-"""Size of the wait queues. They need no limit, because the server already limits the requests of their callers."""
+"""Size of queues without a limit. The limits of requests already bound the callers that wait."""
 
 TOO_LONG = fault_at(1, "takes too long to compile")
 CRASHED = fault_at(1, "does not compile: the compiler crashed")
@@ -32,10 +33,11 @@ TOO_LONG_TOGETHER = Fault("was not checked: the Python files of this bundle take
 
 
 class CompileLimits(msgspec.Struct, frozen=True):
-    """Cost limits of one source: processor seconds, seconds by the clock, and address space of its worker.
+    """Limits of one source: processor seconds, seconds by the clock, and address space of its worker.
 
-    `bundle_seconds` is the processor time of a bundle: when it is spent, the other files are not checked. A worker with
-    more than `resident_bytes` of memory after its answer is replaced.
+    `bundle_seconds` limits the processor time of a bundle; the files after that are not compiled. A worker with more
+    than
+    `resident_bytes` of memory after an answer is replaced.
     """
 
     cpu_seconds: int = 10
@@ -47,10 +49,10 @@ class CompileLimits(msgspec.Struct, frozen=True):
 
 
 class CompilePool:
-    """Worker processes, started when first needed and kept for the next caller.
+    """Worker processes. A worker starts when a caller needs it, and serves later callers too.
 
-    A caller has one worker at a time, so that a publisher of slow sources leaves the others to other publishers.
-    Callers are served in the order of their arrival.
+    A caller has one worker at a time, so that a publisher of slow sources leaves workers for other publishers. Callers
+    are served in the order of their arrival.
     """
 
     def __init__(self, limits: CompileLimits = CompileLimits(), workers: int = WORKERS) -> None:  # noqa: B008 - frozen
@@ -64,10 +66,10 @@ class CompilePool:
         self._closed = False
 
     async def check(self, caller: str, sources: Sequence[Source]) -> dict[str, Problem]:
-        """Return the problems of the sources, by path.
+        """Return the problems of the sources by path.
 
-        The first problem of a source that must define a name ends the check. Raises Unavailable if no worker can be
-        started.
+        The check ends at the first problem of a source that must define a name. Raise Unavailable if no worker can
+        start.
         """
         problems: dict[str, Problem] = {}
         spent = 0.0
@@ -82,7 +84,9 @@ class CompilePool:
         return problems
 
     async def handler(self, caller: str, path: str, code: str) -> str | Problem:
-        """Return the file at `path` that `define_tool` makes from a Python body, or the body's problem."""
+        """Return the source of the handler file that define_tool makes from a Python body, or the problem of the
+        body.
+        """
         body = code.encode("utf-8", "replace")
         too_large = size_fault(body)
         if too_large:
@@ -93,9 +97,9 @@ class CompilePool:
         return located(path, answer.fault) if answer.fault else answer.handler.decode()
 
     async def imports(self, caller: str, sources: Mapping[str, bytes]) -> dict[str, tuple[Import, ...]] | None:
-        """Return the imports of each source, by its SHA-256; None if the worker could not find them.
+        """Return the imports of each source by the SHA-256 of the source; None if a worker could not find them.
 
-        Raises Unavailable if no worker can be started.
+        Raise Unavailable if no worker can start.
         """
         known = {sha256: self._imports[sha256] for sha256 in sources if sha256 in self._imports}
         new = [sha256 for sha256 in sources if sha256 not in known]
@@ -109,13 +113,13 @@ class CompilePool:
         return known | found
 
     def _keep(self, found: Mapping[str, tuple[Import, ...]]) -> None:
-        """Cache the imports of the latest sources: many skills contain copies of the same files."""
+        """Cache the imports of the latest sources. Many skills contain copies of the same files."""
         self._imports |= found
         for sha256 in list(self._imports)[: max(0, len(self._imports) - KEPT_SOURCES)]:
             del self._imports[sha256]
 
     async def close(self) -> None:
-        """End all workers. Callers still waiting for one get Unavailable."""
+        """End all workers. Callers that still wait for a worker get Unavailable."""
         self._closed = True
         workers = [*self._idle, *self._busy]
         self._idle.clear()
@@ -168,7 +172,7 @@ class CompilePool:
         return worker
 
     async def _answer(self, worker: CompileWorker, request: Request) -> Answer | Fault:
-        """Return the answer of the worker. Keep the worker for the next caller if it can continue, else end it."""
+        """Return the answer of the worker. Keep the worker for the next caller if it is usable, otherwise end it."""
         answer: Answer | Fault | None = None
         self._busy.add(worker)
         try:

@@ -1,4 +1,4 @@
-"""One compile worker, as the server controls it: a fresh interpreter that compiles one source after the other."""
+"""A compile worker: an interpreter in a separate process, which compiles one source after the other."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _START = (
 
 
 class WorkerDied(Exception):
-    """Raised if the process ended before it answered."""
+    """Raised if the worker process ends before it answers."""
 
 
 class CompileWorker:
-    """A running worker process. One caller at a time may use it."""
+    """A running worker process, for one caller at a time."""
 
     def __init__(
         self, process: subprocess.Popen[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -35,9 +35,9 @@ class CompileWorker:
 
     @classmethod
     async def start(cls, *limits: int) -> CompileWorker:
-        """Start a process with the `limits` of `compile_process.main` and wait until it is ready.
+        """Start a process with the `limits` of `compile_process.main`, and return it when it is ready.
 
-        Raises Unavailable if the host cannot start one.
+        Raise Unavailable if the host cannot start a process.
         """
         try:
             worker = await cls._spawn([*map(str, limits), *filter(None, sys.path)])
@@ -66,9 +66,9 @@ class CompileWorker:
         return cls(process, reader, writer)
 
     async def ask(self, request: Request, seconds: float) -> Answer:
-        """Send a request and return the answer. Raise WorkerDied, or TimeoutError after `seconds`.
+        """Send a request and return the answer. Raise WorkerDied if the process ends, TimeoutError after `seconds`.
 
-        After either error the worker cannot be used any more and must be ended.
+        After either error the worker is unusable, and the caller must end it.
         """
         encoded = msgspec.msgpack.encode(request)
         async with asyncio.timeout(seconds):
@@ -89,7 +89,7 @@ class CompileWorker:
             raise WorkerDied from None
 
     async def end(self) -> int:
-        """Kill the process unless it has ended, and return its exit code: -N after signal N."""
+        """Kill the process if it still runs. Return its exit code; -N means that signal N ended the process."""
         self._writer.transport.abort()
         # A process that a signal is already ending keeps the code of that signal.
         self._process.kill()

@@ -1,4 +1,4 @@
-"""The examples of a skill, run like any other run, and their results."""
+"""Runs of the examples of a skill, and their results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from skillery.runs.cache import Cache
 
 RULE = "examples"
 LEAST_MS = 5
-"""Milliseconds below which no run is started."""
+"""Milliseconds that must be left of the time limit to start another example."""
 _MESSAGE_CHARACTERS = 400
 _WHY_LESS = (
     "an example runs without network and secrets; if it needs them, set needs_permissions = true, and it runs when "
@@ -31,14 +31,14 @@ _WHY_LESS = (
 
 
 class Tested(NamedTuple):
-    """All examples in their order, and a finding for each that failed."""
+    """The results of all examples in their order, and a finding for each failed example."""
 
     examples: tuple[CheckedExample, ...]
     findings: tuple[Finding, ...]
 
 
 class Subject(NamedTuple):
-    """The skill whose examples are run."""
+    """The skill whose examples run."""
 
     manifest: Manifest
     digest: str
@@ -46,10 +46,10 @@ class Subject(NamedTuple):
 
 
 class ExampleRuns:
-    """Runs examples one after the other, each through the queue in its publisher's turn."""
+    """Runs examples one after the other. Each example waits in the queue like any run of the publisher."""
 
     def __init__(self, runner: Runner, cache: Cache, seconds: float) -> None:
-        """`seconds` limits the examples of one version together. Time in the queue does not count."""
+        """`seconds` limits the time of all examples of a version together. Time in the queue does not count."""
         self._runner = runner
         self._cache = cache
         self._seconds = seconds
@@ -63,9 +63,10 @@ class ExampleRuns:
         permitted: bool,
         known: Sequence[CheckedExample] = (),
     ) -> Tested:
-        """Run the examples and return their results. Raise Busy and Unavailable.
+        """Run the examples and return their results. Raise Busy or Unavailable if an example cannot run.
 
-        With `permitted` False, examples that need permissions wait. `known` are earlier results that still hold.
+        If `permitted` is False, examples that need permissions are left for the review. `known` are valid earlier
+        results.
         """
         passed = {one.name: one for one in known if one.status == "passed"}
         waiting = {one.name for one in examples.read if one.needs_permissions and not permitted}
@@ -108,7 +109,7 @@ class ExampleRuns:
     async def _try(
         self, identity: Identity, subject: Subject, folder: Path, example: Example, left_ms: float
     ) -> tuple[CheckedExample, str, float]:
-        """Run one example. Return its result, the problem ("" if it passed), and the time in milliseconds."""
+        """Run one example. Return its result, its problem ("" if it passed), and its duration in milliseconds."""
         runtime, permissions = subject.manifest.runtime, subject.manifest.permissions
         assert runtime is not None, "examples are checked with the bundle"
         ids = {path: new_blob_id() for path in example.files}

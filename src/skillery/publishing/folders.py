@@ -1,4 +1,4 @@
-"""A skill folder on disk, as `skillery publish DIR` and the bundled skills pass it to create_skill."""
+"""Skill folders on disk, read for `skillery publish DIR` and for the bundled skills."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class SkillFolder(NamedTuple):
 
 
 def read_skill_folder(folder: Path) -> SkillFolder:
-    """Return the skill in a folder. Raise InvalidBundle, InvalidManifest, BundleTooLarge.
+    """Return the skill in a folder.
 
-    Errors include a missing skill.toml or SKILL.md, a symlink and a device.
+    Raise InvalidBundle for a missing skill.toml or SKILL.md, a symlink or a device; InvalidManifest; BundleTooLarge.
     """
     skipped: list[str] = []
     files = list(_read_files(folder, skipped))

@@ -1,4 +1,4 @@
-"""The lock of a bundle whose skill needs packages: made at publishing, or given and verified."""
+"""The lock of a bundle whose skill needs packages. Publishing makes the lock, or verifies a given lock."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from skillery.formats.requirements import LOCK, inferred_in, located, mark_infer
 from skillery.publishing.undeclared_findings import ImportScan
 
 Infer = Callable[[], Awaitable[ImportScan]]
-"""Function that finds undeclared packages and what to lock for them."""
+"""Function that finds undeclared packages, and the packages to lock for them."""
 
 
 async def with_lock(
@@ -36,10 +36,11 @@ async def with_lock(
 ) -> tuple[Bundle, ImportScan | None]:
     """Return the bundle with its `requirements.lock`, which is part of its digest, and the result of `infer`.
 
-    Inferred packages become dependencies in the manifest too. So do packages that a given lock names as inferred. An
-    existing version keeps its lock, so that the same files are the same bundle again.
+    Inferred packages become dependencies in the manifest, as do packages that a given lock names as inferred. An
+    existing
+    version keeps its lock, so that the same files make the same bundle again.
 
-    Raises the errors of `Locks.make`, `Locks.verify` and `infer`.
+    Raise the errors of `Locks.make`, `Locks.verify` and `infer`.
     """
     check_python(bundle.manifest.runtime.requires_python if bundle.manifest.runtime else "")
     given = next((file.content for file in bundle.files if file.path == LOCK), None)
@@ -73,14 +74,14 @@ async def _with_made(
 
 
 def dependencies_of(bundle: Bundle) -> tuple[str, ...]:
-    """Return the dependencies that are locked for a bundle."""
+    """Return the dependencies of a bundle that the lock must satisfy."""
     return bundle.manifest.runtime.dependencies if bundle.manifest.runtime else ()
 
 
 def _with_kept(bundle: Bundle, lock: bytes, limits: BundleLimits) -> Bundle:
-    """Return the bundle with the lock of its version.
+    """Return the bundle with the lock of the existing version.
 
-    Without dependencies, a lock that names no inferred package is an ordinary file.
+    If the skill has no dependencies and the lock names no inferred package, requirements.lock is an ordinary file.
     """
     bundle = _with_inferred(bundle, inferred_in(lock))
     return with_file(bundle, BundleFile(LOCK, lock), limits) if dependencies_of(bundle) else bundle
@@ -92,7 +93,7 @@ def _with_inferred(bundle: Bundle, packages: Sequence[str]) -> Bundle:
 
 @contextmanager
 def with_toml_lines(files: Sequence[BundleFile]) -> Iterator[None]:
-    """Add the line in the given skill.toml to errors about dependencies."""
+    """Context manager that adds the line of skill.toml to errors about dependencies."""
     try:
         yield
     except InvalidManifest as error:
@@ -111,7 +112,7 @@ def _located(problems: Any, skill_toml: str) -> dict[str, object]:
 
 
 def lock_of(bundle: Bundle) -> bytes | None:
-    """Return the lock of a bundle; None if it needs no packages."""
+    """Return the lock of a bundle; None if the skill needs no packages."""
     if not dependencies_of(bundle):
         return None
     return next((file.content for file in bundle.files if file.path == LOCK), None)

@@ -1,4 +1,4 @@
-"""create_skill; approve_version, which publishes a draft; check_skill, which checks without publishing."""
+"""The methods create_skill, check_skill (which publishes nothing) and approve_version (which publishes a draft)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 
 class CheckedSkill(msgspec.Struct, frozen=True):
-    """The answer of `check_skill`. `status` is the first status that the version would have."""
+    """The result of check_skill. `status` is the status that the version would get first."""
 
     ok: bool
     name: str
@@ -60,7 +60,7 @@ class CheckedSkill(msgspec.Struct, frozen=True):
 
 
 Also = Callable[[Connection, NewVersion], None]
-"""Function that records more in the transaction that adds a version."""
+"""Function that writes more rows in the transaction that adds a version."""
 
 
 class Published(NamedTuple):
@@ -106,12 +106,15 @@ class Publisher:
     ) -> NewVersion:
         """Publish a bundle completely or not at all.
 
-        Raises InvalidManifest, InvalidBundle, InvalidPath, BundleTooLarge, NotAllowed (no grant covers the name),
-        NameTaken, VersionExists, Refused, QuotaExceeded; Busy, RateLimited and Unavailable if its examples cannot be
-        run; the errors of `Locks.make` if its dependencies cannot be locked.
+        Raise InvalidManifest, InvalidBundle, InvalidPath, BundleTooLarge, NotAllowed (no grant covers the name),
+        NameTaken,
+        VersionExists, Refused or QuotaExceeded; Busy, RateLimited or Unavailable if the examples cannot run; the errors
+        of
+        `Locks.make` if the dependencies cannot be locked.
 
-        `rules` and `quotas` replace those of the publisher. Only the author and reviewers see a draft. The same bundle
-        again returns the stored version. `made_by` is the method that generated the bundle.
+        `rules` and `quotas` replace those of the publisher. A draft is visible to its author and to reviewers. If the
+        same
+        bundle exists, the stored version is returned. `made_by` is the method that generated the bundle.
         """
         published = await self.publish(identity, manifest, skill_md, files, rules, quotas, made_by=made_by)
         return published.created
@@ -129,11 +132,13 @@ class Publisher:
         also: Also | None = None,
         scan: ImportScan | None = None,
     ) -> Published:
-        """Publish as create_skill does, and return warnings and findings too.
+        """Publish as create_skill does, and also return warnings and findings.
 
-        `scan` is the caller's result about undeclared packages. `also` runs in the transaction that adds the version,
-        or in its own if the version exists. If `skill_md` is already parsed, the bundle is imported: tools that break a
-        rule are skipped.
+        `scan` is the result of an earlier scan for undeclared packages. `also` runs in the transaction that adds the
+        version;
+        if the version exists, it runs in a separate transaction. A parsed `skill_md` marks an imported bundle: tools
+        that
+        break a rule are skipped.
         """
         rules = rules or self._rules
         bundle, state = await self.checks.check(identity, manifest, skill_md, files, scan)
@@ -176,8 +181,9 @@ class Publisher:
     ) -> CheckedSkill:
         """Run all checks of create_skill without publishing.
 
-        Findings are returned; other errors are raised as in create_skill. Only the runs of the examples are stored. For
-        an existing version, its examples run again.
+        Findings are part of the result. Other errors are raised as in create_skill. Only the runs of examples are
+        stored. If
+        the version exists, its examples run again.
         """
         bundle, state = await self.checks.check(identity, manifest, skill_md, files, scan)
         publication = publication_of(bundle, identity)
@@ -202,7 +208,9 @@ class Publisher:
     async def find_stored(
         self, identity: Identity, name: str, version: Version | None, files: Sequence[BundleFile]
     ) -> VersionRow | None:
-        """Return the version (default: the latest) if the identity sees it and it has the files; else None."""
+        """Return the version if it has these files and the identity may see it; otherwise None. No `version` means
+        the latest.
+        """
 
         def look(connection: Connection) -> VersionRow | None:
             try:
@@ -216,7 +224,7 @@ class Publisher:
     async def approve_version(
         self, identity: Identity, name: str, version: Version, digest: str | None, note: str
     ) -> NewVersion:
-        """Approve a version as the registry does, then report the publication to the `after_publish` hooks."""
+        """Approve a version in the registry, then call the `after_publish` hooks."""
         look = partial(find_approvable, identity=identity, name=name, version=version, digest=digest)
         row = await self._database.read(look)
         checks = await self.checks.run_waiting_examples(identity, row) if checks_of(row.checks_json).waiting else None
@@ -235,7 +243,9 @@ class Publisher:
         return approved
 
     async def _store(self, bundle: Bundle, insert: Callable[[Connection], NewVersion]) -> NewVersion:
-        """Store large files first and rows last: a crash leaves an unused file, never a version without its files."""
+        """Store large files first and rows last. A crash in between leaves unused files, never a version without its
+        files.
+        """
         large = {file.sha256: file.content for file in bundle.files if not is_inline(file.size)}
         if not large:
             return await self._database.write_together(insert)

@@ -1,4 +1,4 @@
-"""define_tool and remove_tool: tools that agents define, for a session or as permanent skills."""
+"""define_tool and remove_tool: agents define tools for a session, or permanently as skills."""
 
 from __future__ import annotations
 
@@ -52,14 +52,16 @@ class Definition(msgspec.Struct, frozen=True):
     """The body of the handler."""
     is_persistent: bool
     language: Language | None
-    """None: JavaScript if this server can run it, else Python."""
+    """The language. None means JavaScript if this server can run it, otherwise Python."""
     session: str
     namespace: str | None
-    """Namespace of the skill. None: no namespace if the grants allow that, else the first granted namespace."""
+    """Namespace of the skill. None means no namespace if the grants allow that, otherwise the first granted
+    namespace.
+    """
 
 
 class DefinedTool(msgspec.Struct, frozen=True):
-    """The answer of both methods. Skill and version are None for a tool of a session."""
+    """The result of define_tool and remove_tool. Skill and version are None for a tool of a session."""
 
     name: str
     skill: str | None
@@ -68,7 +70,7 @@ class DefinedTool(msgspec.Struct, frozen=True):
 
 
 class ToolMaker:
-    """Defines tools, and removes tools that were defined."""
+    """Defines and removes tools of agents."""
 
     def __init__(
         self,
@@ -80,7 +82,7 @@ class ToolMaker:
         keep_for: timedelta,
         reserved: Set[str],
     ) -> None:
-        """`reserved` are names of the server's own tools."""
+        """`reserved` are the names of the server's own tools."""
         self._database = database
         self._publisher = publisher
         self._compilers = compilers
@@ -90,8 +92,9 @@ class ToolMaker:
         self._reserved = reserved
 
     async def define_tool(self, identity: Identity, asked: Definition) -> DefinedTool:
-        """Define a tool. Raise InvalidParams, InvalidName, ToolProtected, QuotaExceeded, and the errors of
-        create_skill."""
+        """Define a tool. Raise InvalidParams, InvalidName, ToolProtected, QuotaExceeded, or an error of
+        create_skill.
+        """
         self._check_reserved(asked.name)
         language = asked.language or ("javascript" if await self._runs_javascript() else "python")
         script = script_path(asked.name, language)
@@ -112,9 +115,10 @@ class ToolMaker:
         return DefinedTool(tool.name, None, None, "session")
 
     async def remove_tool(self, identity: Identity, name: str, skill: str | None, session: str) -> DefinedTool:
-        """Remove the session's tool if no skill is named and there is one; else yank the versions of its skill.
+        """Remove the tool of the session if `skill` is None and the session has the tool; otherwise yank the versions
+        of its skill.
 
-        Raises ToolNotFound, ToolProtected, NotAllowed, IllegalStep.
+        Raise ToolNotFound, ToolProtected, NotAllowed or IllegalStep.
         """
         self._check_reserved(name)
         work = partial(_remove, identity=identity, name=name, skill=skill, session=session)
@@ -144,7 +148,7 @@ class ToolMaker:
         return await self._publisher.create_skill(identity, written.manifest, written.skill_md, files, made_by=MADE_BY)
 
     async def _handler(self, identity: Identity, code: str, language: Language, script: str) -> str:
-        """Return the file of the handler. Raise InvalidParams for Python that does not compile."""
+        """Return the source of the handler file. Raise InvalidParams if the Python code does not compile."""
         if language != "python":
             return handler_of(code, language)
         made = await self._compilers.handler(identity.name, script, code)
@@ -162,7 +166,7 @@ def _refuse(problem: Problem) -> NoReturn:
 
 
 def _skill_for(identity: Identity, tool: str, namespace: str | None) -> str:
-    """Return the name of the skill for a tool: without a namespace if the identity may publish there."""
+    """Return the name of the skill for a tool. The name has no namespace if the identity may publish without one."""
     plain = defined_skill_name(tool, namespace or "")
     if namespace is not None or access.covers(identity, plain):
         return plain
@@ -182,7 +186,9 @@ def _versions(connection: Connection, skill: str) -> list[Any]:
 
 
 def _next_version(connection: Connection, identity: Identity, skill: str) -> str:
-    """Return the next patch version. Raise ToolProtected, NameTaken."""
+    """Return the next patch version of the skill. Raise ToolProtected or NameTaken if the skill is not a defined
+    tool.
+    """
     versions = _versions(connection, skill)
     if not versions:
         return FIRST
@@ -223,7 +229,7 @@ def _remove(connection: Connection, identity: Identity, name: str, skill: str | 
 
 
 def _where_kept(connection: Connection, identity: Identity, name: str) -> str | None:
-    """Return the skill in which define_tool stores a tool of this name, else the skill that the bare name means."""
+    """Return the skill that define_tool would use for a tool of this name; otherwise the skill that the name means."""
     try:
         kept = _skill_for(identity, name, None)
     except InvalidParams:

@@ -1,6 +1,6 @@
-"""HTTP connections: limits on the size and duration of each phase, and on the number of connections.
+"""HTTP connections: limits on the size and duration of each phase of a connection, and on the number of connections.
 
-uvicorn parses requests and writes responses. uvicorn limits neither heads nor trailers, and closes no slow client.
+uvicorn parses requests and writes responses, but has no limits for heads, trailers and slow clients.
 """
 
 from skillery.app.connections.admission import Admission, ConnectionCount

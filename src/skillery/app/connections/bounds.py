@@ -1,4 +1,4 @@
-"""Limits of one connection."""
+"""The limits of one connection."""
 
 from __future__ import annotations
 
@@ -9,26 +9,28 @@ MIB = 1024 * KIB
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of one connection. Sizes are in bytes, times in seconds."""
+    """The limits of one connection. Sizes are in bytes, times in seconds."""
 
     head_bytes: int = 64 * KIB
     head_seconds: float = 30
-    """Time from connecting, later from the first byte of a head, to the end of the head."""
+    """Longest time for a request head: from the connection, for later heads from the first byte, to the end of the
+    head.
+    """
     headers: int = 256
-    """Headers per request. Each header takes about a hundred bytes of memory, however short."""
+    """Most headers of a request. A header takes about a hundred bytes of memory, even if its text is short."""
     framing_bytes: int = 16 * KIB
     framing_seconds: float = 10
-    """Limits of chunk sizes, chunk extensions and trailers: everything after a byte of the body that is not body."""
+    """Longest time without a body byte in a chunked body: for chunk sizes, chunk extensions and trailers."""
     pipelined: int = 16
-    """Requests that wait for the response to an earlier request."""
+    """Most requests of one connection that wait for the response to an earlier request."""
     window_seconds: float = 90
     least_bytes_per_second: int = KIB
-    """Least rate over each window, for a body that is read and for a response that is sent."""
+    """Lowest rate over each window, for request bodies and for responses."""
     linger_bytes: int = 16 * MIB
     linger_seconds: float = 10
-    """Input discarded after the last response, so that a client that is still sending can read the response."""
+    """Longest time for which input is discarded after the last response, while the client is still sending."""
 
     @property
     def least_bytes(self) -> float:
-        """The least number of bytes in one window."""
+        """The smallest number of bytes that must pass in one window."""
         return self.least_bytes_per_second * self.window_seconds

@@ -1,4 +1,4 @@
-"""Log lines about refused and closed connections: at most one line per address and minute."""
+"""Log lines about refused and closed connections, at most one line per address and minute."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from skillery.formats.addresses import network_of
 log = logging.getLogger(__name__)
 MINUTE = 60.0
 MOST_ADDRESSES = 100
-"""Limit of addresses with their own line per minute. All others share one line."""
+"""Most addresses with separate lines. All other addresses share one line a minute."""
 OTHERS = "other addresses"
 
 
 class Notes:
-    """Log the reasons of refused and closed connections. Keep at most MOST_ADDRESSES addresses in memory."""
+    """Logs why connections were refused or closed. Keeps at most MOST_ADDRESSES addresses in memory."""
 
     def __init__(self) -> None:
         self._unsaid: dict[str, int] = {}
@@ -24,7 +24,7 @@ class Notes:
         """End of the minute by address, oldest first."""
 
     def note(self, host: str, reason: str) -> None:
-        """Log the reason, or count the closing if the address or network had a line in the last minute."""
+        """Log the reason. If the address had a line within the last minute, only count the connection."""
         self._forget_ended()
         address = network_of(host) or "an unknown address"
         if address not in self._ends and len(self._ends) >= MOST_ADDRESSES:

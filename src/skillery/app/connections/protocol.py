@@ -15,26 +15,30 @@ from skillery.app.connections.timers import Timer
 from skillery.app.connections.transport import ClosingTransport
 
 PIECE_BYTES = 8 * 1024
-"""Input is parsed in pieces, and sizes are checked in between, because the parser joins the parts of a header."""
+"""Size of the pieces in which input is parsed. Sizes are checked after each piece, since the parser joins header
+parts.
+"""
 HEADER_BYTES = 100
-"""Memory of a header in addition to its own bytes."""
+"""Memory of a header in bytes, in addition to its text."""
 BODY_PIECE_BYTES = 64 * 1024
-"""Piece size for a body of known length, which contains no framing."""
+"""Size of the pieces of a body with a known length. Such a body contains no chunk sizes."""
 INVALID = "Invalid HTTP request received."
 
 
 class _TooMuch(Exception):
-    """Raised in the parser to stop parsing. The message is the response."""
+    """Raised in a callback of the parser to stop parsing. The message is the text of the response."""
 
 
 class Connection(HttpToolsProtocol):
-    """One HTTP/1 connection. In each phase, the application works on a request or a timer runs.
+    """One HTTP/1 connection. At every moment, the application works on a request or a timer limits the phase:
 
-    - head: from connecting, later from the first byte of a head. Between requests, uvicorn's keep-alive timer runs.
+    - head: from the connection, for later requests from the first byte. uvicorn's keep-alive timer runs between
+      requests.
     - framing: chunk sizes, chunk extensions and trailers. Trailers are discarded and never become headers.
-    - body: a least rate, unless the application paused reading or began to respond.
-    - response: a least rate while the client does not read.
-    - closing: `ClosingTransport`. A request whose body was not read completely is the last of its connection.
+    - body: the client must send at a lowest rate, unless the application paused reading or began to respond.
+    - response: the client must read at a lowest rate.
+    - closing: see `ClosingTransport`. If a request body was not read completely, the connection ends after its
+      response.
     """
 
     _line: ClosingTransport
@@ -112,7 +116,7 @@ class Connection(HttpToolsProtocol):
             self._start_timers()
 
     def _feed(self, piece: memoryview) -> int:
-        """Parse a piece and return the number of bytes parsed."""
+        """Parse a piece of input. Return the number of parsed bytes."""
         self._has_body_bytes = False
         if self._in_head:
             self._head_bytes += len(piece)
@@ -134,9 +138,9 @@ class Connection(HttpToolsProtocol):
         return len(piece)
 
     def _decline_upgrade(self) -> None:
-        """Parse the head again without `Upgrade` (RFC 9110 §7.8).
+        """Parse the request head again without its header `Upgrade` (RFC 9110 §7.8).
 
-        The parser assumes that such a request has no body and would parse the body as the next request.
+        The parser assumes that a request with `Upgrade` has no body, and would parse the body as the next request.
         """
         lines = [b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())]
         lines += [
@@ -252,7 +256,10 @@ class Connection(HttpToolsProtocol):
 
     # End of a connection.
     def _give_up(self, problem: str) -> None:
-        """Close the connection after invalid bytes: with a response 400, or after the responses to earlier requests."""
+        """Close the connection after invalid input.
+
+        If earlier requests are active, the connection closes after their responses, else with a response 400.
+        """
         self._note(problem)
         broken = None if self._in_head else self._drop_newest()
         if self._unanswered:
@@ -265,7 +272,7 @@ class Connection(HttpToolsProtocol):
             self.send_400_response(problem)
 
     def _drop_newest(self) -> RequestResponseCycle:
-        """Drop the request with the broken body and return it."""
+        """Drop the request with the invalid body, and return its uvicorn cycle."""
         broken = self.cycle
         self._unanswered.remove(broken)
         self.pipeline = deque(waiting for waiting in self.pipeline if waiting[0] is not broken)
