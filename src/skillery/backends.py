@@ -1,7 +1,7 @@
-"""The interface of backends and plugins: four Protocols, and the frozen values that they exchange.
+"""The interface of backends and plugins: four Protocols, and the immutable values that they exchange.
 
-Plugin packages import this module, `skillery.errors`, `skillery.hookimpl`, `skillery.sandboxing` (parts of sandboxes)
-and `skillery.testing`, and nothing else of Skillery.
+Plugin packages import only these modules of Skillery: this one, `skillery.errors`, `skillery.hookimpl`,
+`skillery.sandboxing` (parts of sandboxes) and `skillery.testing`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ ALL_SCOPES: frozenset[Scope] = frozenset({"read", "run", "publish", "review", "a
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """The caller. `namespaces` are grants: `sales.*` covers every name that starts with `sales.`, `*` covers all."""
+    """The identity of a caller. `namespaces` are grants: `sales.*` covers names that start with `sales.`, `*` covers
+    all names.
+    """
 
     name: str
     kind: Literal["person", "agent"] = "person"
@@ -32,7 +34,9 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 class Credentials(msgspec.Struct, frozen=True):
-    """The data of a request that identify its sender: the headers by lower-case name, and the network address."""
+    """The data by which an authenticator identifies the sender: request headers by lower-case name, and network
+    address.
+    """
 
     headers: Mapping[str, str]
     address: str
@@ -41,54 +45,57 @@ class Credentials(msgspec.Struct, frozen=True):
 @runtime_checkable
 class Authenticator(Protocol):
     loopback_only: bool
-    """True: serve on loopback addresses only, because any client that can connect is accepted."""
+    """True if the server may only listen on loopback addresses, because the backend accepts any client."""
 
     async def authenticate(self, credentials: Credentials) -> Identity:
-        """Return the identity of the caller. Raises NotAuthenticated."""
+        """Return the identity of the caller. Raise NotAuthenticated if the credentials are missing or invalid."""
         ...
 
 
 @runtime_checkable
 class KeepsTokens(Protocol):
-    """An Authenticator that accepts tokens of the registry."""
+    """An Authenticator that accepts the tokens of the registry."""
 
     def forget(self) -> None:
-        """Forget remembered tokens, because one was revoked."""
+        """Forget all remembered tokens, because an admin revoked a token."""
         ...
 
     def first_token(self) -> str | None:
-        """Return a new admin token if no token was ever made and the settings ask for one, else None. Blocking."""
+        """Return a new admin token if the settings ask for one and no token was ever made; otherwise None. Blocking."""
         ...
 
 
 class VerifiedToken(msgspec.Struct, frozen=True):
-    """A token of the registry that is valid now."""
+    """A valid token of the registry."""
 
     token_id: str
     identity: Identity
     expires_at: datetime | None
-    """None: the token never expires."""
+    """None if the token never expires."""
 
 
 class Tokens(Protocol):
-    """The tokens of the registry, which admins make with `create_token`. `Place.tokens` has them."""
+    """The tokens of the registry, which admins create with `create_token`. Backends get this object as
+    `Place.tokens`.
+    """
 
     async def verify(self, token: str) -> VerifiedToken:
-        """Return whose token it is. Raises NotAuthenticated with a message for the caller, and Unavailable.
+        """Return the identity and the expiry of a token.
 
-        The registry is asked each time. An authenticator may remember the answer for a second, and has `forget`
-        (`KeepsTokens`) for revocations.
+        Raise NotAuthenticated with a message for the caller, Unavailable if the database cannot be reached. Each call
+        reads
+        the registry. An authenticator may remember a result for a second; a revocation then calls `KeepsTokens.forget`.
         """
         ...
 
     async def note_use(self, token_id: str) -> None:
-        """Note that the token is used now, at most once a minute."""
+        """Record that the token is used now. The time is written at most once a minute."""
         ...
 
     def first_token(self) -> str | None:
-        """Make an admin token and return its text, or return None if there was ever a token. Blocking.
+        """Create an admin token and return its text; None if the registry ever had a token. Blocking.
 
-        If several servers start at once, one of them gets the token.
+        If several servers start at the same time, one of them gets the token.
         """
         ...
 
@@ -97,14 +104,15 @@ class Tokens(Protocol):
 
 
 class Upload(Protocol):
-    """A content that is being stored. It is not visible before `commit`. After a crash, only temporary files are left,
-    which the next start removes.
+    """A content that is being stored. Readers do not see the content before `commit`.
+
+    After a crash, temporary files may be left. The next start removes them.
     """
 
     def write(self, chunk: bytes) -> None: ...
 
     def commit(self, digest: str) -> None:
-        """Make the content durable and visible under `digest`: 64 hex digits of SHA-256, computed by the caller."""
+        """Make the content durable, and visible under `digest`: 64 hex digits of SHA-256, which the caller computed."""
         ...
 
     def abort(self) -> None: ...
@@ -112,7 +120,7 @@ class Upload(Protocol):
 
 @runtime_checkable
 class Storage(Protocol):
-    """Immutable contents by their SHA-256. Blocking: several worker threads call the methods at once.
+    """Immutable contents by their SHA-256. Blocking: several worker threads call the methods at the same time.
 
     If the disk is full, methods raise StorageFull and store nothing.
     """
@@ -120,43 +128,52 @@ class Storage(Protocol):
     def begin(self) -> Upload: ...
 
     def open(self, digest: str) -> BinaryIO:
-        """Return a seekable stream of the content. Raises ContentMissing."""
+        """Return a seekable stream of the content. Raise ContentMissing if the storage does not have it."""
         ...
 
     def local_path(self, digest: str) -> Path | None:
-        """Return the content as a read-only file of this machine, or None if there is no such file."""
+        """Return the path of a read-only file with the content on this machine; None if the storage has no such
+        file.
+        """
         ...
 
     def delete(self, digest: str) -> None:
-        """Delete the content. Deleting a missing content is not an error.
+        """Delete the content. Do nothing if the storage does not have the content.
 
-        No transaction is open during the call, and no upload of the same content. If the call raises, it is
-        repeated later.
+        During the call, no transaction is open and no upload of the same content is active. If the call raises an
+        exception,
+        the server repeats the call later.
         """
         ...
 
     def check(self) -> None:
-        """Raise if the storage cannot be used now."""
+        """Raise an exception if the storage is unusable now."""
         ...
 
 
 @runtime_checkable
 class ListsContents(Protocol):
-    """A Storage that lists its contents. From other storages, files that a killed server left are never removed."""
+    """A Storage that can list its contents. Without this list, files of a killed server are never removed."""
 
     def stored_before(self, moment: datetime) -> Iterator[tuple[str, int]]:
-        """Yield digest and size in bytes of every content stored before, in any order. Contents that are stored or
-        deleted during the call may be yielded or not.
+        """Yield the digest and the size in bytes of every content stored before `moment`, in any order.
+
+        Contents that are stored or deleted during the call may be yielded or not.
         """
         ...
 
 
 @runtime_checkable
 class KnowsRegistry(Protocol):
-    """A Storage that can be marked as belonging to one registry, so that a server with another storage notices."""
+    """A Storage with a mark of the registry that it belongs to, so that a server detects the storage of another
+    registry.
+    """
 
     def mark(self, made: str) -> str:
-        """Return the mark of the storage. If it has none, set `made`. Of several servers at once, one sets its mark."""
+        """Return the mark of the storage. A storage without a mark gets the mark `made`.
+
+        If several servers call at the same time, one mark is set, and all get this mark.
+        """
         ...
 
     def find_mark(self) -> str | None: ...
@@ -166,41 +183,45 @@ class KnowsRegistry(Protocol):
 
 
 class Transaction(Protocol):
-    """An open transaction of the registry's database. A backend only passes it on to `Values`."""
+    """An open transaction of the registry's database. A backend only passes this object to `Values`."""
 
 
 class Values(Protocol):
-    """Small values by key in the registry's database: sessions, keys, cached answers. `Place.values` has them.
+    """Small values by key in the registry's database, for example sessions, keys and cached answers.
 
-    Each backend has its own keys, and all servers of one database share them. Blocking: from a coroutine, call with
-    `asyncio.to_thread`. A key has 1 to 255 characters, a value at most 1 MiB; ValueError otherwise. `expires_at` is
-    the time from which the value no longer exists. Every method raises Unavailable if the database cannot be reached.
+    Backends get this object as `Place.values`. Each backend has separate keys, which all servers of a database share.
+    Blocking: use `asyncio.to_thread` in a coroutine. A key has 1 to 255 characters, a value at most 1 MiB; otherwise
+    ValueError is raised. From `expires_at` on, the value does not exist. Every method raises Unavailable if the
+    database
+    cannot be reached.
     """
 
     def get(self, key: str) -> bytes | None: ...
 
     def keys(self, prefix: str = "") -> list[str]:
-        """Return the keys that begin with the prefix, sorted by their bytes."""
+        """Return the keys with this prefix, sorted by their bytes."""
         ...
 
     def set(
         self, key: str, value: bytes, expires_at: datetime | None = None, within: Transaction | None = None
     ) -> bool:
-        """Store a value in place of the one before, if any. Return whether there was one.
+        """Store a value under a key, and replace the earlier value. Return whether there was an earlier value.
 
-        With `within` the change is a part of that transaction.
+        With `within`, the change is a part of this transaction.
         """
         ...
 
     def add(self, key: str, value: bytes, expires_at: datetime | None = None) -> bytes:
-        """Store a value if the key has none. Return the value that the key has now.
+        """Store a value if the key has no value. Return the value that the key has after the call.
 
-        Of several servers that add at once, one stores its value, and all of them get that one.
+        If several servers add a value at the same time, one value is stored, and all servers get this value.
         """
         ...
 
     def take(self, key: str, within: Transaction | None = None) -> bytes | None:
-        """Remove the value and return it. Of several callers at once, one gets it and the others get None."""
+        """Remove the value and return it; None if there is no value. If several callers take it at once, only one
+        gets it.
+        """
         ...
 
 
@@ -209,41 +230,42 @@ class Values(Protocol):
 
 @runtime_checkable
 class Secrets(Protocol):
-    """Secret values by name, for skills that were granted them. Blocking: several worker threads call the methods at
-    once.
+    """Secret values by name. Blocking: several worker threads call the methods at the same time.
 
-    No exception and no log line of a backend holds a value. A backend that cannot be reached raises Unavailable.
+    Exceptions and log lines of a backend never contain a value. A backend that cannot be reached raises Unavailable.
     """
 
     read_only: bool
-    """True: values are set elsewhere. `set` and `remove` raise NotAllowed with a hint that says where."""
+    """True if values are set outside of Skillery. Then `set` and `remove` raise NotAllowed, with a hint that says
+    where.
+    """
 
     def get(self, name: str) -> str | None:
-        """Return the value, or None if there is none."""
+        """Return the value of a secret; None if the secret has no value."""
         ...
 
     def names(self) -> list[str]:
-        """Return all names that have a value, sorted."""
+        """Return the sorted names of all secrets with a value."""
         ...
 
     def set(self, name: str, value: str) -> None:
-        """Set a value in place of the one before, if any."""
+        """Set the value of a secret, and replace the earlier value."""
         ...
 
     def remove(self, name: str) -> bool:
-        """Remove the value. Return whether there was one."""
+        """Remove the value of a secret. Return whether there was a value."""
         ...
 
 
 @runtime_checkable
 class KeepsSecrets(Protocol):
-    """A Secrets that keeps its values in `Place.values`, so that a change and its audit entry are one transaction.
+    """A Secrets that keeps its values in `Place.values`. Then a change and its audit entry are one transaction.
 
-    Both methods block. The functions that they return are called within the transaction of the audit entry.
+    Both methods block. The returned functions are called inside the transaction of the audit entry.
     """
 
     def setting(self, name: str, value: str) -> Callable[[Transaction], bool]:
-        """Return a function that sets the value in a transaction, and returns whether there was a value before."""
+        """Return a function that sets the value in a transaction, and returns whether there was an earlier value."""
         ...
 
     def removing(self, name: str) -> Callable[[Transaction], bool]:
@@ -252,7 +274,7 @@ class KeepsSecrets(Protocol):
 
 
 class SecretValues(dict[str, str]):
-    """Secret values by name, for a run. Printing the mapping shows only the names."""
+    """Secret values of a run by name. The repr shows only the names."""
 
     def __repr__(self) -> str:
         return f"SecretValues({', '.join(self)})"
@@ -264,13 +286,13 @@ class SecretValues(dict[str, str]):
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """Limits of one run, for its whole process tree."""
+    """The limits of one run. They hold for all processes of the run together."""
 
     timeout_ms: int = 300_000
-    """Wall-clock time from the start of the code, without the time in the queue."""
+    """Wall-clock time from the start of the code. Time in the queue does not count."""
     memory_mb: int = 512
     processes: int = 64
-    """Processes and threads."""
+    """Number of processes and threads."""
     cpus: float = 1.0
     disk_mb: int = 256
     """Size of `/workspace`."""
@@ -280,59 +302,62 @@ class Limits(msgspec.Struct, frozen=True):
     blobs: int = 1_000
     blobs_mb: int = 256
     calls: int = 100
-    """Calls of mounted skills that run in separate sandboxes."""
+    """Number of calls to mounted skills that run in separate sandboxes."""
     log_kb: int = 1_024
-    """Kept size of the log. The rest is counted and never slows the code."""
+    """Size of the log that is kept. Further output is counted, dropped, and does not slow down the code."""
     result_mb: int = 16
     callbacks_per_second: int = 8_000
-    """Requests of the code to its host: blobs, calls. Faster code waits."""
+    """Requests of the code to the server, for example for blobs and calls. Code with more requests waits."""
 
 
 class SkillMount(msgspec.Struct, frozen=True):
-    """A skill at `/skills/<name>/`, read-only."""
+    """A skill that is mounted read-only at `/skills/<name>/`."""
 
     name: str
     folder: Path
-    """Files of the skill on this machine: immutable, complete, shared between runs."""
+    """The folder with the skill's files on this machine: immutable, complete, shared between runs."""
     entrypoint: str | None = None
-    """Path of the entrypoint inside the skill (`code/main.py`), importable as `skills.<name>`. None for a skill that
-    can only be read.
+    """Path of the entrypoint inside the skill (`code/main.py`). The code imports it as `skills.<name>`. None if the
+    skill can
+    only be read.
     """
     stub: bool = False
-    """The skill declares permissions that this run does not have. Importing it runs none of its code and adds no folder
-    to `sys.path`. Its functions are proxies that call `RunHost.call_skill`.
+    """True if the skill declares permissions that this run does not have. Importing a stub runs no code of the skill
+    and adds
+    no folder to `sys.path`. Its functions are proxies that call `RunHost.call_skill`.
     """
 
 
 class BlobMount(msgspec.Struct, frozen=True):
-    """A blob at `/blobs/<blob_id>`, read-only."""
+    """A blob that is mounted read-only at `/blobs/<blob_id>`."""
 
     blob_id: str
     path: Path
-    """The content on this machine."""
+    """The file with the content on this machine."""
 
 
 class InputFile(msgspec.Struct, frozen=True):
-    """A file that the sandbox copies to `/workspace/<path>` before the code starts. The run owns the copy."""
+    """A file that the sandbox copies to `/workspace/<path>` before the code starts. The run may change the copy."""
 
     path: str
-    """A checked bundle path (`formats.paths`)."""
+    """A valid bundle path (see `formats.paths`)."""
     source: Path
-    """The content on this machine."""
+    """The file with the content on this machine."""
     size_bytes: int
     executable: bool = False
 
 
 class PackageMount(msgspec.Struct, frozen=True, weakref=True):
-    """Installed packages at `/packages/<lock>/`, read-only, importable after the standard library and before skills.
+    """Installed packages, mounted read-only at `/packages/<lock>/`.
 
-    The folder stays while this very object is referenced. Code that mounts it keeps a reference.
+    Python finds them after the standard library and before skills. The folder stays on disk as long as this object is
+    referenced, so a sandbox must keep a reference while the folder is mounted.
     """
 
     lock: str
-    """SHA-256 of the lock in 64 hex digits. Equal locks are the same packages everywhere."""
+    """SHA-256 of the lock in 64 hex digits. The same lock means the same packages on every server."""
     folder: Path
-    """Immutable, complete, shared between runs."""
+    """The folder with the packages: immutable, complete, shared between runs."""
 
 
 class SkillCall(msgspec.Struct, frozen=True, tag="skill"):
@@ -341,8 +366,9 @@ class SkillCall(msgspec.Struct, frozen=True, tag="skill"):
     skill: str
     function: str
     spread: bool = False
-    """Call `function(*args, **kwargs)` with the two members of the job's `args`. Only functions that a stub of this
-    skill offers may be called. Any other name is an AttributeError, before code of the skill has run.
+    """If True, call `function(*args, **kwargs)` with the two members of the job's `args`. Only functions that a stub of
+    this
+    skill offers can be called. Another name raises AttributeError before any code of the skill runs.
     """
 
 
@@ -350,9 +376,9 @@ Language = Literal["python", "javascript", "bash"]
 
 
 class CodeCall(msgspec.Struct, frozen=True, tag="code"):
-    """Call `function(args)` of `code`: a Python module, or an ES module (`javascript`).
+    """Call `function(args)` in `code`, a Python module or an ES module (`javascript`).
 
-    `bash` code has no functions. It runs with the args on stdin, and its stdout is the result.
+    `bash` code has no functions. It gets the args on stdin, and its stdout is the result.
     """
 
     code: str
@@ -361,11 +387,12 @@ class CodeCall(msgspec.Struct, frozen=True, tag="code"):
 
 
 class HandlerCall(msgspec.Struct, frozen=True, tag="handler"):
-    """Run the file `path` of the mounted skill `skill` with the args, as a handler of the Skill Tools convention.
+    """Run the file `path` of the mounted skill `skill` with the args, as a handler of Skill Tools.
 
-    `.js` and `.mjs`: the default export. `.py`: the function `handler`, if the module defines it. Any other file is
-    a program with the args on stdin and as its argument; its stdout is the result. A backend sets the arg
-    `__workDir`.
+    `.js` and `.mjs` files have the handler as their default export, `.py` files as the function `handler`. A `.py` file
+    without this function, and any other file, is a program: it gets the args on stdin and as an argument, and its
+    stdout
+    is the result. The backend sets the arg `__workDir`.
     """
 
     skill: str
@@ -373,15 +400,21 @@ class HandlerCall(msgspec.Struct, frozen=True, tag="handler"):
 
 
 class ScriptCall(msgspec.Struct, frozen=True, tag="script"):
-    """Run the file `path` of the mounted skill `skill` as a program, chosen by its suffix or its `#!` line.
+    """Run the file `path` of the mounted skill `skill` as a program. Its suffix or its `#!` line selects the
+    interpreter.
 
-    The result is an object with `exit_code` (128 plus the signal number after a signal), `stdout` and `stderr`
-    (text; over 64 KiB `{"blob_id", "size_bytes", "preview"}`, and `dropped_bytes` past the limit of a result), and
-    `files`: at most 100 files below /workspace/out, each `{"path", "blob_id", "size_bytes"}`. `left_out` names
-    further files.
+    The result is an object:
 
-    The folder /workspace/out exists before the program starts if an argument or a variable is a path in it. A run
-    fails only if the program could not be started or was stopped. The log also holds what the program printed.
+    - `exit_code`: 128 plus the signal number after a signal.
+    - `stdout`, `stderr`: text. Over 64 KiB, an object `{"blob_id", "size_bytes", "preview"}`, which also has
+      `dropped_bytes` if the stream exceeds the limit of a result.
+    - `files`: at most 100 files below /workspace/out, each `{"path", "blob_id", "size_bytes"}`. `left_out` has the
+      names of
+      further files.
+
+    If an argument or a variable is a path in /workspace/out, this folder exists before the program starts. A run fails
+    only
+    if the program cannot be started or is stopped. The log also contains the output of the program.
     """
 
     skill: str
@@ -389,55 +422,61 @@ class ScriptCall(msgspec.Struct, frozen=True, tag="script"):
     argv: tuple[str, ...] = ()
     stdin: bytes = b""
     environment: Mapping[str, str] = {}
-    """In addition to the job's own variables."""
+    """Variables in addition to those of the job."""
     module: str = ""
-    """If set, run this module of the skill as `python -m` does; `path` is its file."""
+    """If not "", run this module of the skill as `python -m` does. `path` is the file of the module."""
     in_skill: bool = False
-    """Start in the read-only folder of the skill instead of `/workspace`."""
+    """If True, start in the read-only folder of the skill instead of `/workspace`."""
 
 
 Call = SkillCall | CodeCall | HandlerCall | ScriptCall
 
 
 class Job(msgspec.Struct, frozen=True):
-    """One run, as a sandbox gets it."""
+    """One run, as the sandbox backend gets it."""
 
     run_id: str
     call: Call
     args: bytes
-    """A JSON object."""
+    """The args as a JSON object."""
     skills: tuple[SkillMount, ...] = ()
-    """In the order of mounting. An executed skill comes first."""
+    """The skills to mount, in this order. An executed skill is the first."""
     blobs: tuple[BlobMount, ...] = ()
     limits: Limits = Limits()
     environment: Mapping[str, str] = {}
-    """Variables in addition to the sandbox's own (secrets). They must not be logged, nor be readable by another
-    process.
+    """Variables in addition to those of the sandbox, for example secrets. The backend must not log their values, and no
+    other
+    process may be able to read them.
     """
     network: tuple[str, ...] = ()
-    """Hosts that the executed skill may reach, written as in `permissions.network`. Empty: none."""
+    """The hosts that the code may connect to, in the notation of `permissions.network`. Empty means no network."""
     packages: tuple[PackageMount, ...] = ()
-    """On `sys.path` in this order. Their files do not conflict."""
+    """The packages on `sys.path`, in this order. No two of them contain the same file."""
     preload: tuple[str, ...] = ()
-    """Modules of the first of `packages` that a backend may import before the run arrives. The code must not notice:
-    each module behaves as if the code imported it first. Preloading is optional.
+    """Modules from the first entry of `packages` that a backend may import before the run starts. Each module must
+    behave as if
+    the code imported it first. Preloading is optional.
     """
     private_network: bool = False
-    """An admin of the server named the hosts of `network`. They may have addresses that are not public, of this machine
-    too.
+    """True if an admin named the hosts of `network`. Such hosts may have private addresses, and addresses of this
+    machine.
     """
     identity: str = ""
-    """Name of the identity that requested the run, empty for the server's own work. A backend shares resources between
-    identities by it. The code of the run does not see it.
+    """Name of the identity that requested the run; "" for work of the server. A backend divides resources between
+    identities
+    by this name. The code does not see it.
     """
     files: tuple[InputFile, ...] = ()
-    """Copied to `/workspace` before the code starts. They count towards `disk_mb` and `disk_files`. If a file does not
-    fit, the run fails with a SandboxError that names it, and no code has run.
+    """Files that the sandbox copies to `/workspace` before the code starts. They count towards `disk_mb` and
+    `disk_files`. If a
+    file does not fit, the run fails with a SandboxError that names the file, and no code runs.
     """
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Why a run failed. `type` is a `FailureType`, or the class name of the exception that the code raised."""
+    """The reason why a run failed. `type` is a `FailureType`, or the class name of the exception that the code
+    raised.
+    """
 
     type: str
     message: str
@@ -446,32 +485,35 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class Log(msgspec.Struct, frozen=True):
-    """stdout, stderr and `log` in the order of writing. A long log is reduced to its head and tail."""
+    """The log of a run: stdout, stderr and `runtime.log` in the order of writing. Of a long log, only the start and the
+    end
+    are kept.
+    """
 
     head: bytes = b""
     tail: bytes = b""
     dropped: int = 0
-    """Bytes left out between head and tail."""
+    """Number of bytes between `head` and `tail` that were dropped."""
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far the code of a run has come, as it says itself with `runtime.progress`."""
+    """The progress that the code of a run reported with `runtime.progress`."""
 
     done: float
     total: float | None = None
-    """None if the code does not know it."""
+    """None if the code does not know the total."""
     text: str = ""
 
 
 class NetworkUse(msgspec.Struct, frozen=True):
-    """Connections of a run with the same target and the same outcome."""
+    """The connections of a run to one target with one outcome."""
 
     host: str
-    """Host as requested. Text that is not a host name is escaped and cut."""
+    """The requested host. A text that is not a host name is escaped and cut."""
     port: int
     allowed: bool
     reason: str
-    """The pattern that allowed the connections, or why they were refused."""
+    """The pattern that allowed the connections, or the reason for the refusal."""
     connections: int = 1
     bytes_out: int = 0
     """Bytes from the code to the host."""
@@ -479,141 +521,142 @@ class NetworkUse(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """How a run ended. Exactly one of `result` and `failure` is set."""
+    """The outcome of a run. Exactly one of `result` and `failure` is set."""
 
     result: bytes | None = None
-    """Compact UTF-8 JSON of the returned value."""
+    """The returned value as compact JSON in UTF-8."""
     failure: Failure | None = None
     summary: str | None = None
     """The text that the code set with `runtime.summary(text)`."""
     log: Log = Log()
     duration_ms: float = 0.0
     degraded: tuple[str, ...] = ()
-    """Limits that this host enforces less strictly than usual, such as `memory_tree`."""
+    """Limits that this host enforces less strictly than other hosts, such as `memory_tree`."""
     network: tuple[NetworkUse, ...] = ()
-    """Every allowed or refused connection, grouped by target and outcome."""
+    """Every allowed and every refused connection, grouped by target and outcome."""
 
 
 class BlobWriter(Protocol):
     """A blob that a run is writing."""
 
     async def write(self, chunk: bytes) -> None:
-        """Write a chunk. Raises TooLarge past the limit of the run."""
+        """Write a chunk. Raise TooLarge if the run exceeds its limit."""
         ...
 
     async def commit(self) -> str:
-        """Store the blob and return its id."""
+        """Store the blob. Return its id."""
         ...
 
     async def abort(self) -> None: ...
 
 
 class RunHost(Protocol):
-    """Requests of the code in a sandbox to its host.
+    """The requests that the code in a sandbox can make to the server.
 
-    A SkilleryError that a method raises becomes an exception in the code. It ends neither the run nor the server.
+    If a method raises a SkilleryError, the code gets an exception. The run and the server continue.
     """
 
     async def begin_blob(self, kind: str, path: str | None = None) -> BlobWriter:
-        """Start a blob. `path` is the code's own name for it: a path below /workspace/out, or the name of a picture. It
-        is untrusted.
+        """Start a blob. `path` is untrusted: a path below /workspace/out or the name of a picture, chosen by the
+        code.
         """
         ...
 
     async def read_blob(self, blob_id: str) -> bytes:
-        """Return a blob that this run wrote. Raises BlobNotFound for every other id."""
+        """Return the content of a blob that this run wrote. Raise BlobNotFound for every other id."""
         ...
 
     async def call_skill(self, skill: str, function: str, args: bytes) -> bytes:
-        """Call a function of a skill that this run mounts as a stub. The function runs in a separate sandbox, with the
-        permissions of its skill.
+        """Call a function of a skill that this run mounts as a stub. Return the JSON of its return value.
 
-        `args` is the JSON `{"args": [...], "kwargs": {...}}`. Returns the JSON of the returned value. Raises
-        SkillFailed if the function failed, and another SkilleryError if it was not called. Cancelling ends the
-        call.
+        The function runs in a separate sandbox with the permissions of its skill. `args` is the JSON
+        `{"args": [...], "kwargs": {...}}`. Raise SkillFailed if the function failed, another SkilleryError if it could
+        not be
+        called. If this coroutine is cancelled, the call ends.
         """
         ...
 
 
 @runtime_checkable
 class StreamsBlobs(Protocol):
-    """A RunHost that reads blobs in pieces. With other hosts, code that requests a blob and does not read it occupies
-    memory.
-    """
+    """A RunHost that reads blobs in pieces. With other hosts, a blob that the code requests is in memory as a whole."""
 
     async def blob_pieces(self, blob_id: str) -> tuple[int, AsyncIterator[bytes]]:
-        """Return the size in bytes of a blob that this run wrote, and its content in pieces. Raises BlobNotFound for
-        every other id.
+        """Return the size in bytes of a blob that this run wrote, and an iterator over its content.
+
+        Raise BlobNotFound for every other id.
         """
         ...
 
 
 @runtime_checkable
 class FollowsLog(Protocol):
-    """A RunHost that gets the log while the code runs, and keeps it.
+    """A RunHost that gets the log while the code runs.
 
-    A sandbox that passes the log to such a host leaves `Outcome.log` empty. A sandbox that does not is allowed: its log
-    is shown when the run has ended.
+    A sandbox that passes the log to such a host leaves `Outcome.log` empty. A sandbox may also pass nothing: then the
+    log
+    is visible only after the run has ended.
     """
 
     def printed(self, piece: bytes) -> None:
-        """Take the next bytes of stdout, stderr or `log`. Returns at once and never raises."""
+        """Add the next bytes of stdout, stderr or `runtime.log`. The method must return at once and never raise."""
         ...
 
 
 @runtime_checkable
 class FollowsProgress(Protocol):
-    """A RunHost that is told how far the code has come."""
+    """A RunHost that gets the progress of the code."""
 
     def progressed(self, progress: Progress) -> None:
-        """Take what the code said last. Returns at once and never raises."""
+        """Record the progress that the code reported last. The method must return at once and never raise."""
         ...
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """One property that a backend needs, tested by using it."""
+    """One property that a backend needs, and the result of testing it."""
 
     name: str
     ok: bool
     detail: str
     fix: str = ""
-    """How to fix it if `ok` is false."""
+    """How to fix the property if `ok` is False."""
     required: bool = True
-    """False: without it, runs are `degraded`, but safe."""
+    """False if runs are safe without the property, but `degraded`."""
 
 
 class Capability(StrEnum):
     """A feature or a guarantee of a sandbox.
 
-    If a run needs a feature that the backend does not have, the run is refused with the name of the capability. If a
-    guarantee (LIMITS) is missing, `degraded` of every run lists it.
+    A run that needs a missing feature is refused, and the error names the capability. If a guarantee (LIMITS) is
+    missing,
+    `degraded` of every run lists it.
     """
 
     PYTHON = "python"
-    """Runs Python: skills by their entrypoint, and the code of `run_code`."""
+    """Runs Python: the entrypoints of skills, and the code of `run_code`."""
     JAVASCRIPT = "javascript"
     """Runs JavaScript, if the host has Node.js."""
     BASH = "bash"
-    """Runs bash, if the host has it."""
+    """Runs bash, if the host has bash."""
     BLOBS = "blobs"
-    """Shows the run its input blobs as files."""
+    """Mounts the input blobs of a run as files."""
     FILES = "files"
     """Copies `Job.files` to the workspace of the run."""
     SECRETS = "secrets"
-    """Passes variables to the code without an argument or a file, so that no other process can read them."""
+    """Passes environment variables to the code without an argument or a file that other processes could read."""
     NETWORK = "network"
-    """Lets the code reach the hosts of `Job.network`."""
+    """Lets the code connect to the hosts of `Job.network`."""
     PACKAGES = "packages"
-    """Shows the code installed packages (`Job.packages`), and no packages of the host."""
+    """Mounts installed packages (`Job.packages`), and hides the packages of the host."""
     STUBS = "stubs"
     """Lets the code call skills in other sandboxes (`SkillMount.stub`) by `RunHost.call_skill`."""
 
     ISOLATION = "isolation"
-    """The code reaches nothing of the host except what its job gives it."""
+    """Gives the code access only to the parts of the host that its job names."""
     MEMORY_TREE = "memory_tree"
-    """Enforces `memory_mb` for the whole process tree at all times, not by occasional checks."""
+    """Enforces `memory_mb` for all processes of a run together and at all times, not by occasional checks."""
     PROCESSES = "processes"
-    """Enforces `processes`, threads included."""
+    """Enforces `processes`, including threads."""
     CPUS = "cpus"
     """Enforces `cpus`."""
     DISK = "disk"
@@ -632,7 +675,7 @@ LIMITS: frozenset[str] = frozenset(
         Capability.DISK_FILES,
     }
 )
-"""Capabilities that every job wants: enforced limits and isolation."""
+"""The capabilities that every job needs: isolation and enforced limits."""
 
 
 @runtime_checkable
@@ -643,24 +686,27 @@ class Sandbox(Protocol):
     def capabilities(self) -> frozenset[str]:
         """The capabilities of the sandbox on this host: values of `Capability`, and possibly others.
 
-        The set is complete after `start`.
+        The set is complete after `start` has returned.
         """
         ...
 
     def probe(self) -> list[Probe]:
-        """Test every property that the sandbox needs by using it (`skillery doctor`). Blocking."""
+        """Test every property that the sandbox needs (`skillery doctor`). Blocking."""
         ...
 
     async def start(self) -> None:
-        """Prepare for runs. Calling it again does nothing. Raises SandboxUnavailable if this host cannot enforce what
-        the sandbox promises.
+        """Prepare for runs. A second call does nothing.
+
+        Raise SandboxUnavailable if this host cannot enforce what the sandbox promises.
         """
         ...
 
     async def run(self, job: Job, host: RunHost) -> Outcome:
-        """Run the job. Never raises for what the code does. A fault of the host is a Failure of type SandboxError.
+        """Run the job and return its outcome.
 
-        Cancelling kills the run and waits until all its processes have ended.
+        The method never raises an exception because of the code. A fault of the host is a Failure of the type
+        SandboxError. If
+        the coroutine is cancelled, it kills the run and returns when all processes of the run have ended.
         """
         ...
 
@@ -672,15 +718,15 @@ class Sandbox(Protocol):
 
 @runtime_checkable
 class Measured(Protocol):
-    """A Sandbox with figures for `/metrics`."""
+    """A Sandbox that has figures for `/metrics`."""
 
     def figures(self) -> Mapping[str, float]:
-        """Return a few figures by snake_case name. The names are always the same."""
+        """Return some figures by snake_case name. Every call returns the same names."""
         ...
 
 
 class Warm(msgspec.Struct, frozen=True):
-    """A process with `Job.preload` of one lock imported, which a sandbox keeps for later runs."""
+    """A process that has imported the modules of `Job.preload` for one lock. The sandbox keeps it for later runs."""
 
     lock: str
     preload: tuple[str, ...]
@@ -688,54 +734,59 @@ class Warm(msgspec.Struct, frozen=True):
     memory_mb: float = 0.0
     """Memory of the process, which the runs forked from it share."""
     message: str = ""
-    """Why starting failed. Runs then import the modules themselves."""
+    """The reason why the process could not start; "" if it runs. Runs then import the modules themselves."""
 
 
 @runtime_checkable
 class KeepsWarm(Protocol):
-    """A Sandbox that keeps processes with preloaded packages."""
+    """A Sandbox that keeps processes with imported packages."""
 
     def warm(self) -> list[Warm]:
-        """Return the kept processes, and those that failed recently."""
+        """Return the processes that are kept, and those that failed recently."""
         ...
 
 
 class NoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The settings of a backend that has none."""
+    """The settings of a backend without settings."""
 
 
 class Place(msgspec.Struct, frozen=True):
-    """The folder and the services that a server gives to a backend when it opens the backend."""
+    """The home folder and the services that a server gives to a backend when it opens the backend."""
 
     home: Path
-    """The folder of the server's data, which is kept. A backend uses a folder with its own name in it."""
+    """The folder with the server's data. A backend stores its files in a subfolder with the name of the backend."""
     allow_degraded: bool = False
     values: Values | None = None
-    """What the backend keeps in the registry's database. None if the backend is opened without one, as `skillery
-    doctor` may do. Use it after `open` has returned: the database may not be migrated before."""
+    """The backend's values in the registry's database. None if the backend is opened without a database, for example by
+    `skillery doctor`. A backend must not use them before `open` has returned, because the database may not be migrated
+    yet.
+    """
     tokens: Tokens | None = None
-    """The tokens of the registry, for authenticators. As `values`, None without a database."""
+    """The tokens of the registry, for authenticators. None if the backend is opened without a database."""
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """A backend that a plugin offers under a name. The settings choose it by that name.
+    """A backend that a plugin offers. The settings choose the backend by its name.
 
-    `open(settings, place)` makes the backend. `settings` is a frozen msgspec Struct that forbids unknown fields. It
-    is filled from the section `[backends.<kind>.<name>]` of skillery.toml and checked at start.
+    `open(settings, place)` creates the backend. `settings` is an immutable msgspec Struct that forbids unknown fields.
+    The
+    server fills it from the section `[backends.<kind>.<name>]` of skillery.toml, and checks it at start.
     """
 
     name: str
     open: Callable[[Any, Place], Any]
     settings: type[msgspec.Struct] = NoSettings
     unsafe: bool = False
-    """True: the backend does not isolate. It is refused unless `allow_unsafe_sandbox` is set."""
+    """True if the backend does not isolate runs. The server refuses it unless `allow_unsafe_sandbox` is true."""
 
 
 # -- events ------------------------------------------------------------------------------------------------------
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One result of a check. Severity `error` refuses the version unless a reviewer has waived the rule for it."""
+    """A result of a check. Severity `error` refuses the version, unless a reviewer has waived the rule for the
+    version.
+    """
 
     rule: str
     message: str
@@ -762,7 +813,7 @@ class Publication(msgspec.Struct, frozen=True):
 
 
 class FinishedRun(msgspec.Struct, frozen=True):
-    """A run that has ended, for `run_finished`."""
+    """A run that has ended, for the hook `run_finished`."""
 
     run_id: str
     method: Literal["execute_skill", "run_code", "call_tool"]
@@ -773,13 +824,13 @@ class FinishedRun(msgspec.Struct, frozen=True):
     error_type: str | None
     identity: Identity
     parent_run_id: str | None = None
-    """The run whose code called this run, if the skill was mounted there."""
+    """Id of the run whose code called this run; None for a run that a caller requested."""
     tool: str | None = None
-    """The tool that `call_tool` called."""
+    """Name of the tool that `call_tool` called; None for other runs."""
 
 
 class Events(Protocol):
-    """The hooks of plugins, as the core calls them. The core does not know the plugins."""
+    """The events that the core reports. The core does not know the plugins behind them."""
 
     async def before_publish(self, publication: Publication) -> list[Finding]: ...
 

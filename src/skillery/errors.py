@@ -1,7 +1,8 @@
-"""Errors that are reported to callers: few kinds, each with descriptive subclasses.
+"""Errors for callers: a few kinds, each with specific subclasses.
 
-The core raises them; only the API edge knows JSON-RPC codes and HTTP statuses. The message names the thing and the
-value, `hint` the remedy. Callers see both, so neither contains a host path, SQL or a traceback.
+The core raises these errors. Only the API maps them to JSON-RPC codes and HTTP statuses. The message names the thing
+and
+the value, `hint` names the remedy. Callers see both, so neither contains a host path, SQL or a traceback.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from typing import Any, ClassVar
 
 
 class SkilleryError(Exception):
-    """Base of all errors that are reported to a caller.
+    """Base of all errors for callers.
 
-    `type` is a stable snake_case word; `hint` is a sentence with the remedy; `data` contains further JSON values of
+    `type` is a stable snake_case name. `hint` is a sentence with the remedy. `data` has the other JSON values of
     `error.data`.
     """
 
@@ -62,7 +63,7 @@ class TooLarge(SkilleryError):
 
 
 class Busy(SkilleryError):
-    """The caller may try again after `retry_after_ms`."""
+    """The server is busy. The caller may try again after `retry_after_ms`."""
 
     type = "busy"
 
@@ -77,9 +78,9 @@ class Refused(SkilleryError):
 
 
 class Unavailable(SkilleryError):
-    """The host cannot serve the request now: a full disk, a lost database.
+    """The server cannot do its work now, for example because the disk is full or the database is lost.
 
-    Reported as an internal error with a clear message.
+    Callers get an internal error with a clear message.
     """
 
     type = "unavailable"
@@ -89,7 +90,7 @@ class Unavailable(SkilleryError):
 
 
 class PackagesNotOffered(Refused):
-    """The skill needs packages, and this server offers none."""
+    """The skill needs packages, and this server installs none."""
 
     type = "packages_not_offered"
 
@@ -120,7 +121,7 @@ class FileNotInSkill(NotFound):
 
 
 class ResourceNotFound(NotFound):
-    """No resource of the expected kind exists at an MCP URI; `data["uri"]` is the URI."""
+    """No resource of the expected kind exists at an MCP URI. `data["uri"]` is the URI."""
 
     type = "resource_not_found"
 
@@ -170,19 +171,19 @@ class NameTaken(Conflict):
 
 
 class SourceUnclear(Conflict):
-    """An import into a default source that shares few of the source's earlier paths."""
+    """An import into a default source has only a few of the paths that the source had before."""
 
     type = "source_unclear"
 
 
 class ToolProtected(Conflict):
-    """The tool was not made by define_tool, so it is neither replaced nor removed."""
+    """The tool was not made by define_tool, so define_tool cannot replace it and remove_tool cannot remove it."""
 
     type = "tool_protected"
 
 
 class IllegalStep(Conflict):
-    """The version's status does not allow the step. `data["legal"]` names the methods that are allowed."""
+    """The status of the version does not allow the step. `data["legal"]` names the allowed methods."""
 
     type = "illegal_step"
 
@@ -192,7 +193,7 @@ class DigestDiffers(Conflict):
 
 
 class RunEnded(Conflict):
-    """The run has ended and cannot be cancelled any more. `data["status"]` is its final status."""
+    """The run has ended, so it cannot be cancelled. `data["status"]` is its final status."""
 
     type = "run_ended"
 
@@ -252,9 +253,11 @@ class InvalidCursor(InvalidParams):
 
 
 class InvalidManifest(InvalidParams):
-    """`data["problems"]` lists all problems, each `{"path": "runtime.entrypoint", "message": …}`.
+    """The manifest is invalid.
 
-    A problem in a file also has `file` and `line`.
+    `data["problems"]` lists all problems, each as `{"path": "runtime.entrypoint", "message": …}`. A problem in a file
+    also
+    has `file` and `line`.
     """
 
     type = "invalid_manifest"
@@ -263,22 +266,22 @@ class InvalidManifest(InvalidParams):
 class UnresolvableDependencies(InvalidManifest):
     """The dependencies cannot be resolved.
 
-    `data["package"]` names the package; `data["reason"]` is unsatisfiable, unknown_package, yanked or no_wheel.
+    `data["package"]` names the package. `data["reason"]` is unsatisfiable, unknown_package, yanked or no_wheel.
     """
 
     type = "unresolvable_dependencies"
 
 
 class InvalidBundle(InvalidParams):
-    """The files of a bundle are invalid. `data["problems"]` as in InvalidManifest."""
+    """The files of a bundle are invalid. `data["problems"]` has the form of InvalidManifest."""
 
     type = "invalid_bundle"
 
 
 class InvalidArchive(InvalidParams):
-    """The uploaded file is no archive, or a damaged one, or contains entries that no archive of skills needs.
+    """The uploaded file is not an archive, is damaged, or contains entries that an archive of skills must not contain.
 
-    `data["entry"]` is the path of the entry concerned.
+    `data["entry"]` is the path of the invalid entry.
     """
 
     type = "invalid_archive"
@@ -293,7 +296,7 @@ class BundleTooLarge(TooLarge):
 
 
 class ArchiveTooLarge(TooLarge):
-    """The archive exceeds a limit. `data["entry"]` is the path of the entry that exceeds it, if one does."""
+    """The archive exceeds a limit. If one entry exceeds the limit, `data["entry"]` is its path."""
 
     type = "archive_too_large"
 
@@ -303,37 +306,37 @@ class BlobTooLarge(TooLarge):
 
 
 class InputFilesTooLarge(TooLarge):
-    """The input files of a run do not fit into its workspace. `data`: `limit`, in bytes or in files."""
+    """The input files of a run do not fit into its workspace. `data["limit"]` is in bytes or in files."""
 
     type = "input_files_too_large"
 
 
 class AnswerTooLarge(TooLarge):
-    """A single result is larger than one answer may be. `data`: `limit`, in bytes."""
+    """A single result exceeds the limit of one answer. `data["limit"]` is in bytes."""
 
     type = "answer_too_large"
 
 
 class TooManyValues(TooLarge):
-    """A request body contains more JSON values than the server decodes at once. `data`: `limit`."""
+    """A request body contains more JSON values than allowed. `data["limit"]` is the number."""
 
     type = "too_many_values"
 
 
 class TooManyEscapes(TooLarge):
-    """The texts of a request body contain more escapes than the server decodes at once. `data`: `limit`."""
+    """The strings of a request body contain more escapes than allowed. `data["limit"]` is the number."""
 
     type = "too_many_escapes"
 
 
 class QuotaExceeded(TooLarge):
-    """A quota is used up. `data`: `quota` (its name), `used`, `limit`."""
+    """A quota is used up. `data` has `quota` (its name), `used` and `limit`."""
 
     type = "quota_exceeded"
 
 
 class RateLimited(Busy):
-    """An identity has started its allowed number of runs for now. `data`: `quota` (its name), `used`, `limit`."""
+    """An identity has started as many runs as its quota allows. `data` has `quota` (its name), `used` and `limit`."""
 
     type = "rate_limited"
 
@@ -357,9 +360,9 @@ class StorageFull(Unavailable):
 
 
 class SkillFailed(SkilleryError):
-    """A skill that the code of a run called has failed, with an exception or failure of type `failed_as`.
+    """A skill that the code of a run called has failed. `failed_as` is the type of the exception or failure.
 
-    Only the calling code gets this error, never a caller of the server.
+    Only the calling code gets this error. Callers of the server never do.
     """
 
     type = "skill_failed"
@@ -377,4 +380,6 @@ class StartupError(Exception):
 
 
 class SandboxUnavailable(StartupError):
-    """This host cannot enforce the sandbox's guarantees. The server refuses to run code with weaker ones."""
+    """This host cannot enforce the guarantees of the sandbox, and the server refuses to run code with weaker
+    guarantees.
+    """

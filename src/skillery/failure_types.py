@@ -1,4 +1,4 @@
-"""The types of failed runs that Skillery itself reports, with cause and remedy."""
+"""The types of failures that Skillery itself reports for runs, with cause and remedy."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Self
 
 
 class FailureType(StrEnum):
-    """Why a run failed, if no exception of its code is the reason.
+    """The type of a failure that is not an exception of the code.
 
-    A member is a text: the `type` of a `Failure`. Any other `type` of a failure is the class name of an exception that
-    the code raised. docs/reference/errors.md and docs/operate/troubleshooting.md print `cause` and `remedy`.
+    A member is a text: the `type` of a `Failure`. Any other `type` is the class name of an exception that the code
+    raised.
+    docs/reference/errors.md and docs/operate/troubleshooting.md print `cause` and `remedy`.
     """
 
     cause: str

@@ -1,4 +1,4 @@
-"""Compare a backend with its Protocol, so that a missing or wrongly shaped method stops the start."""
+"""Compare a backend with its Protocol, so that a missing or wrong method stops the start."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any, get_type_hints
 
 
 def problems(backend: object, protocol: type) -> Iterator[str]:
-    """Yield what the backend does not have of the Protocol, each as a clause that begins with a verb.
+    """Yield each difference between the backend and the Protocol, as a clause that begins with a verb.
 
     Methods are compared by kind (`async def` or not) and by the number of positional arguments. Names and annotations
-    of parameters are free.
+    of
+    parameters may differ.
     """
     for name, hint in get_type_hints(protocol).items():
         yield from _attribute_problems(backend, name, hint)
@@ -43,7 +44,9 @@ def _method_problems(backend: object, name: str, wanted: Callable[..., Any]) -> 
 
 
 def _takes(method: Callable[..., Any], wanted: Callable[..., Any]) -> bool:
-    """Return whether the method can be called as the Protocol's, with and without the optional arguments."""
+    """Return whether the method accepts the same calls as the Protocol's method, with and without optional
+    arguments.
+    """
     try:
         signature = inspect.signature(method)
     except (TypeError, ValueError):

@@ -1,4 +1,6 @@
-"""Settings: read once, frozen, passed down. Order: flags > environment `SKILLERY_*` > `skillery.toml` > defaults."""
+"""Settings: read once at start, immutable afterwards. Flags override the environment (`SKILLERY_*`), which overrides
+`skillery.toml`, which overrides the defaults.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from skillery.errors import StartupError
 PREFIX = "SKILLERY_"
 TOKEN_VARIABLE = "SKILLERY_TOKEN"  # noqa: S105 - the variable from which commands and clients read their token
 URL_VARIABLE = "SKILLERY_URL"
-"""The variable from which clients read the URL of their server."""
+"""The environment variable with the URL of the server, for clients."""
 _NO_SETTINGS = frozenset({TOKEN_VARIABLE, URL_VARIABLE})
 SECRET_PREFIX = "SKILLERY_SECRET_"  # noqa: S105 - the prefix of secrets, not a secret
 BACKENDS_PREFIX = "SKILLERY_BACKENDS_"
@@ -48,9 +50,9 @@ class RunLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MaxLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Highest limits that a skill or a caller may request.
+    """The highest limits that a skill or a caller may request.
 
-    Some limits cannot be requested. For those, it is the highest value that the setting `limits` may have.
+    For limits that cannot be requested, the highest value of the setting `limits`.
     """
 
     timeout_ms: Annotated[int, msgspec.Meta(ge=1, le=3_600_000)] = 3_600_000
@@ -72,8 +74,9 @@ Landing = typing.Literal["publish", "draft"]
 
 
 class Publishing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Rules for new versions: published at once, or drafts that wait for a review. With `auth = "open"` no version
-    waits."""
+    """Rules for new versions: published at once, or drafts that wait for a review. With `auth = "open"`, no version
+    waits.
+    """
 
     people: Landing = "publish"
     agents: Landing = "draft"
@@ -85,9 +88,9 @@ Streams = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
 
 
 class RunRecords(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Retention of run records, and how many clients may follow runs.
+    """How long records of runs are kept, and how many clients may follow runs.
 
-    Of the two bounds of retention, the first that is reached applies; 0 is no bound.
+    Of `keep_days` and `keep_count`, the limit that is reached first applies. 0 means no limit.
     """
 
     keep_days: Annotated[int, msgspec.Meta(ge=0, le=36_500)] = 90
@@ -102,7 +105,7 @@ MaybeNatural = Natural | msgspec.UnsetType
 
 
 class IdentityQuotas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Quotas of the identities that match a pattern, in place of the general ones."""
+    """Quotas of the identities that match a pattern. They replace the general quotas."""
 
     blobs: MaybeNatural = msgspec.UNSET
     blobs_mb: MaybeNatural = msgspec.UNSET
@@ -112,13 +115,13 @@ class IdentityQuotas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NamespaceQuotas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Quotas of the namespace that a grant names."""
+    """Quotas of a namespace. The pattern is a namespace grant."""
 
     bundles_mb: Natural
 
 
 class Quotas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Quotas of identities and namespaces; 0 is no limit. With `auth = "open"` only the entries by name apply."""
+    """Quotas of identities and namespaces. 0 means no limit. With `auth = "open"`, only the entries by name apply."""
 
     blobs: Natural = 20_000
     blobs_mb: Natural = 10_240
@@ -131,7 +134,7 @@ class Quotas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BlobLifetimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Default lifetimes of blobs; 0 is forever."""
+    """Default lifetimes of blobs. 0 means that blobs never expire."""
 
     input_hours: Natural = 720
     output_hours: Natural = 720
@@ -144,7 +147,7 @@ class DefinedTools(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Garbage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings of the sweep that deletes unreferenced content."""
+    """Settings of the sweep, which deletes unreferenced content."""
 
     interval_minutes: Natural = 60
     grace_minutes: Natural = 60
@@ -179,7 +182,7 @@ class Packages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NamedEnvironment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Packages that `run_code` may request by a name."""
+    """Packages that the code of `run_code` may request by the name of the environment."""
 
     dependencies: tuple[str, ...]
     preload: tuple[str, ...] = ()
@@ -188,7 +191,7 @@ class NamedEnvironment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All settings of a server; docs/reference/settings.md explains each."""
+    """All settings of a server. docs/reference/settings.md explains each setting."""
 
     home: Path
     host: str = "127.0.0.1"
@@ -240,12 +243,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def database_url(self) -> str:
-        """The configured database, else the embedded one under the home."""
+        """The configured database, or the embedded database in the home."""
         return self.database or f"sqlite:///{self.home / 'skillery.db'}"
 
     @property
     def runs_at_once(self) -> int:
-        """`concurrent_runs`; if that is 0, two for each processor of this machine."""
+        """The setting `concurrent_runs`. If it is 0, two runs for each processor of this machine."""
         return self.concurrent_runs or 2 * (os.cpu_count() or 1)
 
 
@@ -268,7 +271,7 @@ class Value(typing.NamedTuple):
 class LoadedSettings(typing.NamedTuple):
     settings: Settings
     sources: Mapping[str, str]
-    """The source of each setting that differs from its default, by dotted name."""
+    """The source of each setting that differs from its default. The keys are dotted names."""
 
     def values(self) -> list[Value]:
         built = msgspec.to_builtins(self.settings, enc_hook=str)
@@ -287,7 +290,10 @@ def load_settings(
     config: str | Path | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> LoadedSettings:
-    """Read all sources. Raise StartupError that names the setting, its value, its source and the remedy."""
+    """Read the settings from all sources.
+
+    Raise StartupError, whose message names the setting, its value, its source and the remedy.
+    """
     given = {name: value for name, value in (flags or {}).items() if value is not None}
     variables = dict(os.environ if environ is None else environ)
     config = config or variables.pop("SKILLERY_CONFIG", None) or None
@@ -310,9 +316,9 @@ def load_settings(
 
 
 def _default_home(config: str | Path | None) -> str:
-    """Return the default home.
+    """Return the home that is used if no setting names one.
 
-    A configuration file named with --config may set the home; a file inside the home cannot.
+    A configuration file from --config may set the home. A file inside the home cannot.
     """
     if config:
         home = _read_file(Path(config).expanduser(), required=True).get("home")
@@ -322,7 +328,7 @@ def _default_home(config: str | Path | None) -> str:
 
 
 def _names() -> dict[str, Any]:
-    """Return the type of every setting, by dotted name."""
+    """Return the type of every setting by its dotted name."""
     return dict(_fields(Settings))
 
 
@@ -368,7 +374,7 @@ def _environment_setting(variable: str) -> str:
 
 
 def _environment(variable: str, text: str) -> dict[str, Any]:
-    """Return one environment, written as a JSON object because requirements contain commas."""
+    """Return one named environment from a variable. The text is a JSON object, because requirements contain commas."""
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
     except (msgspec.DecodeError, RecursionError) as error:
@@ -411,9 +417,9 @@ def _read_file(path: Path, *, required: bool) -> dict[str, Any]:
 
 
 def _take_entries(path: Path, document: dict[str, Any], table: str) -> dict[str, Any]:
-    """Remove the entries of a table of patterns from the document and return them.
+    """Remove the entries of a table with patterns from the document, and return them.
 
-    A pattern may contain any character, including dots, so it cannot be part of a dotted name.
+    A pattern may contain any character, also dots, so it cannot be part of a dotted name.
     """
     above, _, last = table.rpartition(".")
     section = document.get(above) if above else document
@@ -469,7 +475,7 @@ def _convert(tree: dict[str, Any], sources: Mapping[str, str]) -> Settings:
 
 
 def _no_environment(entries: dict[str, Any], sources: Mapping[str, str]) -> StartupError:
-    """Return the error for the first invalid environment, naming the environment and the setting at fault."""
+    """Return the error for the first invalid environment. It names the environment and the invalid setting."""
     for name, entry in entries.items():
         try:
             msgspec.convert(entry, NamedEnvironment, strict=False)

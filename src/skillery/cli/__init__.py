@@ -1,7 +1,7 @@
-"""The command `skillery`, with one module per group of commands, named as the API methods are.
+"""The command `skillery`, with one module for each group of commands.
 
-Importing this package is cheap on purpose. Each command imports what it needs when it runs, so that `skillery
---version` and shell completion do not load a web framework.
+This package imports little. Each command imports what it needs when it runs, so that `skillery --version` and shell
+completion do not load a web framework.
 """
 
 from __future__ import annotations
@@ -114,7 +114,9 @@ for _command in (
 
 
 def _start_quickly() -> None:
-    """Reduce the start time of the process. These settings save a fifth of the half second that a command takes."""
+    """Reduce the start time of the process. The settings save a fifth of the half second that a command takes to
+    start.
+    """
     # A command creates modules and little garbage, so that frequent collections only cost time.
     gc.set_threshold(20_000, 50, 50)
     # httpx imports its own command line, with rich and pygments, if these are installed.
@@ -122,7 +124,9 @@ def _start_quickly() -> None:
 
 
 def main() -> int:
-    """Run the command line of this process and end the process with the exit code. This is the console script."""
+    """Run the command line of this process, and end the process with its exit code. The console script calls this
+    function.
+    """
     _start_quickly()
     result: int = commands.main(prog_name="skillery")
     return result

@@ -1,4 +1,4 @@
-"""Upload of a folder of skills: the files that belong to skills, as a tar stream that is built while it is sent."""
+"""Upload of a folder of skills: a tar stream of the skills' files, which is built while it is sent."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CHUNK_BYTES = 1024 * 1024
 
 
 class Override(NamedTuple):
-    """A skill that is not sent because a skill of a later folder overrides it."""
+    """A skill that is not sent, because a skill of a later folder overrides this skill."""
 
     stated: str
     by: str
@@ -38,9 +38,9 @@ class Folder(NamedTuple):
     finder: Finder
     found: Found
     special: tuple[LeftOut, ...]
-    """Pipes, devices, and files that cannot be read."""
+    """Pipes, devices, and unreadable files."""
     overridden: Mapping[str, Override] = {}
-    """Overridden skills by their roots. They are not sent and are not part of `found`."""
+    """The overridden skills by their root paths. They are not sent, and `found` does not contain them."""
 
     def without(self, overridden: Mapping[str, Override]) -> Folder:
         roots = [root for root in self.found.roots if root not in overridden]
@@ -56,10 +56,10 @@ class Folder(NamedTuple):
 
 
 def scan_folder(path: Path, imported: Sequence[Path] = (), *, anywhere: bool = False, split: bool = False) -> Folder:
-    """Scan a folder for skills.
+    """Scan a folder for skills. Raise StartupError if the folder cannot be read.
 
     A link to a skill is followed if its target is in the same repository or in one of the `imported` folders. With
-    `anywhere`, every link is followed. Raises StartupError if the folder cannot be read.
+    `anywhere`, every link is followed. With `split`, skills inside skills are separate skills.
     """
     walked = walk(path, Policy.of([path, *imported], anywhere=anywhere))
     finder = Finder(walked.entries, walked.links, split=split)
@@ -67,7 +67,7 @@ def scan_folder(path: Path, imported: Sequence[Path] = (), *, anywhere: bool = F
 
 
 def fingerprint(path: Path, imported: Sequence[Path] = (), *, anywhere: bool = False) -> str:
-    """Return a hash of the names, sizes and times in the folder. The hash changes when a file changes."""
+    """Return a hash of all names, sizes and times in the folder, which changes when a file changes."""
     lines = hashlib.sha256()
     try:
         for entry in walk(path, Policy.of([path, *imported], anywhere=anywhere)).entries:
@@ -79,14 +79,14 @@ def fingerprint(path: Path, imported: Sequence[Path] = (), *, anywhere: bool = F
 
 
 async def tar_chunks(folder: Folder) -> AsyncIterator[bytes]:
-    """Return all skills of the folder as a tar stream. Links are replaced by the files that they lead to."""
+    """Yield all skills of the folder as a tar stream. The stream has the target files in place of links."""
     chunks = _tar(folder)
     while chunk := await asyncio.to_thread(next, chunks, None):
         yield chunk
 
 
 async def file_chunks(path: Path) -> AsyncIterator[bytes]:
-    """Return the content of a file in chunks. Raises StartupError if the file cannot be read."""
+    """Yield the content of a file in chunks. Raise StartupError if the file cannot be read."""
     try:
         with path.open("rb") as file:
             while chunk := await asyncio.to_thread(file.read, CHUNK_BYTES):
@@ -96,7 +96,7 @@ async def file_chunks(path: Path) -> AsyncIterator[bytes]:
 
 
 def _tar(folder: Folder) -> Iterator[bytes]:
-    """Return the tar in chunks of about CHUNK_BYTES."""
+    """Yield the tar in chunks of about CHUNK_BYTES."""
     buffer = bytearray()
     for part in _parts(folder):
         buffer += part
@@ -131,8 +131,10 @@ def _member(path: str, entry: Entry) -> Iterator[bytes]:
 
 
 def _opened(path: Path) -> io.BufferedReader:
-    """Open a regular file without following links and without blocking. The file may have become a link or a pipe
-    since the scan."""
+    """Open a regular file without following links and without blocking.
+
+    Since the scan, a link or a pipe may have replaced the file.
+    """
     try:
         file = open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb")  # noqa: PTH123, SIM115
     except OSError as error:

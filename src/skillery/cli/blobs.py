@@ -1,5 +1,4 @@
-"""`skillery blob put`, `blob get` and `blob rm`: stream blobs through POST /blobs and GET /blobs/{blob_id} at
-constant memory."""
+"""`skillery blob put`, `blob get` and `blob rm`: upload, download and delete blobs, with constant memory."""
 
 from __future__ import annotations
 
@@ -145,7 +144,9 @@ async def save(blob: AsyncOpenBlob, sink: BinaryIO, progress: Progress) -> None:
 
 @contextlib.contextmanager
 def open_output(output: str | None) -> Iterator[BinaryIO]:
-    """Open stdout, or a temporary file next to `output` that is renamed to `output` when complete."""
+    """Context manager: stdout, or a temporary file next to `output`, which is renamed to `output` when it is
+    complete.
+    """
     if output is None:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
@@ -171,7 +172,9 @@ def open_output(output: str | None) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def _progress(name: str, total: int | None, *, hidden: bool = False) -> Iterator[Progress]:
-    """Show a progress bar on stderr if stderr is a terminal. Stdout may carry the blob itself."""
+    """Context manager: a progress bar on stderr, if stderr is a terminal and `hidden` is False. Stdout may carry the
+    blob.
+    """
     if hidden or not sys.stderr.isatty():
         yield lambda _done, _total: None
         return

@@ -1,5 +1,4 @@
-"""Connection of a command: from --url, --home and --config to a client of a server, or of this process if no server
-holds the home."""
+"""Connections of commands: --url, --home and --config decide between a server and a home that this process opens."""
 
 from __future__ import annotations
 
@@ -23,11 +22,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 WAIT_SECONDS = 15.0
 SENT_ONCE = Retries(attempts=1)
-"""A command reports a busy server or a lost connection at once: the user decides about a second attempt."""
+"""Commands report a busy server or a lost connection without a retry. The user decides about another attempt."""
 
 
 class HomeClient(AsyncClient):
-    """Client of a home that this process holds. Work in the background ends with the process."""
+    """Client of a home that this process holds. Runs in the background end with the process."""
 
 
 def with_client(
@@ -39,7 +38,7 @@ def with_client(
 ) -> T:
     """Call `work` with a client and return its result.
 
-    The flags only matter for a home without a server. `sandbox` starts its sandbox, for commands that run code.
+    The flags matter only for a home without a server. `sandbox` starts the sandbox, for commands that run code.
     `environments` starts the installation of the named environments.
     """
 
@@ -51,7 +50,7 @@ def with_client(
 
 
 def client_of(url: str, token: str | None) -> AsyncClient:
-    """Return a client of the server at `url`. Raises StartupError if `url` is not an address."""
+    """Return a client of the server at `url`. Raise StartupError if `url` is not an address."""
     try:
         # The option --token already has the value of SKILLERY_TOKEN.
         return AsyncClient(url, token or "", retries=SENT_ONCE)
@@ -61,7 +60,9 @@ def client_of(url: str, token: str | None) -> AsyncClient:
 
 @asynccontextmanager
 async def connect(target: Target, *, sandbox: bool = False, environments: bool = False) -> AsyncIterator[AsyncClient]:
-    """Connect to the target. Raises StartupError if no server is reachable and the home cannot be opened."""
+    """Context manager: a client of the target. Raise StartupError if the home is unusable or another command holds
+    it.
+    """
     async with AsyncExitStack() as stack:
         if target.url:
             yield await stack.enter_async_context(client_of(target.url, target.token))
@@ -100,9 +101,9 @@ async def _in_process(
 
 
 async def _server_or_home(settings: Settings) -> str | Home:
-    """Return the address of the server that holds the home, or else the home, locked by this process.
+    """Return the address of the server that holds the home. If no server holds it, lock the home and return it.
 
-    The function waits up to WAIT_SECONDS for a server that is starting and for another command that holds the home.
+    The function waits up to WAIT_SECONDS for a server that is starting, and for another command that holds the home.
     """
     from skillery.app.home import Home, HomeInUse, holder_of
 
@@ -128,7 +129,7 @@ def show_log(settings: Settings) -> None:
 
 
 class _Lines(logging.Formatter):
-    """Formatter that omits tracebacks. The log level `debug` shows them."""
+    """Formatter that omits tracebacks, unless the log level is `debug`."""
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - the name that logging calls
         return f"{ei[0].__name__}: {ei[1]}"

@@ -120,8 +120,7 @@ def _opened(settings: Settings) -> Iterator[Database]:
 
 
 def revision_of(database: Database) -> str | None:
-    """Return the revision of the database. Return None if a SQLite file does not exist; the check does not create
-    the file."""
+    """Return the revision of the database; None for a SQLite file that does not exist, which is not created."""
     from skillery.database import migrate
 
     if database.is_sqlite and not Path(database.url.database or "").exists():
@@ -130,10 +129,11 @@ def revision_of(database: Database) -> str | None:
 
 
 def migrated(database: Database, settings: Settings) -> Database:
-    """Migrate the database to this release's revision if needed, and return it.
+    """Migrate the database to the revision of this release if needed, and return the database.
 
-    Servers and commands share a database of the right revision without a lock. The home is locked only for the
-    migration, so that no other release uses the database at the same time.
+    Servers and commands share a migrated database without a lock. The home is locked only during a migration, so that
+    no
+    other release uses the database at the same time.
     """
     from skillery.app.home import Home
     from skillery.database import migrate

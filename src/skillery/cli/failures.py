@@ -38,11 +38,11 @@ With --json the answer is one JSON document on stdout, errors included: {"error"
 
 
 class CheckFailed(Exception):
-    """Raised when a check finds a problem. The message names the problem."""
+    """Raised if a check finds a problem. The message names the problem."""
 
 
 class Commands(click.Group):
-    """Root of all commands, the only class that turns exceptions into exit codes."""
+    """The root command. No other class turns exceptions into exit codes."""
 
     def invoke(self, ctx: click.Context) -> Any:
         # --json is searched in argv, because the parsing of the command line itself may fail.
@@ -76,7 +76,7 @@ class Commands(click.Group):
 
 
 def answered(error: AnsweredError | StrangeAnswer) -> dict[str, Any]:
-    """Return the error object of a server, or one for a response that is not from a server of Skillery."""
+    """Return the error object of an answer. If the answer is not from a Skillery server, return a new error object."""
     from skillery.client import AnsweredError
 
     if isinstance(error, AnsweredError):
@@ -86,7 +86,7 @@ def answered(error: AnsweredError | StrangeAnswer) -> dict[str, Any]:
 
 
 def _of_client(error: Exception) -> tuple[int, Mapping[str, Any]] | None:
-    """Return the exit code and the error object for an error of the client, or None for any other error."""
+    """Return the exit code and the error object for an exception of the client; None for other exceptions."""
     # The import is slow, and an error of the client cannot occur before it.
     import httpx
 
@@ -114,9 +114,9 @@ def object_of(error: SkilleryError) -> dict[str, Any]:
 
 
 def print_error(error: Mapping[str, Any]) -> None:
-    """Print the message, each listed problem and the hint to stderr.
+    """Print the message, all problems and the hint to stderr.
 
-    A single problem that repeats the message is printed once, with its location.
+    If the only problem repeats the message, it is printed once, with its location.
     """
     data = error.get("data")
     data = data if isinstance(data, dict) else {}
@@ -132,8 +132,9 @@ def print_error(error: Mapping[str, Any]) -> None:
 
 
 def _headline(error: Mapping[str, Any], problems: Sequence[Any]) -> str:
-    """Return the message, or the number of problems if there are several, because the message repeats the first
-    problem."""
+    """Return the message of the error. If there are several problems, return their number: the message names only
+    the first.
+    """
     subject = f"{error['subject']}: " if error.get("subject") else ""
     return f"{subject}{len(problems)} problems" if len(problems) > 1 else f"{subject}{error.get('message', '')}"
 
@@ -141,7 +142,7 @@ def _headline(error: Mapping[str, Any], problems: Sequence[Any]) -> str:
 def _problem_line(problem: Mapping[str, Any]) -> str:
     """Return one line with the location of a problem: `code/main.py:3: message`.
 
-    For a manifest the location is the key, which most messages already start with.
+    The location of a problem in a manifest is its key, with which most messages already start.
     """
     message = str(problem.get("message", ""))
     where = str(problem.get("file") or problem.get("path") or problem.get("rule") or "")
@@ -163,9 +164,9 @@ def _fail(ctx: click.Context, code: int, error: Mapping[str, Any], as_json: bool
 
 
 def _exit_on_closed_pipe() -> NoReturn:
-    """End like any process that writes to a closed pipe (`| head`).
+    """End the process as any process ends that writes to a closed pipe (`| head`).
 
-    The interpreter flushes stdout again at exit and would report an error, so stdout is redirected to /dev/null.
+    The interpreter flushes stdout again at its exit and would report an error, so stdout is redirected to /dev/null.
     """
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     raise SystemExit(PIPE_CLOSED)

@@ -1,4 +1,4 @@
-"""`--file` and `--out`: copy files into the workspace of a run, and files of the run to the local disk."""
+"""`--file` and `--out`: input files for the workspace of a run, and output files of a run on the local disk."""
 
 from __future__ import annotations
 
@@ -47,12 +47,14 @@ def file_options(command: Any) -> Any:
 
 
 def read_files(texts: Sequence[str]) -> tuple[GivenFile, ...]:
-    """Parse the values of `--file`. Raises UsageError for a file that does not exist and for a blob without a path."""
+    """Return the parsed values of `--file`. Raise UsageError for a missing file, and for a blob without a path."""
     return tuple(map(_given_file, texts))
 
 
 def _given_file(text: str) -> GivenFile:
-    """Parse one `--file`. An existing file has precedence over the split at a colon."""
+    """Return one parsed `--file`. If a file with the whole text as its name exists, the text is not split at a
+    colon.
+    """
     if text.startswith(BLOB_ID):
         blob_id, colon, path = text.removeprefix(BLOB_ID).partition(":")
         if not colon or not path:
@@ -70,7 +72,7 @@ def _given_file(text: str) -> GivenFile:
 
 
 async def upload_files(client: AsyncClient, files: Sequence[GivenFile]) -> list[RunFile] | None:
-    """Upload the files and return the parameter `files` of a run, or None without files."""
+    """Upload the files. Return the param `files` of a run; None without files."""
     from skillery.cli.blobs import kind_of, upload_file
 
     made: list[RunFile] = []
@@ -85,8 +87,9 @@ async def upload_files(client: AsyncClient, files: Sequence[GivenFile]) -> list[
 
 
 async def download_files(client: AsyncClient, answer: Mapping[str, Any], folder: Path | None) -> None:
-    """Write the `files` of a run to the folder. Paths that lead outside the folder are refused, because the run
-    chose them."""
+    """Write the output files of a run to the folder. The run chose their paths: paths that lead outside are not
+    written.
+    """
     from skillery.client.files import is_plain, places_below
 
     if folder is None:

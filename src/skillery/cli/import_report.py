@@ -13,18 +13,18 @@ from skillery.cli.failures import print_error
 from skillery.cli.output import clean
 
 MAX_NAMES = 10
-"""Limit of names that a section without required action lists. --json lists all."""
+"""Most names in a section that requires no action. --json lists all names."""
 _SECTION_OF = {"published": "published", "draft": "published", "checked": "published", "unchanged": "unchanged"}
-"""Section of each outcome. The lines of drafts and of `checked` (dry run) name these outcomes."""
+"""The section for each outcome. The lines of drafts and of dry runs also name the outcome."""
 _PACKAGES = {"undeclared_package", "no_packages"}
-"""Findings and repairs about packages that a script needs and that are missing."""
+"""Findings and repairs about missing packages of scripts."""
 _NAMES = {"name", "name_taken", "taken_over", "copy"}
-"""Repairs that explain why a skill has another name than it states."""
+"""Repairs that explain why a skill has another name than its SKILL.md states."""
 WITHOUT = ", and its scripts run without"
 
 
 class Sections:
-    """The summary of an import. `listed` is complete, also if only a part of it is printed."""
+    """The summary of an import. `listed` is complete, also if only a part is printed."""
 
     def __init__(self) -> None:
         self.listed: dict[str, list[dict[str, Any]]] = {
@@ -57,7 +57,7 @@ class Sections:
         self._add_packages(path, skill)
 
     def end(self, answer: Mapping[str, Any]) -> None:
-        """Record the links that belong to no skill."""
+        """Add the links that lead to no skill."""
         for one in answer.get("left_out", ()):
             if one["why"] == "link":
                 self._note("links_not_followed", path=one["path"], message=one["message"])
@@ -96,7 +96,7 @@ def _reason(skill: Mapping[str, Any]) -> str:
 
 @contextmanager
 def progress(as_json: bool) -> Any:
-    """Return a callback that prints one line per skill. On a terminal, show a progress bar as well."""
+    """Context manager: a callback that prints one line per skill. On a terminal, a progress bar is shown as well."""
     if as_json or not sys.stderr.isatty():
         yield (lambda key, report: None) if as_json else _print_line
         return
@@ -159,7 +159,7 @@ def _details(report: Mapping[str, Any]) -> list[str]:
 
 
 def location(where: str, one: Mapping[str, Any]) -> str:
-    """Return the file and line of a repair or finding."""
+    """Return the file and line of a repair or finding as text."""
     if not one.get("file"):
         return where
     return f"{where}/{one['file']}:{one['line']}" if one.get("line") else f"{where}/{one['file']}"
@@ -210,7 +210,7 @@ def _print_next(answer: Mapping[str, Any]) -> None:
 
 
 def section_lines(sections: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
-    """Return the lines of the summary. Empty sections are omitted."""
+    """Yield the lines of the summary. Empty sections are omitted."""
     for section, lines in sections.items():
         if not lines:
             continue

@@ -179,7 +179,7 @@ def _with_source(options: ImportOptions, source: str | None, paths: Sequence[Pat
 
 
 def _read_permissions(path: Path) -> Any:
-    """Read the permissions: the table `permissions`, or the whole file if the file has no such table."""
+    """Return the permissions in a file: its table `permissions`, or the whole file without such a table."""
     import tomllib
 
     try:
@@ -204,7 +204,7 @@ def _run(
     dry_run: bool,
     in_step: bool = False,
 ) -> None:
-    """Import once. With `every`, import again after each change until interrupted."""
+    """Import once. If `every` is given, look for changes every so many seconds, and import again after a change."""
     from skillery.client import ConnectionFailed
 
     if every is None:

@@ -1,4 +1,4 @@
-"""HTTP transport to an application in this process, so that one client serves a server and a home without a server."""
+"""HTTP transport to an application in this process. So the same client serves a server and a home without a server."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ MAX_QUEUED_MESSAGES = 4
 
 
 class InProcessTransport(httpx.AsyncBaseTransport):
-    """Call an ASGI application and stream its response.
+    """Calls an ASGI application, and streams its response.
 
-    The transport of this kind in httpx collects the whole body first, but a blob may be larger than memory.
+    The ASGI transport of httpx collects the whole body first, but a blob may be larger than the memory.
     """
 
     def __init__(self, app: Callable[..., Any]) -> None:
@@ -43,8 +43,10 @@ class _Exchange(httpx.AsyncByteStream):
         self._task = asyncio.create_task(self._run(app))
 
     async def next_message(self) -> Any:
-        """Return the next message of the application. Raises the application's exception, or ReadError if the
-        response is incomplete."""
+        """Return the next message of the application.
+
+        Raise the exception of the application, or ReadError if the response is incomplete.
+        """
         message = await self._messages.get()
         if message is None:
             assert self._task is not None

@@ -1,4 +1,4 @@
-"""`skillery install`: write the bundles of a lock as folders, all or none, each verified by its digest."""
+"""`skillery install`: write the bundles of a lock as folders, all or none, and verify each bundle by its digest."""
 
 from __future__ import annotations
 
@@ -62,7 +62,9 @@ def install(folder: Path, skills: Sequence[str], locked: bool, file: str, target
 
 @contextmanager
 def _building(place: Path) -> Iterator[Path]:
-    """Yield a new folder that replaces `place` as a whole if the block succeeds. Raises CheckFailed."""
+    """Context manager: a new folder, which replaces `place` as a whole if the block succeeds. Raise CheckFailed if
+    it cannot.
+    """
     _check_folder(place)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -78,7 +80,7 @@ def _building(place: Path) -> Iterator[Path]:
 
 
 def _check_folder(folder: Path) -> None:
-    """Raise CheckFailed if the folder holds files that an installation would delete."""
+    """Raise CheckFailed if the folder contains files that the installation would delete and did not write."""
     try:
         names = sorted(path.name for path in folder.iterdir())
     except FileNotFoundError:

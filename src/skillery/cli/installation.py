@@ -1,4 +1,4 @@
-"""`skillery plugins`, `doctor` and `config show`: plugins, health and settings of this installation."""
+"""`skillery plugins`, `doctor` and `config show`: the plugins, the health and the settings of this installation."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def _python() -> Probe:
 
 
 def _home(settings: Settings) -> Probe:
-    """Check that the home is writable. The home is created if it does not exist."""
+    """Return whether the home is writable. A home that does not exist is created."""
     fix = "Choose a home that this user can write, with --home or SKILLERY_HOME."
     try:
         settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -187,7 +187,7 @@ def _secrets(plugins: Plugins, settings: Settings) -> Probe:
 
 
 def _packages(settings: Settings) -> Probe:
-    """Check that packages of skills and environments can be installed: a source of packages, and uv."""
+    """Return whether packages of skills and environments can be installed: uv and a source of packages are needed."""
     from skillery.app.named_environments import defined_in
 
     wanted = settings.packages
@@ -223,9 +223,9 @@ def _sandbox(plugins: Plugins, settings: Settings) -> list[Probe]:
 
 
 def _capabilities(plugins: Plugins, settings: Settings) -> tuple[list[str], Probe, list[SeenProgram]]:
-    """Return the capabilities of the sandbox, a probe of them, and the programs that runs see.
+    """Return the capabilities of the sandbox, their probe, and the programs that runs see.
 
-    The sandbox is started, because only a started sandbox knows its capabilities.
+    The sandbox is started, because a sandbox knows its capabilities only after its start.
     """
     import asyncio
 

@@ -1,4 +1,4 @@
-"""`skillery lock`: exact versions of skills and their digests, in a lock file of a project."""
+"""`skillery lock`: a lock file of a project, with exact versions of skills and their digests."""
 
 from __future__ import annotations
 
@@ -92,13 +92,13 @@ def _check(target: Target, entries: Sequence[Locked], as_json: bool) -> None:
 
 
 async def resolve_lock(client: AsyncClient, skills: Sequence[str]) -> list[Locked]:
-    """Resolve the skills and return their lock, sorted by name. The order on the command line does not matter."""
+    """Resolve the skills. Return their lock, sorted by name, whatever the order on the command line."""
     answer = await client.resolve_skills(skills=list(skills))
     return sorted(answer["lock"], key=lambda entry: str(entry["name"]))
 
 
 def refuse_problems(verified: Mapping[str, Any]) -> None:
-    """Print the warnings of a verify_lock response. Raises CheckFailed if the response lists problems."""
+    """Print the warnings of a verify_lock response. Raise CheckFailed if the response lists problems."""
     for warning in verified["warnings"]:
         click.echo(f"{click.style('warning:', fg='yellow')} {clean(warning['message'])}", err=True)
     problems = verified["problems"]
@@ -113,7 +113,7 @@ def lockfile_text(entries: Sequence[Mapping[str, Any]]) -> str:
 
 
 def read_lockfile(path: Path) -> list[Locked]:
-    """Read a lock file. Raises CheckFailed if the file cannot be read or is not a lock file."""
+    """Return the entries of a lock file. Raise CheckFailed if the file is unreadable or no lock file."""
     try:
         if path.stat().st_size > MAX_LOCKFILE_BYTES:
             raise CheckFailed(f"'{path}' is too large for a lock file")
@@ -131,7 +131,7 @@ def read_lockfile(path: Path) -> list[Locked]:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace a file atomically, so that concurrent readers see the old or the new text."""
+    """Replace a file atomically: concurrent readers see the old text or the new text."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         temporary.write_text(text)

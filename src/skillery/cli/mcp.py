@@ -1,4 +1,4 @@
-"""`skillery mcp`: MCP over stdin and stdout, for clients that start their own servers."""
+"""`skillery mcp`: MCP over stdin and stdout, for clients that start MCP servers as processes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Bridge from stdin to POST /mcp, and from its responses to stdout.
+"""Bridge between stdin and stdout and `POST /mcp`: messages go to the server, responses come back.
 
-Messages are passed through unchanged. The bridge reads only what HTTP needs as headers: version, method, name, and the
-session of clients older than 2026-07-28. The bridge therefore works the same for a home and for a remote server, in
-every protocol version that they support.
+Messages are passed on unchanged. The bridge reads only what HTTP needs as headers: version, method, name, and the
+session of clients older than 2026-07-28. So the bridge works alike for a home and for a remote server, in every version
+of MCP that they support.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from skillery.client.async_transfers import lines_of
 from skillery.errors import StartupError
 
 MAX_LINE_BYTES = 128 * 1024 * 1024
-"""Limit of a message in bytes. Servers accept less."""
+"""Longest message in bytes. Servers accept less."""
 DRAIN_SECONDS = 5.0
-"""Time for pending responses after stdin ends."""
+"""Seconds for pending responses after stdin has ended."""
 VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
 NAMED_BY = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 INITIALIZE, CANCELLED = "initialize", "notifications/cancelled"
@@ -77,7 +77,9 @@ class McpBridge:
             task.cancel()
 
     async def _lines(self) -> AsyncIterator[bytes]:
-        """Read lines in a thread that ends with the process, because a read of stdin cannot be interrupted."""
+        """Yield the lines of stdin. A thread reads them, which ends with the process, because reading cannot be
+        interrupted.
+        """
         lines: asyncio.Queue[bytes] = asyncio.Queue(1)
         loop = asyncio.get_running_loop()
 
@@ -115,9 +117,10 @@ class McpBridge:
             del self._tasks[request_id]
 
     def _cancels_locally(self, message: _Message) -> bool:
-        """Cancel the request and return True, as closing a response cancels a request since 2026-07-28.
+        """Cancel the request if its client is of 2026-07-28 or later, and return True. The bridge then closes the
+        response.
 
-        Return False for clients with a handshake: the server must receive their notification.
+        Return False for older clients: the server must receive their notification.
         """
         if self._session:
             return False
@@ -192,7 +195,7 @@ class McpBridge:
 
 
 def _header_value(value: str) -> str:
-    """Return the value unchanged if a header can hold it, otherwise marked and in Base64."""
+    """Return the value if an HTTP header can carry it, otherwise the value in Base64 with a mark."""
     if _PLAIN.fullmatch(value) and not value.startswith(_IN_BASE64):
         return value
     return f"{_IN_BASE64}{base64.b64encode(value.encode()).decode()}?="

@@ -25,7 +25,7 @@ class Target(NamedTuple):
     token: str | None = None
 
     def load(self, **flags: Any) -> LoadedSettings:
-        """Load the settings of this machine. Raises StartupError."""
+        """Return the settings of this machine. Raise StartupError if they are invalid."""
         from skillery.settings import load_settings
 
         return load_settings({"home": self.home, **flags}, config=self.config)
@@ -36,7 +36,7 @@ def json_option(command: F) -> F:
 
 
 def home_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --home and --config. The command receives them as `target`."""
+    """Add --home and --config to a command. The command gets their values as `target`."""
 
     @click.option("--home", metavar="DIR", help="The home: the folder of the embedded registry.")
     @click.option("--config", metavar="FILE", help="The settings file.  [default: skillery.toml in the home]")
@@ -48,7 +48,7 @@ def home_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def token_option(command: F) -> F:
-    """Add --token. Other users of the machine can see a command line, but not SKILLERY_TOKEN."""
+    """Add --token to a command. Other users of the machine can see a command line, but not SKILLERY_TOKEN."""
     return click.option(
         "--token",
         metavar="TOKEN",
@@ -58,7 +58,7 @@ def token_option(command: F) -> F:
 
 
 def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of home_options, and --url and --token for a remote server."""
+    """Add --home, --config, --url and --token to a command. The command gets their values as `target`."""
 
     @click.option("--home", metavar="DIR", help="The home: the folder of the embedded registry.")
     @click.option("--config", metavar="FILE", help="The settings file.  [default: skillery.toml in the home]")
@@ -72,7 +72,7 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def user_of_this_machine() -> str:
-    """Return the user name for the audit trail of commands that open the home themselves."""
+    """Return the user name for the audit trail, for commands that open the home without a server."""
     try:
         return getpass.getuser()[:200]
     except (OSError, KeyError):
@@ -80,7 +80,9 @@ def user_of_this_machine() -> str:
 
 
 def name_and_version(text: str, version: str | None) -> tuple[str, str | None]:
-    """Split `NAME@SPEC`, or return NAME and --version. Raises UsageError if both give a version."""
+    """Return the name and the version of `NAME@SPEC`, or NAME and --version. Raise UsageError if both give a
+    version.
+    """
     name, at, spec = text.partition("@")
     if at and version is not None:
         raise click.UsageError(f"'{text}' contains a version and --version gives another: use only one of them")

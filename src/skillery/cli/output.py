@@ -19,8 +19,7 @@ _TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?Z")
 
 
 def clean(text: object) -> str:
-    """Return `text` with control characters escaped, because text of skills is untrusted and could control the
-    terminal."""
+    """Return `text` with escaped control characters. Texts of skills are untrusted and could control the terminal."""
     return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", str(text).replace("\r\n", "\n"))
 
 
@@ -67,8 +66,10 @@ def print_rows(
 
 
 def print_fields(fields: Iterable[tuple[str, object]]) -> None:
-    """Print one `name: value` per line. A value of several lines is indented below its name; other types are printed
-    as JSON."""
+    """Print one `name: value` per line.
+
+    A value of several lines is indented below its name. Values that are not text are printed as JSON.
+    """
     for name, value in fields:
         text = clean(value if isinstance(value, str) else _short_json(value)).rstrip("\n")
         if "\n" in text:

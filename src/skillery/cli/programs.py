@@ -1,4 +1,4 @@
-"""`skillery doctor`, system programs: which programs that public skills use are visible to runs."""
+"""System programs in `skillery doctor`: the programs that public skills use, and whether runs see them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WHICH = "import shutil\ndef main(args): return {name: shutil.which(name) for nam
 
 
 class SeenProgram(msgspec.Struct, frozen=True):
-    """A program, its Debian package, and its path in a run, or None if runs do not see the program."""
+    """A program, its Debian package, and its path in a run. The path is None if runs do not see the program."""
 
     program: str
     package: str
@@ -31,7 +31,7 @@ class SeenProgram(msgspec.Struct, frozen=True):
 
 
 async def seen_programs(sandbox: Sandbox) -> list[SeenProgram]:
-    """Look up the programs in a run of the started sandbox. Return an empty list if the sandbox cannot run Python."""
+    """Look for the programs in a run of the started sandbox. Return [] if the sandbox cannot run Python."""
     from skillery.backends import CodeCall, Job, Limits
     from skillery.sandboxing.python_runner.dialogue import NoHost
 
@@ -50,8 +50,7 @@ async def seen_programs(sandbox: Sandbox) -> list[SeenProgram]:
 
 
 def hidden_link(program: str) -> str:
-    """Return why runs do not see a program of the host, and the remedy. Return "" if the host does not have the
-    program."""
+    """Return why runs do not see a program of the host, with the remedy; "" if the host does not have the program."""
     path = shutil.which(program, path=HOST_PATH)
     if path is None or not Path(path).is_symlink():
         return ""

@@ -1,4 +1,4 @@
-"""Registry access of a long-lived command: the home is held during requests and released in between."""
+"""Registry access of a long-lived command. The command holds the home during requests, and releases it in between."""
 
 from __future__ import annotations
 
@@ -12,13 +12,18 @@ from skillery.client import AsyncClient, ConnectionFailed
 from skillery.errors import StartupError
 
 LINGER_SECONDS = 5.0
-"""Idle time before the home is released. Opening a home takes most of a second, and other commands wait up to three
-times as long as this for it."""
+"""Idle seconds before the home is released. Opening a home takes most of a second. Other commands wait for the home up
+to
+three times as long.
+"""
 
 
 class RegistryAccess:
-    """Client of the server that holds the home, or else of this process while requests are active. Call `close` at
-    the end."""
+    """Clients for single requests: of the server that holds the home, otherwise of the home, which this process then
+    opens.
+
+    Call `close` at the end.
+    """
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -30,7 +35,7 @@ class RegistryAccess:
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[AsyncClient]:
-        """Yield a client. Raises StartupError and ConnectionFailed."""
+        """Context manager: a client. Raise StartupError or ConnectionFailed if the registry cannot be used."""
         self._requests += 1
         if self._release_timer is not None:
             self._release_timer.cancel()
@@ -65,7 +70,7 @@ class RegistryAccess:
     async def _hold(
         self, client: asyncio.Future[AsyncClient], release: asyncio.Event, before: asyncio.Task[None] | None
     ) -> None:
-        """Open and close the client in one task, as async contexts require."""
+        """Open the client, and close it when `release` is set. One task does both, as async contexts require."""
         if before is not None:
             await asyncio.wait({before})
         try:

@@ -25,7 +25,7 @@ ENDINGS: dict[str, Language] = {".js": "javascript", ".mjs": "javascript", ".sh"
 
 
 class Inputs(msgspec.Struct, frozen=True):
-    """Inputs of a run: args, and files or blob ids, each with the arg that receives the id."""
+    """The inputs of a run: args, and files or blob ids. Each file may have an arg that gets its blob id."""
 
     args: dict[str, Any]
     blobs: tuple[tuple[str | None, str], ...]
@@ -64,7 +64,7 @@ def background_options(command: Any) -> Any:
 
 
 async def finish(client: AsyncClient, answer: Run, out: Path | None, *, follow: bool) -> Mapping[str, Any]:
-    """Follow a run in the background if asked, and download its files once it has ended."""
+    """With `follow`, print the log until the run has ended. Download the files of an ended run. Return the run."""
     from skillery.cli.runs import write_log
 
     ended: Mapping[str, Any] = answer
@@ -77,7 +77,7 @@ async def finish(client: AsyncClient, answer: Run, out: Path | None, *, follow: 
 
 
 def in_background(client: AsyncClient, out: Path | None, *, background: bool, follow: bool) -> bool | None:
-    """Return whether the server must answer before the run has ended; None, the default, if not. Raises UsageError."""
+    """Return True for a run in the background, None for any other run. Raise UsageError for conflicting options."""
     from skillery.cli.connection import HomeClient
 
     if background and follow:
@@ -248,7 +248,7 @@ def code(
 
 
 def read_inputs(pairs: Sequence[str], args_json: str | None, blobs: Sequence[str]) -> Inputs:
-    """Parse the inputs of a run. Raises UsageError for malformed values and for files that cannot be read."""
+    """Return the parsed inputs of a run. Raise UsageError for malformed values and unreadable files."""
     args = _args_object(args_json) if args_json is not None else {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
@@ -279,7 +279,7 @@ def _value(text: str) -> Any:
 
 
 def _blob(text: str) -> tuple[str | None, str]:
-    """Parse one `--blob`. An existing file has precedence over the split at an `=`."""
+    """Return one parsed `--blob`. If a file with the whole text as its name exists, the text is not split at an `=`."""
     arg, equals, file = text.partition("=")
     if not equals or text.startswith(BLOB_ID) or Path(text).is_file():
         return None, text
@@ -301,7 +301,7 @@ def text_in(content: bytes, name: str) -> str:
 
 
 async def upload_inputs(client: AsyncClient, inputs: Inputs) -> tuple[dict[str, Any], list[str]]:
-    """Upload the input files. Return the args, with blob ids filled in, and the ids of all input blobs."""
+    """Upload the input files. Return the args with the blob ids, and the ids of all input blobs."""
     from skillery.cli.blobs import kind_of, upload_file
 
     args, blob_ids = dict(inputs.args), []

@@ -143,7 +143,7 @@ def wait(run_id: str, target: Target, as_json: bool) -> None:
 
 
 async def write_log(client: AsyncClient, run_id: str, out: TextIO, after: int = 0) -> None:
-    """Write the log of a run from an offset, as it arrives."""
+    """Write the log of a run to `out`, from the offset `after` to the end of the run."""
     async for part in client.follow_run(run_id, after):
         if part["dropped_bytes"]:
             out.write(f"… {part['dropped_bytes']} bytes were not kept …\n")

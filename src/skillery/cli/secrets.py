@@ -54,8 +54,9 @@ def set_(name: str, value_from_stdin: bool, target: Target, as_json: bool) -> No
 
 
 def _value(name: str, from_stdin: bool) -> str:
-    """Read the value as text for an environment variable. Raises InvalidParams, whose message never contains the
-    value."""
+    """Return the value, read from stdin or from a prompt. Raise InvalidParams, whose message never contains the
+    value.
+    """
     if not from_stdin and not sys.stdin.isatty():
         raise click.UsageError("no terminal for a prompt: pass the value on stdin with --value-from-stdin")
     try:
@@ -176,7 +177,7 @@ def _print(as_json: bool, answer: dict[str, Any], line: str) -> None:
 
 @contextlib.contextmanager
 def _opened(settings: Settings) -> Iterator[tuple[Database, Secrets]]:
-    """Open the database at this release's revision, and the backend of secrets from the settings."""
+    """Context manager: the database at the revision of this release, and the secrets backend of the settings."""
     from skillery.cli.connection import show_log
     from skillery.cli.database import migrated
     from skillery.database import Database

@@ -59,7 +59,7 @@ def _announce(url: str, token: str | None, settings: Settings, as_json: bool) ->
 
 
 def _loop_factory() -> Any:
-    """Return the uvloop factory if uvloop is installed. uvloop serves about twice as many requests per second."""
+    """Return the loop factory of uvloop, which serves about twice as many requests; None if uvloop is not installed."""
     try:
         import uvloop
     except ImportError:

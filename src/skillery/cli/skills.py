@@ -1,5 +1,7 @@
-"""`skillery publish`, `list`, `describe`, `read`: the methods create_skill, check_skill, list_skills, describe_skill,
-read_skill_file."""
+"""`skillery publish`, `list`, `describe` and `read`.
+
+Their methods are create_skill, check_skill, list_skills, describe_skill and read_skill_file.
+"""
 
 from __future__ import annotations
 
@@ -126,7 +128,7 @@ def _print_published(answer: Mapping[str, Any]) -> None:
 
 
 def _status_text(answer: Mapping[str, Any]) -> str:
-    """Return the resulting status of the version. With --dry-run, return the expected status."""
+    """Return the status of the version. With --dry-run, return the status that the version would get."""
     if "ok" not in answer:
         return "" if answer["status"] == "published" else f" ({answer['status']})"
     return f" would be {answer['status']}" if answer["ok"] else " would be refused"

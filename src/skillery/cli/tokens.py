@@ -87,7 +87,7 @@ def create(
 
 
 def _split_values(given: tuple[str, ...]) -> list[str]:
-    """Split the values at commas. The option may also be repeated."""
+    """Return the values of a repeatable option, split at commas."""
     return [one.strip() for text in given for one in text.split(",")]
 
 
@@ -172,7 +172,7 @@ def _revoke_in_home(target: Target, token_id: str) -> dict[str, Any]:
 
 
 def _plain(answer: Any) -> dict[str, Any]:
-    """Return the answer as a server would send it."""
+    """Return the result as the JSON object that a server would send."""
     import msgspec
 
     plain: dict[str, Any] = msgspec.to_builtins(answer)
@@ -181,7 +181,7 @@ def _plain(answer: Any) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def open_home_database(target: Target) -> Iterator[Database]:
-    """Open the database of the home at this release's revision."""
+    """Context manager: the database of the home, at the revision of this release."""
     from skillery.cli.connection import show_log
     from skillery.cli.database import migrated
     from skillery.database import Database

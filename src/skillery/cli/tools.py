@@ -154,7 +154,7 @@ def _print_error(answer: Mapping[str, Any]) -> None:
 
 
 def _print_rest(answer: Mapping[str, Any], *, err: bool) -> None:
-    """Print logs, blobs and the run. They go to stderr, so that stdout holds only the result."""
+    """Print logs, blobs and the id of the run. If `err` is True, they go to stderr, and stdout has only the result."""
     print_warnings(answer)
     skill = answer["skill"]
     if answer["logs_preview"]:

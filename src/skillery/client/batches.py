@@ -14,7 +14,7 @@ _UNSET = object()
 
 
 class Pending(Generic[T]):
-    """Future result of a call in a batch."""
+    """The result of a call in a batch, known after the batch was sent."""
 
     def __init__(self, call: Call) -> None:
         self.call = call
@@ -22,7 +22,7 @@ class Pending(Generic[T]):
         self._error: ClientError | None = None
 
     def result(self) -> T:
-        """Return the result. Raises the error of this call, and RuntimeError before the batch was sent."""
+        """Return the result. Raise the error of this call; RuntimeError if the batch was not sent yet."""
         if self._error is not None:
             raise self._error
         if self._result is _UNSET:
@@ -39,7 +39,7 @@ class Pending(Generic[T]):
 
 
 class Collected(BatchMethods):
-    """Collect calls in order. Every method of the client exists here and returns a Pending for its result."""
+    """Collects calls in order. Each method of the client has a method here, which returns a Pending."""
 
     def __init__(self) -> None:
         self._pending: list[Pending[Any]] = []

@@ -24,19 +24,19 @@ class Deadline:
         return None if self._end is None else max(0.0, self._end - time.monotonic())
 
     def is_before(self, wait: float) -> bool:
-        """Return whether a wait of `wait` seconds would end after the deadline."""
+        """Return whether the deadline is before the end of a wait of `wait` seconds."""
         left = self.left()
         return left is not None and wait >= left
 
     def exceeded(self, http: httpx.Client | httpx.AsyncClient) -> DeadlineExceeded:
-        """Return the error for a call that is not answered in time."""
+        """Return the error for a call that was not answered before the deadline."""
         return DeadlineExceeded(f"{http.base_url} did not answer the call within {self.seconds:g} s")
 
 
 async def exchange_async(
     http: httpx.AsyncClient, deadline: Deadline, method: str, address: str, **parts: Any
 ) -> httpx.Response:
-    """Send a request and return the response. Raise DeadlineExceeded."""
+    """Send a request and return the response. Raise DeadlineExceeded if the deadline passes first."""
     try:
         async with asyncio.timeout(deadline.left()):
             return await http.request(method, address, **parts)
@@ -45,10 +45,10 @@ async def exchange_async(
 
 
 def exchange(http: httpx.Client, deadline: Deadline, method: str, address: str, **parts: Any) -> httpx.Response:
-    """Send a request and return the response. Raise DeadlineExceeded.
+    """Send a request and return the response. Raise DeadlineExceeded if the deadline passes first.
 
-    The deadline is checked after each piece of the response. If a server sends some pieces and then stops, the error
-    comes at most one more deadline later.
+    The deadline is checked after each piece of the response. If a server sends some pieces and then stops, the call may
+    take up to twice the deadline.
     """
     left = deadline.left()
     if left is None:

@@ -37,7 +37,7 @@ class StrangeAnswer(ClientError):
 
 
 class AnsweredError(ClientError):
-    """Raised for an error response. Each code of the protocol has a subclass; unknown codes use this class."""
+    """Raised for an error in an answer. Each code of the protocol has a subclass. Other codes raise this class."""
 
     stands_for: ClassVar[int | None] = None
 
@@ -57,12 +57,12 @@ class AnsweredError(ClientError):
 
     @property
     def hint(self) -> str | None:
-        """A sentence about what to do next."""
+        """A sentence that says what to do next; None if the server sends none."""
         return self.data.get("hint")
 
     @property
     def retry_after_ms(self) -> int | None:
-        """Delay until a retry may succeed, if the server knows it."""
+        """Milliseconds until a retry may succeed; None if the server does not know."""
         return self.data.get("retry_after_ms")
 
 
@@ -75,7 +75,7 @@ class InvalidRequest(AnsweredError):
 
 
 class MethodNotFound(AnsweredError):
-    """Raised for a wrong method name, or a server older than this client."""
+    """Raised if the server does not know the method: its name is wrong, or the server is older than this client."""
 
     stands_for = -32601
 
@@ -85,7 +85,7 @@ class InvalidParams(AnsweredError):
 
 
 class InternalError(AnsweredError):
-    """Raised for a fault of the server. `data["request_id"]` is the id in its log."""
+    """Raised for a fault of the server. `data["request_id"]` is the id of the request in the server's log."""
 
     stands_for = -32603
 
@@ -111,14 +111,13 @@ class TooLarge(AnsweredError):
 
 
 class Busy(AnsweredError):
-    """Raised when the server is busy. A retry may succeed after `retry_after_ms`. The client has already retried as
-    set in Retries."""
+    """Raised if the server is busy, after the retries that Retries allows. Try again after `retry_after_ms`."""
 
     stands_for = -32006
 
 
 class Refused(AnsweredError):
-    """Raised when a check refuses the request. `findings` contains the reasons."""
+    """Raised if a check refuses the request. `findings` has the reasons."""
 
     stands_for = -32007
 

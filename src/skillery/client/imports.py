@@ -9,14 +9,14 @@ import msgspec
 
 IMPORT_HEADERS = {"content-type": "application/octet-stream", "accept": "application/x-ndjson"}
 ImportEvent: TypeAlias = "tuple[str, dict[str, Any]]"
-"""`begun`, `skill` or `summary`, and the object that docs/guide/importing.md describes."""
+"""The name of the event (`begun`, `skill` or `summary`), and its object (docs/guide/importing.md)."""
 
 
 class ImportOptions(TypedDict, total=False):
     """Options of `import_archive`. docs/guide/importing.md describes them."""
 
     name: str
-    """Name for a skill at the root that states none."""
+    """Name for a skill at the root of the archive whose SKILL.md states no name."""
     namespace: str
     source: str
     default_source: str

@@ -1,4 +1,4 @@
-"""Retries: when a call is sent again, and after which delay."""
+"""Retries: whether a call is sent again, and after which delay."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ class Retries:
     """Limits of the retries for a server that is busy or does not answer."""
 
     attempts: int = 5
-    """Limit of attempts. 1 means no retries and no automatic idempotency keys. A call that the server is still
-    executing is polled until it is answered."""
+    """Most attempts. 1 means no retries and no automatic idempotency keys. While the server still executes the call,
+    the client
+    asks again without counting an attempt.
+    """
     longest_wait_seconds: float = 60.0
-    """If the server requests a longer delay, its error is raised at once."""
+    """Longest delay in seconds. If the server requests a longer delay, the client raises the error without waiting."""
 
     @property
     def has_retries(self) -> bool:
@@ -31,10 +33,10 @@ class Retries:
 
 
 class Patience:
-    """Retry state of one call.
+    """The retries of one call.
 
-    If `repeatable` is true, sending the call twice is harmless. The call is then sent again even if the first attempt
-    may have reached the server.
+    `repeatable` means that sending the call twice is harmless. Such a call is sent again even if the first attempt may
+    have reached the server.
     """
 
     def __init__(self, retries: Retries, *, repeatable: bool, seconds: float | None = None) -> None:

@@ -38,7 +38,7 @@ from skillery.client.wire import (
 
 T = TypeVar("T")
 WAIT_MS = 10_000
-"""How long one request waits for a run. A shorter time would cost requests, a longer one would hide a dead server."""
+"""Milliseconds that one request waits for a run. Shorter waits cost more requests. Longer waits hide a dead server."""
 
 
 class Client(Transfers):
@@ -93,7 +93,7 @@ class Client(Transfers):
     # -- methods -------------------------------------------------------------------------------------------------
 
     def call(self, method: str, params: Mapping[str, Any] | None = None, *, idempotency_key: str | None = None) -> Any:
-        """Call any method by its name and return its result. Use it for methods that this client does not have."""
+        """Call a method by its name and return its result. Use it for methods that this client does not know."""
         call = make_call(method, params or {}, idempotency_key, may_repeat=self._retries.has_retries)
         patience = self._patience(repeatable=call.is_repeatable)
         return self._exchange(patience, result_of, "POST", "/rpc", content=call.body(), headers=call.headers())
@@ -126,11 +126,16 @@ class Client(Transfers):
         return found
 
     def handle(self, tool_call: Any) -> dict[str, Any]:
-        """Execute a tool call of a model and return the message to append. The message is a `tool` message for
-        OpenAI, a `tool_result` block for Anthropic, and the result of `tools/call` for MCP. Errors that a model can
-        correct are part of the message: arguments that are not JSON, unknown tools, and errors of the server.
-        Connection errors and NotAuthenticated are raised. Only the eight tools and those included by `tools` can be
-        called."""
+        """Execute a tool call of a model, and return the message for the conversation.
+
+        The message is a `tool` message for OpenAI, a `tool_result` block for Anthropic, and the result of `tools/call`
+        for
+        MCP. Errors that a model can correct are part of the message: arguments that are not JSON, unknown tools, errors
+        of
+        the server. Connection errors and NotAuthenticated are raised. The model can call the eight tools, and the tools
+        that
+        `tools` included.
+        """
         asked = read_tool_call(tool_call)
         try:
             asked.check_name(self._offered)
@@ -145,16 +150,17 @@ class Client(Transfers):
     # -- requests ------------------------------------------------------------------------------------------------
 
     def wait_run(self, run_id: str) -> results.RunRecord:
-        """Return a run when it has ended. A lost connection is made again."""
+        """Wait until a run has ended, and return it. If the connection is lost, the client connects again."""
         while True:
             run = self.get_run(run_id, wait_ms=self._wait_ms)
             if run["finished_at"] is not None:
                 return run
 
     def follow_run(self, run_id: str, after: int = 0) -> Generator[results.RunLog, None, None]:
-        """Yield the log of a run from the offset `after`, part by part, until the run has ended.
+        """Yield the log of a run in parts, from the offset `after` until the run has ended.
 
-        The last part has `ended`. It may have no text. A lost connection is made again, and no text is lost.
+        The last part has `ended: true`, and may have no text. If the connection is lost, the client connects again and
+        continues, so no text is lost.
         """
         while True:
             part = self.read_run_log(run_id, after=after, wait_ms=self._wait_ms)
@@ -180,7 +186,7 @@ class Client(Transfers):
     def _exchange(
         self, patience: Patience, read: Callable[[httpx.Response], T], method: str, address: str, **parts: Any
     ) -> T:
-        """Send a request, again if `patience` allows that, and return what `read` makes of the response."""
+        """Send a request and return what `read` makes of the response. Retry as `patience` allows."""
         while True:
             try:
                 with connection_errors(self._http):
@@ -191,7 +197,7 @@ class Client(Transfers):
 
 
 class Batch(Collected):
-    """Batch of calls in one request. A batch above the limit of the server is sent as several requests in sequence."""
+    """A batch of calls in one request. If the server's limit is exceeded, the calls are sent in several requests."""
 
     def __init__(self, client: Client) -> None:
         super().__init__()

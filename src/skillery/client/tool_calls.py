@@ -21,7 +21,7 @@ class ToolCall(NamedTuple):
     id: str
     name: str
     arguments: Any
-    """An object, or its JSON text as written by the model."""
+    """The arguments as an object, or as the JSON text that the model wrote."""
 
     def params(self) -> dict[str, Any]:
         """Return the arguments. Raises ModelMistake if they are not a JSON object."""
@@ -37,7 +37,7 @@ class ToolCall(NamedTuple):
             ) from None
 
     def check_name(self, offered: Collection[str]) -> None:
-        """Check that the tool was offered. Raises ModelMistake otherwise."""
+        """Raise ModelMistake if the tool was not offered to the model."""
         if self.name in offered:
             return
         near = difflib.get_close_matches(self.name, offered, n=1)
@@ -55,7 +55,7 @@ class ToolCall(NamedTuple):
         return self._message(result, is_error=failed)
 
     def refused(self, error: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the message with an error that the model may correct."""
+        """Return the message with an error, which the model may correct."""
         return self._message({"error": error}, is_error=True)
 
     def _message(self, content: Any, *, is_error: bool) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class ToolCall(NamedTuple):
 
 
 class ModelMistake(Exception):
-    """Raised for a faulty call, before any request. `error` is the error object for the model."""
+    """Raised for an invalid tool call before it is sent. `error` is the error object for the model."""
 
     def __init__(self, message: str, kind: str, hint: str) -> None:
         super().__init__(message)
@@ -79,11 +79,11 @@ class ModelMistake(Exception):
 
 
 def read_tool_call(call: Any) -> ToolCall:
-    """Parse a tool call, from an SDK object or a dict.
+    """Return the tool call of an SDK object or dict.
 
-    Accepted are an entry of `message.tool_calls` (OpenAI chat completions), a `tool_use` block (Anthropic messages),
-    and the params of `tools/call` (MCP). Raises TypeError for anything else, because that is a mistake of the program
-    and not of the model.
+    The function accepts an entry of `message.tool_calls` (OpenAI chat completions), a `tool_use` block (Anthropic
+    messages), and the params of `tools/call` (MCP). Raise TypeError for other values: the program made the mistake, not
+    the model.
     """
     function = _field(call, "function")
     if function is not None:
@@ -107,7 +107,7 @@ def _text(whole: Any, name: str) -> str:
 
 
 def offered_names(tools: Collection[Any]) -> tuple[str, ...]:
-    """Return the names of tool schemas in any format."""
+    """Return the tool names in tool schemas of any format."""
     return tuple(_text(_field(tool, "function") or tool, "name") for tool in tools)
 
 

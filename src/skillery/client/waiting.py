@@ -1,4 +1,4 @@
-"""Blocking operations in synchronous and asynchronous form: file access and sleep."""
+"""Blocking operations in a synchronous and an asynchronous form: file access and sleep."""
 
 from __future__ import annotations
 

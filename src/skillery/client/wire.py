@@ -1,4 +1,4 @@
-"""Requests and responses, shared by the synchronous and the asynchronous client."""
+"""Requests and responses: the parts that the synchronous and the asynchronous client share."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ DEFAULT_URL = "http://127.0.0.1:8080"
 JSON = {"content-type": "application/json"}
 CONNECT_SECONDS = 10.0
 MAX_BATCH_CALLS = 100
-"""Limit of calls in one batch."""
+"""Most calls in one batch."""
 _LOOPBACK = re.compile(r"127(\.[0-9]{1,3}){3}")
 _UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
 class Call(msgspec.Struct, frozen=True):
-    """One call of a method. Params that are None are omitted."""
+    """One call of a method. Params with the value None are omitted."""
 
     method: str
     params: Mapping[str, Any]
@@ -53,8 +53,7 @@ class Call(msgspec.Struct, frozen=True):
 
 
 def make_call(method: str, params: Mapping[str, Any], idempotency_key: str | None, *, may_repeat: bool) -> Call:
-    """Return a call. If the client retries, methods that accept an idempotency key get a new one, so that the call can
-    be sent again."""
+    """Return a call. If the client may repeat calls, a method that accepts idempotency keys gets a new key."""
     return Call(method, params, idempotency_key or (new_key() if may_repeat and method in ONCE else None))
 
 
@@ -70,7 +69,7 @@ def batch_body(calls: Sequence[Call]) -> bytes:
 
 
 def result_of(response: httpx.Response) -> Any:
-    """Return the `result` of a single call. Raises its error."""
+    """Return the result in the answer to a single call. Raise the error in the answer."""
     answer = object_of(response)
     if "result" not in answer:
         raise _foreign_answer(response)
@@ -78,7 +77,7 @@ def result_of(response: httpx.Response) -> Any:
 
 
 def object_of(response: httpx.Response) -> dict[str, Any]:
-    """Return the JSON object of a response. Raises the error that it carries."""
+    """Return the JSON object of a response. Raise the error in the response, StrangeAnswer if it is no such object."""
     answer = _decoded(response)
     if not isinstance(answer, dict):
         raise _foreign_answer(response)
@@ -90,7 +89,7 @@ def object_of(response: httpx.Response) -> dict[str, Any]:
 
 
 def without_error(response: httpx.Response) -> httpx.Response:
-    """Return the response. Raise the error that it carries."""
+    """Return the response. Raise the error in a response with a status of 400 or more."""
     if response.status_code >= 400:
         object_of(response)
     return response
@@ -124,7 +123,7 @@ def _is_reply(reply: Mapping[str, Any]) -> bool:
 
 
 def event_of(response: httpx.Response, line: bytes) -> tuple[str, dict[str, Any]]:
-    """Return the name and the data of an event of an import. Raises the error that the line carries."""
+    """Return the name and the data of an import event. Raise the error in the line."""
     try:
         event = msgspec.json.decode(line, type=dict[str, dict[str, Any]])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -155,7 +154,7 @@ def _foreign_answer(response: httpx.Response) -> StrangeAnswer:
 
 
 def strange_answer(response: httpx.Response, fault: str) -> StrangeAnswer:
-    """Return the error for a response that contains `fault`."""
+    """Return the error for a response of a foreign server. `fault` describes the response."""
     url = response.request.url
     server = str(url.copy_with(raw_path=b"/")).rstrip("/")
     return StrangeAnswer(f"{url.copy_with(query=None)} answered {fault}", status=response.status_code, server=server)
@@ -166,7 +165,7 @@ def strange_answer(response: httpx.Response, fault: str) -> StrangeAnswer:
 
 @contextmanager
 def connection_errors(http: httpx.Client | httpx.AsyncClient) -> Iterator[None]:
-    """Raise ConnectionFailed for errors of the connection."""
+    """Context manager that raises ConnectionFailed in place of httpx's connection errors."""
     try:
         yield
     except _UNSENT as error:
@@ -180,8 +179,10 @@ def _reason(error: Exception) -> str:
 
 
 def address_of(url: str | None) -> str:
-    """Return the address of the server: the argument, SKILLERY_URL, or the default of `skillery serve`. Raises
-    ValueError."""
+    """Return the address of the server: the argument, else SKILLERY_URL, else the default of `skillery serve`.
+
+    Raise ValueError if it is no http address.
+    """
     found = url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
     if not found.lower().startswith(("http://", "https://")):
         raise ValueError(f"{found!r} is not an http:// or https:// address")
@@ -189,15 +190,16 @@ def address_of(url: str | None) -> str:
 
 
 def authorization(token: str | None) -> dict[str, str]:
-    """Return the authorization header for the argument, or for SKILLERY_TOKEN if the argument is None, or no
-    header."""
+    """Return the authorization header with the given token; None means SKILLERY_TOKEN. Without a token, return {}."""
     found = os.environ.get(TOKEN_VARIABLE) if token is None else token
     return {"authorization": f"Bearer {found}"} if found else {}
 
 
 def timeout_of(seconds: float | None) -> httpx.Timeout:
-    """Return the timeouts. `seconds` limits how long the connection may be idle. None means no limit: a run may take
-    an hour, and the server sets the limit."""
+    """Return the timeouts of httpx. `seconds` limits how long the connection may be idle.
+
+    None means no limit, because a run may take an hour and the server limits runs.
+    """
     return httpx.Timeout(seconds, connect=min(CONNECT_SECONDS, seconds or CONNECT_SECONDS))
 
 

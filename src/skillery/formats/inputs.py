@@ -36,8 +36,8 @@ class InputInvalid(ValueError):
 def apply_inputs(inputs: Mapping[str, Input], args: Mapping[str, object], *, strict: bool = False) -> dict[str, object]:
     """Return the arguments of a run: the given arguments in their order, then the defaults of the omitted ones.
 
-    For an input of type integer, `1.0` becomes `1`. Raise InputInvalid if an argument does not fit its declaration, if a
-    required argument is missing, or, with `strict`, if an argument is not declared.
+    For an input of type integer, `1.0` becomes `1`. Raise InputInvalid if an argument does not fit its declaration, if
+    a required argument is missing, or, with `strict`, if an argument is not declared.
     """
     if strict:
         _refuse_undeclared(inputs, args)

@@ -1,4 +1,4 @@
-"""`skillery demo`: start a server and run the protocol's workflow on it, with a real client and real input."""
+"""`skillery demo`: start a server and run the workflow of the protocol, with a real client and real input."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def demo(target: Target, token: str | None, port: int, as_json: bool) -> None:
 
 
 def _own_token(auth: str, target: Target) -> str | None:
-    """Create a token if the server will require one. The demo holds the home and may create it.
+    """Create a token if the server will require one. The demo may do so, because it holds the home.
 
-    The token is created before the server starts, because a first start would write the bootstrap token to a log.
+    The token is created before the server starts, because the first start would write the bootstrap token to a log.
     """
     if auth != "tokens":
         return None
@@ -76,7 +76,9 @@ def _own_token(auth: str, target: Target) -> str | None:
 
 
 async def _walk(server: Server, token: str | None, quiet: bool) -> list[tuple[Step, Exchange]]:
-    """Run all steps in order. Raises CheckFailed at the first wrong answer."""
+    """Run all steps in order. Return each step with its request and answer. Raise CheckFailed at the first wrong
+    answer.
+    """
     from skillery.cli.connection import client_of
     from skillery.cli.demo.steps import STEPS, Walk, sample_csv
 

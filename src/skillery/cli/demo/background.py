@@ -1,4 +1,4 @@
-"""A background server that outlives the command that started it."""
+"""A server in the background, which continues after the command that started it has ended."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Server:
         self._ours = ours
 
     def stop_if_ours(self) -> None:
-        """Stop the server if this command started it."""
+        """Stop the server if this command started the server."""
         if self._ours:
             os.kill(self.pid, signal.SIGTERM)
 
     async def wait_until_ready(self, client: AsyncClient) -> None:
-        """Wait until database, storage and sandbox work. Raises StartupError after START_SECONDS."""
+        """Wait until database, storage and sandbox work. Raise StartupError after START_SECONDS."""
         deadline = time.monotonic() + START_SECONDS
         while not await client.is_ready():
             if time.monotonic() > deadline:
@@ -46,7 +46,9 @@ class Server:
 
 
 def find_or_start(home: Path, port: int, config: str | None) -> Server:
-    """Return the server that holds `home`, or start one in a new session. Raises StartupError."""
+    """Return the server that holds `home`. If no server does, start one in a new session. Raise StartupError if it
+    fails.
+    """
     holder = holder_of(home)
     if holder is not None and holder.url:
         return Server(home, holder.url, holder.pid, ours=False)

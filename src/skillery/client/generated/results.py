@@ -226,7 +226,7 @@ class GivenEnvironment(TypedDict):
 
 
 class NetworkUse(TypedDict):
-    """Connections of a run with the same target and the same outcome."""
+    """The connections of a run to one target with one outcome."""
 
     host: str
     port: int
@@ -333,7 +333,7 @@ class VersionPage(TypedDict):
 
 
 class Progress(TypedDict):
-    """How far the code of a run has come, as it says itself with `runtime.progress`."""
+    """The progress that the code of a run reported with `runtime.progress`."""
 
     done: float
     total: float | None
@@ -517,7 +517,7 @@ class FoundSkillPage(TypedDict):
 
 
 class CheckedSkill(TypedDict):
-    """The answer of `check_skill`. `status` is the first status that the version would have."""
+    """The result of check_skill. `status` is the status that the version would get first."""
 
     ok: bool
     name: str
@@ -597,7 +597,7 @@ class ToolResult(TypedDict):
 
 
 class DefinedTool(TypedDict):
-    """The answer of both methods. Skill and version are None for a tool of a session."""
+    """The result of define_tool and remove_tool. Skill and version are None for a tool of a session."""
 
     name: str
     skill: str | None
