@@ -643,7 +643,7 @@ class ShownRebuild(TypedDict):
 
 
 class WarmProcess(TypedDict):
-    """A process that has imported the modules in `preload`."""
+    """A process that has imported the modules of `preload`."""
 
     state: Literal["starting", "ready", "failed"]
     memory_mb: float
