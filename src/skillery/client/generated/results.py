@@ -288,7 +288,7 @@ class BlobContent(TypedDict):
 
 
 class Guide(TypedDict):
-    """The guide, in Markdown."""
+    """The Skills Protocol Guide, in Markdown."""
 
     content: str
 
