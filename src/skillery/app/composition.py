@@ -1,4 +1,4 @@
-"""Composition: build core and edge from settings and plugins, and the Litestar app from them."""
+"""Composition: build core and edge from the settings and plugins, and the Litestar app from core and edge."""
 
 from __future__ import annotations
 
@@ -41,7 +41,11 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def open_server(settings: Settings, plugins: Plugins, home: Home) -> AsyncIterator[tuple[Core, Edge]]:
-    """Open, migrate and start everything that a server needs, and close it at the end. Raise StartupError."""
+    """Context manager: open all parts of a server and migrate the database; close everything at the end of the `with`
+    block.
+
+    Raise StartupError if a part cannot be opened.
+    """
     plugins.check_settings(settings)
     defined_in(settings)
     tracing = open_tracing(settings.traces)
@@ -58,7 +62,10 @@ async def open_server(settings: Settings, plugins: Plugins, home: Home) -> Async
 
 
 async def _open_backends(settings: Settings, plugins: Plugins, database: Database, stack: AsyncExitStack) -> Backends:
-    """Open the backends and migrate the database. Raise StartupError."""
+    """Open the backends that the settings name, and migrate the database. `stack` closes the backends.
+
+    Raise StartupError if a backend cannot be opened or the database cannot be migrated.
+    """
     # No connection is opened before the settings are checked.
     authenticator: Authenticator = plugins.open("authenticator", settings, database)
     _check_address(settings, authenticator)
@@ -105,7 +112,9 @@ def _metrics(settings: Settings, gate: Gate, core: Core, database: Database) -> 
 
 
 def _max_mcp_body(settings: Settings) -> int:
-    """Return the limit of an MCP request: a bundle of maximum size in Base64, plus a MiB for its manifest and paths."""
+    """Return the limit of the body of an MCP request in bytes: a bundle of the maximum size in Base64, and 1 MiB for
+    manifest and paths.
+    """
     bundle = -(-settings.bundle_max_mb * MIB * 4 // 3)
     return min(settings.max_body_mb * MIB, bundle + MIB)
 
@@ -119,7 +128,7 @@ def _check_address(settings: Settings, authenticator: Authenticator) -> None:
 
 
 def create_app(core: Core, edge: Edge) -> Litestar:
-    """Return the Litestar app of an open server."""
+    """Return the Litestar app that serves `core` and `edge`."""
     return Litestar(
         make_routes(core, edge),
         openapi_config=None,
@@ -146,7 +155,7 @@ def _unexpected(request: Any, error: Exception) -> Response[Any]:
 
 
 def _request_id(request: Any) -> dict[str, str]:
-    """Return the request id, also for requests that no endpoint handled."""
+    """Return the header with the request id. If no endpoint has begun the request, begin it."""
     begun = current.get() or begin(
         headers_of(request.scope).get(ID_HEADER), request.client.host if request.client else ""
     )
