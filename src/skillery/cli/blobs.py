@@ -1,5 +1,4 @@
-"""`skillery blob put`, `blob get` and `blob rm`: stream blobs through POST /blobs and GET /blobs/{blob_id} at
-constant memory."""
+"""`skillery blob put`, `blob get` and `blob rm`: transfer blobs of any size with constant memory, and delete blobs."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ def blob() -> None:
 @target_options
 @json_option
 def put(file: str, kind: str | None, ttl: str | None, target: Target, as_json: bool) -> None:
-    """Store FILE (- reads stdin) as a blob and print its id."""
+    """Store FILE as a blob and print the id of the blob. If FILE is -, read stdin."""
     from skillery.cli.connection import with_client
 
     if file != "-" and not Path(file).is_file():
@@ -64,7 +63,7 @@ def put(file: str, kind: str | None, ttl: str | None, target: Target, as_json: b
 @target_options
 @json_option
 def get(blob_id: str, output: str | None, target: Target, as_json: bool) -> None:
-    """Write a blob to stdout or to a file. A file is created only when complete."""
+    """Write a blob to stdout or to a file. The file appears only when it is complete."""
     from skillery.cli.connection import with_client
 
     to_stdout = output is None or output == "-"
@@ -88,7 +87,7 @@ def get(blob_id: str, output: str | None, target: Target, as_json: bool) -> None
 @target_options
 @json_option
 def rm(blob_id: str, target: Target, as_json: bool) -> None:
-    """Delete a blob. The blob is unavailable at once; later sweeps remove its content."""
+    """Delete a blob. The blob is unavailable at once, and a later sweep removes its content."""
     from skillery.cli.connection import with_client
 
     answer = with_client(target, lambda client: client.delete_blob(blob_id))
@@ -109,7 +108,7 @@ def _seconds(ttl: str) -> int:
 
 
 def kind_of(name: str) -> str:
-    """Return the MIME type for the extension of a file name."""
+    """Return the media type for the extension of a file name."""
     if Path(name).suffix.lower() in KINDS:
         return KINDS[Path(name).suffix.lower()]
     import mimetypes
@@ -119,7 +118,9 @@ def kind_of(name: str) -> str:
 
 
 async def upload_file(client: AsyncClient, path: Path, kind: str, ttl: int | None = None) -> NewBlob:
-    """Upload a file as a stream."""
+    """Upload a file in chunks, and return the new blob. `ttl` is the lifetime in seconds, or None for the server's
+    default.
+    """
     try:
         file = path.open("rb")
     except OSError as error:
@@ -129,7 +130,7 @@ async def upload_file(client: AsyncClient, path: Path, kind: str, ttl: int | Non
 
 
 async def save(blob: AsyncOpenBlob, sink: BinaryIO, progress: Progress) -> None:
-    """Write the content of a blob to an open file."""
+    """Write the content of a blob to the open file `sink`, and report each chunk to `progress`."""
     size = 0
     async for piece in blob.pieces:
         sink.write(piece)
@@ -139,7 +140,10 @@ async def save(blob: AsyncOpenBlob, sink: BinaryIO, progress: Progress) -> None:
 
 @contextlib.contextmanager
 def open_output(output: str | None) -> Iterator[BinaryIO]:
-    """Open stdout, or a temporary file next to `output` that is renamed to `output` when complete."""
+    """Context manager: yield stdout, or a temporary file next to `output`.
+
+    After the `with` block, the temporary file is renamed to `output`. After an exception, it is removed.
+    """
     if output is None:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
@@ -165,7 +169,9 @@ def open_output(output: str | None) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def _progress(name: str, total: int | None) -> Iterator[Progress]:
-    """Show a progress bar on stderr if stderr is a terminal. Stdout may carry the blob itself."""
+    """Context manager: show a progress bar if stderr is a terminal. The bar is on stderr, because stdout may carry
+    the blob.
+    """
     if not sys.stderr.isatty():
         yield lambda _done, _total: None
         return

@@ -1,4 +1,4 @@
-"""Output of commands: tables on a terminal, plain text otherwise, one JSON document with --json."""
+"""Output of commands: tables on a terminal, plain text in files and pipes, one JSON document with --json."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ _TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?Z")
 
 
 def clean(text: object) -> str:
-    """Return `text` with control characters escaped, because text of skills is untrusted and could control the
-    terminal."""
+    """Return `text` with control characters escaped. Texts of skills are untrusted and could control the terminal."""
     return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", str(text).replace("\r\n", "\n"))
 
 
@@ -35,9 +34,9 @@ def is_terminal() -> bool:
 
 
 def print_rows(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:
-    """Print a table on a terminal, otherwise one line per row with fields separated by tabs.
+    """Print a table on a terminal. Otherwise, print one line per row, with tabs between the fields.
 
-    On a terminal, timestamps are shortened to seconds and can wrap.
+    On a terminal, timestamps are cut to seconds and may wrap.
     """
     if not is_terminal():
         for row in rows:
@@ -57,8 +56,10 @@ def print_rows(columns: Sequence[str], rows: Iterable[Sequence[object]], title: 
 
 
 def print_fields(fields: Iterable[tuple[str, object]]) -> None:
-    """Print one `name: value` per line. A value of several lines is indented below its name; other types are printed
-    as JSON."""
+    """Print one line `name: value` per field.
+
+    A text of several lines is indented below its name. A value that is no text is printed as JSON.
+    """
     for name, value in fields:
         text = clean(value if isinstance(value, str) else _short_json(value)).rstrip("\n")
         if "\n" in text:

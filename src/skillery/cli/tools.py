@@ -30,7 +30,7 @@ session_option = click.option(
 
 @click.group()
 def tool() -> None:
-    """Use the tools of skills, and define tools."""
+    """List, call and define the tools of skills."""
 
 
 @tool.command("list")
@@ -153,7 +153,9 @@ def _print_error(answer: Mapping[str, Any]) -> None:
 
 
 def _print_rest(answer: Mapping[str, Any], *, err: bool) -> None:
-    """Print logs, blobs and the run. They go to stderr, so that stdout holds only the result."""
+    """Print the log, the blobs and the run id of a tool call. With `err`, print to stderr, so that stdout has only
+    the result.
+    """
     skill = answer["skill"]
     if answer["logs_preview"]:
         click.echo(f"{click.style('logs:', bold=True)}\n{clean(answer['logs_preview']).rstrip()}", err=err)
@@ -190,7 +192,7 @@ def define(
     target: Target,
     as_json: bool,
 ) -> None:
-    """Define a tool. FILE (- reads stdin) holds the body of its function, which receives `args`."""
+    """Define a tool. FILE contains the body of a function that gets `args`. If FILE is -, read stdin."""
     from skillery.cli.connection import with_client
 
     code = text_in(file.read(), file.name)
