@@ -1,4 +1,4 @@
-"""Retries: when a call is sent again, and after which delay."""
+"""Retries: the conditions for sending a call again, and the delay before it."""
 
 from __future__ import annotations
 
@@ -15,25 +15,28 @@ _GATEWAY = frozenset({502, 503, 504})
 
 @dataclass(frozen=True)
 class Retries:
-    """Limits of the retries for a server that is busy or does not answer."""
+    """How often and how long the client retries if the server is busy or does not answer."""
 
     attempts: int = 5
-    """Limit of attempts. 1 means no retries and no automatic idempotency keys. A call that the server is still
-    executing is polled until it is answered."""
+    """Limit of the attempts of a call. With 1, there are no retries and no automatic idempotency keys.
+
+    One case has no limit: while the server still executes a call with the same idempotency key, the client waits for
+    its answer.
+    """
     longest_wait_seconds: float = 60.0
-    """If the server requests a longer delay, its error is raised at once."""
+    """Longest delay before an attempt. If the server requests a longer delay, the error is raised at once."""
 
     @property
     def has_retries(self) -> bool:
-        """Whether a call may be sent a second time."""
+        """Whether the client may send a call a second time."""
         return self.attempts > 1
 
 
 class Patience:
-    """Retry state of one call.
+    """The attempts of one call.
 
-    If `repeatable` is true, sending the call twice is harmless. The call is then sent again even if the first attempt
-    may have reached the server.
+    `repeatable` means that executing the call twice is harmless. Such a call is sent again even if the server may have
+    received the first attempt.
     """
 
     def __init__(self, retries: Retries, *, repeatable: bool) -> None:
@@ -42,8 +45,9 @@ class Patience:
         self._failures = 0
 
     def wait_after(self, error: ClientError) -> float:
-        """Return the seconds until the next attempt. Raises `error` if a retry is useless or the attempts are used
-        up."""
+        """Return the seconds to wait before the next attempt. Raise `error` if a retry is useless or no attempt is
+        left.
+        """
         if isinstance(error, Busy) and error.type == CALL_UNDER_WAY:
             # The server is executing this call under the same key: wait for its answer without a limit of attempts.
             return _requested_delay(error)
@@ -51,7 +55,7 @@ class Patience:
         wait = self._wait(error)
         if wait is None or self._failures >= self._retries.attempts or wait > self._retries.longest_wait_seconds:
             raise error
-        # Never earlier than requested, and with jitter, so that clients do not return all at once.
+        # Not earlier than requested, and with a random delay, so that not all clients retry at the same time.
         return wait * random.uniform(1.0, 1.25)
 
     def _wait(self, error: ClientError) -> float | None:

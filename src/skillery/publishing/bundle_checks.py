@@ -99,7 +99,7 @@ class BundleChecks:
         problems = await self._compilers.check(identity.name, begun.sources)
         bundle = await asyncio.to_thread(begun.finish, problems)
         bundle = msgspec.structs.replace(bundle, warnings=(*bundle.warnings, *self._limit_warnings(bundle)))
-        # The grant is checked first: without it, the caller must not learn which versions exist.
+        # Check the grant first: a caller without a grant must not learn which versions exist.
         access.require_namespace(identity, "publish", bundle.manifest.name)
         infer = partial(self._infer, identity, bundle, scan)
         with with_toml_lines(files):

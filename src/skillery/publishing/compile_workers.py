@@ -91,13 +91,13 @@ class CompileWorker:
     async def end(self) -> int:
         """Kill the process unless it has ended, and return its exit code: -N after signal N."""
         self._writer.transport.abort()
-        # A process that a signal is already ending keeps the code of that signal.
+        # If another signal is already ending the process, the exit code is that of the other signal.
         self._process.kill()
         return await asyncio.to_thread(self._process.wait)
 
 
 def _started(server: socket.socket, arguments: list[str]) -> subprocess.Popen[bytes]:
-    # Isolated, but with the server's own path to the packages, and without its environment variables.
+    # Isolated mode (-I), with the server's sys.path as arguments, and without its environment variables.
     command = [sys.executable, "-I", "-c", _START, *arguments]
     # A separate process group, so that Ctrl-C in the server's terminal only reaches the server.
     return subprocess.Popen(command, env={}, stdin=server.fileno(), stdout=subprocess.DEVNULL, process_group=0, cwd="/")

@@ -13,7 +13,7 @@ from skillery.formats.manifest import toml_manifest
 # Folders that interpreters create and that are never meant to be published. Names that begin with a dot are skipped
 # too, because a published .env cannot be withdrawn.
 IGNORED = frozenset({"__pycache__", "node_modules"})
-# Far above any server's own limit; only prevents reading a wrong folder completely.
+# Higher than the limits of servers. It only prevents that a wrong folder is read completely.
 MOST_BYTES = 256 * 1024 * 1024
 
 

@@ -52,7 +52,7 @@ async def with_lock(
     if digest:
         same = _with_kept(bundle, kept, limits) if kept is not None and given is None else bundle
         if same.digest == digest or given is None:
-            return same, None  # the stored bundle, or a taken version: in both cases nothing needs resolving
+            return same, None  # the stored bundle, or a taken version: neither needs a new lock
     if given is None:
         return await _with_made(locks, limits, bundle, caller, infer)
     if dependencies_of(bundle):

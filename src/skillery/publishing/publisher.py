@@ -161,7 +161,7 @@ class Publisher:
         )
         created = await self._store(bundle, insert)
         if (lock := lock_of(bundle)) is not None:
-            self._environments.begin(lock)  # so that the first run need not wait for all of it
+            self._environments.begin(lock)  # install the packages early, so that the first run waits less
         if created.status == "published":
             await self._events.after_publish(publication)
         return Published(created, bundle.warnings, checks.findings, checks.examples)
@@ -265,7 +265,7 @@ class Publisher:
         also: Also | None,
     ) -> NewVersion:
         def landing(diff: PermissionsDiff) -> str:
-            # An approval runs the waiting examples, so the version is not published before.
+            # If examples wait, the version must be approved first, because the approval runs them.
             return "draft" if checks.waiting else rules.status_for(identity, diff)
 
         inline = {file.sha256: file.content for file in bundle.files if is_inline(file.size)}
