@@ -1,4 +1,4 @@
-"""The bundled skills. A starting server publishes those that are missing, with the checks of create_skill."""
+"""The bundled skills. A starting server publishes the missing bundled skills, with the checks of create_skill."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def bundled_folders() -> list[Path]:
 
 
 async def publish_bundled(publisher: Publisher, database: Database) -> None:
-    """Publish the bundled skills whose version is missing. A present version is kept, even if another identity
+    """Publish the missing versions of bundled skills. A present version is kept, even if another identity
     published it.
 
     Raise StartupError if a bundled skill cannot be published.

@@ -98,7 +98,7 @@ class _Walk:
             self._resolve(folder, link)
 
     def _files(self, root: str, at: str) -> Iterator[Entry]:
-        """Add the entries of the folder `root` below the path `at`, and yield those that are links."""
+        """Add the entries of the folder `root` below the path `at`, and yield the links among them."""
         for entry in _entries(root, [] if at else self._special):
             moved = entry._replace(path=_joined(at, entry.path))
             self._entries.append(moved)

@@ -1,4 +1,4 @@
-"""A skill folder on disk, as `skillery publish DIR` and the bundled skills pass it to create_skill."""
+"""Read a skill folder. `skillery publish DIR` and the publication of bundled skills use this module."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ class SkillFolder(NamedTuple):
     manifest: dict[str, Any]
     skill_md: str
     files: list[BundleFile]
-    """All files, including skill.toml and SKILL.md verbatim."""
+    """All files of the folder, including skill.toml and SKILL.md, unchanged."""
     skipped: list[str]
     """Names of the skipped files and folders."""
 
 
 def read_skill_folder(folder: Path) -> SkillFolder:
-    """Return the skill in a folder. Raise InvalidBundle, InvalidManifest, BundleTooLarge.
+    """Return the skill in a folder.
 
-    Errors include a missing skill.toml or SKILL.md, a symlink and a device.
+    Raise InvalidBundle if skill.toml or SKILL.md is missing, or if there is a link or a device. Raise InvalidManifest
+    if skill.toml is not valid TOML. Raise BundleTooLarge if the files are too large.
     """
     skipped: list[str] = []
     files = list(_read_files(folder, skipped))

@@ -226,7 +226,7 @@ class GivenEnvironment(TypedDict):
 
 
 class NetworkUse(TypedDict):
-    """Connections of a run with the same target and the same outcome."""
+    """Connections of a run to one host and port with the same outcome."""
 
     host: str
     port: int
@@ -331,7 +331,7 @@ class VersionPage(TypedDict):
 
 
 class Progress(TypedDict):
-    """How far the code of a run has come, as it says itself with `runtime.progress`."""
+    """The progress of a run, as its code has reported it with `runtime.progress`."""
 
     done: float
     total: float | None
@@ -515,7 +515,7 @@ class FoundSkillPage(TypedDict):
 
 
 class CheckedSkill(TypedDict):
-    """The answer of `check_skill`. `status` is the first status that the version would have."""
+    """The result of `check_skill`. `status` is the status that the version would get, `ok` whether it could be published."""
 
     ok: bool
     name: str
@@ -593,7 +593,7 @@ class ToolResult(TypedDict):
 
 
 class DefinedTool(TypedDict):
-    """The answer of both methods. Skill and version are None for a tool of a session."""
+    """The result of define_tool and remove_tool. `skill` and `version` are None for a tool of a session."""
 
     name: str
     skill: str | None
