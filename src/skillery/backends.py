@@ -144,8 +144,8 @@ class Storage(Protocol):
     def delete(self, digest: str) -> None:
         """Delete the content. Do nothing if the content is missing.
 
-        The caller has no open transaction and no running upload of the same content. If this method raises, the
-        call is repeated later.
+        During the call, the caller has no open transaction and no upload of the same content. If this method raises an
+        exception, the call is repeated later.
         """
         ...
 
@@ -171,8 +171,9 @@ class ListsContents(Protocol):
 
 @runtime_checkable
 class KnowsRegistry(Protocol):
-    """A Storage that stores a mark: an id that ties the storage to one database. A server with another storage then
-    notices this.
+    """A Storage that stores a mark: an id that ties the storage to one database.
+
+    By the mark, a server notices that its storage belongs to another database.
     """
 
     def mark(self, made: str) -> str:
@@ -380,7 +381,7 @@ class SkillCall(msgspec.Struct, frozen=True, tag="skill"):
     spread: bool = False
     """True: call `function(*args, **kwargs)`; the job's `args` are an object with these two members.
 
-    Only functions that a stub of this skill offers can be called so. For any other name, the run fails with an
+    Only functions that a stub of this skill offers can be called in this way. For any other name, the run fails with an
     AttributeError before code of the skill has run.
     """
 
@@ -663,7 +664,7 @@ class Capability(StrEnum):
     ISOLATION = "isolation"
     """The code can reach nothing of the host except the things that its job names."""
     MEMORY_TREE = "memory_tree"
-    """Enforces `memory_mb` for all processes of a run together at any time, not only in checks from time to time."""
+    """Enforces `memory_mb` for all processes of a run together and at any time, not only by checks at intervals."""
     PROCESSES = "processes"
     """Enforces the limit `processes`, which includes threads."""
     CPUS = "cpus"
@@ -763,7 +764,7 @@ class NoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Place(msgspec.Struct, frozen=True):
-    """The folder and the services that a backend gets from the server when it is opened."""
+    """The folder and the services that a server gives to a backend, when the server opens the backend."""
 
     home: Path
     """The home of the server. A backend stores its data in a folder with its own name in the home."""
@@ -839,7 +840,7 @@ class FinishedRun(msgspec.Struct, frozen=True):
     error_type: str | None
     identity: Identity
     parent_run_id: str | None = None
-    """The run with the code that called this run as a mounted skill. None if a caller of the server started this run."""
+    """The run that called this run as a mounted skill, or None if a caller of the server started this run."""
     tool: str | None = None
     """The name of the called tool. None if `method` is not `call_tool`."""
 

@@ -488,8 +488,8 @@ def _convert(tree: dict[str, Any], sources: Mapping[str, str]) -> Settings:
 
 
 def _no_environment(entries: dict[str, Any], sources: Mapping[str, str]) -> StartupError:
-    """Return the error for the first named environment that is not valid. The error names the environment and the
-    setting.
+    """Return the error for the first named environment that is not valid. The error names the environment and its
+    faulty setting.
     """
     for name, entry in entries.items():
         try:

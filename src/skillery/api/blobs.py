@@ -138,7 +138,7 @@ def _ttl(scope: Any) -> timedelta | None:
 
 
 async def _gathered(chunks: Any) -> Any:
-    """Yield the bytes of small chunks joined to larger chunks, because each chunk costs a thread switch."""
+    """Yield the content with small chunks joined to larger ones, because each chunk costs a thread switch."""
     gathered = bytearray()
     async for chunk in chunks:
         gathered += chunk
@@ -200,10 +200,10 @@ def _attachment(path: str | None) -> bytes:
 
 
 def _range(header: str | None, size: int) -> tuple[int, int] | None:
-    """Return the requested range of a blob of `size` bytes, as first byte and end (exclusive).
+    """Return the requested range of a blob of `size` bytes: the first byte, and the end (exclusive).
 
-    `header` is `Range: bytes=…` (RFC 9110 §14). Return None for the whole blob, if the header is missing or not a valid
-    single range. Raise HttpRefusal 416 if the blob has no byte in the range.
+    `header` is `Range: bytes=…` (RFC 9110 §14). Return None if the header is missing or is not one valid range: the
+    whole blob is then sent. Raise HttpRefusal 416 if the blob has no byte in the range.
     """
     match = _RANGE.fullmatch((header or "")[:MOST_RANGE].replace(" ", ""))
     if match is None or match[1] == match[2] == "":

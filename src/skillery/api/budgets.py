@@ -9,7 +9,7 @@ from skillery.errors import Busy
 
 RETRY_MS = 1000
 SMALL = 16 * 1024
-"""Bytes of a body or an answer that always fits, so that large requests do not block small ones."""
+"""Largest size in bytes of a body or an answer that always fits, so that large requests do not block small ones."""
 
 
 class Budget:

@@ -1,4 +1,4 @@
-"""The JSON-RPC code and the HTTP status of each kind of error. No other module chooses them."""
+"""The JSON-RPC code and the HTTP status of each kind of error. Only this module assigns them."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def unexpected(error: BaseException) -> dict[str, Any]:
 
 
 def _traceable(data: dict[str, Any]) -> dict[str, Any]:
-    """Return the data of an error object with the id of the current request, by which an admin finds the lines in
-    the server's log.
+    """Return the data of an error object with the id of the current request. An admin finds the request in the log
+    by this id.
     """
     request_id = current_id()
     return data | {"request_id": request_id} if request_id else data

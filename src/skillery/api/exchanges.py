@@ -19,8 +19,8 @@ ID_HEADER = "x-request-id"
 PIECE_BYTES = 64 * 1024
 """Bytes that are sent at once. The transport buffers about one piece, in addition to the buffer of the socket."""
 SLOWEST_BYTES = 16 * 1024
-"""Bytes per second that a client must read on average. The allowed silence of `patience` seconds is added to the
-time.
+"""Slowest reading rate of a client, in bytes per second. In addition, a client may pause for `patience` seconds in
+total.
 """
 
 
@@ -91,7 +91,7 @@ class Exchange:
 
 
 def _pieces(message: Any) -> Iterator[Any]:
-    """Yield an ASGI message with a large body as several messages with a piece of the body each."""
+    """Split an ASGI message with a large body, and yield one message for each piece of the body."""
     body, more = memoryview(message["body"]), message.get("more_body", False)
     for start in range(0, len(body), PIECE_BYTES):
         is_last = start + PIECE_BYTES >= len(body)

@@ -72,7 +72,7 @@ class Gate:
         return str(address) == local or (address.is_loopback and is_loopback(local))
 
     async def authenticate(self, scope: Any, headers: Mapping[str, str]) -> Identity:
-        """Return the caller, and note its name for the log.
+        """Return the caller, and record the name of the caller in the current request, for the log.
 
         Raise HttpRefusal 401 if the credentials are missing or not valid, or 429 if too many logins from the address
         failed. Raise Unavailable if the database is unavailable.

@@ -44,8 +44,8 @@ def headers_of(scope: Any) -> dict[str, str]:
 def check_json(headers: dict[str, str]) -> None:
     """Raise HttpRefusal 415 if the Content-Type is not JSON.
 
-    This protects from web pages: a browser sends JSON to another origin only after a preflight request, which this
-    server does not answer.
+    The check protects the server from web pages: a browser sends JSON to another origin only after a preflight request,
+    which this server does not answer.
     """
     kind = headers.get("content-type", "")
     if kind.partition(";")[0].strip().lower() != JSON:
@@ -93,7 +93,7 @@ async def read_body(receive: Any, headers: dict[str, str], max_bytes: int, held:
     """Return the request body.
 
     Raise HttpRefusal 413 if the body is larger than `max_bytes`. Raise Busy if the budget has no room. If the client
-    sends a Content-Length, both are raised before the body is read. Raise the errors of `chunks_of`.
+    sends a Content-Length, these two errors are raised before the body is read. Raise the errors of `chunks_of`.
     """
     declared = headers.get("content-length", "")
     if declared.isdigit() and int(declared) > max_bytes:
@@ -155,8 +155,8 @@ async def send_parts(send: Any, parts: deque[Part], held: HeldAnswer) -> None:
 
 
 def _gathered(parts: deque[Part]) -> Iterator[Part]:
-    """Yield the parts, with small parts joined. Remove each part from `parts` before the next one, to free its
-    memory.
+    """Yield the parts, with small parts joined. Remove each part from `parts` before it is yielded, to free its
+    memory early.
     """
     small = bytearray()
     while parts:

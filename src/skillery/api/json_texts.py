@@ -76,9 +76,9 @@ def _count(body: bytes, marks: Sequence[bytes] = _SEPARATORS) -> int:
 
 
 def _slow_numbers(body: bytes) -> int:
-    """Return the number of slow numbers outside of strings, or 0 if the body is below the limit even with its strings.
+    """Return the number of slow numbers outside of strings. A slow number is long or has a large exponent.
 
-    A slow number is long or has a large exponent: `skillery.formats.json_values.slow_numbers`.
+    If the whole body, including strings, has at most MOST_SLOW_NUMBERS, return 0 without a second count.
     """
     if sum(map(slow_numbers, _slices(body))) <= MOST_SLOW_NUMBERS:
         return 0

@@ -39,7 +39,7 @@ class Measurable(NamedTuple):
     sandbox: Sandbox
     named: NamedEnvironments
     connections: Callable[[], tuple[int, int]]
-    """Return the number of used and of idle connections to the database."""
+    """Function that returns the number of used and the number of idle connections to the database."""
 
 
 class Metrics(Collector):

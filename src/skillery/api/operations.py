@@ -35,7 +35,7 @@ _ERRORS = {
 
 
 class Fault(msgspec.Struct):
-    """An error."""
+    """The error object of a failed request."""
 
     code: int
     """The JSON-RPC code of the error."""

@@ -41,8 +41,7 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def open_server(settings: Settings, plugins: Plugins, home: Home) -> AsyncIterator[tuple[Core, Edge]]:
-    """Context manager: open all parts of a server and migrate the database; close everything at the end of the `with`
-    block.
+    """Context manager: open all parts of a server and migrate the database. Close everything after the `with` block.
 
     Raise StartupError if a part cannot be opened.
     """

@@ -146,7 +146,7 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
 async def _start(base: Base, runtime: _Runtime, publisher: Publisher, stack: AsyncExitStack) -> None:
     """Start the parts that execute runs, and publish the bundled skills. `stack` closes the parts.
 
-    First, record the runs that the last server of this home left open as failed.
+    First, record a failure for each run that the last server of this home left open.
     """
     database, home, runner = base.database, base.home, runtime.runner
     stack.push_async_callback(runtime.packages.environments.close)

@@ -35,10 +35,10 @@ class Descriptors(NamedTuple):
 
 
 def allot_descriptors(runs_at_once: int, max_connections: int) -> Descriptors:
-    """Raise this process's soft limit of open files to the needed number, as far as the hard limit allows. Return the
-    division.
+    """Raise this process's soft limit of open files to the needed number, as far as the hard limit allows.
 
-    Runs are not affected, because a sandbox sets the limit of each run.
+    Return the new limit, and the number of reserved file descriptors. Runs are not affected, because a sandbox sets the
+    limit of each run.
     """
     reserve = RESERVE + RESERVE_PER_RUN * runs_at_once
     wanted = max(DEFAULT_LIMIT, reserve + PER_CONNECTION * max_connections)

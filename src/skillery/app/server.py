@@ -28,7 +28,7 @@ from skillery.settings import Settings
 
 log = logging.getLogger(__name__)
 ANSWER_SECONDS = 3
-"""Seconds after the grace period in which the runs that were killed are answered."""
+"""Time after the grace period, in seconds. In this time, the server answers the calls with runs that it has killed."""
 
 
 class _Server(uvicorn.Server):
@@ -118,7 +118,7 @@ def _admission(settings: Settings, ceiling: int) -> Admission:
 
 
 async def _nothing(*_: Any) -> None:
-    """Take the place of an ASGI application that is never called."""
+    """Do nothing. ProxyHeadersMiddleware requires an ASGI application, but never calls it here."""
 
 
 def _config(settings: Settings, app: Litestar, admission: Admission) -> uvicorn.Config:

@@ -20,7 +20,7 @@ from skillery.errors import Unavailable
 
 Outcome = Literal["done", "refused"]
 NOTHING_BEFORE = "0" * 64
-"""The hash of the previous entry in the first entry, which has none."""
+"""`previous` of the first entry, which has no previous entry."""
 LONGEST = 255
 
 _HEAD = Statement(select(audit_head.c.seq, audit_head.c.hash).with_for_update())

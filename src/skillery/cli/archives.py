@@ -74,7 +74,8 @@ def scan_folder(path: Path, imported: Sequence[Path] = (), *, anywhere: bool = F
 def fingerprint(path: Path, imported: Sequence[Path] = (), *, anywhere: bool = False) -> str:
     """Return a hash of the names, sizes, modes and times of the files in the folder, to notice changes.
 
-    The arguments are those of `scan_folder`. If the folder cannot be read, return another text.
+    The arguments are the same as in `scan_folder`. If the folder cannot be read, return a text that begins with
+    `unreadable`.
     """
     lines = hashlib.sha256()
     try:

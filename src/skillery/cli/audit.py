@@ -80,8 +80,8 @@ def head(target: Target, as_json: bool) -> None:
 def verify(noted: str | None, target: Target, as_json: bool) -> None:
     """Verify that every entry is unchanged, and print the first broken entry. A server may be running.
 
-    A person who can write to the database can rewrite the whole trail. To detect this, pass the output of `audit head`
-    that was stored in another place with --head.
+    A person who can write to the database can rewrite the whole trail. To detect this, store the output of `skillery
+    audit head` in another place, and pass it with --head.
     """
     from skillery.audit import verify
     from skillery.cli.tokens import open_home_database

@@ -82,8 +82,8 @@ def _secret_key(settings: Settings) -> Path:
 def restore(target: Target, file: Path, as_json: bool) -> None:
     """Restore a backup into an empty home.
 
-    If the settings name a database or a storage, it must be empty too. FILE is verified completely before anything is
-    written. If the command is interrupted, the database is either empty or complete.
+    If the settings name a database or a storage, these must be empty too. FILE is verified completely before anything
+    is written. If the command is interrupted, the database is either empty or complete.
     """
     from skillery.app.home import Home
     from skillery.audit import local_actor

@@ -1,6 +1,6 @@
 """The client of a command.
 
-From the options --url, --home and --config follows the client: of the server at --url, of the server that holds the
+The options --url, --home and --config select the client: a client of the server at --url, of the server that holds the
 home, or of an application in this process if no server holds the home.
 """
 
@@ -66,7 +66,8 @@ def client_of(url: str, token: str | None) -> AsyncClient:
 
 @asynccontextmanager
 async def connect(target: Target, *, sandbox: bool = False, environments: bool = False) -> AsyncIterator[AsyncClient]:
-    """Context manager: yield a client of the target. The other arguments are those of `with_client`.
+    """Context manager: yield a client of the target. `sandbox` and `environments` have the same meaning as in
+    `with_client`.
 
     Raise StartupError if `target.url` is not a valid address, or if the home cannot be opened.
     """

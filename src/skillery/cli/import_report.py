@@ -15,9 +15,7 @@ from skillery.cli.output import clean
 MAX_NAMES = 10
 """Limit of the names in a section that requires no action. With --json, all names are listed."""
 _SECTION_OF = {"published": "published", "draft": "published", "checked": "published", "unchanged": "unchanged"}
-"""Section of the summary for each outcome. `checked` is the outcome of a dry run. The lines of the report have the
-outcome itself.
-"""
+"""Section of the summary for each outcome of a skill. `checked` is the outcome of a dry run."""
 _PACKAGES = {"undeclared_package", "no_packages"}
 """Rules of findings and codes of repairs that report a missing package."""
 _NAMES = {"name", "name_taken", "taken_over", "copy"}
@@ -144,7 +142,7 @@ def _print_line(key: str, report: Mapping[str, Any]) -> None:
 def _details(report: Mapping[str, Any]) -> list[str]:
     """Return lines about the repairs, omitted files, warnings and findings of a skill.
 
-    Each line begins with its location, because these lines go to stderr and the line of the skill goes to stdout.
+    Each line names its location, because these lines go to stderr and the line of the skill goes to stdout.
     """
     where = report["path"] or "."
     repairs = report.get("repairs", ()) if report["outcome"] != "unchanged" else ()

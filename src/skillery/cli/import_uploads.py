@@ -44,7 +44,7 @@ class Sources(NamedTuple):
     follow_links: bool
 
     def scan_folder(self, *, split: bool) -> list[Folder | None]:
-        """Scan the folders among the paths. Return None in place of an archive.
+        """Return the scanned folder for each path, or None for an archive.
 
         If several folders have a skill of the same name, the skill of the last folder overrides the others.
         """

@@ -22,7 +22,7 @@ DEFAULT_KIND = "application/octet-stream"
 Source: TypeAlias = "bytes | os.PathLike[str] | BinaryIO"
 Sink: TypeAlias = "os.PathLike[str] | BinaryIO"
 Progress: TypeAlias = "Callable[[int, int | None], None]"
-"""Callback for progress. The arguments are the transferred bytes and all bytes. The second one is None while it is
+"""Callback for progress. It gets the number of transferred bytes, and the number of all bytes or None if that is
 unknown.
 """
 
@@ -68,7 +68,7 @@ def _size_from(file: BinaryIO, start: int) -> int | None:
 
 
 def is_source(content: object) -> TypeGuard[Source]:
-    """Return whether the content is bytes, a path or an open file. The other possibility is an iterator over pieces."""
+    """Return whether the content is bytes, a path or an open file, but not an iterator over pieces."""
     return isinstance(content, (bytes, bytearray, memoryview, str, os.PathLike)) or hasattr(content, "read")
 
 
@@ -113,7 +113,7 @@ def atomic_file(target: Sink) -> Iterator[BinaryIO]:
 
 
 class Position:
-    """The position in a download. A new response is checked: it must be the same blob, from the same position."""
+    """The position in a download. `begin` checks that each response contains the same blob, from this position."""
 
     def __init__(self, start: int, stop: int | None) -> None:
         self.start, self.at, self.stop = start, start, stop

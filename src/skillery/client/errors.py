@@ -80,7 +80,7 @@ class InvalidParams(AnsweredError):
 
 
 class InternalError(AnsweredError):
-    """Raised when the server failed. `data["request_id"]` finds the error in the server's log."""
+    """Raised when the server failed. An admin finds the error in the server's log by `data["request_id"]`."""
 
     stands_for = -32603
 

@@ -79,7 +79,7 @@ class ModelMistake(Exception):
 
 
 def read_tool_call(call: Any) -> ToolCall:
-    """Return the tool call in an object of a model SDK, or in a dict.
+    """Return the tool call in `call`, which is an object of a model SDK or a dict.
 
     The object is an entry of `message.tool_calls` (OpenAI chat completions), a `tool_use` block (Anthropic messages),
     or the params of `tools/call` (MCP). Raise TypeError for anything else, because this is a mistake of the program and

@@ -74,8 +74,10 @@ def batch_body(calls: Sequence[Call]) -> bytes:
 
 
 def result_of(response: httpx.Response) -> Any:
-    """Return the result in the response to a call. Raise an AnsweredError for an error, StrangeAnswer for any other
-    response.
+    """Return the result in the response to a call. Raise an AnsweredError if the response contains an error of the
+    server.
+
+    Raise StrangeAnswer if the response contains no result.
     """
     answer = object_of(response)
     if "result" not in answer:
@@ -163,7 +165,7 @@ def _foreign_answer(response: httpx.Response) -> StrangeAnswer:
 
 
 def strange_answer(response: httpx.Response, fault: str) -> StrangeAnswer:
-    """Return the exception for a faulty response. `fault` is the end of the message "… answered FAULT"."""
+    """Return the exception for a faulty response. `fault` is a part of its message: "ADDRESS answered FAULT"."""
     url = response.request.url
     server = str(url.copy_with(raw_path=b"/")).rstrip("/")
     return StrangeAnswer(f"{url.copy_with(query=None)} answered {fault}", status=response.status_code, server=server)

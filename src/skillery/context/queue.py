@@ -12,8 +12,9 @@ from contextvars import ContextVar
 from skillery.errors import Busy, Unavailable
 
 until_client_gone: ContextVar[Callable[[], Awaitable[None]] | None] = ContextVar("until_client_gone", default=None)
-"""Function that returns when the client of the current request has disconnected, or None. Endpoints set it. A queued
-job awaits it, to leave the queue.
+"""Function that returns when the client of the current request has disconnected, or None.
+
+Endpoints set the function. A job in the queue awaits it, and leaves the queue when the client has disconnected.
 """
 
 MOST_RETRY_MS = 60_000

@@ -1,7 +1,7 @@
 """Small pools of threads for work on large texts, separate from the threads that all requests share.
 
-A run can cause as much such work as its limits allow. This work must not occupy the threads on which the server opens
-files and transfers blobs.
+A run can cause much of this work. The work must not occupy the threads on which the server opens files and transfers
+blobs.
 """
 
 from __future__ import annotations

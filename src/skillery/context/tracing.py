@@ -14,7 +14,7 @@ class Span(Protocol):
 
 StartSpan = Callable[[str, Mapping[str, str | int]], AbstractContextManager[Span]]
 starting: ContextVar[StartSpan | None] = ContextVar("starting", default=None)
-"""Function that starts a span of the current request. An endpoint sets it if tracing is on; otherwise None."""
+"""Function that starts a span of the current request, or None. An endpoint sets the function if tracing is on."""
 _NONE: AbstractContextManager[Span | None] = nullcontext()
 
 

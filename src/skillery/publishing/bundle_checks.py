@@ -52,7 +52,7 @@ MOST_FINDINGS = 500
 
 
 class RegistryState(NamedTuple):
-    """The state of the registry before a bundle is stored. `taken` is the stored version with the same files, or None."""
+    """The registry's state before a bundle is stored. `taken` is the stored version with the same files, or None."""
 
     taken: NewVersion | None
     diff: PermissionsDiff
@@ -118,10 +118,10 @@ class BundleChecks:
     async def check_needs(
         self, identity: Identity, dependencies: Sequence[str], requires_python: str, lock: bytes | None
     ) -> None:
-        """Raise the error that publishing would raise for the packages of a version. `lock` is the lock in its bundle,
-        or None.
+        """Check the packages of a version: raise the error that publishing the version would raise.
 
-        The results are cached, so that publishing the version is faster.
+        `lock` is the lock of packages in the bundle, or None. The results are cached, so that publishing the version is
+        faster.
         """
         check_python(requires_python)
         if dependencies and lock is not None:
@@ -132,8 +132,9 @@ class BundleChecks:
     async def findings(
         self, publication: Publication, bundle: Bundle, scan: ImportScan | None, identity: Identity
     ) -> tuple[CheckFinding, ...]:
-        """Return the findings of plugins and about undeclared packages, with waivers applied. Findings that refuse
-        the version come first.
+        """Return the findings of plugins and the findings about undeclared packages, with waivers applied.
+
+        Findings that refuse the version come first.
         """
         scan = scan or await self.undeclared.scan(identity.name, bundle.files)
         called = bundle.manifest.called

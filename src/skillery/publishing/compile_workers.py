@@ -1,4 +1,4 @@
-"""One compile worker, from the side of the server: a new interpreter process that compiles one source after the
+"""A compile worker, as the server controls it: a separate interpreter process that compiles one source after the
 other.
 """
 
@@ -22,7 +22,7 @@ _START = (
 
 
 class WorkerDied(Exception):
-    """Raised if the worker process ended, or sent something else than an answer."""
+    """Raised if the worker process ended before its answer, or sent a malformed answer."""
 
 
 class CompileWorker:

@@ -80,9 +80,9 @@ def dependencies_of(bundle: Bundle) -> tuple[str, ...]:
 
 
 def _with_kept(bundle: Bundle, lock: bytes, limits: BundleLimits) -> Bundle:
-    """Return the bundle with the lock of packages of its stored version.
+    """Return the bundle with `lock`, the lock of packages of its stored version.
 
-    If there are no dependencies and the lock names no inferred package, `lock` is an ordinary file and is not added.
+    If there are no dependencies and `lock` names no inferred package, `lock` is an ordinary file and is not added.
     """
     bundle = _with_inferred(bundle, inferred_in(lock))
     return with_file(bundle, BundleFile(LOCK, lock), limits) if dependencies_of(bundle) else bundle

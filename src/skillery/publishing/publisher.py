@@ -48,8 +48,8 @@ log = logging.getLogger(__name__)
 
 
 class CheckedSkill(msgspec.Struct, frozen=True):
-    """The result of `check_skill`. `status` is the status that the version would get, `ok` whether it could be
-    published.
+    """The result of `check_skill`. `ok` says whether the version could be published, `status` which status it would
+    get.
     """
 
     ok: bool
@@ -183,8 +183,8 @@ class Publisher:
     ) -> CheckedSkill:
         """Run all checks of `create_skill` without publishing, and return the findings.
 
-        Raise the errors of `create_skill`, except Refused. Only the records of the runs of examples are stored. If the
-        version exists, its examples run again.
+        Raise the errors of `create_skill`, except for findings and failed examples. Only the records of the runs of
+        examples are stored. If the version exists, its examples run again.
         """
         bundle, state = await self.checks.check(identity, manifest, skill_md, files, scan)
         publication = publication_of(bundle, identity)

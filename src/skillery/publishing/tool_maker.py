@@ -241,10 +241,9 @@ def _remove(connection: Connection, identity: Identity, name: str, skill: str | 
 
 
 def _where_kept(connection: Connection, identity: Identity, name: str) -> str | None:
-    """Return the skill under which define_tool stores a tool of this name. If this skill does not exist, return the skill
-    that offers the tool.
+    """Return the skill under which define_tool stores a tool of this name, if this skill exists.
 
-    Return None if no skill offers the tool.
+    Otherwise, return the skill that offers a tool of this name, or None if there is none.
     """
     try:
         kept = _skill_for(identity, name, None)

@@ -29,7 +29,7 @@ class Missing(msgspec.Struct, frozen=True, eq=False):
     optional: bool
     more: int
     required_by: Mapping[str, int]
-    """The files that fail without the module. The value is the line of the import."""
+    """The files that cannot be imported without the module, each with the line of the import."""
     providers: Providers
 
 
@@ -54,8 +54,7 @@ class ImportScan(msgspec.Struct, frozen=True):
 def is_provided(missing: Missing, packages: frozenset[str]) -> bool:
     """Return whether one of the packages provides the module.
 
-    If the packages that provide the module are only guessed, the answer is also True for a package with unknown
-    modules.
+    If the provider of the module is only guessed, also return True if one of the packages contains unknown modules.
     """
     if packages & {*missing.providers.packages, canonicalize_name(missing.module.partition(".")[0])}:
         return True

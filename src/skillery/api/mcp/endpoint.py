@@ -129,8 +129,8 @@ class McpEndpoint:
         return manager
 
     async def _hold(self, manager: StreamableHTTPSessionManager, ready: asyncio.Event) -> None:
-        """Keep the manager of the SDK open until `close`. One task must enter and leave its task group, because
-        anyio requires this.
+        """Keep the manager of the SDK open until `close`. The manager has an anyio task group, which one task must
+        enter and leave.
         """
         async with manager.run():
             ready.set()

@@ -22,12 +22,12 @@ ON_REQUEST = ("create_skill", "search_skills")
 """Methods that a connection can ask for as tools, in addition to the eight tools of the Skills Protocol."""
 MOST_SKILLS = 32
 CallKey = tuple[str, str, str | int]
-"""Name of the identity, session, and id of the request."""
+"""Key of a tool call: name of the identity, id of the session, and JSON-RPC id of the request."""
 
 
 class Calls:
-    """The tool calls that are executed, with their runs. Clients with a session cancel a call by the id of its
-    request.
+    """The tool calls in progress, with the runs that they started. Clients with a session cancel a call by the id of
+    its request.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Calls:
         return self._runs.get(key, [])
 
     def take_back(self, core: Core, identity: Identity, run_ids: list[str]) -> None:
-        """Cancel the runs in background tasks."""
+        """Start to cancel the runs, and return at once. A background task cancels each run."""
         for run_id in run_ids:
             task = asyncio.create_task(core.runner.cancel_abandoned_run(identity, run_id))
             self._tasks.add(task)

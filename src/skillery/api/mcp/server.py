@@ -104,7 +104,7 @@ async def _read_directory(context: Context, asked: DirectoryParams) -> dict[str,
 async def _answer(context: Context, method: str, **params: str | None) -> dict[str, Any]:
     """Return the result of a method of MCP_METHODS. Omit params that are None.
 
-    Raise MCPError if the method fails. For things that do not exist, its code is the code of invalid params.
+    Raise MCPError if the method fails. If a thing does not exist, the error code is that of invalid params.
     """
     visit = visit_of(context)
     raw = msgspec.Raw(encoded({name: value for name, value in params.items() if value is not None}))

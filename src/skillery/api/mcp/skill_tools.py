@@ -22,7 +22,9 @@ MOST_TOOLS = 1000
 MOST_BYTES = 1024 * 1024
 """Limit of the JSON bytes of all skill tools of a connection. The SDK validates each value on the event loop."""
 MOST_OF_NAME, MOST_OF_TOOL = 120, 90
-"""Limits in characters: of `skill__tool`, and of the tool in it. MCP allows 128, and a number may be appended."""
+"""Limits of a tool name `skill__tool` in characters, and of the part `tool`. MCP allows 128, and a number may be
+appended.
+"""
 _PROPERTY = ("type", "description", "enum")
 
 
@@ -78,7 +80,7 @@ def _free(name: str, taken: Container[str]) -> str:
 
 
 def arguments_of(tool: SkillTool, arguments: msgspec.Raw, files: Any = None) -> dict[str, Any]:
-    """Return the params of the method call_tool that call `tool`. `files` is the list of files for the run, or None."""
+    """Return the params with which the method call_tool calls `tool`. `files` are files for the run, or None."""
     return {"name": f"{tool.skill}/{tool.tool}", "args": arguments, **({} if files is None else {"files": files})}
 
 

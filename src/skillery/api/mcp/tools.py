@@ -120,7 +120,7 @@ def is_large(answer: Parts) -> bool:
 def _large_result(visit: Visit, answer: Parts) -> dict[str, Any]:
     """Return the result of a tool call like `_result`, but with placeholders for the large values.
 
-    `isError` is always false, because only a failed run sets it and results of runs are never so large.
+    `isError` is always false: only results of failed runs have `isError` true, and results of runs are never so large.
     """
     try:
         text = string_pieces((bytes(part).decode() for part in answer), visit.held.expect)

@@ -54,7 +54,7 @@ UNKNOWN = "unknown"
 NULL = b"null"
 BIG_PARAMS = 64 * 1024
 Caller = Identity | Unavailable
-"""The identity of the caller. Unavailable if the caller cannot be authenticated because the database is unavailable."""
+"""An Identity, or the error Unavailable if the caller cannot be authenticated because the database is unavailable."""
 RawParams = msgspec.Raw | msgspec.UnsetType
 Parts = Sequence[bytes | memoryview]
 """The parts of a JSON text, in order."""

@@ -66,8 +66,8 @@ class RpcEndpoint:
                 await _send_reply(send, reply, room)
 
     async def _caller(self, scope: Any, headers: dict[str, str]) -> Caller:
-        """Return the caller. If the database is unavailable, return the error, with which each call of the request
-        is answered.
+        """Return the caller. If the database is unavailable, return the error Unavailable, which then answers each
+        call.
         """
         try:
             return await self._gate.authenticate(scope, headers)

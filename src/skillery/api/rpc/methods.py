@@ -64,8 +64,8 @@ class Method(NamedTuple):
     audits: str | None = None
     """The param that names the subject in the audit trail. Each change and each refused change leaves an entry.
 
-    "" for methods without changes, and for methods that start runs and create blobs: their rows name the caller. None
-    is not allowed in METHODS: a test fails, so that the author of a new method must decide.
+    "" if the method changes nothing, or only starts runs or creates blobs: the rows of runs and blobs name the caller.
+    None is not allowed in METHODS: a test fails, so that the author of a new method must decide.
     """
     once: bool = False
     """Whether the method honours an Idempotency-Key. Such a method has a second effect if a call is repeated without

@@ -18,7 +18,7 @@ OPENRPC = "1.3.2"
 TEMPLATE = "#/components/schemas/{name}"
 _BOUNDS = ("gt", "ge", "lt", "le", "multiple_of", "pattern", "min_length", "max_length", "title", "description")
 _PRINTED = {"enum", "default"}
-"""Keys of tool schemas that follow the Skills Protocol. The decoder may accept other values than these keys say."""
+"""Keys of tool schemas with the values of the Skills Protocol. The decoder may accept other values."""
 
 
 def document_of(methods: Mapping[str, Method]) -> dict[str, Any]:

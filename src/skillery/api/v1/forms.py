@@ -43,9 +43,9 @@ def boundary_of(content_type: str) -> str:
 
 @contextmanager
 def archive_in(form: BinaryIO, boundary: str, most_bytes: int) -> Iterator[BinaryIO]:
-    """Context manager: yield the archive in the form, or a new archive of the files in the form. Entering it blocks.
+    """Context manager: yield the archive in the form, or a new archive of the files in the form. Blocking.
 
-    Large parts are kept in temporary files without names, so a crash leaves no files. The importer checks the names of
+    Large parts are in temporary files without names, so a crash leaves no files. The importer checks the names of
     entries. Raise InvalidParams if the form is not valid.
     """
     form.seek(0)

@@ -116,7 +116,7 @@ def skill_of(
 
 
 def version_of(row: ListedVersion, description: str, headers: Mapping[str, str]) -> SkillVersion:
-    """Return a version in the shape of `/v1/skills`. `row` is an item of list_versions, `headers` decides about
+    """Return a version in the shape of `/v1/skills`. `row` is an item of list_versions. `headers` select the form of
     timestamps.
     """
     name, version = row.name, row.version

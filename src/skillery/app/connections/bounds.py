@@ -13,8 +13,8 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
 
     head_bytes: int = 64 * KIB
     head_seconds: float = 30
-    """Time for the head of a request (request line and headers). It starts with the connection, or with the first
-    byte of a later head.
+    """Time for the head of a request (request line and headers). The time starts when the client connects, or with
+    the first byte of a later head.
     """
     headers: int = 256
     """Limit of the headers of one request. Even a short header takes about a hundred bytes of memory."""

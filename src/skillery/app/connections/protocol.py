@@ -37,7 +37,7 @@ class Connection(HttpToolsProtocol):
     - Framing: chunk sizes, chunk extensions and trailers. Trailers are discarded and never become headers.
     - Body: a minimum rate, unless the application has paused reading or has begun to respond.
     - Response: a minimum rate while the client does not read.
-    - Closing: see `ClosingTransport`. If the body of a request was not read completely, the connection is closed after it.
+    - Closing: see `ClosingTransport`. If a request's body was not read completely, the connection is closed.
     """
 
     _line: ClosingTransport

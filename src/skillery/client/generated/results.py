@@ -515,7 +515,7 @@ class FoundSkillPage(TypedDict):
 
 
 class CheckedSkill(TypedDict):
-    """The result of `check_skill`. `status` is the status that the version would get, `ok` whether it could be published."""
+    """The result of `check_skill`. `ok` says whether the version could be published, `status` which status it would get."""
 
     ok: bool
     name: str
