@@ -37,8 +37,9 @@ class BackgroundJobs:
         self._server = server
         self._task: asyncio.Task[None] | None = None
         self._healthy_since: float | None = None
-        """Time since when all heartbeats were on time, or None if the last one failed or was late. Only a server
-        with healthy heartbeats can tell that another server is dead.
+        """Start of the present series of heartbeats on time. None if the last heartbeat failed or was late.
+
+        Only a server with healthy heartbeats can tell that another server is dead.
         """
 
     def start(self) -> None:

@@ -72,7 +72,7 @@ class Visit:
         self.methods = frozenset(asked) & frozenset(ON_REQUEST)
         """Methods that the connection gets as tools, in addition to the eight tools."""
         self.skills = tuple(name for name in asked if name not in ON_REQUEST)
-        """Skills whose Skill Tools the connection gets as tools."""
+        """Skills that the connection names. It gets the tools of these skills."""
         self.arguments: msgspec.Raw | None = None
         """Arguments of the called tool, if they are too large for the SDK."""
         self.held = held
