@@ -1,7 +1,7 @@
-"""The interface of backends and plugins: four Protocols, and the immutable values that they exchange.
+"""The interface between Skillery and its backends and plugins: Protocols, and the frozen values that they exchange.
 
-Plugin packages import only these modules of Skillery: this one, `skillery.errors`, `skillery.hookimpl`,
-`skillery.sandboxing` (parts of sandboxes) and `skillery.testing`.
+Plugin packages may import this module, `skillery.errors`, `skillery.hookimpl`, `skillery.sandboxing` (parts of
+sandboxes) and `skillery.testing`. All other modules of Skillery are private.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ ALL_SCOPES: frozenset[Scope] = frozenset({"read", "run", "publish", "review", "a
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """The identity of a caller. `namespaces` are grants: `sales.*` covers names that start with `sales.`, `*` covers
-    all names.
+    """The name, kind, scopes and namespace grants of a caller.
+
+    The grants are in `namespaces`: `sales.*` covers every skill name that starts with `sales.`, and `*` covers all
+    names.
     """
 
     name: str
@@ -34,9 +36,7 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 class Credentials(msgspec.Struct, frozen=True):
-    """The data by which an authenticator identifies the sender: request headers by lower-case name, and network
-    address.
-    """
+    """The data of a request that identify the caller: the headers by lower-case name, and the IP address."""
 
     headers: Mapping[str, str]
     address: str
@@ -45,28 +45,32 @@ class Credentials(msgspec.Struct, frozen=True):
 @runtime_checkable
 class Authenticator(Protocol):
     loopback_only: bool
-    """True if the server may only listen on loopback addresses, because the backend accepts any client."""
+    """True: the server must listen on loopback addresses only, because this backend accepts any client that can
+    connect.
+    """
 
     async def authenticate(self, credentials: Credentials) -> Identity:
-        """Return the identity of the caller. Raise NotAuthenticated if the credentials are missing or invalid."""
+        """Return the identity of the caller. Raise NotAuthenticated if the credentials are missing or not valid."""
         ...
 
 
 @runtime_checkable
 class KeepsTokens(Protocol):
-    """An Authenticator that accepts the tokens of the registry."""
+    """An Authenticator that accepts tokens of the registry. An authenticator may implement this Protocol too."""
 
     def forget(self) -> None:
-        """Forget all remembered tokens, because an admin revoked a token."""
+        """Drop all cached tokens, because a token was revoked."""
         ...
 
     def first_token(self) -> str | None:
-        """Return a new admin token if the settings ask for one and no token was ever made; otherwise None. Blocking."""
+        """Return the text of a new admin token, or None if there was ever a token or the settings do not ask for
+        one. Blocking.
+        """
         ...
 
 
 class VerifiedToken(msgspec.Struct, frozen=True):
-    """A valid token of the registry."""
+    """A token of the registry that has not expired and was not revoked."""
 
     token_id: str
     identity: Identity
@@ -75,27 +79,27 @@ class VerifiedToken(msgspec.Struct, frozen=True):
 
 
 class Tokens(Protocol):
-    """The tokens of the registry, which admins create with `create_token`. Backends get this object as
+    """The tokens of the registry, which admins create with `create_token`. A backend gets this object as
     `Place.tokens`.
     """
 
     async def verify(self, token: str) -> VerifiedToken:
-        """Return the identity and the expiry of a token.
+        """Return the token with its identity. `token` is the text that the caller sent.
 
-        Raise NotAuthenticated with a message for the caller, Unavailable if the database cannot be reached. Each call
-        reads
-        the registry. An authenticator may remember a result for a second; a revocation then calls `KeepsTokens.forget`.
+        Raise NotAuthenticated with a message for the caller if the token is not valid. Raise Unavailable if the
+        database is unavailable. Each call reads the database. An authenticator may cache the result for a second, if it
+        has `forget` (`KeepsTokens`) for revocations.
         """
         ...
 
     async def note_use(self, token_id: str) -> None:
-        """Record that the token is used now. The time is written at most once a minute."""
+        """Record that the token was used at the present time. At most one record per minute is stored."""
         ...
 
     def first_token(self) -> str | None:
-        """Create an admin token and return its text; None if the registry ever had a token. Blocking.
+        """Create an admin token and return its text, or return None if there was ever a token. Blocking.
 
-        If several servers start at the same time, one of them gets the token.
+        If several servers start at the same time, only one of them gets the token.
         """
         ...
 
@@ -104,15 +108,17 @@ class Tokens(Protocol):
 
 
 class Upload(Protocol):
-    """A content that is being stored. Readers do not see the content before `commit`.
+    """A content that is being stored. The content is not visible before `commit`.
 
-    After a crash, temporary files may be left. The next start removes them.
+    After a crash, only temporary files are left. The next start of the server removes them.
     """
 
     def write(self, chunk: bytes) -> None: ...
 
     def commit(self, digest: str) -> None:
-        """Make the content durable, and visible under `digest`: 64 hex digits of SHA-256, which the caller computed."""
+        """Make the content durable and visible under `digest`: 64 hex digits of SHA-256, which the caller has
+        computed.
+        """
         ...
 
     def abort(self) -> None: ...
@@ -120,59 +126,60 @@ class Upload(Protocol):
 
 @runtime_checkable
 class Storage(Protocol):
-    """Immutable contents by their SHA-256. Blocking: several worker threads call the methods at the same time.
+    """Stores immutable contents by their SHA-256. Blocking: several worker threads call the methods at the same time.
 
-    If the disk is full, methods raise StorageFull and store nothing.
+    If the disk is full, the methods raise StorageFull and store nothing.
     """
 
     def begin(self) -> Upload: ...
 
     def open(self, digest: str) -> BinaryIO:
-        """Return a seekable stream of the content. Raise ContentMissing if the storage does not have it."""
+        """Return a seekable stream of the content. Raise ContentMissing if the storage does not have the content."""
         ...
 
     def local_path(self, digest: str) -> Path | None:
-        """Return the path of a read-only file with the content on this machine; None if the storage has no such
-        file.
-        """
+        """Return the path of a read-only local file with the content, or None if the storage has no such file."""
         ...
 
     def delete(self, digest: str) -> None:
-        """Delete the content. Do nothing if the storage does not have the content.
+        """Delete the content. Do nothing if the content is missing.
 
-        During the call, no transaction is open and no upload of the same content is active. If the call raises an
-        exception,
-        the server repeats the call later.
+        During the call, the caller has no open transaction and no upload of the same content. If this method raises an
+        exception, the call is repeated later.
         """
         ...
 
     def check(self) -> None:
-        """Raise an exception if the storage is unusable now."""
+        """Raise an exception if the storage does not work at present."""
         ...
 
 
 @runtime_checkable
 class ListsContents(Protocol):
-    """A Storage that can list its contents. Without this list, files of a killed server are never removed."""
+    """A Storage that lists its contents.
+
+    Without this Protocol, files that a killed server left in the storage are never removed.
+    """
 
     def stored_before(self, moment: datetime) -> Iterator[tuple[str, int]]:
-        """Yield the digest and the size in bytes of every content stored before `moment`, in any order.
+        """Yield the digest and the size in bytes of every content that was stored before `moment`, in any order.
 
-        Contents that are stored or deleted during the call may be yielded or not.
+        Contents that are stored or deleted during the call may be included or not.
         """
         ...
 
 
 @runtime_checkable
 class KnowsRegistry(Protocol):
-    """A Storage with a mark of the registry that it belongs to, so that a server detects the storage of another
-    registry.
+    """A Storage that stores a mark: an id that ties the storage to one database.
+
+    By the mark, a server notices that its storage belongs to another database.
     """
 
     def mark(self, made: str) -> str:
-        """Return the mark of the storage. A storage without a mark gets the mark `made`.
+        """Return the mark of the storage. If there is no mark, store `made` and return it.
 
-        If several servers call at the same time, one mark is set, and all get this mark.
+        If several servers call this method at the same time, only the mark of one of them is stored.
         """
         ...
 
@@ -183,44 +190,44 @@ class KnowsRegistry(Protocol):
 
 
 class Transaction(Protocol):
-    """An open transaction of the registry's database. A backend only passes this object to `Values`."""
+    """An open transaction of the registry's database. A backend only passes the transaction to a method of `Values`."""
 
 
 class Values(Protocol):
-    """Small values by key in the registry's database, for example sessions, keys and cached answers.
+    """Small values by key in the registry's database: sessions, keys, cached answers. A backend gets this object as
+    `Place.values`.
 
-    Backends get this object as `Place.values`. Each backend has separate keys, which all servers of a database share.
-    Blocking: use `asyncio.to_thread` in a coroutine. A key has 1 to 255 characters, a value at most 1 MiB; otherwise
-    ValueError is raised. From `expires_at` on, the value does not exist. Every method raises Unavailable if the
-    database
-    cannot be reached.
+    Each backend has its own keys, which all servers of one database share. The methods block: a coroutine calls them
+    with `asyncio.to_thread`. After the time `expires_at`, a value no longer exists. Raise ValueError if a key does not
+    have 1 to 255 characters or a value has more than 1 MiB. Raise Unavailable if the database is unavailable.
     """
 
     def get(self, key: str) -> bytes | None: ...
 
     def keys(self, prefix: str = "") -> list[str]:
-        """Return the keys with this prefix, sorted by their bytes."""
+        """Return the keys that begin with `prefix`, sorted by their bytes."""
         ...
 
     def set(
         self, key: str, value: bytes, expires_at: datetime | None = None, within: Transaction | None = None
     ) -> bool:
-        """Store a value under a key, and replace the earlier value. Return whether there was an earlier value.
+        """Store a value, and replace the present value if there is one. Return whether there was one.
 
-        With `within`, the change is a part of this transaction.
+        If `within` is given, the change is a part of this transaction.
         """
         ...
 
     def add(self, key: str, value: bytes, expires_at: datetime | None = None) -> bytes:
-        """Store a value if the key has no value. Return the value that the key has after the call.
+        """Store a value if the key has none. Return the value that the key has afterwards.
 
-        If several servers add a value at the same time, one value is stored, and all servers get this value.
+        If several servers call this method at the same time, one value is stored, and all servers get this value.
         """
         ...
 
     def take(self, key: str, within: Transaction | None = None) -> bytes | None:
-        """Remove the value and return it; None if there is no value. If several callers take it at once, only one
-        gets it.
+        """Remove the value and return it, or return None if there is none.
+
+        If several callers call this method at the same time, one gets the value and the others get None.
         """
         ...
 
@@ -230,51 +237,52 @@ class Values(Protocol):
 
 @runtime_checkable
 class Secrets(Protocol):
-    """Secret values by name. Blocking: several worker threads call the methods at the same time.
+    """Stores the values of secrets by name. Blocking: several worker threads call the methods at the same time.
 
-    Exceptions and log lines of a backend never contain a value. A backend that cannot be reached raises Unavailable.
+    A backend must not put a value into an exception or the log. A backend that cannot be reached raises Unavailable.
     """
 
     read_only: bool
-    """True if values are set outside of Skillery. Then `set` and `remove` raise NotAllowed, with a hint that says
-    where.
+    """True: users set the values in another system. `set` and `remove` then raise NotAllowed, with a hint about that
+    system.
     """
 
     def get(self, name: str) -> str | None:
-        """Return the value of a secret; None if the secret has no value."""
+        """Return the value of a secret, or None if the secret has no value."""
         ...
 
     def names(self) -> list[str]:
-        """Return the sorted names of all secrets with a value."""
+        """Return the sorted names of all secrets that have a value."""
         ...
 
     def set(self, name: str, value: str) -> None:
-        """Set the value of a secret, and replace the earlier value."""
+        """Store the value of a secret, and replace the present value if there is one."""
         ...
 
     def remove(self, name: str) -> bool:
-        """Remove the value of a secret. Return whether there was a value."""
+        """Remove the value of a secret. Return whether there was one."""
         ...
 
 
 @runtime_checkable
 class KeepsSecrets(Protocol):
-    """A Secrets that keeps its values in `Place.values`. Then a change and its audit entry are one transaction.
+    """A Secrets that stores its values in `Place.values`, so that a change and its audit entry are in one transaction.
 
-    Both methods block. The returned functions are called inside the transaction of the audit entry.
+    The methods and the returned functions block. The caller calls a returned function in the transaction of the audit
+    entry.
     """
 
     def setting(self, name: str, value: str) -> Callable[[Transaction], bool]:
-        """Return a function that sets the value in a transaction, and returns whether there was an earlier value."""
+        """Return a function that stores the value in a transaction, and returns whether it replaced a value."""
         ...
 
     def removing(self, name: str) -> Callable[[Transaction], bool]:
-        """Return a function that removes the value in a transaction, and returns whether there was a value."""
+        """Return a function that removes the value in a transaction, and returns whether there was one."""
         ...
 
 
 class SecretValues(dict[str, str]):
-    """Secret values of a run by name. The repr shows only the names."""
+    """The values of secrets by name, for a run. Printing this dict shows only the names."""
 
     def __repr__(self) -> str:
         return f"SecretValues({', '.join(self)})"
@@ -286,13 +294,13 @@ class SecretValues(dict[str, str]):
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """The limits of one run. They hold for all processes of the run together."""
+    """Limits of one run, for all its processes together."""
 
     timeout_ms: int = 300_000
-    """Wall-clock time from the start of the code. Time in the queue does not count."""
+    """Elapsed time from the start of the code, without the time in the queue."""
     memory_mb: int = 512
     processes: int = 64
-    """Number of processes and threads."""
+    """Limit of processes and threads together."""
     cpus: float = 1.0
     disk_mb: int = 256
     """Size of `/workspace`."""
@@ -302,73 +310,79 @@ class Limits(msgspec.Struct, frozen=True):
     blobs: int = 1_000
     blobs_mb: int = 256
     calls: int = 100
-    """Number of calls to mounted skills that run in separate sandboxes."""
+    """Limit of the calls of mounted skills that run in separate sandboxes."""
     log_kb: int = 1_024
-    """Size of the log that is kept. Further output is counted, dropped, and does not slow down the code."""
+    """Size of the stored log. Further output is counted and dropped, and does not slow the code."""
     result_mb: int = 16
     callbacks_per_second: int = 8_000
-    """Requests of the code to the server, for example for blobs and calls. Code with more requests waits."""
+    """Limit of the requests of the code to its host, for example for blobs and calls. Above the limit, the code
+    waits.
+    """
 
 
 class SkillMount(msgspec.Struct, frozen=True):
-    """A skill that is mounted read-only at `/skills/<name>/`."""
+    """A skill that a run can read at `/skills/<name>/`."""
 
     name: str
     folder: Path
-    """The folder with the skill's files on this machine: immutable, complete, shared between runs."""
+    """Folder with the files of the skill on this computer. Its content is complete, never changes, and is shared
+    between runs.
+    """
     entrypoint: str | None = None
-    """Path of the entrypoint inside the skill (`code/main.py`). The code imports it as `skills.<name>`. None if the
-    skill can
-    only be read.
+    """Path of the entrypoint in the skill (`code/main.py`), which code imports as `skills.<name>`.
+
+    None for a skill that can only be read.
     """
     stub: bool = False
-    """True if the skill declares permissions that this run does not have. Importing a stub runs no code of the skill
-    and adds
-    no folder to `sys.path`. Its functions are proxies that call `RunHost.call_skill`.
+    """Whether the skill declares permissions that this run does not have.
+
+    Importing such a skill executes none of its code and adds no folder to `sys.path`. Its functions are stubs, which
+    call `RunHost.call_skill`.
     """
 
 
 class BlobMount(msgspec.Struct, frozen=True):
-    """A blob that is mounted read-only at `/blobs/<blob_id>`."""
+    """A blob that a run can read at `/blobs/<blob_id>`."""
 
     blob_id: str
     path: Path
-    """The file with the content on this machine."""
+    """Local file with the content of the blob."""
 
 
 class InputFile(msgspec.Struct, frozen=True):
-    """A file that the sandbox copies to `/workspace/<path>` before the code starts. The run may change the copy."""
+    """A file that the sandbox copies to `/workspace/<path>` before the code starts. The code may change the copy."""
 
     path: str
-    """A valid bundle path (see `formats.paths`)."""
+    """Path below /workspace. The core has checked it with the rules for bundle paths (`formats.paths`)."""
     source: Path
-    """The file with the content on this machine."""
+    """Local file with the content."""
     size_bytes: int
     executable: bool = False
 
 
 class PackageMount(msgspec.Struct, frozen=True, weakref=True):
-    """Installed packages, mounted read-only at `/packages/<lock>/`.
+    """Installed packages that a run can read at `/packages/<lock>/`. Imports look there after the standard library and
+    before skills.
 
-    Python finds them after the standard library and before skills. The folder stays on disk as long as this object is
-    referenced, so a sandbox must keep a reference while the folder is mounted.
+    The folder exists as long as this object is referenced. Code that mounts the folder must therefore keep a reference.
     """
 
     lock: str
-    """SHA-256 of the lock in 64 hex digits. The same lock means the same packages on every server."""
+    """SHA-256 of the lock of packages in 64 hex digits. Everywhere, the same SHA-256 means the same packages."""
     folder: Path
-    """The folder with the packages: immutable, complete, shared between runs."""
+    """Folder with the packages on this computer. Its content is complete, never changes, and is shared between runs."""
 
 
 class SkillCall(msgspec.Struct, frozen=True, tag="skill"):
-    """Import the entrypoint of the mounted skill `skill` and call `function(args)`."""
+    """Call of a mounted skill: import the entrypoint of `skill` and call `function(args)`."""
 
     skill: str
     function: str
     spread: bool = False
-    """If True, call `function(*args, **kwargs)` with the two members of the job's `args`. Only functions that a stub of
-    this
-    skill offers can be called. Another name raises AttributeError before any code of the skill runs.
+    """True: call `function(*args, **kwargs)`; the job's `args` are an object with these two members.
+
+    Only functions that a stub of this skill offers can be called in this way. For any other name, the run fails with an
+    AttributeError before code of the skill has run.
     """
 
 
@@ -376,9 +390,9 @@ Language = Literal["python", "javascript", "bash"]
 
 
 class CodeCall(msgspec.Struct, frozen=True, tag="code"):
-    """Call `function(args)` in `code`, a Python module or an ES module (`javascript`).
+    """Call of given code: `function(args)` in `code`, which is a Python module or an ES module (`javascript`).
 
-    `bash` code has no functions. It gets the args on stdin, and its stdout is the result.
+    `bash` code has no functions: the code runs with the args on stdin, and its stdout is the result.
     """
 
     code: str
@@ -387,12 +401,11 @@ class CodeCall(msgspec.Struct, frozen=True, tag="code"):
 
 
 class HandlerCall(msgspec.Struct, frozen=True, tag="handler"):
-    """Run the file `path` of the mounted skill `skill` with the args, as a handler of Skill Tools.
+    """Call of the handler in the file `path` of the mounted skill `skill`, by the rules of Skill Tools.
 
-    `.js` and `.mjs` files have the handler as their default export, `.py` files as the function `handler`. A `.py` file
-    without this function, and any other file, is a program: it gets the args on stdin and as an argument, and its
-    stdout
-    is the result. The backend sets the arg `__workDir`.
+    The handler in a `.js` or `.mjs` file is the default export. The handler in a `.py` file is the function `handler`,
+    if the module defines it. Any other file is a program that gets the args on stdin and as its only argument, and
+    prints the result to stdout. The backend sets the arg `__workDir`.
     """
 
     skill: str
@@ -400,21 +413,16 @@ class HandlerCall(msgspec.Struct, frozen=True, tag="handler"):
 
 
 class ScriptCall(msgspec.Struct, frozen=True, tag="script"):
-    """Run the file `path` of the mounted skill `skill` as a program. Its suffix or its `#!` line selects the
+    """Call of the file `path` in the mounted skill `skill` as a program. Its suffix or its `#!` line selects the
     interpreter.
 
-    The result is an object:
+    The result is an object with `exit_code`, `stdout`, `stderr` and `files`. After a signal, `exit_code` is 128 plus
+    the number of the signal. `stdout` and `stderr` are text; above 64 KiB, they are `{"blob_id", "size_bytes",
+    "preview"}`, with `dropped_bytes` if they exceed the limit of a result. `files` are at most 100 files below
+    /workspace/out, each `{"path", "blob_id", "size_bytes"}`. `left_out` names further files.
 
-    - `exit_code`: 128 plus the signal number after a signal.
-    - `stdout`, `stderr`: text. Over 64 KiB, an object `{"blob_id", "size_bytes", "preview"}`, which also has
-      `dropped_bytes` if the stream exceeds the limit of a result.
-    - `files`: at most 100 files below /workspace/out, each `{"path", "blob_id", "size_bytes"}`. `left_out` has the
-      names of
-      further files.
-
-    If an argument or a variable is a path in /workspace/out, this folder exists before the program starts. A run fails
-    only
-    if the program cannot be started or is stopped. The log also contains the output of the program.
+    If an argument or a variable is a path in /workspace/out, this folder exists before the program starts. The run
+    fails only if the program cannot be started or is stopped. The log contains the output of the program too.
     """
 
     skill: str
@@ -422,82 +430,81 @@ class ScriptCall(msgspec.Struct, frozen=True, tag="script"):
     argv: tuple[str, ...] = ()
     stdin: bytes = b""
     environment: Mapping[str, str] = {}
-    """Variables in addition to those of the job."""
+    """Environment variables, in addition to those of the job."""
     module: str = ""
-    """If not "", run this module of the skill as `python -m` does. `path` is the file of the module."""
+    """If not "", run this module of the skill as `python -m` does. `path` is then the file of the module."""
     in_skill: bool = False
-    """If True, start in the read-only folder of the skill instead of `/workspace`."""
+    """True: the working directory is the read-only folder of the skill instead of `/workspace`."""
 
 
 Call = SkillCall | CodeCall | HandlerCall | ScriptCall
 
 
 class Job(msgspec.Struct, frozen=True):
-    """One run, as the sandbox backend gets it."""
+    """One run, as a sandbox gets it from the core."""
 
     run_id: str
     call: Call
     args: bytes
-    """The args as a JSON object."""
+    """The args of the call as JSON: an object."""
     skills: tuple[SkillMount, ...] = ()
-    """The skills to mount, in this order. An executed skill is the first."""
+    """The mounted skills in order. If a skill is executed, it is the first."""
     blobs: tuple[BlobMount, ...] = ()
     limits: Limits = Limits()
     environment: Mapping[str, str] = {}
-    """Variables in addition to those of the sandbox, for example secrets. The backend must not log their values, and no
-    other
-    process may be able to read them.
+    """Environment variables with the values of secrets, in addition to the variables of the sandbox.
+
+    A backend must not log them or make them readable for other processes.
     """
     network: tuple[str, ...] = ()
-    """The hosts that the code may connect to, in the notation of `permissions.network`. Empty means no network."""
+    """Hosts that the code may reach, in the notation of `permissions.network`. Empty: no host."""
     packages: tuple[PackageMount, ...] = ()
-    """The packages on `sys.path`, in this order. No two of them contain the same file."""
+    """Packages on `sys.path`, in order. Their files do not conflict."""
     preload: tuple[str, ...] = ()
-    """Modules from the first entry of `packages` that a backend may import before the run starts. Each module must
-    behave as if
-    the code imported it first. Preloading is optional.
+    """Modules of the first of `packages` that a backend may import before the run arrives. Preloading is optional.
+
+    The code must not notice it: each module behaves as if the code imported it first.
     """
     private_network: bool = False
-    """True if an admin named the hosts of `network`. Such hosts may have private addresses, and addresses of this
-    machine.
+    """True: an admin of the server named the hosts of `network`. They may then have private addresses, including
+    addresses of this computer.
     """
     identity: str = ""
-    """Name of the identity that requested the run; "" for work of the server. A backend divides resources between
-    identities
-    by this name. The code does not see it.
+    """Name of the identity that requested the run, or "" for work of the server itself.
+
+    A backend uses the name to share resources fairly between identities. The code of the run does not see it.
     """
     files: tuple[InputFile, ...] = ()
-    """Files that the sandbox copies to `/workspace` before the code starts. They count towards `disk_mb` and
-    `disk_files`. If a
-    file does not fit, the run fails with a SandboxError that names the file, and no code runs.
+    """Files to copy to `/workspace` before the code starts. They count towards `disk_mb` and `disk_files`.
+
+    If a file does not fit, the run fails with a SandboxError that names the file, before any code has run.
     """
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """The reason why a run failed. `type` is a `FailureType`, or the class name of the exception that the code
+    """The reason of a failed run. `type` is a `FailureType`, or the class name of the exception that the code
     raised.
     """
 
     type: str
     message: str
     traceback: str = ""
-    """Frames of user code only."""
+    """The traceback of the exception, only with frames of user code."""
 
 
 class Log(msgspec.Struct, frozen=True):
-    """The log of a run: stdout, stderr and `runtime.log` in the order of writing. Of a long log, only the start and the
-    end
-    are kept.
+    """The log of a run: stdout, stderr and `log` lines in the order of writing. Of a long log, only head and tail
+    are stored.
     """
 
     head: bytes = b""
     tail: bytes = b""
     dropped: int = 0
-    """Number of bytes between `head` and `tail` that were dropped."""
+    """Number of bytes that are missing between head and tail."""
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """The progress that the code of a run reported with `runtime.progress`."""
+    """The progress of a run, as its code has reported it with `runtime.progress`."""
 
     done: float
     total: float | None = None
@@ -506,14 +513,14 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class NetworkUse(msgspec.Struct, frozen=True):
-    """The connections of a run to one target with one outcome."""
+    """Connections of a run to one host and port with the same outcome."""
 
     host: str
-    """The requested host. A text that is not a host name is escaped and cut."""
+    """The host as the code requested it. If the text is not a host name, it is escaped and shortened."""
     port: int
     allowed: bool
     reason: str
-    """The pattern that allowed the connections, or the reason for the refusal."""
+    """The pattern that allowed the connections, or the reason of the refusal."""
     connections: int = 1
     bytes_out: int = 0
     """Bytes from the code to the host."""
@@ -521,7 +528,7 @@ class NetworkUse(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """The outcome of a run. Exactly one of `result` and `failure` is set."""
+    """The end of a run. Exactly one of `result` and `failure` is not None."""
 
     result: bytes | None = None
     """The returned value as compact JSON in UTF-8."""
@@ -531,16 +538,16 @@ class Outcome(msgspec.Struct, frozen=True):
     log: Log = Log()
     duration_ms: float = 0.0
     degraded: tuple[str, ...] = ()
-    """Limits that this host enforces less strictly than other hosts, such as `memory_tree`."""
+    """Limits that this host enforces only by weaker means, such as `memory_tree`."""
     network: tuple[NetworkUse, ...] = ()
-    """Every allowed and every refused connection, grouped by target and outcome."""
+    """Every allowed or refused connection of the run, grouped by target and outcome."""
 
 
 class BlobWriter(Protocol):
-    """A blob that a run is writing."""
+    """A blob to which a run is writing."""
 
     async def write(self, chunk: bytes) -> None:
-        """Write a chunk. Raise TooLarge if the run exceeds its limit."""
+        """Append a chunk to the blob. Raise TooLarge if the blobs of the run exceed a limit."""
         ...
 
     async def commit(self) -> str:
@@ -551,55 +558,57 @@ class BlobWriter(Protocol):
 
 
 class RunHost(Protocol):
-    """The requests that the code in a sandbox can make to the server.
+    """Answers requests of the code in a sandbox. The core implements this Protocol, and the sandbox calls it.
 
-    If a method raises a SkilleryError, the code gets an exception. The run and the server continue.
+    If a method raises a SkilleryError, the sandbox raises an exception in the code. The run and the server continue.
     """
 
     async def begin_blob(self, kind: str, path: str | None = None) -> BlobWriter:
-        """Start a blob. `path` is untrusted: a path below /workspace/out or the name of a picture, chosen by the
-        code.
+        """Start to write a blob, and return its writer. `kind` is a media type.
+
+        `path` is the name that the code gave to the blob: a path below /workspace/out or the name of a picture. The
+        text is untrusted.
         """
         ...
 
     async def read_blob(self, blob_id: str) -> bytes:
-        """Return the content of a blob that this run wrote. Raise BlobNotFound for every other id."""
+        """Return a blob that this run wrote. Raise BlobNotFound for any other id."""
         ...
 
     async def call_skill(self, skill: str, function: str, args: bytes) -> bytes:
-        """Call a function of a skill that this run mounts as a stub. Return the JSON of its return value.
+        """Call a function of a skill that this run mounts as a stub, and return the returned value as JSON.
 
-        The function runs in a separate sandbox with the permissions of its skill. `args` is the JSON
-        `{"args": [...], "kwargs": {...}}`. Raise SkillFailed if the function failed, another SkilleryError if it could
-        not be
-        called. If this coroutine is cancelled, the call ends.
+        The function runs in a separate sandbox, with the permissions of its skill. `args` is the JSON `{"args": [...],
+        "kwargs": {...}}`. Raise SkillFailed if the function failed. Raise another SkilleryError if the function could
+        not be called. Cancelling this coroutine ends the call.
         """
         ...
 
 
 @runtime_checkable
 class StreamsBlobs(Protocol):
-    """A RunHost that reads blobs in pieces. With other hosts, a blob that the code requests is in memory as a whole."""
+    """A RunHost that reads blobs in pieces.
+
+    With other hosts, code that requests a blob but does not read it occupies memory of the server.
+    """
 
     async def blob_pieces(self, blob_id: str) -> tuple[int, AsyncIterator[bytes]]:
-        """Return the size in bytes of a blob that this run wrote, and an iterator over its content.
-
-        Raise BlobNotFound for every other id.
+        """Return the size in bytes of a blob that this run wrote, and its content in pieces. Raise BlobNotFound for
+        any other id.
         """
         ...
 
 
 @runtime_checkable
 class FollowsLog(Protocol):
-    """A RunHost that gets the log while the code runs.
+    """A RunHost that gets the log while the code runs, and stores it.
 
-    A sandbox that passes the log to such a host leaves `Outcome.log` empty. A sandbox may also pass nothing: then the
-    log
-    is visible only after the run has ended.
+    A sandbox that passes the log to such a host leaves `Outcome.log` empty. A sandbox need not do this: then, readers
+    see the log only after the end of the run.
     """
 
     def printed(self, piece: bytes) -> None:
-        """Add the next bytes of stdout, stderr or `runtime.log`. The method must return at once and never raise."""
+        """Take the next bytes of the log: stdout, stderr or `log` lines. Must return at once and never raise."""
         ...
 
 
@@ -608,28 +617,27 @@ class FollowsProgress(Protocol):
     """A RunHost that gets the progress of the code."""
 
     def progressed(self, progress: Progress) -> None:
-        """Record the progress that the code reported last. The method must return at once and never raise."""
+        """Take the newest progress. Must return at once and never raise."""
         ...
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """One property that a backend needs, and the result of testing it."""
+    """The result of a test of one property that a backend needs. The test uses the property."""
 
     name: str
     ok: bool
     detail: str
     fix: str = ""
-    """How to fix the property if `ok` is False."""
+    """The remedy if `ok` is false."""
     required: bool = True
-    """False if runs are safe without the property, but `degraded`."""
+    """False: without the property, runs are `degraded`, but safe."""
 
 
 class Capability(StrEnum):
     """A feature or a guarantee of a sandbox.
 
-    A run that needs a missing feature is refused, and the error names the capability. If a guarantee (LIMITS) is
-    missing,
-    `degraded` of every run lists it.
+    If a run needs a feature that the sandbox does not have, the run is refused, and the error names the capability. If
+    a guarantee is missing (one of LIMITS), the field `degraded` of every run names it.
     """
 
     PYTHON = "python"
@@ -639,30 +647,32 @@ class Capability(StrEnum):
     BASH = "bash"
     """Runs bash, if the host has bash."""
     BLOBS = "blobs"
-    """Mounts the input blobs of a run as files."""
+    """Lets the code read its input blobs as files."""
     FILES = "files"
-    """Copies `Job.files` to the workspace of the run."""
+    """Copies the files in `Job.files` to the workspace of the run."""
     SECRETS = "secrets"
-    """Passes environment variables to the code without an argument or a file that other processes could read."""
+    """Passes environment variables to the code, but not in arguments or files, so that no other process can read
+    them.
+    """
     NETWORK = "network"
-    """Lets the code connect to the hosts of `Job.network`."""
+    """Lets the code connect to the hosts in `Job.network`."""
     PACKAGES = "packages"
-    """Mounts installed packages (`Job.packages`), and hides the packages of the host."""
+    """Lets the code import installed packages (`Job.packages`), but no packages of the host."""
     STUBS = "stubs"
-    """Lets the code call skills in other sandboxes (`SkillMount.stub`) by `RunHost.call_skill`."""
+    """Lets the code call skills in other sandboxes (`SkillMount.stub`) with `RunHost.call_skill`."""
 
     ISOLATION = "isolation"
-    """Gives the code access only to the parts of the host that its job names."""
+    """The code can reach nothing of the host except the things that its job names."""
     MEMORY_TREE = "memory_tree"
-    """Enforces `memory_mb` for all processes of a run together and at all times, not by occasional checks."""
+    """Enforces `memory_mb` for all processes of a run together and at any time, not only by checks at intervals."""
     PROCESSES = "processes"
-    """Enforces `processes`, including threads."""
+    """Enforces the limit `processes`, which includes threads."""
     CPUS = "cpus"
-    """Enforces `cpus`."""
+    """Enforces the limit `cpus`."""
     DISK = "disk"
-    """Enforces `disk_mb` and `tmp_mb`."""
+    """Enforces the limits `disk_mb` and `tmp_mb`."""
     DISK_FILES = "disk_files"
-    """Enforces `disk_files`."""
+    """Enforces the limit `disk_files`."""
 
 
 LIMITS: frozenset[str] = frozenset(
@@ -675,38 +685,39 @@ LIMITS: frozenset[str] = frozenset(
         Capability.DISK_FILES,
     }
 )
-"""The capabilities that every job needs: isolation and enforced limits."""
+"""The guarantees: if one of these capabilities is missing, runs are `degraded`."""
 
 
 @runtime_checkable
 class Sandbox(Protocol):
-    """Runs each job in a new environment that is destroyed afterwards."""
+    """Runs each job in a new environment, which is destroyed afterwards."""
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """The capabilities of the sandbox on this host: values of `Capability`, and possibly others.
+        """The capabilities of the sandbox on this host: values of `Capability`, and possibly other words.
 
         The set is complete after `start` has returned.
         """
         ...
 
     def probe(self) -> list[Probe]:
-        """Test every property that the sandbox needs (`skillery doctor`). Blocking."""
+        """Test every property that the sandbox needs, by using the property. `skillery doctor` shows the results.
+        Blocking.
+        """
         ...
 
     async def start(self) -> None:
         """Prepare for runs. A second call does nothing.
 
-        Raise SandboxUnavailable if this host cannot enforce what the sandbox promises.
+        Raise SandboxUnavailable if this host cannot enforce the guarantees of the sandbox.
         """
         ...
 
     async def run(self, job: Job, host: RunHost) -> Outcome:
-        """Run the job and return its outcome.
+        """Run the job and return its outcome. Never raise because of the code: its failures are part of the outcome.
 
-        The method never raises an exception because of the code. A fault of the host is a Failure of the type
-        SandboxError. If
-        the coroutine is cancelled, it kills the run and returns when all processes of the run have ended.
+        If the host fails, return a Failure of the type SandboxError. Cancelling this coroutine kills the run, and waits
+        until all processes of the run have ended.
         """
         ...
 
@@ -718,74 +729,79 @@ class Sandbox(Protocol):
 
 @runtime_checkable
 class Measured(Protocol):
-    """A Sandbox that has figures for `/metrics`."""
+    """A Sandbox that reports values for `/metrics`."""
 
     def figures(self) -> Mapping[str, float]:
-        """Return some figures by snake_case name. Every call returns the same names."""
+        """Return a few values, by name in snake_case. The names must always be the same."""
         ...
 
 
 class Warm(msgspec.Struct, frozen=True):
-    """A process that has imported the modules of `Job.preload` for one lock. The sandbox keeps it for later runs."""
+    """A process that a sandbox keeps for later runs, with the modules in `preload` imported from the packages of one
+    lock.
+    """
 
     lock: str
     preload: tuple[str, ...]
     state: Literal["starting", "ready", "failed"]
     memory_mb: float = 0.0
-    """Memory of the process, which the runs forked from it share."""
+    """Memory of the process in MB. Runs that are forked from the process share it."""
     message: str = ""
-    """The reason why the process could not start; "" if it runs. Runs then import the modules themselves."""
+    """The reason if the process did not start. Runs then import the modules themselves."""
 
 
 @runtime_checkable
 class KeepsWarm(Protocol):
-    """A Sandbox that keeps processes with imported packages."""
+    """A Sandbox that keeps processes with imported packages for later runs."""
 
     def warm(self) -> list[Warm]:
-        """Return the processes that are kept, and those that failed recently."""
+        """Return the processes that the sandbox keeps, including processes that failed recently."""
         ...
 
 
 class NoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The settings of a backend without settings."""
+    """The settings type of a backend without settings."""
 
 
 class Place(msgspec.Struct, frozen=True):
-    """The home folder and the services that a server gives to a backend when it opens the backend."""
+    """The folder and the services that a server gives to a backend, when the server opens the backend."""
 
     home: Path
-    """The folder with the server's data. A backend stores its files in a subfolder with the name of the backend."""
+    """The home of the server. A backend stores its data in a folder with its own name in the home."""
     allow_degraded: bool = False
     values: Values | None = None
-    """The backend's values in the registry's database. None if the backend is opened without a database, for example by
-    `skillery doctor`. A backend must not use them before `open` has returned, because the database may not be migrated
-    yet.
+    """Values of the backend in the registry's database. None if there is no database, as in some checks of `skillery
+    doctor`.
+
+    Use `values` only after `open` has returned, because the database may not be migrated before.
     """
     tokens: Tokens | None = None
-    """The tokens of the registry, for authenticators. None if the backend is opened without a database."""
+    """The tokens of the registry, for authenticators. None if there is no database."""
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """A backend that a plugin offers. The settings choose the backend by its name.
+    """A backend that a plugin offers. The settings choose a backend by its `name`.
 
-    `open(settings, place)` creates the backend. `settings` is an immutable msgspec Struct that forbids unknown fields.
-    The
-    server fills it from the section `[backends.<kind>.<name>]` of skillery.toml, and checks it at start.
+    `open(settings, place)` returns the backend. The argument `settings` is an instance of the type `settings`: a frozen
+    msgspec Struct that forbids unknown fields. Its values come from the section `[backends.<kind>.<name>]` of
+    skillery.toml, and are checked at start.
     """
 
     name: str
     open: Callable[[Any, Place], Any]
     settings: type[msgspec.Struct] = NoSettings
     unsafe: bool = False
-    """True if the backend does not isolate runs. The server refuses it unless `allow_unsafe_sandbox` is true."""
+    """True: the backend does not isolate runs. The server refuses such a backend unless `allow_unsafe_sandbox` is
+    set.
+    """
 
 
 # -- events ------------------------------------------------------------------------------------------------------
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """A result of a check. Severity `error` refuses the version, unless a reviewer has waived the rule for the
-    version.
+    """One result of a check of a version. A finding of severity `error` refuses the version, unless a reviewer has
+    waived its rule.
     """
 
     rule: str
@@ -802,7 +818,7 @@ class PublishedFile(msgspec.Struct, frozen=True):
 
 
 class Publication(msgspec.Struct, frozen=True):
-    """A version that will be published (`before_publish`) or was just published (`after_publish`)."""
+    """A version that will be published (in `before_publish`) or has been published (in `after_publish`)."""
 
     name: str
     version: str
@@ -813,7 +829,7 @@ class Publication(msgspec.Struct, frozen=True):
 
 
 class FinishedRun(msgspec.Struct, frozen=True):
-    """A run that has ended, for the hook `run_finished`."""
+    """A run that has ended. The hook `run_finished` gets this value."""
 
     run_id: str
     method: Literal["execute_skill", "run_code", "call_tool"]
@@ -824,13 +840,13 @@ class FinishedRun(msgspec.Struct, frozen=True):
     error_type: str | None
     identity: Identity
     parent_run_id: str | None = None
-    """Id of the run whose code called this run; None for a run that a caller requested."""
+    """The run that called this run as a mounted skill, or None if a caller of the server started this run."""
     tool: str | None = None
-    """Name of the tool that `call_tool` called; None for other runs."""
+    """The name of the called tool. None if `method` is not `call_tool`."""
 
 
 class Events(Protocol):
-    """The events that the core reports. The core does not know the plugins behind them."""
+    """The hooks of plugins, as the core calls them. The core knows this Protocol, but no plugins."""
 
     async def before_publish(self, publication: Publication) -> list[Finding]: ...
 

@@ -1,4 +1,4 @@
-"""Memory budgets: limits on the bytes of all request bodies together, and of all answers together."""
+"""Memory budgets: one limits the bytes of all request bodies together, one the bytes of all answers together."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from skillery.errors import Busy
 
 RETRY_MS = 1000
 SMALL = 16 * 1024
-"""A body or an answer up to this size in bytes always fits, so that large requests do not block small ones."""
+"""Largest size in bytes of a body or an answer that always fits, so that large requests do not block small ones."""
 
 
 class Budget:
-    """A limit on the bytes that all requests hold together. `setting` is the setting with the limit."""
+    """A limit of bytes for all requests together. `setting` is the name of the setting with the limit, for error
+    messages.
+    """
 
     def __init__(self, most_bytes: int, setting: str) -> None:
         self._most = most_bytes
         self._setting = setting
         self._held = 0
-        # Worker threads add to answers.
+        # Needed because worker threads change the budget of answers.
         self.lock = Lock()
 
     @property
@@ -29,8 +31,8 @@ class Budget:
     def check(self, size: int, others: int, *, is_small: bool) -> None:
         """Raise Busy if the budget has no room for `size` more bytes.
 
-        `others` is the number of bytes that other requests hold. Small requests always fit. A request also fits if no
-        other request holds bytes.
+        `others` is the number of bytes that other requests hold. If `others` is 0 or the request `is_small`, any size
+        fits.
         """
         if others and not is_small and self._held + size > self._most:
             raise Busy(
@@ -44,7 +46,9 @@ class Budget:
 
 
 class Bodies(Budget):
-    """The budget of request bodies. A body counts while it is read and while its calls are queued or executed."""
+    """The memory budget of request bodies. A body counts while it is read, and while its calls are queued or
+    executed.
+    """
 
     def __init__(self, most_bytes: int) -> None:
         super().__init__(most_bytes, "bodies_mb")
@@ -54,19 +58,23 @@ class Bodies(Budget):
 
 
 class HeldBody:
-    """Context manager that counts the body of one request in the budget."""
+    """Context manager that counts the body of one request in the budget, until the end of the `with` block or
+    `give_back`.
+    """
 
     def __init__(self, bodies: Bodies) -> None:
         self._bodies = bodies
         self._size = 0
 
     def expect(self, size: int) -> None:
-        """Raise Busy if a body of `size` bytes does not fit. The bytes count only when they arrive."""
+        """Raise Busy if a body of `size` bytes does not fit. Nothing is counted: `grow` counts the bytes when they
+        arrive.
+        """
         others = self._bodies.held - self._size
         self._bodies.check(size, others, is_small=self._size + size <= SMALL)
 
     def grow(self, size: int) -> None:
-        """Count `size` more bytes. Raise Busy if the budget has no room."""
+        """Count `size` more bytes of the body. Raise Busy if the budget has no room."""
         with self._bodies.lock:
             self.expect(size)
             self._bodies.change(size)

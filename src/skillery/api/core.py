@@ -21,7 +21,7 @@ from skillery.runs import Runner
 
 
 class EnvironmentParts(NamedTuple):
-    """The parts of named environments that methods use."""
+    """The parts of the core for methods that use named environments."""
 
     named: NamedEnvironments
     queries: EnvironmentQueries
@@ -29,7 +29,7 @@ class EnvironmentParts(NamedTuple):
 
 
 class Core(NamedTuple):
-    """All parts of the server that methods use. Endpoints get single parts."""
+    """The parts of the core that methods use. An endpoint gets only the parts that it needs."""
 
     registry: Registry
     blobs: Blobs

@@ -1,4 +1,4 @@
-"""The parts that the HTTP endpoints share: authentication, memory budgets, metrics."""
+"""The parts that the HTTP endpoints share: authentication, memory budgets, checks of readiness, metrics and tracing."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class Edge(NamedTuple):
-    """All parts of the HTTP side. Each endpoint gets only the parts that it uses."""
+    """The parts of the HTTP side. Each endpoint gets only the parts that it needs."""
 
     gate: Gate
     bodies: Bodies
     max_body_bytes: int
     answers: Answers
     answer_seconds: float
-    """Seconds that a client may read nothing of its answer before the server closes the connection."""
+    """Seconds that a client may read nothing of its answer."""
     streams: OpenStreams
     public_downloads: bool
     """Whether public skills can be downloaded without credentials."""

@@ -1,4 +1,4 @@
-"""`GET /healthz` answers 200 as long as the server runs. `GET /readyz` checks database, storage and sandbox."""
+"""`GET /healthz` answers if the server runs. `GET /readyz` answers whether database, storage and sandbox work."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def healthz(scope: Any, _receive: Any, send: Any, _headers: dict[str, str]
 async def readyz(readiness: Readiness, scope: Any, _receive: Any, send: Any, _headers: dict[str, str]) -> None:
     """Answer 200 if database, storage and sandbox work, otherwise 503.
 
-    The body says `ok` or `failed` for each of them. The server logs the reason of a failure.
+    The body has `ok` or `failed` for each of them. The reason of a failure is in the server's log.
     """
     only(scope, "GET", "HEAD")
     checks = await readiness.checks()

@@ -35,13 +35,13 @@ _ERRORS = {
 
 
 class Fault(msgspec.Struct):
-    """An error in an answer over HTTP."""
+    """The error object of a failed request."""
 
     code: int
-    """The code of the same error in JSON-RPC."""
+    """The JSON-RPC code of the error."""
     message: str
     data: dict[str, Any]
-    """`type`, a stable name of the error, and usually `hint`, the remedy."""
+    """`type` is a stable word for the error. `hint`, if present, is the remedy. Errors have further members."""
 
 
 class ErrorAnswer(msgspec.Struct):
@@ -55,9 +55,9 @@ class Answer(NamedTuple):
 
     description: str
     type: Any = None
-    """Type of the JSON body. None if the response has another content or no body."""
+    """Type of the JSON body. None if the body is not JSON or there is no body."""
     kinds: tuple[str, ...] = (JSON,)
-    """The media types of the response. Empty if it has no body."""
+    """Media types of the body. Empty if there is no body."""
 
 
 class Body(NamedTuple):
@@ -69,16 +69,16 @@ class Body(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """One HTTP method of one address. `path` is written as in OpenAPI: `/blobs/{blob_id}`."""
+    """One HTTP method of one address. `path` is in the notation of OpenAPI: `/blobs/{blob_id}`."""
 
     method: str
     path: str
     summary: str
     answers: dict[int, Answer]
     errors: tuple[int, ...] = ()
-    """HTTP statuses of errors that other endpoints do not have."""
+    """HTTP statuses of errors, in addition to the statuses that all endpoints have."""
     needs: Scope | None = None
-    """The required scope. None means that every authenticated caller may use the operation."""
+    """The required scope. None: any authenticated caller, or any caller if `is_open`."""
     is_open: bool = False
     """Whether callers need no credentials."""
     description: str = ""
@@ -95,15 +95,13 @@ BINARY = Schema(type=OpenAPIType.STRING, format=OpenAPIFormat.BINARY)
 
 
 def types_of(operations: list[Operation]) -> list[Any]:
-    """Return the types of all responses, which become components of the OpenAPI document."""
+    """Return the types of all JSON responses, for the components of the OpenAPI document."""
     answers = [answer.type for one in operations for answer in one.answers.values() if answer.type is not None]
     return [ErrorAnswer, *answers]
 
 
 def described(one: Operation, schema_of: Mapping[int, Schema | Reference]) -> OpenApiOperation:
-    """Return the operation as an OpenAPI object. `schema_of` has the schema of each type under the `id()` of the
-    type.
-    """
+    """Return an operation as an object of Litestar. `schema_of` maps the `id()` of each response type to its schema."""
     responses: dict[str, OpenAPIResponse | Reference] = {}
     for status, answer in one.answers.items():
         schema = BINARY if answer.type is None else schema_of[id(answer.type)]

@@ -1,6 +1,7 @@
-"""`GET /prompt`: the system prompt for a model with the tools.
+"""`GET /prompt`: the system prompt for a model that uses the tools.
 
-The prompt is appendix A of the Skills Protocol v0.1, unchanged. If there are many skills, it adds the advice to search.
+The text is appendix A of the Skills Protocol v0.1, unchanged. If the caller sees many skills, the text also recommends
+the search.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ instead of reading lists. Call `list_skills` only if you do not have that tool.
 
 
 async def prompt_for(registry_: Registry, identity: Identity) -> str:
-    """Return the prompt. It recommends search_skills to an identity that sees many skills."""
+    """Return the system prompt. The prompt recommends search_skills if the identity sees more than MANY skills."""
     if not (is_admin(identity) or "read" in identity.scopes):
         return PROMPT
     sees_more = partial(registry.sees_more_skills_than, identity=identity, count=MANY)

@@ -1,5 +1,5 @@
-"""The composition root: it builds core, edge and app (`composition`), and runs the server (`server`) on a home
+"""The composition root: builds core, edge and app (`composition`), runs the server (`server`), and locks the home
 (`home`).
 
-This module imports nothing, so that a command that only reads the lock of a home does not load the web framework.
+This module imports nothing, so that a command that only asks which process holds a home loads no web framework.
 """

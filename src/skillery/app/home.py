@@ -1,4 +1,4 @@
-"""The home: one folder with all data of the embedded registry, locked by one process at a time."""
+"""The home: one folder with all data of a server. Only one process at a time holds the lock of a home."""
 
 from __future__ import annotations
 
@@ -25,18 +25,23 @@ class HomeInUse(StartupError):
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """The process that holds a home, as the lock file names it."""
+    """The process that holds a home, as the lock file records it."""
 
     pid: int
     url: str | None = None
-    """Address of the server. None while the server starts, and for a command that opens the home without a server."""
+    """Address of the server. None while the server starts, and for a command that works on the home without a
+    server.
+    """
 
 
 class Home:
     """A home that this process holds until `close` is called."""
 
     def __init__(self, path: Path) -> None:
-        """Create and lock the home. Raise HomeInUse if another process holds it, StartupError if it is unusable."""
+        """Create the folder if it is missing, and lock the home.
+
+        Raise StartupError if the folder cannot be created or another process holds the home.
+        """
         self.path = path
         try:
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -54,7 +59,9 @@ class Home:
         self.server_id = _server_id(path)
 
     def announce(self, url: str | None) -> None:
-        """Write the address of this process into the lock file, for commands that use the same home."""
+        """Write the process id and the address `url` of this process into the lock file, so that commands find the
+        server.
+        """
         self._lock.seek(0)
         self._lock.truncate()
         self._lock.write(msgspec.json.encode(Holder(os.getpid(), url)))
@@ -67,7 +74,7 @@ class Home:
 
 
 def holder_of(path: Path) -> Holder | None:
-    """Return the process that holds the home; None if no process holds it."""
+    """Return the process that holds the home, or None if no process holds it."""
     try:
         with (path / LOCK).open("rb") as lock:
             try:
@@ -80,15 +87,15 @@ def holder_of(path: Path) -> Holder | None:
 
 
 def server_id_of(path: Path) -> str | None:
-    """Return the id under which servers of this home record runs; None before the first start."""
+    """Return the id that a server of this home writes into its runs, or None if no server has started yet."""
     file = path / SERVER_ID
     return file.read_text().strip() or None if file.is_file() else None
 
 
 def _lock(file: IO[bytes], path: Path) -> None:
-    """Lock the file. Raise HomeInUse if another process holds the lock, StartupError if the system refuses the lock.
+    """Lock the file of the home at `path`. Raise StartupError if another process holds the lock, or if locking fails.
 
-    An attempt can fail because `holder_of` briefly has a shared lock, so the function tries several times.
+    A failed attempt is repeated, because `holder_of` holds a shared lock for a short time.
     """
     for _ in range(LOCK_ATTEMPTS):
         try:
@@ -110,7 +117,10 @@ def _in_use_message(path: Path) -> str:
 
 
 def _server_id(path: Path) -> str:
-    """Return the id of the server. A home keeps its id, so that a server can close the runs of a dead predecessor."""
+    """Return the server id of a home. Create the id at the first start.
+
+    The id never changes, so a starting server can find and close the runs of a predecessor that was killed.
+    """
     known = server_id_of(path)
     if known:
         return known

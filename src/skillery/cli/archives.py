@@ -1,4 +1,6 @@
-"""Upload of a folder of skills: a tar stream of the skills' files, which is built while it is sent."""
+"""Upload of a folder of skills as a tar stream. The stream is built while it is sent, and contains only files of
+skills.
+"""
 
 from __future__ import annotations
 
@@ -22,25 +24,27 @@ CHUNK_BYTES = 1024 * 1024
 
 
 class Override(NamedTuple):
-    """A skill that is not sent, because a skill of a later folder overrides this skill."""
+    """A skill that is not sent, because a skill of a later folder overrides it. `stated` is the name that the skill
+    states.
+    """
 
     stated: str
     by: str
     """Path of the overriding skill."""
     is_same: bool
-    """Whether both skills have the same files."""
+    """Whether the two skills have the same files."""
 
 
 class Folder(NamedTuple):
-    """A scanned folder with the skills found in it."""
+    """A scanned folder, and the skills in it."""
 
     path: Path
     finder: Finder
     found: Found
     special: tuple[LeftOut, ...]
-    """Pipes, devices, and unreadable files."""
+    """Pipes, devices, junk folders, and files that cannot be read."""
     overridden: Mapping[str, Override] = {}
-    """The overridden skills by their root paths. They are not sent, and `found` does not contain them."""
+    """Skills that are overridden, by the path of the skill in the folder. They are not in `found` and are not sent."""
 
     def without(self, overridden: Mapping[str, Override]) -> Folder:
         roots = [root for root in self.found.roots if root not in overridden]
@@ -59,7 +63,8 @@ def scan_folder(path: Path, imported: Sequence[Path] = (), *, anywhere: bool = F
     """Scan a folder for skills. Raise StartupError if the folder cannot be read.
 
     A link to a skill is followed if its target is in the same repository or in one of the `imported` folders. With
-    `anywhere`, every link is followed. With `split`, skills inside skills are separate skills.
+    `anywhere`, every link to a skill is followed. With `split`, a SKILL.md in the folder of another skill is a separate
+    skill.
     """
     walked = walk(path, Policy.of([path, *imported], anywhere=anywhere))
     finder = Finder(walked.entries, walked.links, split=split)
@@ -67,7 +72,11 @@ def scan_folder(path: Path, imported: Sequence[Path] = (), *, anywhere: bool = F
 
 
 def fingerprint(path: Path, imported: Sequence[Path] = (), *, anywhere: bool = False) -> str:
-    """Return a hash of all names, sizes and times in the folder, which changes when a file changes."""
+    """Return a hash of the names, sizes, modes and times of the files in the folder, to notice changes.
+
+    The arguments are the same as in `scan_folder`. If the folder cannot be read, return a text that begins with
+    `unreadable`.
+    """
     lines = hashlib.sha256()
     try:
         for entry in walk(path, Policy.of([path, *imported], anywhere=anywhere)).entries:
@@ -79,7 +88,7 @@ def fingerprint(path: Path, imported: Sequence[Path] = (), *, anywhere: bool = F
 
 
 async def tar_chunks(folder: Folder) -> AsyncIterator[bytes]:
-    """Yield all skills of the folder as a tar stream. The stream has the target files in place of links."""
+    """Yield a tar with all skills of the folder, in chunks. The tar contains the target files in place of links."""
     chunks = _tar(folder)
     while chunk := await asyncio.to_thread(next, chunks, None):
         yield chunk
@@ -96,7 +105,7 @@ async def file_chunks(path: Path) -> AsyncIterator[bytes]:
 
 
 def _tar(folder: Folder) -> Iterator[bytes]:
-    """Yield the tar in chunks of about CHUNK_BYTES."""
+    """Yield a tar with all skills of the folder, in chunks of about CHUNK_BYTES."""
     buffer = bytearray()
     for part in _parts(folder):
         buffer += part
@@ -131,9 +140,10 @@ def _member(path: str, entry: Entry) -> Iterator[bytes]:
 
 
 def _opened(path: Path) -> io.BufferedReader:
-    """Open a regular file without following links and without blocking.
+    """Open a regular file. Raise StartupError if the file cannot be read or is not a regular file.
 
-    Since the scan, a link or a pipe may have replaced the file.
+    After the scan, a link or a pipe may have replaced the file. Therefore, links are not followed and opening does not
+    block.
     """
     try:
         file = open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb")  # noqa: PTH123, SIM115

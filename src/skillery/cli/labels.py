@@ -22,7 +22,7 @@ def label() -> None:
 @target_options
 @json_option
 def set_(name: str, label: str, target: Target, as_json: bool) -> None:
-    """Point LABEL to a version. VERSION may also be another label, a range or latest, resolved now."""
+    """Point LABEL to a version. VERSION may be another label, a range or latest: the command resolves it at once."""
     name, version = name_and_version(name, None)
     if not version:
         raise click.UsageError(f"'{name}' has no version: write NAME@VERSION, or {name}@latest")
@@ -35,7 +35,7 @@ def set_(name: str, label: str, target: Target, as_json: bool) -> None:
 @target_options
 @json_option
 def rollback(name: str, label: str, target: Target, as_json: bool) -> None:
-    """Point LABEL to the version before its last move. Repeat the command to go further back."""
+    """Point LABEL to the version before its last move. Repeat the command to undo earlier moves."""
     _move(target, as_json, "rollback_label", name=name, label=label)
 
 

@@ -1,4 +1,4 @@
-"""Registry access of a long-lived command. The command holds the home during requests, and releases it in between."""
+"""Access to the registry for a command that runs for a long time: the command holds the home only during requests."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from skillery.client import AsyncClient, ConnectionFailed
 from skillery.errors import StartupError
 
 LINGER_SECONDS = 5.0
-"""Idle seconds before the home is released. Opening a home takes most of a second. Other commands wait for the home up
-to
-three times as long.
+"""Seconds without a request after which the home is released.
+
+Opening a home takes most of a second, so the home is not released at once. Other commands wait up to three times as
+long for the home.
 """
 
 
 class RegistryAccess:
-    """Clients for single requests: of the server that holds the home, otherwise of the home, which this process then
-    opens.
+    """Gives clients of the server that holds the home. If no server holds the home, this process holds the home during
+    requests.
 
     Call `close` at the end.
     """
@@ -35,7 +36,11 @@ class RegistryAccess:
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[AsyncClient]:
-        """Context manager: a client. Raise StartupError or ConnectionFailed if the registry cannot be used."""
+        """Context manager: yield a client. Raise StartupError if the home cannot be opened.
+
+        After StartupError or ConnectionFailed in the `with` block, the next call connects again, because the server may
+        have ended.
+        """
         self._requests += 1
         if self._release_timer is not None:
             self._release_timer.cancel()
@@ -45,7 +50,7 @@ class RegistryAccess:
             assert self._client is not None
             yield await asyncio.shield(self._client)
         except (StartupError, ConnectionFailed):
-            # The server may have ended: the next request looks for the holder again.
+            # The server may have ended: the next request connects again.
             self._release_client()
             raise
         finally:
@@ -70,7 +75,9 @@ class RegistryAccess:
     async def _hold(
         self, client: asyncio.Future[AsyncClient], release: asyncio.Event, before: asyncio.Task[None] | None
     ) -> None:
-        """Open the client, and close it when `release` is set. One task does both, as async contexts require."""
+        """Open a client, and close it when `release` is set. One task does both, because async context managers
+        require this.
+        """
         if before is not None:
             await asyncio.wait({before})
         try:

@@ -1,4 +1,4 @@
-"""The output of the commands that run skills and code."""
+"""The output of commands that run skills and code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from skillery.cli.output import clean, print_fields, print_json
 
 
 def report(answer: Mapping[str, Any], as_json: bool, *, of_script: bool = False) -> None:
-    """Print the result of a run, or the id of a run in the background. Raise Exit if the run or its script failed."""
+    """Print the result of a run, or the id of a run in the background. Raise Exit if the run or its script failed.
+
+    `of_script` says whether the run executed a script or module.
+    """
     if answer["status"] in {"queued", "started"}:
         print_json(answer) if as_json else click.echo(answer["run_id"])
         return
@@ -59,14 +62,18 @@ def _print_success(answer: Mapping[str, Any]) -> None:
 
 
 def output_fields(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the output blobs of a run as (label, text). The label of a blob with a path is `file`."""
+    """Return a label and a text for each output blob of a run. The label is `file` for a blob with a path, otherwise
+    `blob`.
+    """
     files = {file["blob_id"]: file for file in answer.get("files", ())}
     others = [("blob", blob_id) for blob_id in answer["output_blobs"] if blob_id not in files]
     return [*(("file", f"{file['path']} {file['blob_id']}") for file in files.values()), *others]
 
 
 def _print_script(answer: Mapping[str, Any], result: Mapping[str, Any]) -> None:
-    """Print the streams of a script as they are. The log has the same text, so it is omitted."""
+    """Print the stdout and stderr of a script unchanged. The log of the run is omitted, because it contains the same
+    text.
+    """
     print_fields(
         [
             ("summary", answer["summary"]),

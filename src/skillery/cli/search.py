@@ -35,7 +35,7 @@ def search(
     """Search skills, best match first.
 
     The search covers names, tags, descriptions and SKILL.md. A skill matches if it contains most of the words. Word
-    forms and typos are tolerated, and the last word may be incomplete. Matches are marked with « and ».
+    forms and typos do not matter, and the last word may be incomplete. Matches are marked with « and ».
     """
     from skillery.cli.connection import with_client
 

@@ -1,6 +1,6 @@
 """`skillery publish`, `list`, `describe` and `read`.
 
-Their methods are create_skill, check_skill, list_skills, describe_skill and read_skill_file.
+The commands call the methods create_skill, check_skill, list_skills, describe_skill and read_skill_file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 MAX_PAGE = 1000
 PRINTED_FIELDS = ("warnings", "verified", "examples", "findings", "permissions_diff")
-"""Fields of a description that `publish` prints."""
+"""Fields of the answer that `publish` prints."""
 
 
 @click.command()
@@ -38,9 +38,9 @@ PRINTED_FIELDS = ("warnings", "verified", "examples", "findings", "permissions_d
 def publish(folders: Sequence[Path], dry_run: bool, target: Target, as_json: bool) -> None:
     """Publish the skill in each DIR (skill.toml, SKILL.md, code/, resources/).
 
-    Names that start with a dot are skipped, and so are leftovers of interpreters and editors (__pycache__,
-    node_modules). Each skill is published completely or not at all, and a refused skill does not stop the others.
-    Publishing the same bundle again gives the same answer. The examples in skill.toml run first and must pass.
+    Files and folders with a name that starts with a dot are skipped, and so are files of interpreters and editors
+    (__pycache__, node_modules). A skill is published completely or not at all. A refused skill does not stop the
+    others. Publishing the same bundle again gives the same answer. The examples in skill.toml run first and must pass.
     """
     from skillery.cli.connection import with_client
 
@@ -89,7 +89,7 @@ async def _check(client: AsyncClient, folder: Path) -> dict[str, Any]:
 
 
 def _read(folder: Path) -> tuple[SkillFolder, dict[str, Any]]:
-    """Read a skill folder. Return the skill and the params for create_skill."""
+    """Read a skill folder. Return the skill, and the params of create_skill."""
     from skillery.publishing import read_skill_folder
 
     skill = read_skill_folder(folder)
@@ -128,7 +128,7 @@ def _print_published(answer: Mapping[str, Any]) -> None:
 
 
 def _status_text(answer: Mapping[str, Any]) -> str:
-    """Return the status of the version. With --dry-run, return the status that the version would get."""
+    """Return the new status of the version as text. With --dry-run, return the status that publishing would give."""
     if "ok" not in answer:
         return "" if answer["status"] == "published" else f" ({answer['status']})"
     return f" would be {answer['status']}" if answer["ok"] else " would be refused"

@@ -1,4 +1,4 @@
-"""`skillery versions`: list the versions of skills, and the versions in review."""
+"""`skillery versions`: list the versions of skills, for example the versions that are in review."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Python client of a Skillery server: `Client`, and `AsyncClient` with the same methods as coroutines.
 
-The client requires only httpx and msgspec. It imports nothing of the server.
+The client needs only httpx and msgspec. It imports no module of the server.
 """
 
 from skillery.client.async_transfers import AsyncOpenBlob

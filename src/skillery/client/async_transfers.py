@@ -1,6 +1,5 @@
-"""Uploads and downloads of AsyncClient: blobs, archives and files of runs. `generated/transfers.py` is made from this
-file
-by `make client`.
+"""Uploads and downloads of AsyncClient: blobs, archives, files of runs. `generated/transfers.py` is made from this
+file by `make client`.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ class AsyncOpenBlob(NamedTuple):
     """A blob that is being downloaded."""
 
     kind: str
-    """The media type of the blob."""
+    """Media type of the blob."""
     size_bytes: int | None
     pieces: AsyncIterator[bytes]
-    """The content. After a connection error, the download continues where it stopped."""
+    """The content in pieces. After a connection error, the download continues at the same position."""
 
 
 class AsyncTransfers(AsyncMethods):
-    """Uploads and downloads with constant memory."""
+    """The methods of the client that upload and download content of any size with constant memory."""
 
     _http: httpx.AsyncClient
     _retries: Retries
@@ -52,9 +51,11 @@ class AsyncTransfers(AsyncMethods):
         headers: Mapping[str, str] | None = None,
         params: Mapping[str, str] | None = None,
     ) -> AsyncIterator[httpx.Response]:
-        """Context manager: send one request to any path of the server, with the token, and stream the response.
+        """Context manager: send one request with the token to any path of the server, and yield the response with any
+        status.
 
-        The response may have any status. The request is never sent again. Raise ConnectionFailed.
+        The body of the response can be read in pieces. The request is never repeated. Raise ConnectionFailed if the
+        connection fails.
         """
         with connection_errors(self._http):
             async with self._http.stream(method, path, content=content, headers=headers, params=params) as response:
@@ -71,10 +72,11 @@ class AsyncTransfers(AsyncMethods):
         progress: Progress | None = None,
         idempotency_key: str | None = None,
     ) -> NewBlob:
-        """Upload bytes, the file at a path, or an open file as a blob, with constant memory.
+        """Upload a blob with constant memory, and return its id and size.
 
-        `kind` is the media type; the default follows from the file name. `ttl` is the lifetime in seconds. After a
-        connection error, the content is sent again from its start with the same key, if the file can be rewound.
+        `content` is bytes, the path of a file, or an open file. `kind` is a media type; by default, it follows from the
+        file name. `ttl` is the lifetime in seconds. After a connection error, the content is sent again from the start
+        with the same idempotency key. If an open file cannot be rewound, the error is raised instead.
         """
         address = "/blobs" if ttl is None else f"/blobs?ttl={ttl}"
         key = idempotency_key or (new_key() if self._retries.has_retries else None)
@@ -94,7 +96,10 @@ class AsyncTransfers(AsyncMethods):
 
     @asynccontextmanager
     async def open_blob(self, blob_id: str) -> AsyncIterator[AsyncOpenBlob]:
-        """Context manager: a blob for reading, with its media type and size. Raise NotFound before the block begins."""
+        """Context manager: open a blob for reading, and yield its media type, size and content.
+
+        Raise NotFound at the start of the `with` block if the blob does not exist.
+        """
         position = Position(0, None)
         pieces = self._pieces(blob_id, position, None)
         first = await anext(pieces, b"")
@@ -106,16 +111,16 @@ class AsyncTransfers(AsyncMethods):
     def stream_blob(
         self, blob_id: str, *, start: int = 0, stop: int | None = None, progress: Progress | None = None
     ) -> AsyncIterator[bytes]:
-        """Yield the bytes of a blob from the offset `start` to the offset `stop`.
+        """Yield the bytes of a blob from `start` to `stop` (exclusive) in pieces.
 
-        After a connection error, the download continues where it stopped.
+        After a connection error, the download continues at the same position.
         """
         return self._pieces(blob_id, Position(start, stop), progress)
 
     async def download_blob(self, blob_id: str, target: Sink, *, progress: Progress | None = None) -> int:
-        """Write a blob to a path or to an open file, with constant memory. Return its size in bytes.
+        """Download a blob with constant memory, and return its size in bytes.
 
-        The file at a path is replaced only when the download is complete.
+        `target` is the path of a file, or an open file. At a path, the file appears only when the download is complete.
         """
         size = 0
         with atomic_file(target) as file:
@@ -136,7 +141,7 @@ class AsyncTransfers(AsyncMethods):
                         position.begin(response)
                         async for piece in response.aiter_raw():
                             position.at += len(piece)
-                            # Progress resets the count of failures.
+                            # Received bytes reset the number of failed attempts.
                             patience = Patience(self._retries, repeatable=True)
                             if progress is not None:
                                 progress(position.at - position.start, position.total)
@@ -148,9 +153,9 @@ class AsyncTransfers(AsyncMethods):
     # -- files of a run ------------------------------------------------------------------------------------------
 
     async def upload_files(self, files: Mapping[str, Source], *, ttl: int | None = None) -> list[RunFile]:
-        """Upload files for the workspace of a run; the keys are their paths in the workspace.
+        """Upload files for the workspace of a run. `files` maps a path in the workspace to the content.
 
-        Return the param `files` of `execute_skill`, `run_code` and `call_tool`.
+        Return the parameter `files` of `execute_skill`, `run_code` and `call_tool`.
         """
         made: list[RunFile] = []
         for path, content in files.items():
@@ -159,9 +164,10 @@ class AsyncTransfers(AsyncMethods):
         return made
 
     async def download_files(self, run: Run | RunRecord | ToolResult, folder: os.PathLike[str]) -> list[Path]:
-        """Write the output files of a run to a folder, with constant memory. Return their paths.
+        """Download the files of a run to a folder with constant memory, and return the paths.
 
-        The run chose the paths. If one leads outside the folder, raise ValueError before any file is written.
+        The run chose the names of the files. Raise ValueError if a name leads outside the folder; nothing is written
+        then.
         """
         found = run.get("files", [])
         places = places_below(folder, [file["path"] for file in found])
@@ -175,12 +181,11 @@ class AsyncTransfers(AsyncMethods):
     async def import_archive(
         self, archive: Source | AsyncIterator[bytes], **options: Unpack[ImportOptions]
     ) -> AsyncIterator[ImportEvent]:
-        """Import an archive of skills (`POST /import`): bytes, the file at a path, an open file, or an iterator of
-        pieces.
+        """Import an archive of skills (`POST /import`), and yield the events of the import while the server imports.
 
-        Yield `("begun", …)`, `("skill", …)` for each skill and `("summary", …)` while the server imports. The archive
-        is
-        sent once. After an error, the import can be repeated: unchanged skills are not published again.
+        `archive` is bytes, the path of a file, an open file, or an iterator over pieces. The events are `("begun", …)`,
+        then `("skill", …)` for each skill, then `("summary", …)`. The archive is sent once. After an error, repeat the
+        import: unchanged skills are not published again.
         """
         body, params = _pieces_of(archive), query_of(options)
         async with self.stream("POST", "/import", content=body, headers=IMPORT_HEADERS, params=params) as response:
@@ -192,9 +197,9 @@ class AsyncTransfers(AsyncMethods):
 
 
 async def lines_of(response: httpx.Response) -> AsyncIterator[bytes]:
-    """Yield the lines of a response that are not empty.
+    """Yield the lines of a response, except empty lines.
 
-    httpx would also split lines at other separators, which JSON strings may contain.
+    Only a newline ends a line. httpx would also split at other line separators, which JSON strings may contain.
     """
     rest = b""
     async for chunk in response.aiter_bytes():

@@ -38,17 +38,22 @@ from skillery.client.wire import (
 
 T = TypeVar("T")
 WAIT_MS = 10_000
-"""Milliseconds that one request waits for a run. Shorter waits cost more requests. Longer waits hide a dead server."""
+"""Time that one request waits for a run, in milliseconds. With a shorter time, more requests are needed. With a
+longer time, a dead server is noticed later.
+"""
 
 
 class AsyncClient(AsyncTransfers):
-    """Client of a Skillery server, with all methods of the server.
+    """Client of a Skillery server, with all methods of the server. The client is a context manager that closes its
+    connections.
 
-    `url` and `token` default to SKILLERY_URL and SKILLERY_TOKEN. With `token=""`, no token is sent. `timeout` limits
-    how long the connection may be idle, in seconds. `deadline` limits each whole call with its retries, in seconds, but
-    no upload or download. Without these limits, a run may take as long as the server allows, and TCP keep-alive detects
-    a dead server. `transport` is an httpx transport, for special certificates or a proxy. Raises ClientError:
-    AnsweredError and its subclasses, ConnectionFailed, DeadlineExceeded, StrangeAnswer.
+    The defaults of `url` and `token` are SKILLERY_URL and SKILLERY_TOKEN. With `token=""`, no token is sent. `timeout`
+    limits how long the connection may be idle, in seconds. It does not limit the whole call. Without `timeout`, a run
+    may take as long as the server allows, and TCP keep-alive detects a dead server. `transport` is an httpx transport,
+    for example for a proxy or special certificates.
+
+    The methods raise a ClientError if a call fails: AnsweredError or a subclass for an error of the server,
+    ConnectionFailed, or StrangeAnswer.
     """
 
     def __init__(
@@ -87,7 +92,7 @@ class AsyncClient(AsyncTransfers):
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close the connections."""
+        """Close the connections to the server."""
         await self._http.aclose()
 
     # -- methods -------------------------------------------------------------------------------------------------
@@ -95,17 +100,21 @@ class AsyncClient(AsyncTransfers):
     async def call(
         self, method: str, params: Mapping[str, Any] | None = None, *, idempotency_key: str | None = None
     ) -> Any:
-        """Call a method by its name and return its result. Use it for methods that this client does not know."""
+        """Call a method by its name and return its result. This also works for methods that this client does not
+        know.
+        """
         call = make_call(method, params or {}, idempotency_key, may_repeat=self._retries.has_retries)
         patience = self._patience(repeatable=call.is_repeatable)
         return await self._exchange(patience, result_of, "POST", "/rpc", content=call.body(), headers=call.headers())
 
     def batch(self) -> AsyncBatch:
-        """Return a batch for `async with client.batch() as batch:`. The calls are sent at the end of the block."""
+        """Return a batch, a context manager: `async with client.batch() as batch:`. The calls are sent at the end of
+        the block.
+        """
         return AsyncBatch(self)
 
     async def is_ready(self) -> bool:
-        """Return whether the server is ready (`GET /readyz` answers 200)."""
+        """Return whether the server is ready: `GET /readyz` answers 200."""
         try:
             return (await self._http.get("/readyz")).status_code == 200
         except httpx.TransportError:
@@ -114,29 +123,30 @@ class AsyncClient(AsyncTransfers):
     # -- tools of a model ----------------------------------------------------------------------------------------
 
     async def prompt(self) -> str:
-        """Return the system prompt that the protocol recommends for a model with the tools."""
+        """Return the system prompt that the Skills Protocol recommends for a model with the tools."""
         return text_of(await self._get("/prompt"))
 
     async def tools(
         self, form: Literal["openai", "anthropic", "mcp", "jsonschema"], *, include: Sequence[str] = ()
     ) -> list[Any]:
-        """Return the eight tools of the protocol in the format of an SDK. `include` adds methods as tools, for
-        example `search_skills` to find skills among many."""
+        """Return the schemas of the eight tools of the Skills Protocol, in the format of a model SDK.
+
+        `include` adds methods as tools, for example `search_skills` to find skills among many.
+        """
         more = f"&include={quote(','.join(include))}" if include else ""
         found = list_of(await self._get(f"/tools?format={quote(form)}{more}"))
         self._offered |= dict.fromkeys(offered_names(found))
         return found
 
     async def handle(self, tool_call: Any) -> dict[str, Any]:
-        """Execute a tool call of a model, and return the message for the conversation.
+        """Execute a tool call of a model, and return the message with the result for the model.
 
-        The message is a `tool` message for OpenAI, a `tool_result` block for Anthropic, and the result of `tools/call`
-        for
-        MCP. Errors that a model can correct are part of the message: arguments that are not JSON, unknown tools, errors
-        of
-        the server. Connection errors and NotAuthenticated are raised. The model can call the eight tools, and the tools
-        that
-        `tools` included.
+        The message is a `tool` message for OpenAI, a `tool_result` block for Anthropic, or the result of `tools/call`
+        for MCP. Only the eight tools, and the tools that `tools` included, can be called.
+
+        Errors that a model can correct are part of the message: arguments that are not JSON, unknown tools, and errors
+        of the server. Raise ConnectionFailed or StrangeAnswer if the server does not answer. Raise NotAuthenticated if
+        the token is not valid. Raise TypeError if `tool_call` is not a tool call.
         """
         asked = read_tool_call(tool_call)
         try:
@@ -152,17 +162,17 @@ class AsyncClient(AsyncTransfers):
     # -- requests ------------------------------------------------------------------------------------------------
 
     async def wait_run(self, run_id: str) -> results.RunRecord:
-        """Wait until a run has ended, and return it. If the connection is lost, the client connects again."""
+        """Wait until a run has ended, and return the run. After a connection error, the client connects again."""
         while True:
             run = await self.get_run(run_id, wait_ms=self._wait_ms)
             if run["finished_at"] is not None:
                 return run
 
     async def follow_run(self, run_id: str, after: int = 0) -> AsyncGenerator[results.RunLog, None]:
-        """Yield the log of a run in parts, from the offset `after` until the run has ended.
+        """Yield the log of a run in parts until the run has ended. `after` is the first offset in bytes.
 
-        The last part has `ended: true`, and may have no text. If the connection is lost, the client connects again and
-        continues, so no text is lost.
+        In the last part, `ended` is true and the text may be empty. After a connection error, the client connects
+        again, and no text is lost.
         """
         while True:
             part = await self.read_run_log(run_id, after=after, wait_ms=self._wait_ms)
@@ -199,7 +209,10 @@ class AsyncClient(AsyncTransfers):
 
 
 class AsyncBatch(Collected):
-    """A batch of calls in one request. If the server's limit is exceeded, the calls are sent in several requests."""
+    """Context manager that collects calls and sends them in one request at the end of the `with` block.
+
+    Above MAX_BATCH_CALLS, several requests are sent in sequence. After an exception in the block, nothing is sent.
+    """
 
     def __init__(self, client: AsyncClient) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Local paths for the output files of a run."""
+"""Local paths for the files of a run."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ SPECIAL = {"\\", ":"} if os.name == "nt" else set()
 
 
 def is_plain(path: str) -> bool:
-    """Return whether a path stays inside its folder. The path is untrusted, because the code of a run chose it."""
+    """Return whether a path in the result of a run stays inside a folder. The path is untrusted: the code of the run
+    chose it.
+    """
     return not any(one in FORBIDDEN or not one.isprintable() or SPECIAL & set(one) for one in path.split("/"))
 
 
 def places_below(folder: os.PathLike[str], paths: Iterable[str]) -> list[Path]:
-    """Return a local path for each file. If two files have the same path, the second gets a number.
+    """Return a local path below `folder` for each path. If a path occurs twice, the second local path gets a number.
 
-    Raise ValueError if a path leads outside the folder.
+    A run may return a file and a picture with one path. Raise ValueError if a path leads outside the folder.
     """
     places: list[Path] = []
     for path in paths:

@@ -1,4 +1,4 @@
-"""Blocking operations in a synchronous and an asynchronous form: file access and sleep."""
+"""Blocking operations for both clients, as a function and as a coroutine: file access and sleep."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A few threads for work on large texts, separate from the threads that serve requests.
+"""Small pools of threads for work on large texts, separate from the threads that all requests share.
 
-A run can cause as much work on the host as its limits allow. The work must not occupy the threads in which the server
-opens files and transfers blobs.
+A run can cause much of this work. The work must not occupy the threads on which the server opens files and transfers
+blobs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 BIG_TEXT = 256 * 1024
-"""Size in bytes from which JSON is decoded in a worker thread instead of the event loop."""
+"""Bytes above which JSON is decoded in a worker thread, not on the event loop."""
 
 
 class Workers:
@@ -26,7 +26,7 @@ class Workers:
     async def run(self, function: Callable[..., Result], *args: Any) -> Result:
         """Run the function in a worker thread and return its result.
 
-        If this coroutine is cancelled before the thread starts the function, the function does not run.
+        If the caller is cancelled before the function has started, the function does not run.
         """
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
 
@@ -37,11 +37,10 @@ _pauses = 0
 
 @contextmanager
 def without_collecting() -> Iterator[None]:
-    """Context manager that pauses the garbage collector.
+    """Context manager: pause Python's garbage collector in the `with` block.
 
-    Decoding JSON creates no garbage. A collection would visit millions of new objects, stop all threads, and take
-    longer
-    than the decoding.
+    Decoding JSON makes no garbage. A collection that visits millions of new objects takes longer than decoding, and
+    stops all threads.
     """
     _pause(1)
     try:

@@ -1,4 +1,4 @@
-"""Spans of a trace for slow steps. Without tracing, spans cost nothing."""
+"""Spans: traced steps of a request. If the request is not traced, a span costs nothing."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ class Span(Protocol):
 
 StartSpan = Callable[[str, Mapping[str, str | int]], AbstractContextManager[Span]]
 starting: ContextVar[StartSpan | None] = ContextVar("starting", default=None)
-"""The function that starts a span. Endpoints set it for requests that are traced."""
+"""Function that starts a span of the current request, or None. An endpoint sets the function if tracing is on."""
 _NONE: AbstractContextManager[Span | None] = nullcontext()
 
 
 def span(name: str, **attributes: str | int) -> AbstractContextManager[Span | None]:
-    """Context manager that records its block as a span of the trace. It yields None if the request is not traced.
+    """Context manager: record the `with` block as a span of the current request. Yield the span, or None without
+    tracing.
 
-    Span names form a fixed set. Attributes contain method names and ids, and no other text from a caller.
+    `name` must be from a small fixed set. `attributes` must not contain anything that a caller sent, except method
+    names and ids.
     """
     start = starting.get()
     return _NONE if start is None else start(name, attributes)

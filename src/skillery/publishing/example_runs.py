@@ -1,4 +1,4 @@
-"""Runs of the examples of a skill, and their results."""
+"""Runs of the examples of a skill, in the same way as other runs, and their results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from skillery.runs.cache import Cache
 
 RULE = "examples"
 LEAST_MS = 5
-"""Milliseconds that must be left of the time limit to start another example."""
+"""If fewer milliseconds are left for the examples of a version, no further example is started."""
 _MESSAGE_CHARACTERS = 400
 _WHY_LESS = (
     "an example runs without network and secrets; if it needs them, set needs_permissions = true, and it runs when "
@@ -31,14 +31,14 @@ _WHY_LESS = (
 
 
 class Tested(NamedTuple):
-    """The results of all examples in their order, and a finding for each failed example."""
+    """The results of all examples in order, and a finding for each failed example."""
 
     examples: tuple[CheckedExample, ...]
     findings: tuple[Finding, ...]
 
 
 class Subject(NamedTuple):
-    """The skill whose examples run."""
+    """The skill to which the examples belong."""
 
     manifest: Manifest
     digest: str
@@ -46,10 +46,12 @@ class Subject(NamedTuple):
 
 
 class ExampleRuns:
-    """Runs examples one after the other. Each example waits in the queue like any run of the publisher."""
+    """Runs the examples of a skill one after the other. Each run waits in the queue like other runs of the
+    publisher.
+    """
 
     def __init__(self, runner: Runner, cache: Cache, seconds: float) -> None:
-        """`seconds` limits the time of all examples of a version together. Time in the queue does not count."""
+        """Store the parts. `seconds` limits all examples of one version together, without the time in the queue."""
         self._runner = runner
         self._cache = cache
         self._seconds = seconds
@@ -63,10 +65,10 @@ class ExampleRuns:
         permitted: bool,
         known: Sequence[CheckedExample] = (),
     ) -> Tested:
-        """Run the examples and return their results. Raise Busy or Unavailable if an example cannot run.
+        """Run the examples and return their results. Raise Busy or Unavailable if an example cannot be run.
 
-        If `permitted` is False, examples that need permissions are left for the review. `known` are valid earlier
-        results.
+        If not `permitted`, examples that need permissions do not run: their status is `waiting`. Examples that passed
+        according to the earlier results `known` do not run again.
         """
         passed = {one.name: one for one in known if one.status == "passed"}
         waiting = {one.name for one in examples.read if one.needs_permissions and not permitted}
@@ -109,7 +111,9 @@ class ExampleRuns:
     async def _try(
         self, identity: Identity, subject: Subject, folder: Path, example: Example, left_ms: float
     ) -> tuple[CheckedExample, str, float]:
-        """Run one example. Return its result, its problem ("" if it passed), and its duration in milliseconds."""
+        """Run one example for at most `left_ms`. Return its result, the problem ("" if it passed), and the used
+        milliseconds.
+        """
         runtime, permissions = subject.manifest.runtime, subject.manifest.permissions
         assert runtime is not None, "examples are checked with the bundle"
         ids = {path: new_blob_id() for path in example.files}

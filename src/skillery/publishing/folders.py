@@ -1,4 +1,4 @@
-"""Skill folders on disk, read for `skillery publish DIR` and for the bundled skills."""
+"""Read a skill folder. `skillery publish DIR` and the publication of bundled skills use this module."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from skillery.formats.manifest import toml_manifest
 # Folders that interpreters create and that are never meant to be published. Names that begin with a dot are skipped
 # too, because a published .env cannot be withdrawn.
 IGNORED = frozenset({"__pycache__", "node_modules"})
-# Far above any server's own limit; only prevents reading a wrong folder completely.
+# Higher than the limits of servers. It only prevents that a wrong folder is read completely.
 MOST_BYTES = 256 * 1024 * 1024
 
 
@@ -21,7 +21,7 @@ class SkillFolder(NamedTuple):
     manifest: dict[str, Any]
     skill_md: str
     files: list[BundleFile]
-    """All files, including skill.toml and SKILL.md verbatim."""
+    """All files of the folder, including skill.toml and SKILL.md, unchanged."""
     skipped: list[str]
     """Names of the skipped files and folders."""
 
@@ -29,7 +29,8 @@ class SkillFolder(NamedTuple):
 def read_skill_folder(folder: Path) -> SkillFolder:
     """Return the skill in a folder.
 
-    Raise InvalidBundle for a missing skill.toml or SKILL.md, a symlink or a device; InvalidManifest; BundleTooLarge.
+    Raise InvalidBundle if skill.toml or SKILL.md is missing, or if there is a link or a device. Raise InvalidManifest
+    if skill.toml is not valid TOML. Raise BundleTooLarge if the files are too large.
     """
     skipped: list[str] = []
     files = list(_read_files(folder, skipped))

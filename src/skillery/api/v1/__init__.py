@@ -1,1 +1,1 @@
-"""`/v1/skills`: skills in the REST formats of OpenAI and Anthropic (docs/reference/endpoints.md)."""
+"""`/v1/skills`: a REST interface for clients of other registries, as docs/reference/endpoints.md describes."""

@@ -10,22 +10,23 @@ from skillery.app.connections.notes import Notes
 from skillery.formats.addresses import network_of
 
 MOST_HEAD_BYTES = 32 * 1024 * 1024
-"""Most bytes of all unfinished request heads together."""
+"""Limit of the memory of all unfinished heads together, in bytes. A head is the request line and the headers of a
+request.
+"""
 
 
 class Client(Protocol):
-    """The methods of a connection that admission uses."""
+    """A connection, as `Admission` uses it."""
 
     def evict(self) -> None:
         """Close the connection immediately, without a response."""
 
 
 class ConnectionCount:
-    """The number of open connections, in total and per address.
+    """Counts open connections, in total and per address.
 
-    Each process has one counter. Several worker processes would need a counter in shared memory with the same methods,
-    so
-    that `max_connections` and `max_connections_per_address` count the connections of all workers.
+    Each process has one counter. A server of several worker processes would need a counter with the same methods in
+    shared memory, because `max_connections` and `max_connections_per_address` are limits of the whole server.
     """
 
     def __init__(self) -> None:
@@ -49,13 +50,12 @@ class ConnectionCount:
 class Admission:
     """Admits connections up to the limits.
 
-    At a limit, admission closes the connection that has been idle for the longest time. If every connection has an
-    active
-    request, admission refuses the new connection. All addresses of an IPv6 /64 network count as one address.
+    At a limit, the connection that has been idle for the longest time is closed. If every connection has an active
+    request, the new connection is refused. All addresses of an IPv6 /64 network count as one address.
 
     most: limit of `count.total`; 0 means no limit.
     most_of_address: limit of `count.of(address)`; 0 means no limit. Addresses with `is_exempt` have no limit.
-    ceiling: limit of the connections of this process, derived from its limit on descriptors.
+    ceiling: limit of the connections of this process, because of the limit on its open files.
     """
 
     def __init__(
@@ -82,9 +82,9 @@ class Admission:
         self._head_bytes = 0
 
     def open(self, client: Client, host: str) -> bool:
-        """Return whether `client` is admitted. If it is not, the caller must close the connection.
+        """Admit `client` and return True, or return False. If False, the caller must close the connection.
 
-        `host` is the address of the TCP peer.
+        `host` is the IP address of the TCP peer.
         """
         address = network_of(host)
         crowded = self._is_crowded(host, address)
@@ -100,9 +100,9 @@ class Admission:
         return True
 
     def hold(self, client: Client, size: int) -> None:
-        """Record that the unfinished request head of `client` has `size` bytes.
+        """Record that the unfinished head of `client` takes `size` bytes.
 
-        If all unfinished heads together are too large, close the connections with the oldest heads.
+        If all unfinished heads together take more than MOST_HEAD_BYTES, close the connections with the oldest heads.
         """
         if client not in self._address_of:
             return
@@ -112,7 +112,7 @@ class Admission:
             self._evict(next(iter(self._heads)), "unfinished heads take too much memory, and this head was the oldest")
 
     def work(self, client: Client) -> None:
-        """Protect `client` from being closed, because the client has an active request."""
+        """Record that `client` has an active request, so that its connection is not closed for a new one."""
         self._head_bytes -= self._heads.pop(client, 0)
         if client not in self._idle:
             return
@@ -124,13 +124,13 @@ class Admission:
             del self._idle_of[address]
 
     def rest(self, client: Client) -> None:
-        """Allow that `client` is closed for a new connection, because the client has no active request."""
+        """Record that `client` has no active request, so that its connection may be closed for a new one."""
         if client in self._address_of and client not in self._idle:
             self._idle[client] = None
             self._idle_of.setdefault(self._address_of[client], {})[client] = None
 
     def close(self, client: Client) -> None:
-        """Remove `client`. Do nothing if the client was refused or removed before."""
+        """Remove `client`. Do nothing if `client` was refused or has been removed."""
         if client in self._address_of:
             self.work(client)
             self._count.remove(self._address_of.pop(client))

@@ -13,24 +13,30 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
 
     head_bytes: int = 64 * KIB
     head_seconds: float = 30
-    """Longest time for a request head: from the connection, for later heads from the first byte, to the end of the
-    head.
+    """Time for the head of a request (request line and headers). The time starts when the client connects, or with
+    the first byte of a later head.
     """
     headers: int = 256
-    """Most headers of a request. A header takes about a hundred bytes of memory, even if its text is short."""
+    """Limit of the headers of one request. Even a short header takes about a hundred bytes of memory."""
     framing_bytes: int = 16 * KIB
     framing_seconds: float = 10
-    """Longest time without a body byte in a chunked body: for chunk sizes, chunk extensions and trailers."""
+    """Limits of chunk sizes, chunk extensions and trailers, `framing_bytes` and `framing_seconds`: they apply from
+    one byte of the body to the next.
+    """
     pipelined: int = 16
-    """Most requests of one connection that wait for the response to an earlier request."""
+    """Limit of the requests of one connection that wait for the response to an earlier request."""
     window_seconds: float = 90
     least_bytes_per_second: int = KIB
-    """Lowest rate over each window, for request bodies and for responses."""
+    """Minimum rate over each `window_seconds`, for a body that the server reads and for a response that the client
+    reads.
+    """
     linger_bytes: int = 16 * MIB
     linger_seconds: float = 10
-    """Longest time for which input is discarded after the last response, while the client is still sending."""
+    """Limits of the input that is discarded after the last response. A client that is still sending can then read
+    the response.
+    """
 
     @property
     def least_bytes(self) -> float:
-        """The smallest number of bytes that must pass in one window."""
+        """The minimum number of bytes in one window of `window_seconds`."""
         return self.least_bytes_per_second * self.window_seconds

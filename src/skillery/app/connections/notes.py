@@ -10,7 +10,7 @@ from skillery.formats.addresses import network_of
 log = logging.getLogger(__name__)
 MINUTE = 60.0
 MOST_ADDRESSES = 100
-"""Most addresses with separate lines. All other addresses share one line a minute."""
+"""Limit of the addresses with their own log line per minute. All other addresses share one line."""
 OTHERS = "other addresses"
 
 
@@ -19,12 +19,14 @@ class Notes:
 
     def __init__(self) -> None:
         self._unsaid: dict[str, int] = {}
-        """Closings since the last line, by address. Contains the addresses with a line in the last minute."""
+        """Number of closed connections since the last log line, for each address with a line in the last minute."""
         self._ends: dict[str, float] = {}
-        """End of the minute by address, oldest first."""
+        """End of the minute after the last log line, for each address, oldest first."""
 
     def note(self, host: str, reason: str) -> None:
-        """Log the reason. If the address had a line within the last minute, only count the connection."""
+        """Log that a connection from `host` was closed. If there was a line about the same network in the last
+        minute, only count.
+        """
         self._forget_ended()
         address = network_of(host) or "an unknown address"
         if address not in self._ends and len(self._ends) >= MOST_ADDRESSES:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class Timer:
-    """Calls a function once, some seconds after `start`, unless `stop` is called before."""
+    """Calls a function once, some seconds after `start`, unless `stop` is called earlier."""
 
     __slots__ = ("_call", "_handle", "_loop", "_seconds")
 
@@ -18,7 +18,7 @@ class Timer:
         self._handle: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Start the timer. If the timer is running, its end stays."""
+        """Start the timer. Do nothing if the timer runs: its end stays the same."""
         if self._handle is None:
             self._handle = self._loop.call_later(self._seconds, self._end)
 

@@ -1,4 +1,4 @@
-"""Steps of the demo: the request of each step, and the check of its answer."""
+"""The steps of the demo: each step sends a request and checks its answer."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ SAMPLE = "resources/orders.csv"
 
 
 class Exchange(NamedTuple):
-    """A request and its answer, shortened for the terminal."""
+    """A request of a step and its answer, as short texts."""
 
     request: str
     answer: str
 
 
 class Walk:
-    """The state of the demo: the client, the input, and results of earlier steps."""
+    """The state that the steps share: the client, the input, and results of earlier steps."""
 
     def __init__(self, client: AsyncClient, sample: Path) -> None:
         self.client = client
@@ -44,8 +44,8 @@ class Step(NamedTuple):
 
 
 def sample_csv() -> Path:
-    """Return the path of the CSV file of a bundled skill. Raise StartupError if the installation does not contain
-    it.
+    """Return the path of a CSV file in a bundled skill. Raise StartupError if the installation does not contain the
+    file.
     """
     for folder in bundled_folders():
         if folder.name == PROFILE and (folder / SAMPLE).is_file():

@@ -226,7 +226,7 @@ class GivenEnvironment(TypedDict):
 
 
 class NetworkUse(TypedDict):
-    """The connections of a run to one target with one outcome."""
+    """Connections of a run to one host and port with the same outcome."""
 
     host: str
     port: int
@@ -290,7 +290,7 @@ class BlobContent(TypedDict):
 
 
 class Guide(TypedDict):
-    """The guide, in Markdown."""
+    """The Skills Protocol Guide, in Markdown."""
 
     content: str
 
@@ -333,7 +333,7 @@ class VersionPage(TypedDict):
 
 
 class Progress(TypedDict):
-    """The progress that the code of a run reported with `runtime.progress`."""
+    """The progress of a run, as its code has reported it with `runtime.progress`."""
 
     done: float
     total: float | None
@@ -517,7 +517,7 @@ class FoundSkillPage(TypedDict):
 
 
 class CheckedSkill(TypedDict):
-    """The result of check_skill. `status` is the status that the version would get first."""
+    """The result of `check_skill`. `ok` says whether the version could be published, `status` which status it would get."""
 
     ok: bool
     name: str
@@ -597,7 +597,7 @@ class ToolResult(TypedDict):
 
 
 class DefinedTool(TypedDict):
-    """The result of define_tool and remove_tool. Skill and version are None for a tool of a session."""
+    """The result of define_tool and remove_tool. `skill` and `version` are None for a tool of a session."""
 
     name: str
     skill: str | None

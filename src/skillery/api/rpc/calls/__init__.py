@@ -1,1 +1,1 @@
-"""One function for each method: `method(core, identity, params)` returns the result."""
+"""The function of each method, `method(core, identity, params)`: from decoded params to the result."""

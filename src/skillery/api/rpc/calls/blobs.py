@@ -1,4 +1,4 @@
-"""Methods for blobs, and get_usage."""
+"""Methods for blobs and for the usage of quotas."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ async def list_runs(core: Core, identity: Identity, asked: params.ListRuns) -> R
         limit=asked.limit,
         cursor=asked.cursor,
     )
-    # A filter may read many rows for one page.
+    # Slow: with a filter, one page may read many rows.
     return await core.registry.read_page(work)
 
 
@@ -107,7 +107,7 @@ def _check_what_starts(asked: params.ExecuteSkill) -> None:
 
 
 def _check_entrypoint(name: str, language: Language) -> None:
-    """Raise InvalidParams if no function of the language can have this name. In Bash, only the default name is
+    """Raise InvalidParams if no function of the language can have this name. In Bash, only the default `main` is
     valid.
     """
     if language == "bash" and name != "main":

@@ -1,4 +1,4 @@
-"""Conversions of params to the values that the core expects."""
+"""Functions that convert params to values of the core."""
 
 from __future__ import annotations
 
@@ -23,12 +23,17 @@ def which(name: str, version: str) -> tuple[str, VersionSpec]:
 
 
 def run_files(files: Sequence[params.RunFile]) -> tuple[RunFile, ...]:
-    """Return the input files of a run. Raise InvalidPath or InvalidParams for invalid paths."""
+    """Return the files to copy into the workspace of a run. Raise InvalidPath or InvalidParams if a file is not
+    valid.
+    """
     return parse_files([RunFile(file.path, file.blob_id, file.executable) for file in files]) if files else ()
 
 
 def sentence(value: str, where: str) -> str:
-    """Return the text without surrounding blanks. Raise InvalidParams if the text is blank or contains NUL."""
+    """Return the text without surrounding blanks. Raise InvalidParams if the text is blank or contains a NUL.
+
+    `where` is the name of the parameter, for the error.
+    """
     if "\0" in value or not value.strip():
         reason = "holds a NUL" if "\0" in value else "is blank"
         raise InvalidParams(f"'{where}' {reason}", hint="Write a sentence.", param=where)
@@ -42,8 +47,8 @@ def opaque_id(text: str) -> str:
 
 
 def identity_name(name: str) -> str:
-    """Return the name unchanged. Raise InvalidParams if it contains NUL; authenticators may use all other
-    characters.
+    """Return the name. Raise InvalidParams if the name contains a NUL. Any other name is valid, because
+    authenticators choose the names.
     """
     if "\0" in name:
         raise InvalidParams("'identity' holds a NUL", hint="Write the name of an identity.", param="identity")
