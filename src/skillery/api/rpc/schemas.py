@@ -1,4 +1,4 @@
-"""Tool schemas for LLMs in four formats, generated from the structs of params."""
+"""Tool schemas for LLMs in four formats, made from the structs of params."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ _JSON_TYPES: dict[Any, str] = {str: "string", int: "integer", float: "number", b
 def tool(
     name: str, params: type[Params], form: Format, more: Mapping[str, Mapping[str, Any]] = _NOTHING
 ) -> dict[str, Any]:
-    """Return the schema of a tool in a format. `more` has further properties by the name of the tool."""
+    """Return the schema of the tool `name` in a format. `more` maps the name of a tool to additional properties of
+    its params.
+    """
     description, schema = inspect.cleandoc(params.__doc__ or "").replace("\n", " "), parameters_schema(params)
     schema["properties"] |= more.get(name, {})
     match form:
@@ -36,7 +38,7 @@ def tool(
 
 
 def parameters_schema(struct: type[msgspec.Struct]) -> dict[str, Any]:
-    """Return the JSON Schema of the parameters as in the specification: without `null`, and without some bounds."""
+    """Return the JSON Schema of params as in the Skills Protocol: without `null` and without bounds."""
     hints = typing.get_type_hints(struct, include_extras=True)
     fields = [(field, hints[field.encode_name]) for field in msgspec.structs.fields(struct)]
     shown = [(field, kind) for field, kind in fields if not _is_hidden(kind)]
