@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from skillery.settings import Settings
 
 T = TypeVar("T")
-WAIT_SECONDS = 15.0
+WAIT_SECONDS = 30.0
 SENT_ONCE = Retries(attempts=1)
 """Commands do not repeat a request if the server is busy or the connection is lost: the user decides about a second
 attempt.
@@ -111,16 +111,19 @@ async def _in_process(
 async def _server_or_home(settings: Settings) -> str | Home:
     """Return the address of the server that holds the home. If no server holds the home, lock the home and return it.
 
-    Wait up to WAIT_SECONDS for a server that is starting, and for another command that holds the home. Raise
-    StartupError if the home cannot be locked.
+    Wait for a server that is starting, and for other commands that hold the home: up to WAIT_SECONDS for each
+    process. Raise StartupError if the home cannot be locked.
     """
-    from skillery.app.home import Home, HomeInUse, holder_of
+    from skillery.app.home import Holder, Home, HomeInUse, holder_of
 
     deadline = time.monotonic() + WAIT_SECONDS
+    awaited: Holder | None = None
     while True:
         holder = holder_of(settings.home)
         if holder is not None and holder.url:
             return holder.url
+        if holder is not None and holder != awaited:
+            awaited, deadline = holder, time.monotonic() + WAIT_SECONDS
         try:
             return Home(settings.home)
         except HomeInUse:
