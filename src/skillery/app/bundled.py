@@ -23,8 +23,8 @@ from skillery.registry import resolve
 PACKAGED = Path(__file__).parents[1] / "_skills"
 IN_CHECKOUT = Path(__file__).parents[3] / "skills"
 BUNDLER = Identity("skillery", "agent", ALL_SCOPES, ("*",))
-# Skillery's own tests run their examples, so that a first start does not wait for a sandbox.
-RULES = PublishingRules(examples=False)
+# Skillery's own tests import them and run their examples, so that a first start does not wait for a sandbox.
+RULES = PublishingRules(trials=False)
 
 
 def bundled_folders() -> list[Path]:

@@ -26,9 +26,10 @@ from skillery.formats.version_spec import Exact
 from skillery.identity import access
 from skillery.publishing.compile_pool import CompilePool
 from skillery.publishing.example_runs import ExampleRuns, Subject, Tested
+from skillery.publishing.import_check import ImportCheck
 from skillery.publishing.package_locks import dependencies_of, lock_of, with_lock, with_toml_lines
 from skillery.publishing.undeclared import Undeclared
-from skillery.publishing.undeclared_findings import ImportScan
+from skillery.publishing.undeclared_findings import UNDECLARED, ImportScan
 from skillery.registry import (
     CheckedExample,
     CheckFinding,
@@ -58,6 +59,13 @@ class RegistryState(NamedTuple):
     """The result about undeclared packages, if the lock needed one."""
 
 
+class Trials(NamedTuple):
+    """The checks that run code of a bundle in the sandbox."""
+
+    imports: ImportCheck
+    examples: ExampleRuns
+
+
 class BundleChecks:
     """Checks bundles. Stores nothing but the runs of their examples."""
 
@@ -68,7 +76,7 @@ class BundleChecks:
         events: Events,
         limits: BundleLimits,
         most_of: Mapping[str, float],
-        examples: ExampleRuns,
+        trials: Trials,
         locks: Locks,
         compilers: CompilePool,
         undeclared: Undeclared,
@@ -80,7 +88,7 @@ class BundleChecks:
         self._events = events
         self._limits = limits
         self._most_of = most_of
-        self._examples = examples
+        self._trials = trials
         self._locks = locks
         self._compilers = compilers
 
@@ -127,20 +135,30 @@ class BundleChecks:
             await self._locks.make(dependencies, identity.name)
 
     async def findings(
-        self, publication: Publication, bundle: Bundle, scan: ImportScan | None, identity: Identity
+        self, publication: Publication, bundle: Bundle, scan: ImportScan | None, identity: Identity, *, trials: bool
     ) -> tuple[CheckFinding, ...]:
-        """Return the findings of plugins and about undeclared packages, waivers applied, refusing ones first."""
+        """Return the findings of plugins, about undeclared packages and, with `trials`, of the import check.
+
+        Waivers are applied, and refusing findings come first. Code that they refuse is not imported.
+        """
         scan = scan or await self.undeclared.scan(identity.name, bundle.files)
         called = bundle.manifest.called
         undeclared = await self.undeclared.findings(scan, called.entrypoint if called else "", lock_of(bundle))
-        findings = (*await self._events.before_publish(publication), *undeclared)
+        judged = await self._judged(bundle, (*await self._events.before_publish(publication), *undeclared))
+        if trials and not any(finding.refuses for finding in judged):
+            found = await self._judged(bundle, await self._trials.imports.findings(identity, bundle))
+            # The import found out for certain what the look at the imports could only suspect.
+            places = {(one.file, one.line) for one in found}
+            judged = (*found, *(one for one in judged if one.rule != UNDECLARED or (one.file, one.line) not in places))
+        return tuple(sorted(judged, key=lambda finding: not finding.refuses))
+
+    async def _judged(self, bundle: Bundle, findings: Sequence[Finding]) -> tuple[CheckFinding, ...]:
+        """Return the findings with their waivers."""
         if not findings:
             return ()
-        version = bundle.manifest.version
-        judged = await self._database.read(
-            partial(apply_waivers, name=publication.name, version=version, findings=findings)
-        )
-        return tuple(sorted(judged, key=lambda finding: not finding.refuses))
+        manifest = bundle.manifest
+        judge = partial(apply_waivers, name=manifest.name, version=manifest.version, findings=findings)
+        return tuple(await self._database.read(judge))
 
     async def run_examples(self, identity: Identity, bundle: Bundle, checks: Checks, permitted: bool) -> Checks:
         """Return the checks with the results of the examples. Raise Refused, Busy, Unavailable."""
@@ -150,14 +168,14 @@ class BundleChecks:
         subject = Subject(manifest, bundle.digest, published_files(bundle.files))
         if permitted and any(example.needs_permissions for example in bundle.examples.read):
             await self._database.write(partial(_audit_permitted_examples, identity=identity, bundle=bundle))
-        tested = await self._examples.test(identity, subject, bundle.examples, permitted=permitted)
+        tested = await self._trials.examples.test(identity, subject, bundle.examples, permitted=permitted)
         refuse(manifest.name, str(manifest.version), as_found(tested.findings), tested.examples)
         return with_examples(checks, tested.examples)
 
     async def test_examples(self, identity: Identity, bundle: Bundle) -> Tested:
         """Run the examples that need no permissions, and return their results. Raise Busy, Unavailable."""
         subject = Subject(bundle.manifest, bundle.digest, published_files(bundle.files))
-        return await self._examples.test(identity, subject, bundle.examples, permitted=False)
+        return await self._trials.examples.test(identity, subject, bundle.examples, permitted=False)
 
     async def run_waiting_examples(self, identity: Identity, row: VersionRow) -> Checks:
         """Run the examples that need permissions, as the approving reviewer, and return the checks."""
@@ -168,7 +186,7 @@ class BundleChecks:
         examples = read_examples(manifest, frozenset(file.path for file in publication.files), toml)
         checks = checks_of(row.checks_json)
         subject = Subject(manifest, row.digest, publication.files)
-        tested = await self._examples.test(identity, subject, examples, permitted=True, known=checks.examples)
+        tested = await self._trials.examples.test(identity, subject, examples, permitted=True, known=checks.examples)
         refuse(row.name, row.version, as_found(tested.findings), tested.examples)
         return with_examples(checks, tested.examples)
 

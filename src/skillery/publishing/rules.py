@@ -22,8 +22,8 @@ class PublishingRules(NamedTuple):
     """First status of a version with more permissions than the skill's published versions, from any publisher."""
     first_permissions: Landing = "publish"
     """First status of the first version of a skill, if it has permissions."""
-    examples: bool = True
-    """Whether examples are run."""
+    trials: bool = True
+    """Whether the entrypoint is imported and the examples are run."""
 
     def status_for(self, identity: Identity, diff: PermissionsDiff) -> str:
         asked = [self.agents if identity.kind == "agent" else self.people]
