@@ -62,8 +62,10 @@ def test_the_terminal_shows_each_problem_with_its_line_and_the_toml_to_write(
     text = (folder / "skill.toml").read_text().replace('"main.py"', '"main.js"')
     (folder / "skill.toml").write_text(text + '[inputs]\nsheet = { type = "text" }\n')
     ended = skillery("publish", str(folder), "--url", sqlite_server.url)
-    assert "  skill.toml:8: runtime.entrypoint is 'main.js'" in ended.err
-    assert "  skill.toml:10: inputs.sheet.type is 'text'" in ended.err
+    assert "\n  runtime.entrypoint is 'main.js'" in ended.err
+    assert "(skill.toml:8)\n" in ended.err
+    assert "\n  inputs.sheet.type is 'text'" in ended.err
+    assert "(skill.toml:10)\n" in ended.err
     assert '      type = "string"\n' in ended.err
 
 

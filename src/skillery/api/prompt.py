@@ -1,6 +1,7 @@
 """`GET /prompt`: the system prompt for a model with the tools.
 
-The text is appendix A of the Skills Protocol v0.1, unchanged, and advice to search if there are many skills.
+The text is appendix A of the Skills Protocol v0.1, unchanged, then the code contract in brief, and advice to search if
+there are many skills.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 from skillery import registry
+from skillery.api.code_contract import PROMPT_LINES
 from skillery.backends import Identity
 from skillery.identity.access import is_admin
 from skillery.registry.registry import Registry
@@ -33,6 +35,6 @@ instead of reading lists. Call `list_skills` only if you do not have that tool.
 async def prompt_for(registry_: Registry, identity: Identity) -> str:
     """Return the prompt. It recommends search_skills to an identity that sees many skills."""
     if not (is_admin(identity) or "read" in identity.scopes):
-        return PROMPT
+        return PROMPT + PROMPT_LINES
     sees_more = partial(registry.sees_more_skills_than, identity=identity, count=MANY)
-    return PROMPT + SEARCH if await registry_.read(sees_more) else PROMPT
+    return PROMPT + PROMPT_LINES + (SEARCH if await registry_.read(sees_more) else "")

@@ -145,10 +145,12 @@ def _headline(error: Mapping[str, Any], problems: Sequence[Any]) -> str:
 def _problem_line(problem: Mapping[str, Any]) -> str:
     """Return one line with the location of a problem: `code/main.py:3: message`.
 
-    For a manifest the location is the key, which most messages already start with.
+    For a manifest the location is the key, which most messages already start with. The line in skill.toml follows.
     """
     message = str(problem.get("message", ""))
     where = str(problem.get("file") or problem.get("path") or problem.get("rule") or "")
+    if problem.get("line") and problem.get("toml"):
+        return clean(f"{message} ({where}:{problem['line']})")
     if problem.get("line"):
         return clean(f"{where}:{problem['line']}: {message.removeprefix(where).lstrip(': ')}")
     return clean(message if not where or message.startswith(where) else f"{where}: {message}")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from skillery.backends import Identity, Outcome
 from skillery.context.queue import Queue
+from skillery.errors import BlobNotFound, NotAllowed
 from skillery.formats.ids import new_blob_id
 from skillery.runs.execution import Execution
 from skillery.runs.preparation import Preparer
 from skillery.runs.trials import Trial
-from skillery.sandboxing import NoHost
 
 UNBOUNDED = 1 << 40
 """Size of the queue. The server already limits the requests of its callers."""
@@ -38,11 +38,17 @@ class UnrecordedRuns:
             slot.leave()
 
 
-class DroppingHost(NoHost):
+class DroppingHost:
     """A host that accepts blobs and stores nothing: imported code may write some."""
 
     async def begin_blob(self, kind: str, path: str | None = None) -> DroppedBlob:
         return DroppedBlob()
+
+    async def read_blob(self, blob_id: str) -> bytes:
+        raise BlobNotFound(f"no blob {blob_id[:80]}")
+
+    async def call_skill(self, skill: str, function: str, args: bytes) -> bytes:
+        raise NotAllowed("a file cannot call skills while it is imported")
 
 
 class DroppedBlob:

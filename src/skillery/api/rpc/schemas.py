@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -19,11 +19,20 @@ _JSON_TYPES: dict[Any, str] = {str: "string", int: "integer", float: "number", b
 
 
 def tool(
-    name: str, params: type[Params], form: Format, more: Mapping[str, Mapping[str, Any]] = _NOTHING
+    name: str,
+    params: type[Params],
+    form: Format,
+    more: Mapping[str, Mapping[str, Any]] = _NOTHING,
+    explain: Callable[[str, dict[str, Any]], None] | None = None,
 ) -> dict[str, Any]:
-    """Return the schema of a tool in a format. `more` has further properties by the name of the tool."""
+    """Return the schema of a tool in a format.
+
+    `more` has further properties by the name of the tool. `explain` changes the descriptions of the parameters.
+    """
     description, schema = inspect.cleandoc(params.__doc__ or "").replace("\n", " "), parameters_schema(params)
     schema["properties"] |= more.get(name, {})
+    if explain is not None:
+        explain(name, schema)
     match form:
         case "openai":
             return {"type": "function", "function": {"name": name, "description": description, "parameters": schema}}
