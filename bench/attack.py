@@ -1,7 +1,8 @@
-"""Effect of attacks on the memory of a server and on the answers to other clients.
+"""The effect of attacks on the memory of a server, and on its answers to other clients.
 
-`python -m bench attack` is bounded and uses loopback only. Attacker, prober and server are separate processes. Each
-attack has a new server; the short form (`--small`) uses one server for all.
+`python -m bench attack` is bounded and uses only loopback. Attacker, prober and server are separate processes. Each
+attack
+has a new server. The short form (`--small`) uses one server for all attacks.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class Seen(NamedTuple):
 
 
 class Budgets(NamedTuple):
-    """Configuration of the budgets of a server."""
+    """The memory budgets of a server under attack."""
 
     name: str
     env: dict[str, str]
@@ -101,8 +102,10 @@ def measure(report: Report, folder: Path, small: bool) -> None:
 
 
 def all_seen(home: Path, victim: Victim) -> Iterator[Seen]:
-    """Yield the result of every attack on a server with small budgets. Attacks with a budget are repeated with the
-    defaults."""
+    """Yield the result of every attack on a server with small budgets.
+
+    Attacks whose memory a budget limits are repeated with the default budgets.
+    """
     attacks = {"busy": BASELINE, **ATTACKS}
     if victim.small:
         with serving(home, tight()) as server:
@@ -116,7 +119,7 @@ def all_seen(home: Path, victim: Victim) -> Iterator[Seen]:
 
 
 def tight() -> Budgets:
-    """Return both budgets at 64 MiB, as far as the settings have them."""
+    """Return both budgets at 64 MiB, if the settings have them."""
     known = [name for name in BUDGETS if name in Settings.__struct_fields__]
     return Budgets("64 and 64", {f"SKILLERY_{name.upper()}": "64" for name in known}, 0)
 

@@ -1,7 +1,7 @@
-"""Attacks, each a bounded number of requests to one server on this machine.
+"""Attacks. Each is a bounded number of requests to one server on this machine.
 
-`python -m bench.attackers NAME` runs one attack in a separate process and prints the outcome. A server that refuses,
-answers an error or closes a connection is an expected outcome. The address and the token are read from stdin.
+`python -m bench.attackers NAME` runs one attack in a separate process and prints the outcome. It is expected that the
+server refuses, answers with an error or closes the connection. The address and the token are read from stdin.
 """
 
 from __future__ import annotations
@@ -103,8 +103,10 @@ def identifiers(count: int) -> list[str]:
 
 
 def pattern(names: list[str], others: Iterable[str]) -> str:
-    """Return a source that is slow to compile: the compiler sorts the captures of the second alternative with swaps,
-    and their number grows with the disorder."""
+    """Return a source that is slow to compile. The compiler sorts the captures of the second alternative with swaps,
+    and the
+    number of swaps grows with the disorder.
+    """
     return f"def main(args):\n match args:\n  case [{','.join(names)}]|[{','.join(others)}]: pass\n"
 
 

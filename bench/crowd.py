@@ -23,7 +23,9 @@ LOCKED_OUT = "locked out to the end"
 class Kind(NamedTuple):
     name: str
     connections: int
-    """All three kinds together have 980 connections. An unread blob may use two descriptors, so 1,024 are too few."""
+    """Number of connections of each kind. All three kinds together have 980 connections. An unread blob may need two
+    descriptors, so 1,024 descriptors are too few.
+    """
     opening: bytes
     drip: bytes
     """Bytes sent repeatedly, one at a time after the first piece."""
@@ -31,8 +33,9 @@ class Kind(NamedTuple):
 
 
 class Lives:
-    """Durations of connections, from the connection table of the kernel, because an attacker that does not read
-    cannot see a connection end."""
+    """Durations of connections, from the connection table of the kernel. A client that does not read cannot see when a
+    connection ends.
+    """
 
     def __init__(self, port: int, seconds: float) -> None:
         self._port, self._seconds = port, seconds
@@ -139,7 +142,7 @@ def hold(groups: list[Group], lives: Lives, seconds: float) -> None:
 
 
 class Others:
-    """Client without part in the attack: requests /healthz on a new connection four times a second."""
+    """A client that takes no part in the attack. It requests /healthz on a new connection four times a second."""
 
     def __init__(self, victim: Victim, seconds: float) -> None:
         self._victim = victim
@@ -173,8 +176,7 @@ class Others:
 
 
 def held_by_server(port: int) -> Iterator[int]:
-    """Yield the client ports of connections that a process has accepted and not closed. Such connections have an
-    inode."""
+    """Yield the client ports of connections that a process has accepted and not closed."""
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         fields = line.split()
         if int(fields[1].split(":")[1], 16) == port and fields[9] != "0":

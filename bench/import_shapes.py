@@ -1,5 +1,6 @@
-"""Import of a corpus with all shapes of public repositories: the share of imported skills, and the speed with equal
-names."""
+"""Import of a corpus with all shapes of public repositories: the share of imported skills, and the speed if names
+are equal.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ from tests.support.skill_corpus import SEED, Corpus, grow
 ROUNDS = 3
 SMALL, USUAL = 2_000, 5_000
 NAMESPACES = ("one", "two")
-"""Imported in order into one server. In the second namespace, every name also exists in the first."""
+"""Namespaces that are imported one after the other into one server. In the second, every name also exists in the
+first.
+"""
 
 
 class Done(NamedTuple):

@@ -22,7 +22,7 @@ KIB = 1024
 LARGEST_BYTES = 14_700 * 1000
 LARGEST_FILES = 1_104
 SETTINGS = {"SKILLERY_BUNDLE_MAX_FILES": "2048"}
-"""Required for the largest skill; all others are far below the default."""
+"""Settings for the largest skill. All other skills are far below the default limits."""
 ODD = (
     "---\nname: {name}\ndescription: Use it: when {name} is asked for\n---\n",
     "---\r\nname: {name}\r\ndescription: Lines of another system.\r\n---\r\n",

@@ -1,6 +1,8 @@
-"""`make kills`: kill -9 during publishes, blobs, runs and sweeps, again and again, and `skillery check` afterwards.
+"""`make kills`: kill -9 during publishes, uploads, runs and sweeps, many times, and `skillery check` afterwards.
 
-`python -m bench.kills 200`. Exits with 1 if something is missing that was acknowledged, or if check finds a fault.
+`python -m bench.kills 200` kills 200 times. The exit code is 1 if an acknowledged write is missing, or if the check
+finds
+a fault.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from tests.conftest import Rpc, RpcError, Server, clean_environment, manifest, s
 
 LARGE = "x" * 100_000
 SHARED = 3
-"""Contents that all workers store and delete in turn, so that uploads meet deletions of the same content."""
+"""Number of contents that all workers store and delete in turn, so that uploads meet deletions of the same content."""
 NO_GRACE = {"SKILLERY_GC_GRACE_MINUTES": "0", "SKILLERY_GC_INTERVAL_MINUTES": "0"}
 WORKERS = 3
 LONGEST_SECONDS = 0.6

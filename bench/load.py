@@ -1,4 +1,6 @@
-"""Bounded load on a local server: N requests over K persistent connections, from a client with low overhead."""
+"""Bounded load on a local server: a number of requests over a number of connections, from a client with low
+overhead.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`make picture`: the terminal in the README, from commands that run on a new home."""
+"""`make picture`: the picture of a terminal in the README, from commands that run on a new home."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Prober: requests /healthz every 10 ms on its own connection, and reports how long the answers took.
+"""The prober: it requests /healthz every 10 ms on its own connection, and reports how long the answers took.
 
 `python -m bench.prober URL` prints `ready` after the first answer, sends requests until its stdin ends, and prints the
-result as JSON. The module uses only the standard library, so that it starts quickly and disturbs no other process.
+result as JSON. The module uses only the standard library, so that it starts quickly and does not disturb other
+processes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ import time
 EVERY_SECONDS = 0.01
 GIVE_UP_SECONDS = 60.0
 FIRST = -10
-"""Priority of the prober, which must not wait for the attacker if there are few processors. Only root can set it."""
+"""Priority of the prober, so that it does not wait for the attacker on a machine with few processors. Only root can
+set it.
+"""
 LAST = 10
 """Priority of attackers, because a real attacker runs on another machine."""
 

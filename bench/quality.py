@@ -96,7 +96,7 @@ def measure(tree: Path) -> Measures:
 
 
 def hits_in(file: Path) -> int:
-    """Return the number of lines with a word of the expression; 0 for folders and for what is not text."""
+    """Return the number of lines with a word of the expression; 0 for a folder or a file that is not text."""
     if not file.is_file() or file.name in {"quality.md"} or file.suffix == ".pyc":
         return 0
     try:
@@ -129,7 +129,7 @@ def is_typed(function: Function) -> bool:
 
 
 def imports_of(module: Module, *, every: bool) -> Iterator[ast.Import | ast.ImportFrom]:
-    """Return the imports when the module is loaded; with `every`, those for types and in functions too."""
+    """Return the imports that run when the module is loaded. With `every`, also those for types and in functions."""
     nodes = ast.walk(module.tree) if every else _at_load(module.tree.body)
     return (node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom))
 

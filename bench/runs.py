@@ -1,4 +1,4 @@
-"""A no-op run, compared with plain Python and, if installed, with bubblewrap + Python."""
+"""A run that does nothing, compared with plain Python and, if installed, with bubblewrap and Python."""
 
 from __future__ import annotations
 
@@ -147,8 +147,9 @@ def _job(*mounts: SkillMount) -> Job:
 
 
 async def _many(means: HostCapabilities, folder: Path, times: int) -> dict[str, list[float]]:
-    """Measure a no-op run with increasing numbers of skills, mounted together or run in turn, and with a large
-    skill."""
+    """Measure a run that does nothing with more and more skills, mounted together or run in turn, and with a large
+    skill.
+    """
     mounts = [_skill(folder, f"bench.s{number}") for number in range(MANY[-1])]
     jobs = {f"{count} skills mounted": [_job(*mounts[:count])] for count in MANY}
     jobs |= {f"{count} skills run in turn": [_job(mount) for mount in mounts[:count]] for count in MANY}
@@ -187,14 +188,16 @@ async def _several(means: HostCapabilities, job: Job, times: int) -> None:
 
 
 def _memory() -> float:
-    """Megabytes of all processes of the engine, what they share counted once, without the files that all processes of
-    this machine share."""
+    """Return the memory of all processes of the sandbox in megabytes.
+
+    Memory that they share counts once. Files that all processes of this machine share do not count.
+    """
     rolled = [_rolled_up(pid) for pid in descendants(os.getpid())]
     return sum(int(line.split()[1]) for lines in rolled for line in lines if line.startswith("Pss_Anon:")) * 1024 / 1e6
 
 
 def _rolled_up(pid: int) -> list[str]:
-    """Return the lines of smaps_rollup, none if the process has ended since it was listed."""
+    """Return the lines of smaps_rollup of a process; [] if the process has ended."""
     try:
         return Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except (FileNotFoundError, ProcessLookupError):

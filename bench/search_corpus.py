@@ -1,7 +1,9 @@
-"""A seeded corpus whose descriptions resemble those of public skills, and 40 queries with the skills they mean.
+"""A corpus with a fixed seed, whose descriptions resemble those of public skills, and 40 queries with their useful
+results.
 
-The skills that queries mean are in `data/search_anchors.json`, next to the queries. The others are generated: a topic,
-an activity and the phrases that authors use.
+`data/search_anchors.json` has the queries and the skills that they mean. The other skills are generated from a topic,
+an
+activity and phrases that authors use.
 """
 
 from __future__ import annotations

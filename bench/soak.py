@@ -29,7 +29,7 @@ from skillery.testing.upstreams import upstream
 AT_ONCE = 4
 LOOKS = 10
 SLACK = 24
-"""Tolerance in MiB for the memory of the server or a zygote, due to arenas, caches and young zygotes."""
+"""Allowed growth in MiB of the memory of the server or a zygote, because of arenas, caches and young zygotes."""
 SETTLE_SECONDS = 30.0
 GROUPS_AHEAD = 24
 """Limit of cgroups prepared ahead: eight for each of three controllers."""
@@ -111,7 +111,7 @@ KINDS = {
 
 
 class Look(msgspec.Struct, frozen=True):
-    """Measurement of the server between two runs."""
+    """One measurement of the server between two runs."""
 
     runs: int
     seconds: float

@@ -1,6 +1,6 @@
 """An agent on the Anthropic messages API, with the skills of a Skillery server.
 
-pip install skillery anthropic
+pip install dist/skillery_client-*.whl anthropic
 SKILLERY_URL=http://127.0.0.1:8080 ANTHROPIC_API_KEY=… python examples/anthropic_agent.py "How many columns? a,b …"
 """
 

@@ -1,6 +1,6 @@
 """An agent on the OpenAI chat completions API, or a compatible server, with the skills of a Skillery server.
 
-pip install skillery openai
+pip install dist/skillery_client-*.whl openai
 SKILLERY_URL=http://127.0.0.1:8080 OPENAI_API_KEY=… python examples/openai_agent.py "How many columns? a,b …"
 """
 

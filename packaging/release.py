@@ -60,7 +60,8 @@ def _numbers(version: str) -> list[int]:
 
 def write_version(version: str) -> list[Path]:
     """Write the version into every package, and the heading of the release into the changelog."""
-    packages = [ROOT / "pyproject.toml", *sorted(ROOT.glob("plugins/*/pyproject.toml"))]
+    others = [*ROOT.glob("packages/*/pyproject.toml"), *ROOT.glob("plugins/*/pyproject.toml")]
+    packages = [ROOT / "pyproject.toml", *sorted(others)]
     for file in packages:
         text = re.sub(
             r'^version = ".+"', f'version = "{version}"', file.read_text("utf-8"), count=1, flags=re.MULTILINE

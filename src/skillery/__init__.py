@@ -12,7 +12,10 @@ __all__ = ["__version__", "hookimpl"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the library of a public name at its first use: compile workers start often and do not need it."""
+    """Return a public name of this package. The library for the name is imported when it is used for the first time.
+
+    Compile workers import this package often, and need neither of these libraries.
+    """
     if name == "hookimpl":
         import pluggy
 

@@ -1,7 +1,7 @@
-"""The interface of backends and plugins: four Protocols, and the frozen values that they exchange.
+"""The interface between Skillery and its backends and plugins: Protocols, and the frozen values that they exchange.
 
-Plugin packages import this module, `skillery.errors`, `skillery.hookimpl`, `skillery.sandboxing` (parts of sandboxes)
-and `skillery.testing`, and nothing else of Skillery.
+Plugin packages may import this module, `skillery.errors`, `skillery.hookimpl`, `skillery.sandboxing` (parts of
+sandboxes) and `skillery.testing`. All other modules of Skillery are private.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ ALL_SCOPES: frozenset[Scope] = frozenset({"read", "run", "publish", "review", "a
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """The caller. `namespaces` are grants: `sales.*` covers every name that starts with `sales.`, `*` covers all."""
+    """The name, kind, scopes and namespace grants of a caller.
+
+    The grants are in `namespaces`: `sales.*` covers every skill name that starts with `sales.`, and `*` covers all
+    names.
+    """
 
     name: str
     kind: Literal["person", "agent"] = "person"
@@ -32,7 +36,7 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 class Credentials(msgspec.Struct, frozen=True):
-    """The data of a request that identify its sender: the headers by lower-case name, and the network address."""
+    """The data of a request that identify the caller: the headers by lower-case name, and the IP address."""
 
     headers: Mapping[str, str]
     address: str
@@ -41,54 +45,61 @@ class Credentials(msgspec.Struct, frozen=True):
 @runtime_checkable
 class Authenticator(Protocol):
     loopback_only: bool
-    """True: serve on loopback addresses only, because any client that can connect is accepted."""
+    """True: the server must listen on loopback addresses only, because this backend accepts any client that can
+    connect.
+    """
 
     async def authenticate(self, credentials: Credentials) -> Identity:
-        """Return the identity of the caller. Raises NotAuthenticated."""
+        """Return the identity of the caller. Raise NotAuthenticated if the credentials are missing or not valid."""
         ...
 
 
 @runtime_checkable
 class KeepsTokens(Protocol):
-    """An Authenticator that accepts tokens of the registry."""
+    """An Authenticator that accepts tokens of the registry. An authenticator may implement this Protocol too."""
 
     def forget(self) -> None:
-        """Forget remembered tokens, because one was revoked."""
+        """Drop all cached tokens, because a token was revoked."""
         ...
 
     def first_token(self) -> str | None:
-        """Return a new admin token if no token was ever made and the settings ask for one, else None. Blocking."""
+        """Return the text of a new admin token, or None if there was ever a token or the settings do not ask for
+        one. Blocking.
+        """
         ...
 
 
 class VerifiedToken(msgspec.Struct, frozen=True):
-    """A token of the registry that is valid now."""
+    """A token of the registry that has not expired and was not revoked."""
 
     token_id: str
     identity: Identity
     expires_at: datetime | None
-    """None: the token never expires."""
+    """None if the token never expires."""
 
 
 class Tokens(Protocol):
-    """The tokens of the registry, which admins make with `create_token`. `Place.tokens` has them."""
+    """The tokens of the registry, which admins create with `create_token`. A backend gets this object as
+    `Place.tokens`.
+    """
 
     async def verify(self, token: str) -> VerifiedToken:
-        """Return whose token it is. Raises NotAuthenticated with a message for the caller, and Unavailable.
+        """Return the token with its identity. `token` is the text that the caller sent.
 
-        The registry is asked each time. An authenticator may remember the answer for a second, and has `forget`
-        (`KeepsTokens`) for revocations.
+        Raise NotAuthenticated with a message for the caller if the token is not valid. Raise Unavailable if the
+        database is unavailable. Each call reads the database. An authenticator may cache the result for a second, if it
+        has `forget` (`KeepsTokens`) for revocations.
         """
         ...
 
     async def note_use(self, token_id: str) -> None:
-        """Note that the token is used now, at most once a minute."""
+        """Record that the token was used at the present time. At most one record per minute is stored."""
         ...
 
     def first_token(self) -> str | None:
-        """Make an admin token and return its text, or return None if there was ever a token. Blocking.
+        """Create an admin token and return its text, or return None if there was ever a token. Blocking.
 
-        If several servers start at once, one of them gets the token.
+        If several servers start at the same time, only one of them gets the token.
         """
         ...
 
@@ -97,14 +108,17 @@ class Tokens(Protocol):
 
 
 class Upload(Protocol):
-    """A content that is being stored. It is not visible before `commit`. After a crash, only temporary files are left,
-    which the next start removes.
+    """A content that is being stored. The content is not visible before `commit`.
+
+    After a crash, only temporary files are left. The next start of the server removes them.
     """
 
     def write(self, chunk: bytes) -> None: ...
 
     def commit(self, digest: str) -> None:
-        """Make the content durable and visible under `digest`: 64 hex digits of SHA-256, computed by the caller."""
+        """Make the content durable and visible under `digest`: 64 hex digits of SHA-256, which the caller has
+        computed.
+        """
         ...
 
     def abort(self) -> None: ...
@@ -112,51 +126,61 @@ class Upload(Protocol):
 
 @runtime_checkable
 class Storage(Protocol):
-    """Immutable contents by their SHA-256. Blocking: several worker threads call the methods at once.
+    """Stores immutable contents by their SHA-256. Blocking: several worker threads call the methods at the same time.
 
-    If the disk is full, methods raise StorageFull and store nothing.
+    If the disk is full, the methods raise StorageFull and store nothing.
     """
 
     def begin(self) -> Upload: ...
 
     def open(self, digest: str) -> BinaryIO:
-        """Return a seekable stream of the content. Raises ContentMissing."""
+        """Return a seekable stream of the content. Raise ContentMissing if the storage does not have the content."""
         ...
 
     def local_path(self, digest: str) -> Path | None:
-        """Return the content as a read-only file of this machine, or None if there is no such file."""
+        """Return the path of a read-only local file with the content, or None if the storage has no such file."""
         ...
 
     def delete(self, digest: str) -> None:
-        """Delete the content. Deleting a missing content is not an error.
+        """Delete the content. Do nothing if the content is missing.
 
-        No transaction is open during the call, and no upload of the same content. If the call raises, it is
-        repeated later.
+        During the call, the caller has no open transaction and no upload of the same content. If this method raises an
+        exception, the call is repeated later.
         """
         ...
 
     def check(self) -> None:
-        """Raise if the storage cannot be used now."""
+        """Raise an exception if the storage does not work at present."""
         ...
 
 
 @runtime_checkable
 class ListsContents(Protocol):
-    """A Storage that lists its contents. From other storages, files that a killed server left are never removed."""
+    """A Storage that lists its contents.
+
+    Without this Protocol, files that a killed server left in the storage are never removed.
+    """
 
     def stored_before(self, moment: datetime) -> Iterator[tuple[str, int]]:
-        """Yield digest and size in bytes of every content stored before, in any order. Contents that are stored or
-        deleted during the call may be yielded or not.
+        """Yield the digest and the size in bytes of every content that was stored before `moment`, in any order.
+
+        Contents that are stored or deleted during the call may be included or not.
         """
         ...
 
 
 @runtime_checkable
 class KnowsRegistry(Protocol):
-    """A Storage that can be marked as belonging to one registry, so that a server with another storage notices."""
+    """A Storage that stores a mark: an id that ties the storage to one database.
+
+    By the mark, a server notices that its storage belongs to another database.
+    """
 
     def mark(self, made: str) -> str:
-        """Return the mark of the storage. If it has none, set `made`. Of several servers at once, one sets its mark."""
+        """Return the mark of the storage. If there is no mark, store `made` and return it.
+
+        If several servers call this method at the same time, only the mark of one of them is stored.
+        """
         ...
 
     def find_mark(self) -> str | None: ...
@@ -166,41 +190,45 @@ class KnowsRegistry(Protocol):
 
 
 class Transaction(Protocol):
-    """An open transaction of the registry's database. A backend only passes it on to `Values`."""
+    """An open transaction of the registry's database. A backend only passes the transaction to a method of `Values`."""
 
 
 class Values(Protocol):
-    """Small values by key in the registry's database: sessions, keys, cached answers. `Place.values` has them.
+    """Small values by key in the registry's database: sessions, keys, cached answers. A backend gets this object as
+    `Place.values`.
 
-    Each backend has its own keys, and all servers of one database share them. Blocking: from a coroutine, call with
-    `asyncio.to_thread`. A key has 1 to 255 characters, a value at most 1 MiB; ValueError otherwise. `expires_at` is
-    the time from which the value no longer exists. Every method raises Unavailable if the database cannot be reached.
+    Each backend has its own keys, which all servers of one database share. The methods block: a coroutine calls them
+    with `asyncio.to_thread`. After the time `expires_at`, a value no longer exists. Raise ValueError if a key does not
+    have 1 to 255 characters or a value has more than 1 MiB. Raise Unavailable if the database is unavailable.
     """
 
     def get(self, key: str) -> bytes | None: ...
 
     def keys(self, prefix: str = "") -> list[str]:
-        """Return the keys that begin with the prefix, sorted by their bytes."""
+        """Return the keys that begin with `prefix`, sorted by their bytes."""
         ...
 
     def set(
         self, key: str, value: bytes, expires_at: datetime | None = None, within: Transaction | None = None
     ) -> bool:
-        """Store a value in place of the one before, if any. Return whether there was one.
+        """Store a value, and replace the present value if there is one. Return whether there was one.
 
-        With `within` the change is a part of that transaction.
+        If `within` is given, the change is a part of this transaction.
         """
         ...
 
     def add(self, key: str, value: bytes, expires_at: datetime | None = None) -> bytes:
-        """Store a value if the key has none. Return the value that the key has now.
+        """Store a value if the key has none. Return the value that the key has afterwards.
 
-        Of several servers that add at once, one stores its value, and all of them get that one.
+        If several servers call this method at the same time, one value is stored, and all servers get this value.
         """
         ...
 
     def take(self, key: str, within: Transaction | None = None) -> bytes | None:
-        """Remove the value and return it. Of several callers at once, one gets it and the others get None."""
+        """Remove the value and return it, or return None if there is none.
+
+        If several callers call this method at the same time, one gets the value and the others get None.
+        """
         ...
 
 
@@ -209,50 +237,52 @@ class Values(Protocol):
 
 @runtime_checkable
 class Secrets(Protocol):
-    """Secret values by name, for skills that were granted them. Blocking: several worker threads call the methods at
-    once.
+    """Stores the values of secrets by name. Blocking: several worker threads call the methods at the same time.
 
-    No exception and no log line of a backend holds a value. A backend that cannot be reached raises Unavailable.
+    A backend must not put a value into an exception or the log. A backend that cannot be reached raises Unavailable.
     """
 
     read_only: bool
-    """True: values are set elsewhere. `set` and `remove` raise NotAllowed with a hint that says where."""
+    """True: users set the values in another system. `set` and `remove` then raise NotAllowed, with a hint about that
+    system.
+    """
 
     def get(self, name: str) -> str | None:
-        """Return the value, or None if there is none."""
+        """Return the value of a secret, or None if the secret has no value."""
         ...
 
     def names(self) -> list[str]:
-        """Return all names that have a value, sorted."""
+        """Return the sorted names of all secrets that have a value."""
         ...
 
     def set(self, name: str, value: str) -> None:
-        """Set a value in place of the one before, if any."""
+        """Store the value of a secret, and replace the present value if there is one."""
         ...
 
     def remove(self, name: str) -> bool:
-        """Remove the value. Return whether there was one."""
+        """Remove the value of a secret. Return whether there was one."""
         ...
 
 
 @runtime_checkable
 class KeepsSecrets(Protocol):
-    """A Secrets that keeps its values in `Place.values`, so that a change and its audit entry are one transaction.
+    """A Secrets that stores its values in `Place.values`, so that a change and its audit entry are in one transaction.
 
-    Both methods block. The functions that they return are called within the transaction of the audit entry.
+    The methods and the returned functions block. The caller calls a returned function in the transaction of the audit
+    entry.
     """
 
     def setting(self, name: str, value: str) -> Callable[[Transaction], bool]:
-        """Return a function that sets the value in a transaction, and returns whether there was a value before."""
+        """Return a function that stores the value in a transaction, and returns whether it replaced a value."""
         ...
 
     def removing(self, name: str) -> Callable[[Transaction], bool]:
-        """Return a function that removes the value in a transaction, and returns whether there was a value."""
+        """Return a function that removes the value in a transaction, and returns whether there was one."""
         ...
 
 
 class SecretValues(dict[str, str]):
-    """Secret values by name, for a run. Printing the mapping shows only the names."""
+    """The values of secrets by name, for a run. Printing this dict shows only the names."""
 
     def __repr__(self) -> str:
         return f"SecretValues({', '.join(self)})"
@@ -264,13 +294,13 @@ class SecretValues(dict[str, str]):
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """Limits of one run, for its whole process tree."""
+    """Limits of one run, for all its processes together."""
 
     timeout_ms: int = 300_000
-    """Wall-clock time from the start of the code, without the time in the queue."""
+    """Elapsed time from the start of the code, without the time in the queue."""
     memory_mb: int = 512
     processes: int = 64
-    """Processes and threads."""
+    """Limit of processes and threads together."""
     cpus: float = 1.0
     disk_mb: int = 256
     """Size of `/workspace`."""
@@ -280,69 +310,79 @@ class Limits(msgspec.Struct, frozen=True):
     blobs: int = 1_000
     blobs_mb: int = 256
     calls: int = 100
-    """Calls of mounted skills that run in separate sandboxes."""
+    """Limit of the calls of mounted skills that run in separate sandboxes."""
     log_kb: int = 1_024
-    """Kept size of the log. The rest is counted and never slows the code."""
+    """Size of the stored log. Further output is counted and dropped, and does not slow the code."""
     result_mb: int = 16
     callbacks_per_second: int = 8_000
-    """Requests of the code to its host: blobs, calls. Faster code waits."""
+    """Limit of the requests of the code to its host, for example for blobs and calls. Above the limit, the code
+    waits.
+    """
 
 
 class SkillMount(msgspec.Struct, frozen=True):
-    """A skill at `/skills/<name>/`, read-only."""
+    """A skill that a run can read at `/skills/<name>/`."""
 
     name: str
     folder: Path
-    """Files of the skill on this machine: immutable, complete, shared between runs."""
+    """Folder with the files of the skill on this computer. Its content is complete, never changes, and is shared
+    between runs.
+    """
     entrypoint: str | None = None
-    """Path of the entrypoint inside the skill (`code/main.py`), importable as `skills.<name>`. None for a skill that
-    can only be read.
+    """Path of the entrypoint in the skill (`code/main.py`), which code imports as `skills.<name>`.
+
+    None for a skill that can only be read.
     """
     stub: bool = False
-    """The skill declares permissions that this run does not have. Importing it runs none of its code and adds no folder
-    to `sys.path`. Its functions are proxies that call `RunHost.call_skill`.
+    """Whether the skill declares permissions that this run does not have.
+
+    Importing such a skill executes none of its code and adds no folder to `sys.path`. Its functions are stubs, which
+    call `RunHost.call_skill`.
     """
 
 
 class BlobMount(msgspec.Struct, frozen=True):
-    """A blob at `/blobs/<blob_id>`, read-only."""
+    """A blob that a run can read at `/blobs/<blob_id>`."""
 
     blob_id: str
     path: Path
-    """The content on this machine."""
+    """Local file with the content of the blob."""
 
 
 class InputFile(msgspec.Struct, frozen=True):
-    """A file that the sandbox copies to `/workspace/<path>` before the code starts. The run owns the copy."""
+    """A file that the sandbox copies to `/workspace/<path>` before the code starts. The code may change the copy."""
 
     path: str
-    """A checked bundle path (`formats.paths`)."""
+    """Path below /workspace. The core has checked it with the rules for bundle paths (`formats.paths`)."""
     source: Path
-    """The content on this machine."""
+    """Local file with the content."""
     size_bytes: int
     executable: bool = False
 
 
 class PackageMount(msgspec.Struct, frozen=True, weakref=True):
-    """Installed packages at `/packages/<lock>/`, read-only, importable after the standard library and before skills.
+    """Installed packages that a run can read at `/packages/<lock>/`. Imports look there after the standard library and
+    before skills.
 
-    The folder stays while this very object is referenced. Code that mounts it keeps a reference.
+    The folder exists as long as this object is referenced. Code that mounts the folder must therefore keep a reference.
     """
 
     lock: str
-    """SHA-256 of the lock in 64 hex digits. Equal locks are the same packages everywhere."""
+    """SHA-256 of the lock of packages in 64 hex digits. Everywhere, the same SHA-256 means the same packages."""
     folder: Path
-    """Immutable, complete, shared between runs."""
+    """Folder with the packages on this computer. Its content is complete, never changes, and is shared between runs."""
 
 
 class SkillCall(msgspec.Struct, frozen=True, tag="skill"):
-    """Import the entrypoint of the mounted skill `skill` and call `function(args)`."""
+    """Call of a mounted skill: import the entrypoint of `skill` and call `function(args)`."""
 
     skill: str
     function: str
     spread: bool = False
-    """Call `function(*args, **kwargs)` with the two members of the job's `args`. Only functions that a stub of this
-    skill offers may be called. Any other name is an AttributeError, before code of the skill has run.
+    """True: call `function(*args, **kwargs)`; the job's `args` are an object with these two members.
+
+    Only functions that a stub of this skill offers can be called in this way. For any other name, the run fails with an
+    AttributeError before code of the skill has run.
     """
 
 
@@ -350,9 +390,9 @@ Language = Literal["python", "javascript", "bash"]
 
 
 class CodeCall(msgspec.Struct, frozen=True, tag="code"):
-    """Call `function(args)` of `code`: a Python module, or an ES module (`javascript`).
+    """Call of given code: `function(args)` in `code`, which is a Python module or an ES module (`javascript`).
 
-    `bash` code has no functions. It runs with the args on stdin, and its stdout is the result.
+    `bash` code has no functions: the code runs with the args on stdin, and its stdout is the result.
     """
 
     code: str
@@ -361,11 +401,11 @@ class CodeCall(msgspec.Struct, frozen=True, tag="code"):
 
 
 class HandlerCall(msgspec.Struct, frozen=True, tag="handler"):
-    """Run the file `path` of the mounted skill `skill` with the args, as a handler of the Skill Tools convention.
+    """Call of the handler in the file `path` of the mounted skill `skill`, by the rules of Skill Tools.
 
-    `.js` and `.mjs`: the default export. `.py`: the function `handler`, if the module defines it. Any other file is
-    a program with the args on stdin and as its argument; its stdout is the result. A backend sets the arg
-    `__workDir`.
+    The handler in a `.js` or `.mjs` file is the default export. The handler in a `.py` file is the function `handler`,
+    if the module defines it. Any other file is a program that gets the args on stdin and as its only argument, and
+    prints the result to stdout. The backend sets the arg `__workDir`.
     """
 
     skill: str
@@ -373,15 +413,16 @@ class HandlerCall(msgspec.Struct, frozen=True, tag="handler"):
 
 
 class ScriptCall(msgspec.Struct, frozen=True, tag="script"):
-    """Run the file `path` of the mounted skill `skill` as a program, chosen by its suffix or its `#!` line.
+    """Call of the file `path` in the mounted skill `skill` as a program. Its suffix or its `#!` line selects the
+    interpreter.
 
-    The result is an object with `exit_code` (128 plus the signal number after a signal), `stdout` and `stderr`
-    (text; over 64 KiB `{"blob_id", "size_bytes", "preview"}`, and `dropped_bytes` past the limit of a result), and
-    `files`: at most 100 files below /workspace/out, each `{"path", "blob_id", "size_bytes"}`. `left_out` names
-    further files.
+    The result is an object with `exit_code`, `stdout`, `stderr` and `files`. After a signal, `exit_code` is 128 plus
+    the number of the signal. `stdout` and `stderr` are text; above 64 KiB, they are `{"blob_id", "size_bytes",
+    "preview"}`, with `dropped_bytes` if they exceed the limit of a result. `files` are at most 100 files below
+    /workspace/out, each `{"path", "blob_id", "size_bytes"}`. `left_out` names further files.
 
-    The folder /workspace/out exists before the program starts if an argument or a variable is a path in it. A run
-    fails only if the program could not be started or was stopped. The log also holds what the program printed.
+    If an argument or a variable is a path in /workspace/out, this folder exists before the program starts. The run
+    fails only if the program cannot be started or is stopped. The log contains the output of the program too.
     """
 
     skill: str
@@ -389,89 +430,97 @@ class ScriptCall(msgspec.Struct, frozen=True, tag="script"):
     argv: tuple[str, ...] = ()
     stdin: bytes = b""
     environment: Mapping[str, str] = {}
-    """In addition to the job's own variables."""
+    """Environment variables, in addition to those of the job."""
     module: str = ""
-    """If set, run this module of the skill as `python -m` does; `path` is its file."""
+    """If not "", run this module of the skill as `python -m` does. `path` is then the file of the module."""
     in_skill: bool = False
-    """Start in the read-only folder of the skill instead of `/workspace`."""
+    """True: the working directory is the read-only folder of the skill instead of `/workspace`."""
 
 
 Call = SkillCall | CodeCall | HandlerCall | ScriptCall
 
 
 class Job(msgspec.Struct, frozen=True):
-    """One run, as a sandbox gets it."""
+    """One run, as a sandbox gets it from the core."""
 
     run_id: str
     call: Call
     args: bytes
-    """A JSON object."""
+    """The args of the call as JSON: an object."""
     skills: tuple[SkillMount, ...] = ()
-    """In the order of mounting. An executed skill comes first."""
+    """The mounted skills in order. If a skill is executed, it is the first."""
     blobs: tuple[BlobMount, ...] = ()
     limits: Limits = Limits()
     environment: Mapping[str, str] = {}
-    """Variables in addition to the sandbox's own (secrets). They must not be logged, nor be readable by another
-    process.
+    """Environment variables with the values of secrets, in addition to the variables of the sandbox.
+
+    A backend must not log them or make them readable for other processes.
     """
     network: tuple[str, ...] = ()
-    """Hosts that the executed skill may reach, written as in `permissions.network`. Empty: none."""
+    """Hosts that the code may reach, in the notation of `permissions.network`. Empty: no host."""
     packages: tuple[PackageMount, ...] = ()
-    """On `sys.path` in this order. Their files do not conflict."""
+    """Packages on `sys.path`, in order. Their files do not conflict."""
     preload: tuple[str, ...] = ()
-    """Modules of the first of `packages` that a backend may import before the run arrives. The code must not notice:
-    each module behaves as if the code imported it first. Preloading is optional.
+    """Modules of the first of `packages` that a backend may import before the run arrives. Preloading is optional.
+
+    The code must not notice it: each module behaves as if the code imported it first.
     """
     private_network: bool = False
-    """An admin of the server named the hosts of `network`. They may have addresses that are not public, of this machine
-    too.
+    """True: an admin of the server named the hosts of `network`. They may then have private addresses, including
+    addresses of this computer.
     """
     identity: str = ""
-    """Name of the identity that requested the run, empty for the server's own work. A backend shares resources between
-    identities by it. The code of the run does not see it.
+    """Name of the identity that requested the run, or "" for work of the server itself.
+
+    A backend uses the name to share resources fairly between identities. The code of the run does not see it.
     """
     files: tuple[InputFile, ...] = ()
-    """Copied to `/workspace` before the code starts. They count towards `disk_mb` and `disk_files`. If a file does not
-    fit, the run fails with a SandboxError that names it, and no code has run.
+    """Files to copy to `/workspace` before the code starts. They count towards `disk_mb` and `disk_files`.
+
+    If a file does not fit, the run fails with a SandboxError that names the file, before any code has run.
     """
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Why a run failed. `type` is a `FailureType`, or the class name of the exception that the code raised."""
+    """The reason of a failed run. `type` is a `FailureType`, or the class name of the exception that the code
+    raised.
+    """
 
     type: str
     message: str
     traceback: str = ""
-    """Frames of user code only."""
+    """The traceback of the exception, only with frames of user code."""
 
 
 class Log(msgspec.Struct, frozen=True):
-    """stdout, stderr and `log` in the order of writing. A long log is reduced to its head and tail."""
+    """The log of a run: stdout, stderr and `log` lines in the order of writing. Of a long log, only head and tail
+    are stored.
+    """
 
     head: bytes = b""
     tail: bytes = b""
     dropped: int = 0
-    """Bytes left out between head and tail."""
+    """Number of bytes that are missing between head and tail."""
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far the code of a run has come, as it says itself with `runtime.progress`."""
+    """The progress of a run, as its code has reported it with `runtime.progress`."""
 
     done: float
     total: float | None = None
-    """None if the code does not know it."""
+    """None if the code does not know the total."""
     text: str = ""
 
 
 class NetworkUse(msgspec.Struct, frozen=True):
-    """Connections of a run with the same target and the same outcome."""
+    """Connections of a run to one host and port with the same outcome."""
 
     host: str
-    """Host as requested. Text that is not a host name is escaped and cut."""
+    """The host as the code requested it. If the text is not a host name, it is escaped and shortened."""
     port: int
     allowed: bool
     reason: str
-    """The pattern that allowed the connections, or why they were refused."""
+    """The pattern that allowed the connections, or the reason of the refusal."""
     connections: int = 1
     bytes_out: int = 0
     """Bytes from the code to the host."""
@@ -479,147 +528,151 @@ class NetworkUse(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """How a run ended. Exactly one of `result` and `failure` is set."""
+    """The end of a run. Exactly one of `result` and `failure` is not None."""
 
     result: bytes | None = None
-    """Compact UTF-8 JSON of the returned value."""
+    """The returned value as compact JSON in UTF-8."""
     failure: Failure | None = None
     summary: str | None = None
     """The text that the code set with `runtime.summary(text)`."""
     log: Log = Log()
     duration_ms: float = 0.0
     degraded: tuple[str, ...] = ()
-    """Limits that this host enforces less strictly than usual, such as `memory_tree`."""
+    """Limits that this host enforces only by weaker means, such as `memory_tree`."""
     network: tuple[NetworkUse, ...] = ()
-    """Every allowed or refused connection, grouped by target and outcome."""
+    """Every allowed or refused connection of the run, grouped by target and outcome."""
 
 
 class BlobWriter(Protocol):
-    """A blob that a run is writing."""
+    """A blob to which a run is writing."""
 
     async def write(self, chunk: bytes) -> None:
-        """Write a chunk. Raises TooLarge past the limit of the run."""
+        """Append a chunk to the blob. Raise TooLarge if the blobs of the run exceed a limit."""
         ...
 
     async def commit(self) -> str:
-        """Store the blob and return its id."""
+        """Store the blob. Return its id."""
         ...
 
     async def abort(self) -> None: ...
 
 
 class RunHost(Protocol):
-    """Requests of the code in a sandbox to its host.
+    """Answers requests of the code in a sandbox. The core implements this Protocol, and the sandbox calls it.
 
-    A SkilleryError that a method raises becomes an exception in the code. It ends neither the run nor the server.
+    If a method raises a SkilleryError, the sandbox raises an exception in the code. The run and the server continue.
     """
 
     async def begin_blob(self, kind: str, path: str | None = None) -> BlobWriter:
-        """Start a blob. `path` is the code's own name for it: a path below /workspace/out, or the name of a picture. It
-        is untrusted.
+        """Start to write a blob, and return its writer. `kind` is a media type.
+
+        `path` is the name that the code gave to the blob: a path below /workspace/out or the name of a picture. The
+        text is untrusted.
         """
         ...
 
     async def read_blob(self, blob_id: str) -> bytes:
-        """Return a blob that this run wrote. Raises BlobNotFound for every other id."""
+        """Return a blob that this run wrote. Raise BlobNotFound for any other id."""
         ...
 
     async def call_skill(self, skill: str, function: str, args: bytes) -> bytes:
-        """Call a function of a skill that this run mounts as a stub. The function runs in a separate sandbox, with the
-        permissions of its skill.
+        """Call a function of a skill that this run mounts as a stub, and return the returned value as JSON.
 
-        `args` is the JSON `{"args": [...], "kwargs": {...}}`. Returns the JSON of the returned value. Raises
-        SkillFailed if the function failed, and another SkilleryError if it was not called. Cancelling ends the
-        call.
+        The function runs in a separate sandbox, with the permissions of its skill. `args` is the JSON `{"args": [...],
+        "kwargs": {...}}`. Raise SkillFailed if the function failed. Raise another SkilleryError if the function could
+        not be called. Cancelling this coroutine ends the call.
         """
         ...
 
 
 @runtime_checkable
 class StreamsBlobs(Protocol):
-    """A RunHost that reads blobs in pieces. With other hosts, code that requests a blob and does not read it occupies
-    memory.
+    """A RunHost that reads blobs in pieces.
+
+    With other hosts, code that requests a blob but does not read it occupies memory of the server.
     """
 
     async def blob_pieces(self, blob_id: str) -> tuple[int, AsyncIterator[bytes]]:
-        """Return the size in bytes of a blob that this run wrote, and its content in pieces. Raises BlobNotFound for
-        every other id.
+        """Return the size in bytes of a blob that this run wrote, and its content in pieces. Raise BlobNotFound for
+        any other id.
         """
         ...
 
 
 @runtime_checkable
 class FollowsLog(Protocol):
-    """A RunHost that gets the log while the code runs, and keeps it.
+    """A RunHost that gets the log while the code runs, and stores it.
 
-    A sandbox that passes the log to such a host leaves `Outcome.log` empty. A sandbox that does not is allowed: its log
-    is shown when the run has ended.
+    A sandbox that passes the log to such a host leaves `Outcome.log` empty. A sandbox need not do this: then, readers
+    see the log only after the end of the run.
     """
 
     def printed(self, piece: bytes) -> None:
-        """Take the next bytes of stdout, stderr or `log`. Returns at once and never raises."""
+        """Take the next bytes of the log: stdout, stderr or `log` lines. Must return at once and never raise."""
         ...
 
 
 @runtime_checkable
 class FollowsProgress(Protocol):
-    """A RunHost that is told how far the code has come."""
+    """A RunHost that gets the progress of the code."""
 
     def progressed(self, progress: Progress) -> None:
-        """Take what the code said last. Returns at once and never raises."""
+        """Take the newest progress. Must return at once and never raise."""
         ...
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """One property that a backend needs, tested by using it."""
+    """The result of a test of one property that a backend needs. The test uses the property."""
 
     name: str
     ok: bool
     detail: str
     fix: str = ""
-    """How to fix it if `ok` is false."""
+    """The remedy if `ok` is false."""
     required: bool = True
-    """False: without it, runs are `degraded`, but safe."""
+    """False: without the property, runs are `degraded`, but safe."""
 
 
 class Capability(StrEnum):
     """A feature or a guarantee of a sandbox.
 
-    If a run needs a feature that the backend does not have, the run is refused with the name of the capability. If a
-    guarantee (LIMITS) is missing, `degraded` of every run lists it.
+    If a run needs a feature that the sandbox does not have, the run is refused, and the error names the capability. If
+    a guarantee is missing (one of LIMITS), the field `degraded` of every run names it.
     """
 
     PYTHON = "python"
-    """Runs Python: skills by their entrypoint, and the code of `run_code`."""
+    """Runs Python: the entrypoints of skills, and the code of `run_code`."""
     JAVASCRIPT = "javascript"
     """Runs JavaScript, if the host has Node.js."""
     BASH = "bash"
-    """Runs bash, if the host has it."""
+    """Runs bash, if the host has bash."""
     BLOBS = "blobs"
-    """Shows the run its input blobs as files."""
+    """Lets the code read its input blobs as files."""
     FILES = "files"
-    """Copies `Job.files` to the workspace of the run."""
+    """Copies the files in `Job.files` to the workspace of the run."""
     SECRETS = "secrets"
-    """Passes variables to the code without an argument or a file, so that no other process can read them."""
+    """Passes environment variables to the code, but not in arguments or files, so that no other process can read
+    them.
+    """
     NETWORK = "network"
-    """Lets the code reach the hosts of `Job.network`."""
+    """Lets the code connect to the hosts in `Job.network`."""
     PACKAGES = "packages"
-    """Shows the code installed packages (`Job.packages`), and no packages of the host."""
+    """Lets the code import installed packages (`Job.packages`), but no packages of the host."""
     STUBS = "stubs"
-    """Lets the code call skills in other sandboxes (`SkillMount.stub`) by `RunHost.call_skill`."""
+    """Lets the code call skills in other sandboxes (`SkillMount.stub`) with `RunHost.call_skill`."""
 
     ISOLATION = "isolation"
-    """The code reaches nothing of the host except what its job gives it."""
+    """The code can reach nothing of the host except the things that its job names."""
     MEMORY_TREE = "memory_tree"
-    """Enforces `memory_mb` for the whole process tree at all times, not by occasional checks."""
+    """Enforces `memory_mb` for all processes of a run together and at any time, not only by checks at intervals."""
     PROCESSES = "processes"
-    """Enforces `processes`, threads included."""
+    """Enforces the limit `processes`, which includes threads."""
     CPUS = "cpus"
-    """Enforces `cpus`."""
+    """Enforces the limit `cpus`."""
     DISK = "disk"
-    """Enforces `disk_mb` and `tmp_mb`."""
+    """Enforces the limits `disk_mb` and `tmp_mb`."""
     DISK_FILES = "disk_files"
-    """Enforces `disk_files`."""
+    """Enforces the limit `disk_files`."""
 
 
 LIMITS: frozenset[str] = frozenset(
@@ -632,35 +685,39 @@ LIMITS: frozenset[str] = frozenset(
         Capability.DISK_FILES,
     }
 )
-"""Capabilities that every job wants: enforced limits and isolation."""
+"""The guarantees: if one of these capabilities is missing, runs are `degraded`."""
 
 
 @runtime_checkable
 class Sandbox(Protocol):
-    """Runs each job in a new environment that is destroyed afterwards."""
+    """Runs each job in a new environment, which is destroyed afterwards."""
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """The capabilities of the sandbox on this host: values of `Capability`, and possibly others.
+        """The capabilities of the sandbox on this host: values of `Capability`, and possibly other words.
 
-        The set is complete after `start`.
+        The set is complete after `start` has returned.
         """
         ...
 
     def probe(self) -> list[Probe]:
-        """Test every property that the sandbox needs by using it (`skillery doctor`). Blocking."""
+        """Test every property that the sandbox needs, by using the property. `skillery doctor` shows the results.
+        Blocking.
+        """
         ...
 
     async def start(self) -> None:
-        """Prepare for runs. Calling it again does nothing. Raises SandboxUnavailable if this host cannot enforce what
-        the sandbox promises.
+        """Prepare for runs. A second call does nothing.
+
+        Raise SandboxUnavailable if this host cannot enforce the guarantees of the sandbox.
         """
         ...
 
     async def run(self, job: Job, host: RunHost) -> Outcome:
-        """Run the job. Never raises for what the code does. A fault of the host is a Failure of type SandboxError.
+        """Run the job and return its outcome. Never raise because of the code: its failures are part of the outcome.
 
-        Cancelling kills the run and waits until all its processes have ended.
+        If the host fails, return a Failure of the type SandboxError. Cancelling this coroutine kills the run, and waits
+        until all processes of the run have ended.
         """
         ...
 
@@ -672,70 +729,80 @@ class Sandbox(Protocol):
 
 @runtime_checkable
 class Measured(Protocol):
-    """A Sandbox with figures for `/metrics`."""
+    """A Sandbox that reports values for `/metrics`."""
 
     def figures(self) -> Mapping[str, float]:
-        """Return a few figures by snake_case name. The names are always the same."""
+        """Return a few values, by name in snake_case. The names must always be the same."""
         ...
 
 
 class Warm(msgspec.Struct, frozen=True):
-    """A process with `Job.preload` of one lock imported, which a sandbox keeps for later runs."""
+    """A process that a sandbox keeps for later runs, with the modules in `preload` imported from the packages of one
+    lock.
+    """
 
     lock: str
     preload: tuple[str, ...]
     state: Literal["starting", "ready", "failed"]
     memory_mb: float = 0.0
-    """Memory of the process, which the runs forked from it share."""
+    """Memory of the process in MB. Runs that are forked from the process share it."""
     message: str = ""
-    """Why starting failed. Runs then import the modules themselves."""
+    """The reason if the process did not start. Runs then import the modules themselves."""
 
 
 @runtime_checkable
 class KeepsWarm(Protocol):
-    """A Sandbox that keeps processes with preloaded packages."""
+    """A Sandbox that keeps processes with imported packages for later runs."""
 
     def warm(self) -> list[Warm]:
-        """Return the kept processes, and those that failed recently."""
+        """Return the processes that the sandbox keeps, including processes that failed recently."""
         ...
 
 
 class NoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The settings of a backend that has none."""
+    """The settings type of a backend without settings."""
 
 
 class Place(msgspec.Struct, frozen=True):
-    """The folder and the services that a server gives to a backend when it opens the backend."""
+    """The folder and the services that a server gives to a backend, when the server opens the backend."""
 
     home: Path
-    """The folder of the server's data, which is kept. A backend uses a folder with its own name in it."""
+    """The home of the server. A backend stores its data in a folder with its own name in the home."""
     allow_degraded: bool = False
     values: Values | None = None
-    """What the backend keeps in the registry's database. None if the backend is opened without one, as `skillery
-    doctor` may do. Use it after `open` has returned: the database may not be migrated before."""
+    """Values of the backend in the registry's database. None if there is no database, as in some checks of `skillery
+    doctor`.
+
+    Use `values` only after `open` has returned, because the database may not be migrated before.
+    """
     tokens: Tokens | None = None
-    """The tokens of the registry, for authenticators. As `values`, None without a database."""
+    """The tokens of the registry, for authenticators. None if there is no database."""
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """A backend that a plugin offers under a name. The settings choose it by that name.
+    """A backend that a plugin offers. The settings choose a backend by its `name`.
 
-    `open(settings, place)` makes the backend. `settings` is a frozen msgspec Struct that forbids unknown fields. It
-    is filled from the section `[backends.<kind>.<name>]` of skillery.toml and checked at start.
+    `open(settings, place)` returns the backend. The argument `settings` is an instance of the type `settings`: a frozen
+    msgspec Struct that forbids unknown fields. Its values come from the section `[backends.<kind>.<name>]` of
+    skillery.toml, and are checked at start.
     """
 
     name: str
     open: Callable[[Any, Place], Any]
     settings: type[msgspec.Struct] = NoSettings
     unsafe: bool = False
-    """True: the backend does not isolate. It is refused unless `allow_unsafe_sandbox` is set."""
+    """True: the backend does not isolate runs. The server refuses such a backend unless `allow_unsafe_sandbox` is
+    set.
+    """
 
 
 # -- events ------------------------------------------------------------------------------------------------------
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One result of a check. Severity `error` refuses the version unless a reviewer has waived the rule for it."""
+    """One result of a check of a version. A finding of severity `error` refuses the version, unless a reviewer has
+    waived its rule.
+    """
 
     rule: str
     message: str
@@ -751,7 +818,7 @@ class PublishedFile(msgspec.Struct, frozen=True):
 
 
 class Publication(msgspec.Struct, frozen=True):
-    """A version that will be published (`before_publish`) or was just published (`after_publish`)."""
+    """A version that will be published (in `before_publish`) or has been published (in `after_publish`)."""
 
     name: str
     version: str
@@ -762,7 +829,7 @@ class Publication(msgspec.Struct, frozen=True):
 
 
 class FinishedRun(msgspec.Struct, frozen=True):
-    """A run that has ended, for `run_finished`."""
+    """A run that has ended. The hook `run_finished` gets this value."""
 
     run_id: str
     method: Literal["execute_skill", "run_code", "call_tool"]
@@ -773,13 +840,13 @@ class FinishedRun(msgspec.Struct, frozen=True):
     error_type: str | None
     identity: Identity
     parent_run_id: str | None = None
-    """The run whose code called this run, if the skill was mounted there."""
+    """The run that called this run as a mounted skill, or None if a caller of the server started this run."""
     tool: str | None = None
-    """The tool that `call_tool` called."""
+    """The name of the called tool. None if `method` is not `call_tool`."""
 
 
 class Events(Protocol):
-    """The hooks of plugins, as the core calls them. The core does not know the plugins."""
+    """The hooks of plugins, as the core calls them. The core knows this Protocol, but no plugins."""
 
     async def before_publish(self, publication: Publication) -> list[Finding]: ...
 

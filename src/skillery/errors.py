@@ -1,7 +1,7 @@
-"""Errors that are reported to callers: few kinds, each with descriptive subclasses.
+"""Errors that callers get. There are a few kinds, and subclasses of these kinds.
 
-The core raises them; only the API edge knows JSON-RPC codes and HTTP statuses. The message names the thing and the
-value, `hint` the remedy. Callers see both, so neither contains a host path, SQL or a traceback.
+The core raises these errors. Only `api` knows their JSON-RPC codes and HTTP statuses. The message names the thing and
+the value, `hint` is the remedy. Callers see both, so they must not contain a path of the host, SQL or a traceback.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 
 
 class SkilleryError(Exception):
-    """Base of all errors that are reported to a caller.
+    """Base of all errors that callers get.
 
-    `type` is a stable snake_case word; `hint` is a sentence with the remedy; `data` contains further JSON values of
-    `error.data`.
+    `type` is a stable snake_case word. `hint` is a sentence with the remedy, or None. `data` has further JSON values
+    for the member `data` of the error object.
     """
 
     type: ClassVar[str] = "error"
@@ -37,7 +37,7 @@ class NotAuthenticated(SkilleryError):
 
 
 class TooManyFailedLogins(NotAuthenticated):
-    """Too many logins from one address failed. The address may try again after `retry_after_ms`."""
+    """Raised if too many logins from one address failed. The address may try again after `retry_after_ms`."""
 
     type = "too_many_failed_logins"
 
@@ -62,7 +62,7 @@ class TooLarge(SkilleryError):
 
 
 class Busy(SkilleryError):
-    """The caller may try again after `retry_after_ms`."""
+    """Raised if the server has no room for the request. The caller may try again after `retry_after_ms`."""
 
     type = "busy"
 
@@ -71,15 +71,15 @@ class Busy(SkilleryError):
 
 
 class Refused(SkilleryError):
-    """A policy refused the request. `data["findings"]` lists the reasons, one object each."""
+    """Raised if a policy refuses the request. `data["findings"]` is a list of the reasons."""
 
     type = "refused_by_policy"
 
 
 class Unavailable(SkilleryError):
-    """The host cannot serve the request now: a full disk, a lost database.
+    """Raised if the server cannot answer the request at present, for example because of a full disk or a lost database.
 
-    Reported as an internal error with a clear message.
+    Callers get the code of an internal error, with a clear message.
     """
 
     type = "unavailable"
@@ -89,7 +89,7 @@ class Unavailable(SkilleryError):
 
 
 class PackagesNotOffered(Refused):
-    """The skill needs packages, and this server offers none."""
+    """Raised if a skill needs packages, and this server has no source of packages."""
 
     type = "packages_not_offered"
 
@@ -110,7 +110,7 @@ class VersionNotFound(NotFound):
 
 
 class LabelNotFound(NotFound):
-    """The skill has no such label. `data["labels"]` lists its labels."""
+    """Raised if a skill does not have a label. `data["labels"]` is a list of its labels."""
 
     type = "label_not_found"
 
@@ -120,7 +120,7 @@ class FileNotInSkill(NotFound):
 
 
 class ResourceNotFound(NotFound):
-    """No resource of the expected kind exists at an MCP URI; `data["uri"]` is the URI."""
+    """Raised if there is no resource of the expected kind at an MCP URI. `data["uri"]` is the URI."""
 
     type = "resource_not_found"
 
@@ -138,7 +138,7 @@ class RunNotFound(NotFound):
 
 
 class ToolNotFound(NotFound):
-    """The tool does not exist. `data["near"]` lists tools that the caller may have meant."""
+    """Raised if a tool does not exist. `data["near"]` is a list of tools with similar names."""
 
     type = "tool_not_found"
 
@@ -148,13 +148,13 @@ class WaiverNotFound(NotFound):
 
 
 class EnvironmentNotFound(NotFound):
-    """No environment has this name, or no lock that the caller may see has this digest."""
+    """Raised if no environment has this name, or the caller sees no lock of packages with this SHA-256."""
 
     type = "environment_not_found"
 
 
 class ContentMissing(NotFound):
-    """A storage backend has no content under this digest."""
+    """Raised if a storage has no content with this digest."""
 
     type = "content_missing"
 
@@ -164,25 +164,27 @@ class VersionExists(Conflict):
 
 
 class NameTaken(Conflict):
-    """The name belongs to a skill that the caller may not see, or to another source."""
+    """Raised if the name belongs to a skill that the caller may not see, or to a skill of another source."""
 
     type = "name_taken"
 
 
 class SourceUnclear(Conflict):
-    """An import into a default source that shares few of the source's earlier paths."""
+    """Raised if an import without a stated source contains few of the paths that its default source had before."""
 
     type = "source_unclear"
 
 
 class ToolProtected(Conflict):
-    """The tool was not made by define_tool, so it is neither replaced nor removed."""
+    """Raised if a tool must not be replaced or removed, because define_tool did not make it."""
 
     type = "tool_protected"
 
 
 class IllegalStep(Conflict):
-    """The version's status does not allow the step. `data["legal"]` names the methods that are allowed."""
+    """Raised if the status of a version does not allow the step. `data["legal"]` is a list of the methods that the
+    status allows.
+    """
 
     type = "illegal_step"
 
@@ -192,19 +194,19 @@ class DigestDiffers(Conflict):
 
 
 class RunEnded(Conflict):
-    """The run has ended and cannot be cancelled any more. `data["status"]` is its final status."""
+    """Raised if a run cannot be cancelled because it has ended. `data["status"]` is its final status."""
 
     type = "run_ended"
 
 
 class IdempotencyKeyReused(Conflict):
-    """The Idempotency-Key was already used for another call."""
+    """Raised if the Idempotency-Key was used for a different call."""
 
     type = "idempotency_key_reused"
 
 
 class CallUnderWay(Busy):
-    """The first call with this Idempotency-Key has not been answered yet."""
+    """Raised if the server still executes the first call with this Idempotency-Key."""
 
     type = "call_under_way"
 
@@ -214,7 +216,7 @@ class InvalidIdempotencyKey(InvalidParams):
 
 
 class NotPublished(Conflict):
-    """A label may not point to this version: it is a draft, in review, rejected or yanked."""
+    """Raised if a label must not point to a version because of its status: draft, in review, rejected or yanked."""
 
     type = "not_published"
 
@@ -252,33 +254,37 @@ class InvalidCursor(InvalidParams):
 
 
 class InvalidManifest(InvalidParams):
-    """`data["problems"]` lists all problems, each `{"path": "runtime.entrypoint", "message": …}`.
+    """Raised if a manifest is not valid. `data["problems"]` is a list of all problems.
 
-    A problem in a file also has `file` and `line`.
+    A problem is an object: `{"path": "runtime.entrypoint", "message": …}`. A problem in a file also has `file` and
+    `line`.
     """
 
     type = "invalid_manifest"
 
 
 class UnresolvableDependencies(InvalidManifest):
-    """The dependencies cannot be resolved.
+    """Raised if the dependencies of a skill cannot be resolved. `data["package"]` is the name of the package.
 
-    `data["package"]` names the package; `data["reason"]` is unsatisfiable, unknown_package, yanked or no_wheel.
+    `data["reason"]` is unsatisfiable, unknown_package, yanked or no_wheel.
     """
 
     type = "unresolvable_dependencies"
 
 
 class InvalidBundle(InvalidParams):
-    """The files of a bundle are invalid. `data["problems"]` as in InvalidManifest."""
+    """Raised if the files of a bundle are not valid. `data["problems"]` is a list of problems, as in
+    InvalidManifest.
+    """
 
     type = "invalid_bundle"
 
 
 class InvalidArchive(InvalidParams):
-    """The uploaded file is no archive, or a damaged one, or contains entries that no archive of skills needs.
+    """Raised if an uploaded file is not a valid archive, or contains entries that are not allowed in an archive of
+    skills.
 
-    `data["entry"]` is the path of the entry concerned.
+    `data["entry"]` is the path of the faulty entry, if one is at fault.
     """
 
     type = "invalid_archive"
@@ -293,7 +299,7 @@ class BundleTooLarge(TooLarge):
 
 
 class ArchiveTooLarge(TooLarge):
-    """The archive exceeds a limit. `data["entry"]` is the path of the entry that exceeds it, if one does."""
+    """Raised if an archive exceeds a limit. `data["entry"]` is the path of the entry at fault, if one is at fault."""
 
     type = "archive_too_large"
 
@@ -303,43 +309,49 @@ class BlobTooLarge(TooLarge):
 
 
 class InputFilesTooLarge(TooLarge):
-    """The input files of a run do not fit into its workspace. `data`: `limit`, in bytes or in files."""
+    """Raised if the input files of a run do not fit into its workspace. `data["limit"]` is the limit in bytes or in
+    files.
+    """
 
     type = "input_files_too_large"
 
 
 class AnswerTooLarge(TooLarge):
-    """A single result is larger than one answer may be. `data`: `limit`, in bytes."""
+    """Raised if a result is larger than one answer may be. `data["limit"]` is the limit in bytes."""
 
     type = "answer_too_large"
 
 
 class TooManyValues(TooLarge):
-    """A request body contains more JSON values than the server decodes at once. `data`: `limit`."""
+    """Raised if a request body contains more JSON values, or more long numbers, than `data["limit"]`."""
 
     type = "too_many_values"
 
 
 class TooManyEscapes(TooLarge):
-    """The texts of a request body contain more escapes than the server decodes at once. `data`: `limit`."""
+    """Raised if the strings in a request body contain more backslashes than `data["limit"]`."""
 
     type = "too_many_escapes"
 
 
 class QuotaExceeded(TooLarge):
-    """A quota is used up. `data`: `quota` (its name), `used`, `limit`."""
+    """Raised if a quota is used up. `data` has the name of the quota (`quota`), the used amount (`used`) and the
+    limit (`limit`).
+    """
 
     type = "quota_exceeded"
 
 
 class RateLimited(Busy):
-    """An identity has started its allowed number of runs for now. `data`: `quota` (its name), `used`, `limit`."""
+    """Raised if an identity has started too many runs. `data` has the same members as in QuotaExceeded."""
 
     type = "rate_limited"
 
 
 class StorageFull(Unavailable):
-    """The server has no space left. Database and storage use the same default message."""
+    """Raised if the server has no disk space left. Database and storage raise this error with the same default
+    message.
+    """
 
     type = "storage_full"
 
@@ -357,9 +369,9 @@ class StorageFull(Unavailable):
 
 
 class SkillFailed(SkilleryError):
-    """A skill that the code of a run called has failed, with an exception or failure of type `failed_as`.
+    """Raised in a run if a skill that its code called has failed. `failed_as` is the type of the failure or exception.
 
-    Only the calling code gets this error, never a caller of the server.
+    Only the calling code gets this error. Callers of the server never get it.
     """
 
     type = "skill_failed"
@@ -373,8 +385,10 @@ class SkillFailed(SkilleryError):
 
 
 class StartupError(Exception):
-    """The server or command cannot start. The message is one line with the reason and the remedy."""
+    """Raised if the server or a command cannot start. The message is one line with the reason and the remedy."""
 
 
 class SandboxUnavailable(StartupError):
-    """This host cannot enforce the sandbox's guarantees. The server refuses to run code with weaker ones."""
+    """Raised if this host cannot enforce the guarantees of the sandbox. The server then runs no code, instead of
+    running it with weaker guarantees.
+    """

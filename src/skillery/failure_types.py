@@ -1,4 +1,4 @@
-"""The types of failed runs that Skillery itself reports, with cause and remedy."""
+"""The failure types of runs that Skillery itself reports, with cause and remedy."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Self
 
 
 class FailureType(StrEnum):
-    """Why a run failed, if no exception of its code is the reason.
+    """Why a run failed, if the reason is not an exception of its code.
 
-    A member is a text: the `type` of a `Failure`. Any other `type` of a failure is the class name of an exception that
-    the code raised. docs/reference/errors.md and docs/operate/troubleshooting.md print `cause` and `remedy`.
+    Each member is a str, which is the `type` of a `Failure`. If code raised an exception, the `type` of the `Failure`
+    is the class name of the exception instead. docs/reference/errors.md and docs/operate/troubleshooting.md contain
+    `cause` and `remedy`.
     """
 
     cause: str

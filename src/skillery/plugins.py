@@ -1,6 +1,6 @@
-"""Plugins: find them, and open the backend of each kind that the settings choose.
+"""Plugins: find the plugins, and open the backends that the settings choose.
 
-A faulty plugin stops the start with a StartupError of one line that names the plugin.
+If a plugin is faulty, the server does not start. The StartupError has one line and names the plugin.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ OPTIONAL_PROTOCOLS: Mapping[Kind, tuple[type, ...]] = {
     "authenticator": (KeepsTokens,),
     "secrets": (KeepsSecrets,),
 }
-"""Checked if a backend has all their methods by name."""
+"""Protocols that a backend may implement too. A backend that has all methods of such a Protocol is checked."""
 T = TypeVar("T")
 
 
 class PluginEvents:
-    """The Events that calls the hooks of the plugins, in worker threads."""
+    """Calls the hooks of the plugins in worker threads."""
 
     def __init__(self, manager: pluggy.PluginManager) -> None:
         self._hook = manager.hook
@@ -78,7 +78,7 @@ class PluginEvents:
         }
 
     async def before_publish(self, publication: Publication) -> list[Finding]:
-        """Return the findings of every plugin. A hook that raises adds a finding of severity error."""
+        """Return the findings of all plugins. If a hook raises an exception, return a finding of severity error."""
         if not self._listens["before_publish"]:
             return []
         try:
@@ -111,7 +111,7 @@ def _are_findings(findings: list[Any]) -> bool:
 
 
 class Plugins:
-    """Every plugin that was found, and the backends that they offer."""
+    """All plugins that were found, and the backends that they offer."""
 
     def __init__(self, manager: pluggy.PluginManager) -> None:
         self.manager = manager
@@ -122,7 +122,12 @@ class Plugins:
             self.offers[kind], self._plugin_of[kind] = _offers(manager, kind)
 
     def open(self, kind: Kind, settings: Settings, database: Database | None = None) -> Any:
-        """Open the backend that the settings choose. Raises StartupError."""
+        """Open and return the backend of a kind that the settings choose. `database` is None for a command without a
+        database.
+
+        Raise StartupError if no plugin offers the backend, its settings are not valid, or it does not implement its
+        Protocol.
+        """
         setting = "auth" if kind == "authenticator" else kind
         name = getattr(settings, setting)
         offer = self.offers[kind].get(name)
@@ -152,7 +157,9 @@ class Plugins:
                 )
 
     def check_settings(self, settings: Settings) -> None:
-        """Raise StartupError if a section of the settings belongs to no backend."""
+        """Raise StartupError if a section `[backends.<kind>.<name>]` of the settings belongs to no backend or is not
+        valid.
+        """
         for kind, sections in settings.backends.items():
             if kind not in KINDS:
                 raise StartupError(f"there is no kind of backend '{kind}' ([backends.{kind}]): {', '.join(KINDS)}")
@@ -167,7 +174,10 @@ class Plugins:
 
 
 def load_plugins(folder: str | Path = "") -> Plugins:
-    """Load the entry points of the group `skillery`, and every module and package in `folder`. Raises StartupError."""
+    """Load the plugins: the entry points of the group `skillery`, and every module and package in `folder`.
+
+    Raise StartupError if a plugin cannot be imported or is not valid. If `folder` is "", only entry points are loaded.
+    """
     manager = pluggy.PluginManager("skillery")
     manager.add_hookspecs(hookspecs)
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
@@ -227,9 +237,9 @@ def _place(kind: Kind, name: str, settings: Settings, database: Database | None)
 
 
 def _offers(manager: pluggy.PluginManager, kind: Kind) -> tuple[dict[str, Offer], dict[str, str]]:
-    """Return the offers by name, and which plugin made each.
+    """Return the offers of a kind by name, and for each name the plugin that made the offer.
 
-    Each plugin is called separately, so that an error can name the plugin.
+    Raise StartupError if a plugin fails. Each plugin is called separately, so that the error can name the plugin.
     """
     hook = getattr(manager.hook, f"skillery_{kind}")
     offers: dict[str, Offer] = {}
@@ -272,5 +282,5 @@ def _name_of(manager: pluggy.PluginManager, error: pluggy.PluginValidationError)
 
 
 def _line(error: Exception) -> str:
-    """Return the message of an error in one line."""
+    """Return the message of an error as one line."""
     return " ".join(str(error).split()) or type(error).__name__

@@ -1,4 +1,6 @@
-"""Compare a backend with its Protocol, so that a missing or wrongly shaped method stops the start."""
+"""Comparison of a backend with its Protocol. The server does not start if a method is missing or has other
+parameters.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,11 @@ from typing import Any, get_type_hints
 
 
 def problems(backend: object, protocol: type) -> Iterator[str]:
-    """Yield what the backend does not have of the Protocol, each as a clause that begins with a verb.
+    """Yield the differences between a backend and its Protocol. Each text is the end of a sentence: "lacks …" or "has
+    …".
 
-    Methods are compared by kind (`async def` or not) and by the number of positional arguments. Names and annotations
-    of parameters are free.
+    Methods are compared by their kind (`async def` or `def`) and by the number of positional arguments. The names and
+    annotations of parameters do not matter.
     """
     for name, hint in get_type_hints(protocol).items():
         yield from _attribute_problems(backend, name, hint)
@@ -43,11 +46,13 @@ def _method_problems(backend: object, name: str, wanted: Callable[..., Any]) -> 
 
 
 def _takes(method: Callable[..., Any], wanted: Callable[..., Any]) -> bool:
-    """Return whether the method can be called as the Protocol's, with and without the optional arguments."""
+    """Return whether `method` accepts the arguments of the method `wanted` of the Protocol, with and without the
+    optional ones.
+    """
     try:
         signature = inspect.signature(method)
     except (TypeError, ValueError):
-        return True  # of a C function nothing is known
+        return True  # the parameters of a C function are not known
     parameters = list(inspect.signature(wanted).parameters.values())[1:]
     required = sum(parameter.default is parameter.empty for parameter in parameters)
     try:

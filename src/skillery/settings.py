@@ -1,4 +1,8 @@
-"""Settings: read once, frozen, passed down. Order: flags > environment `SKILLERY_*` > `skillery.toml` > defaults."""
+"""The settings of a server. They are read once and never change.
+
+Sources in the order of precedence: flags of the command line, environment variables `SKILLERY_*`, `skillery.toml`,
+defaults.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ from skillery.errors import StartupError
 PREFIX = "SKILLERY_"
 TOKEN_VARIABLE = "SKILLERY_TOKEN"  # noqa: S105 - the variable from which commands and clients read their token
 URL_VARIABLE = "SKILLERY_URL"
-"""The variable from which clients read the URL of their server."""
+"""Environment variable with the URL of the server, for clients."""
 _NO_SETTINGS = frozenset({TOKEN_VARIABLE, URL_VARIABLE})
 SECRET_PREFIX = "SKILLERY_SECRET_"  # noqa: S105 - the prefix of secrets, not a secret
 BACKENDS_PREFIX = "SKILLERY_BACKENDS_"
@@ -30,7 +34,7 @@ Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class RunLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Default limits of a run."""
+    """Default limits of a run. `skillery.backends.Limits` explains each limit."""
 
     timeout_ms: Annotated[int, msgspec.Meta(ge=1, le=3_600_000)] = 300_000
     memory_mb: Positive = 512
@@ -48,9 +52,9 @@ class RunLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MaxLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Highest limits that a skill or a caller may request.
+    """The highest limits that a skill or a caller may request.
 
-    Some limits cannot be requested. For those, it is the highest value that the setting `limits` may have.
+    Some limits cannot be requested. For such a limit, this is the highest value that the setting `limits` may have.
     """
 
     timeout_ms: Annotated[int, msgspec.Meta(ge=1, le=3_600_000)] = 3_600_000
@@ -72,8 +76,10 @@ Landing = typing.Literal["publish", "draft"]
 
 
 class Publishing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Rules for new versions: published at once, or drafts that wait for a review. With `auth = "open"` no version
-    waits."""
+    """Rules for new versions: a version is published at once, or becomes a draft that waits for a review.
+
+    With `auth = "open"`, every version is published at once.
+    """
 
     people: Landing = "publish"
     agents: Landing = "draft"
@@ -86,9 +92,9 @@ Streams = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
 
 
 class RunRecords(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Retention of run records, and how many clients may follow runs.
+    """How long runs are stored, and how many clients may follow runs.
 
-    Of the two bounds of retention, the first that is reached applies; 0 is no bound.
+    A run is deleted after `keep_days`, or if there are more than `keep_count` newer runs. 0 means no limit.
     """
 
     keep_days: Annotated[int, msgspec.Meta(ge=0, le=36_500)] = 90
@@ -103,7 +109,7 @@ MaybeNatural = Natural | msgspec.UnsetType
 
 
 class IdentityQuotas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Quotas of the identities that match a pattern, in place of the general ones."""
+    """Quotas of the identities that match a pattern. An unset field has the value of the general quota."""
 
     blobs: MaybeNatural = msgspec.UNSET
     blobs_mb: MaybeNatural = msgspec.UNSET
@@ -113,13 +119,16 @@ class IdentityQuotas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NamespaceQuotas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Quotas of the namespace that a grant names."""
+    """Quotas of one namespace."""
 
     bundles_mb: Natural
 
 
 class Quotas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Quotas of identities and namespaces; 0 is no limit. With `auth = "open"` only the entries by name apply."""
+    """Quotas of identities and namespaces. 0 means no limit.
+
+    With `auth = "open"`, only the entries in `identities` and `namespaces` apply.
+    """
 
     blobs: Natural = 20_000
     blobs_mb: Natural = 10_240
@@ -132,20 +141,20 @@ class Quotas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BlobLifetimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Default lifetimes of blobs; 0 is forever."""
+    """Default lifetimes of blobs. 0 means no end."""
 
     input_hours: Natural = 720
     output_hours: Natural = 720
 
 
 class DefinedTools(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings of tools that agents define."""
+    """Settings for the tools that agents define."""
 
     session_hours: Positive = 24
 
 
 class Garbage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings of the sweep that deletes unreferenced content."""
+    """Settings of sweeps, which remove unreferenced and expired data."""
 
     interval_minutes: Natural = 60
     grace_minutes: Natural = 60
@@ -153,7 +162,7 @@ class Garbage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Imports(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Limits on one archive of skills, checked before its contents are read."""
+    """Limits of an archive of skills, and of the imports at the same time (`at_once`)."""
 
     max_mb: Positive = 1_024
     max_unpacked_mb: Positive = 4_096
@@ -162,7 +171,7 @@ class Imports(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Packages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Sources and limits of the packages of skills."""
+    """Sources and limits of packages."""
 
     index_urls: tuple[str, ...] = ()
     wheelhouse: str = ""
@@ -180,7 +189,7 @@ class Packages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NamedEnvironment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Packages that `run_code` may request by a name."""
+    """An environment of packages that calls of `run_code` can request by its name."""
 
     dependencies: tuple[str, ...]
     preload: tuple[str, ...] = ()
@@ -189,7 +198,7 @@ class NamedEnvironment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All settings of a server; docs/reference/settings.md explains each."""
+    """All settings of a server. docs/reference/settings.md explains each setting."""
 
     home: Path
     host: str = "127.0.0.1"
@@ -241,12 +250,14 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def database_url(self) -> str:
-        """The configured database, else the embedded one under the home."""
+        """The URL of the configured database, or of the SQLite database in the home if no database is configured."""
         return self.database or f"sqlite:///{self.home / 'skillery.db'}"
 
     @property
     def runs_at_once(self) -> int:
-        """`concurrent_runs`; if that is 0, two for each processor of this machine."""
+        """The limit of runs at the same time: `concurrent_runs`, or two for each processor of this computer if that
+        is 0.
+        """
         return self.concurrent_runs or 2 * (os.cpu_count() or 1)
 
 
@@ -259,7 +270,7 @@ ENTRIES: dict[str, type[msgspec.Struct]] = {
 
 
 class Value(typing.NamedTuple):
-    """One setting in `skillery config show`."""
+    """One setting in the output of `skillery config show`."""
 
     name: str
     value: Any
@@ -269,7 +280,7 @@ class Value(typing.NamedTuple):
 class LoadedSettings(typing.NamedTuple):
     settings: Settings
     sources: Mapping[str, str]
-    """The source of each setting that differs from its default, by dotted name."""
+    """The source of each setting that a source sets, by dotted name. Other settings have their default."""
 
     def values(self) -> list[Value]:
         built = msgspec.to_builtins(self.settings, enc_hook=str)
@@ -288,7 +299,10 @@ def load_settings(
     config: str | Path | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> LoadedSettings:
-    """Read all sources. Raise StartupError that names the setting, its value, its source and the remedy."""
+    """Read the settings from all sources. `flags` are settings from the command line; `environ` replaces os.environ.
+
+    Raise StartupError if a setting is not valid. The message names the setting, its value, its source and the remedy.
+    """
     given = {name: value for name, value in (flags or {}).items() if value is not None}
     variables = dict(os.environ if environ is None else environ)
     config = config or variables.pop("SKILLERY_CONFIG", None) or None
@@ -311,9 +325,9 @@ def load_settings(
 
 
 def _default_home(config: str | Path | None) -> str:
-    """Return the default home.
+    """Return the path of the home if neither a flag nor the environment sets it.
 
-    A configuration file named with --config may set the home; a file inside the home cannot.
+    A settings file that --config names may set the home. The settings file in a home cannot.
     """
     if config:
         home = _read_file(Path(config).expanduser(), required=True).get("home")
@@ -323,7 +337,7 @@ def _default_home(config: str | Path | None) -> str:
 
 
 def _names() -> dict[str, Any]:
-    """Return the type of every setting, by dotted name."""
+    """Return the type of every setting by its dotted name."""
     return dict(_fields(Settings))
 
 
@@ -369,7 +383,11 @@ def _environment_setting(variable: str) -> str:
 
 
 def _environment(variable: str, text: str) -> dict[str, Any]:
-    """Return one environment, written as a JSON object because requirements contain commas."""
+    """Return a named environment from the text of an environment variable. Raise StartupError if the text is no JSON
+    object.
+
+    The text is JSON because package requirements may contain commas.
+    """
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
     except (msgspec.DecodeError, RecursionError) as error:
@@ -412,9 +430,10 @@ def _read_file(path: Path, *, required: bool) -> dict[str, Any]:
 
 
 def _take_entries(path: Path, document: dict[str, Any], table: str) -> dict[str, Any]:
-    """Remove the entries of a table of patterns from the document and return them.
+    """Remove a table of ENTRIES from the document, and return its entries by pattern or name.
 
-    A pattern may contain any character, including dots, so it cannot be part of a dotted name.
+    A pattern may contain any character, including dots. Therefore it cannot be a part of a dotted name. Raise
+    StartupError if an entry is not valid.
     """
     above, _, last = table.rpartition(".")
     section = document.get(above) if above else document
@@ -470,7 +489,9 @@ def _convert(tree: dict[str, Any], sources: Mapping[str, str]) -> Settings:
 
 
 def _no_environment(entries: dict[str, Any], sources: Mapping[str, str]) -> StartupError:
-    """Return the error for the first invalid environment, naming the environment and the setting at fault."""
+    """Return the error for the first named environment that is not valid. The error names the environment and its
+    faulty setting.
+    """
     for name, entry in entries.items():
         try:
             msgspec.convert(entry, NamedEnvironment, strict=False)
@@ -489,7 +510,7 @@ def _nearest(name: str, known: typing.Iterable[str]) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine can connect to `host`."""
+    """Return whether `host` is a loopback address or localhost, so that only this computer can connect."""
     name = host.strip("[]").lower()
     return name in {"localhost", "::1"} or (name.startswith("127.") and name.count(".") == 3)
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import contextlib
 import inspect
 import io
+import socket
 import subprocess
 import sys
 import threading
+import time
 import typing
 import zipfile
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -27,6 +30,7 @@ from skillery.client import (
     Busy,
     Client,
     ConnectionFailed,
+    DeadlineExceeded,
     InvalidParams,
     MethodNotFound,
     NotAllowed,
@@ -52,6 +56,27 @@ COUNTED = "from runtime import blobs\ndef main(args):\n    return blobs.write_te
 FILES: list[SkillFile] = [{"path": "code/main.py", "content": "def main(args):\n    return {'got': args}\n"}]
 BIG = bytes(range(256)) * 4096 * 3
 """Three mebibytes."""
+
+
+class Dripping:
+    """A server whose answer never ends: its head, and then a byte again and again. The value is its address."""
+
+    def __enter__(self) -> str:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        threading.Thread(target=self._serve, daemon=True).start()
+        return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.close()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            client, _ = self._listener.accept()
+            with client:
+                client.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\n")
+                while True:
+                    client.sendall(b" ")
+                    time.sleep(0.02)
 
 
 class Awaited:
@@ -288,6 +313,39 @@ def test_a_run_that_outlasts_the_patience_of_the_line_is_waited_for_and_made_onc
 
     assert client.execute_skill(new_name)["output"] == "slept"
     assert len(client.list_runs(skill=new_name)["runs"]) == 1
+
+
+def test_a_call_that_is_not_answered_before_the_deadline_is_an_error(
+    make: Callable[..., Any], sqlite_server: Server
+) -> None:
+    client = make(sqlite_server.url, deadline=1)
+    code = "import time\ndef main(args):\n    time.sleep(args['s'])\n    return 'slept'\n"
+
+    assert client.run_code("python", code, args={"s": 0})["output"] == "slept"
+    with pytest.raises(DeadlineExceeded, match="within 1 s"):
+        client.run_code("python", code, args={"s": 30})
+
+
+def test_an_answer_that_comes_byte_by_byte_does_not_outlast_the_deadline(make: Callable[..., Any]) -> None:
+    with Dripping() as url, pytest.raises(DeadlineExceeded):
+        make(url, deadline=0.5).list_skills()
+
+
+def test_retries_end_with_the_deadline(make: Callable[..., Any], line: Line) -> None:
+    line.troubles = ["lost"] * 100
+
+    with pytest.raises(ConnectionFailed):
+        make(line.url, deadline=1, retries=Retries(attempts=100)).list_skills()
+
+
+def test_a_background_run_is_waited_for_past_the_deadline_of_a_call(
+    make: Callable[..., Any], sqlite_server: Server
+) -> None:
+    client = make(sqlite_server.url, deadline=1)
+    code = "import time\ndef main(args):\n    time.sleep(2)\n    return 'slept'\n"
+    began = client.run_code("python", code, background=True)
+
+    assert client.wait_run(began["run_id"])["output"] == "slept"
 
 
 def test_a_skill_whose_answer_is_lost_is_published_once(make: Callable[..., Any], line: Line, new_name: str) -> None:

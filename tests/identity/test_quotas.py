@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -205,6 +206,7 @@ def test_runs_a_minute_are_limited_and_the_answer_says_when_to_come_back(place: 
 
     assert (error["code"], error["data"]["type"], error["data"]["quota"]) == (-32006, "rate_limited", "runs_per_minute")
     assert 0 < error["data"]["retry_after_ms"] <= 60_000
+    assert re.search(r"Try again in [1-9]\d* s", error["data"]["hint"])
     assert place.caller("slow-bob")("run_code", language="python", code=NO_OP)["output"] == 1
     assert caller("get_usage")["runs_per_minute"] == {"used": 2, "limit": 2}
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.conftest import RpcError, Server, manifest, skill_files
@@ -75,13 +76,19 @@ def doors(name: str, digest: str) -> list[tuple[str, dict[str, Any]]]:
     return asked
 
 
+MOST_IN_A_BATCH = 100
+
+
 def answers(who: Caller, asked: list[tuple[str, dict[str, Any]]]) -> list[bytes]:
     found = []
-    for method, given in asked:
-        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": given}
-        response = who.http.post("/rpc", json=body)
+    for first in range(0, len(asked), MOST_IN_A_BATCH):
+        part = enumerate(asked[first : first + MOST_IN_A_BATCH])
+        calls = [{"jsonrpc": "2.0", "id": at, "method": method, "params": given} for at, (method, given) in part]
+        response = who.http.post("/rpc", json=calls)
         assert response.status_code == 200
-        found.append(response.content)
+        replies = [bytes(reply) for reply in msgspec.json.decode(response.content, type=list[msgspec.Raw])]
+        assert len(replies) == len(calls)
+        found += sorted(replies, key=lambda reply: int(msgspec.json.decode(reply)["id"]))
     for form in ("openai", "mcp"):
         found.append(who.http.get("/tools", params={"format": form}).content)
     return found

@@ -327,10 +327,48 @@ def main(args):
     return new_name
 
 
-def test_defaults_are_filled_in_and_undeclared_args_pass(rpc: Rpc, with_inputs: str) -> None:
-    answer = rpc("execute_skill", name=with_inputs, args={"count": 1, "more": [1]})
+def test_defaults_are_filled_in_and_undeclared_args_pass_with_a_warning(rpc: Rpc, with_inputs: str) -> None:
+    answer = rpc("execute_skill", name=with_inputs, args={"count": 1, "enf": "prod"})
+    declared = rpc("execute_skill", name=with_inputs, args={"count": 1})
 
-    assert answer["output"] == {"count": 1, "more": [1], "env": "test"}
+    assert answer["output"] == {"count": 1, "enf": "prod", "env": "test"}
+    assert answer["warnings"] == ["Argument 'enf' is not declared (did you mean 'env'?). The skill may ignore it."]
+    assert "warnings" not in declared
+
+
+def test_many_undeclared_args_have_a_short_answer(rpc: Rpc, with_inputs: str) -> None:
+    unknown = {f"x{number}" * 100: 1 for number in range(500)}
+
+    answer = rpc("execute_skill", name=with_inputs, args={"count": 1} | unknown)
+
+    assert len(answer["warnings"]) == 11
+    assert answer["warnings"][-1] == "490 more arguments are not declared."
+    assert max(map(len, answer["warnings"])) < 500
+
+
+def test_a_skill_without_declared_inputs_takes_any_arg(rpc: Rpc, publish: Publish, new_name: str) -> None:
+    publish(new_name)
+
+    assert "warnings" not in rpc("execute_skill", name=new_name, args={"any": 1})
+
+
+def test_a_background_run_warns_at_once(rpc: Rpc, with_inputs: str) -> None:
+    answer = rpc("execute_skill", name=with_inputs, args={"count": 1, "cuont": 2}, background=True)
+
+    assert "'count'" in answer["warnings"][0]
+
+
+def test_strict_inputs_refuse_undeclared_args(rpc: Rpc, publish: Publish, new_name: str) -> None:
+    runtime = manifest(new_name)["runtime"] | {"strict_inputs": True}
+    publish(new_name, inputs={"count": {"type": "integer"}}, runtime=runtime)
+
+    fits = rpc("execute_skill", name=new_name, args={"count": 1})
+    refused = rpc("execute_skill", name=new_name, args={"cuont": 1})
+
+    assert fits["status"] == "completed"
+    assert refused["error"]["type"] == "ValidationError"
+    assert "'cuont'" in refused["error"]["message"]
+    assert "did you mean 'count'?" in refused["error"]["message"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""The memory budget of answers. A result counts from before it is made until the socket has taken its bytes."""
+"""The memory budget of answers. The bytes of a result count from before the result is made until the socket has
+taken them.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,12 @@ REMEDIES = {
     "read_blob": "Ask for fewer bytes with max_bytes. GET /blobs/{blob_id} answers a blob of any size.",
     "resources/read": "Download it: GET /skills/{name}/{version}/{path} answers a file of any size.",
 }
-"""Hints for results that are too large for one answer, by method."""
+"""Hints for results that are too large for one answer. The keys are names of methods."""
 ASK_FOR_LESS = "Ask for less: a smaller limit, or a narrower filter."
 
 
 class Answers(Budget):
-    """The budget of all answers. `most_each` bytes is the limit of a single result."""
+    """The memory budget of all answers. `most_bytes` limits all answers together, `most_each` a single result."""
 
     def __init__(self, most_bytes: int, most_each: int) -> None:
         super().__init__(most_bytes, "answers_mb")
@@ -30,9 +32,9 @@ class Answers(Budget):
 
 
 class HeldAnswer:
-    """The bytes of one request in the budget, until the end of the `with` block.
+    """Context manager that counts the answer of one request in the budget, until the end of the `with` block.
 
-    A request makes one result at a time: `begin`, `expect` once or more, then `keep`.
+    A request makes one result at a time: the request calls `begin`, then `expect` any number of times, then `keep`.
     """
 
     def __init__(self, answers: Answers) -> None:
@@ -45,10 +47,10 @@ class HeldAnswer:
         self._is_closed = False
 
     def begin(self, method: str, *, is_refusable: bool) -> None:
-        """Start the result of a call. Raises Busy if the call is not refusable and there is no room for a small result.
+        """Start the result of a call of `method`.
 
-        The result of a call that changes something is never refused after the change. Therefore room for a small
-        result is reserved before the call.
+        If not `is_refusable`, reserve room for a small result before the call, because the result of a call that has
+        changed something must not be refused. Raise Busy if there is no room for a small result.
         """
         with self._answers.lock:
             self._make(0)
@@ -58,12 +60,18 @@ class HeldAnswer:
             self._is_refusable = is_refusable
 
     def expect(self, size: int) -> None:
-        """Reserve at least `size` bytes for the result that is being made. Raises AnswerTooLarge, Busy."""
+        """Reserve at least `size` bytes for the result that is being made.
+
+        Raise AnswerTooLarge if the result is larger than one answer may be. Raise Busy if the budget has no room.
+        """
         with self._answers.lock:
             self._expect(size)
 
     def keep(self, size: int) -> None:
-        """Count the finished result with its real size. Raises AnswerTooLarge, Busy."""
+        """Count the finished result with its real size, in place of the reserved bytes.
+
+        Raise AnswerTooLarge if the result is larger than one answer may be. Raise Busy if the budget has no room.
+        """
         with self._answers.lock:
             self._expect(size)
             self._make(0)
@@ -72,19 +80,21 @@ class HeldAnswer:
                 self._kept_small += size
 
     def drop(self) -> None:
-        """Release what is reserved for a result, because its call has failed."""
+        """Release the bytes that are reserved for a result, because the call has failed."""
         with self._answers.lock:
             if not self._is_closed:
                 self._make(0)
 
     def take(self, size: int) -> None:
-        """Count memory for an answer that is not the result of a call, such as a stream or an index. Raises Busy."""
+        """Count memory for an answer that is not the result of a call, such as a stream or an index. Raise Busy if
+        the budget has no room.
+        """
         with self._answers.lock:
             self._answers.check(size, self._answers.held, is_small=size <= SMALL)
             self._keep(size)
 
     def sent(self, size: int) -> None:
-        """Release bytes that the socket has taken."""
+        """Release `size` bytes, because the socket has taken them."""
         with self._answers.lock:
             self._keep(-min(size, self._kept))
 
@@ -112,7 +122,7 @@ class HeldAnswer:
         self._making = size
 
     def _keep(self, size: int) -> None:
-        # A thread may still make a result after its request has ended.
+        # A worker thread may still make a result after the request has ended.
         if not self._is_closed:
             self._answers.change(size)
             self._kept += size
@@ -128,11 +138,15 @@ class HeldAnswer:
 
 
 held_answer: ContextVar[HeldAnswer | None] = ContextVar("held_answer", default=None)
-"""The bytes of the current request in the budget. None outside of requests."""
+"""The counted answer of the current request. None outside of requests."""
 
 
 def expect_result(size: int) -> None:
-    """Reserve memory for a result before it is made, as soon as its size is known. Raises AnswerTooLarge, Busy."""
+    """Reserve `size` bytes for the result of the current request, before the result is made. Do nothing outside of
+    requests.
+
+    Raise AnswerTooLarge if the result is larger than one answer may be. Raise Busy if the budget has no room.
+    """
     held = held_answer.get()
     if held is not None:
         held.expect(size)

@@ -35,13 +35,13 @@ OPENAPI = (Operation("GET", "/v1/openapi.json", "All endpoints, as OpenAPI", {20
 async def send_openrpc(gate: Gate, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
     only(scope, "GET", "HEAD")
     await gate.authenticate(scope, headers)
-    # The gate has checked that the Host is one of this server's.
+    # The gate has checked that the Host is a name of this server.
     server = {"name": "this server", "url": f"{scope['scheme']}://{headers['host']}/rpc"}
     await send_bytes(send, 200, encode(document() | {"servers": [server]}))
 
 
 def openapi_endpoint(gate: Gate, operations: list[Operation]) -> Callable[..., Any]:
-    """Return the endpoint that describes all these operations."""
+    """Return the endpoint that answers the OpenAPI document of the given operations."""
 
     @cache
     def made() -> bytes:
@@ -81,7 +81,9 @@ def openapi_document(operations: list[Operation]) -> dict[str, Any]:
 
 
 def _shown(schema: Object) -> Schema | Reference:
-    """Return a reference to a struct among the components, or the schema of an object, a list or any value."""
+    """Return a JSON Schema as an object of Litestar: a reference if `schema` refers to a struct among the
+    components.
+    """
     if "$ref" in schema:
         return Reference(schema["$ref"])
     items = _shown(schema["items"]) if "items" in schema else None

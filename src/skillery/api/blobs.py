@@ -1,4 +1,4 @@
-"""`POST /blobs` and `GET /blobs/{blob_id}`: upload and download blobs of any size with constant memory."""
+"""`POST /blobs` and `GET /blobs/{blob_id}`: upload and download a blob of any size with constant memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CHUNK_BYTES = 256 * 1024
 DEFAULT_KIND = "application/octet-stream"
 ANY_KIND = "*/*"
 MOST_RANGE = 200
-"""Characters of a Range header. Python refuses to parse numbers with thousands of digits."""
+"""Characters of a Range header that are read. Python refuses to parse numbers with thousands of digits."""
 OPERATIONS = (
     Operation(
         "POST",
@@ -63,7 +63,7 @@ _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 
 
 class BlobParts(NamedTuple):
-    """What the endpoints of blobs use."""
+    """The parts of the server that the endpoints of blobs use."""
 
     gate: Gate
     blobs: Blobs
@@ -72,10 +72,12 @@ class BlobParts(NamedTuple):
 
 
 async def blobs_endpoint(parts: BlobParts, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
-    """`/blobs`, and `/blobs/{blob_id}`: the mounted app gets both, because Litestar's mounts take no parameters."""
+    """Answer `/blobs` and `/blobs/{blob_id}`. One mounted app gets both addresses, because mounts of Litestar take
+    no parameters.
+    """
     address = scope["raw_path"].partition(b"?")[0]
     if address != b"/blobs" and not address.startswith(b"/blobs/"):
-        # A mount gets every address with this beginning.
+        # A mount also gets other addresses that begin with /blobs.
         raise HttpRefusal(404, plain_error(NOT_FOUND, "there is nothing at this address", "not_found"))
     blob_id = scope["path"].strip("/")
     if blob_id:
@@ -108,14 +110,19 @@ def _first(
     content: Content,
     made: NewBlob,
 ) -> NewBlob:
-    """Return the blob of the first request with this key. Its content, kind and ttl must be the same."""
+    """Return the blob that the first request with this idempotency key stored, or `made` if this request is the first.
+
+    Raise IdempotencyKeyReused if the content, kind or ttl of the first request was different.
+    """
     asked = digest_of(b"POST /blobs", kind.encode(), content.sha256.encode(), str(ttl or "").encode())
     answer = once.at_once(identity, key, connection, asked, encode(made))
     return msgspec.json.decode(answer, type=NewBlob)
 
 
 def _ttl(scope: Any) -> timedelta | None:
-    """Return the lifetime of the query `?ttl=SECONDS`, or None. Raises InvalidParams."""
+    """Return the lifetime in the query `?ttl=SECONDS`, or None without `ttl`. Raise InvalidParams if the query is
+    not valid.
+    """
     query = parse_qs(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
     unknown = sorted(query.keys() - {"ttl"})
     if unknown:
@@ -131,7 +138,7 @@ def _ttl(scope: Any) -> timedelta | None:
 
 
 async def _gathered(chunks: Any) -> Any:
-    """Join the pieces of the network to larger ones, because each piece costs a thread switch."""
+    """Yield the content with small chunks joined to larger ones, because each chunk costs a thread switch."""
     gathered = bytearray()
     async for chunk in chunks:
         gathered += chunk
@@ -185,15 +192,18 @@ async def _stream(
 
 
 def _attachment(path: str | None) -> bytes:
-    """Return a Content-Disposition with the name of the file (RFC 6266 §4.3), if a run named it."""
+    """Return the Content-Disposition for a download (RFC 6266 §4.3). `path` is the path of the file if a run wrote
+    the blob, else None.
+    """
     name = (path or "").rpartition("/")[2]
     return f"attachment; filename*=UTF-8''{quote(name, safe='')}".encode() if name else b"attachment"
 
 
 def _range(header: str | None, size: int) -> tuple[int, int] | None:
-    """Return the half-open range of `Range: bytes=…` (RFC 9110 §14), or None for the whole blob.
+    """Return the requested range of a blob of `size` bytes: the first byte, and the end (exclusive).
 
-    Raises HttpRefusal 416 if the range has no byte of the blob.
+    `header` is `Range: bytes=…` (RFC 9110 §14). Return None if the header is missing or is not one valid range: the
+    whole blob is then sent. Raise HttpRefusal 416 if the blob has no byte in the range.
     """
     match = _RANGE.fullmatch((header or "")[:MOST_RANGE].replace(" ", ""))
     if match is None or match[1] == match[2] == "":

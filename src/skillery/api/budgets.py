@@ -1,4 +1,4 @@
-"""Memory budgets: the limits of the bytes of all request bodies, and of all answers."""
+"""Memory budgets: one limits the bytes of all request bodies together, one the bytes of all answers together."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from skillery.errors import Busy
 
 RETRY_MS = 1000
 SMALL = 16 * 1024
-"""A body or an answer up to this size always fits, so that large requests do not block small ones."""
+"""Largest size in bytes of a body or an answer that always fits, so that large requests do not block small ones."""
 
 
 class Budget:
-    """The limit of bytes that all requests hold together. `setting` is the name of its setting."""
+    """A limit of bytes for all requests together. `setting` is the name of the setting with the limit, for error
+    messages.
+    """
 
     def __init__(self, most_bytes: int, setting: str) -> None:
         self._most = most_bytes
         self._setting = setting
         self._held = 0
-        # Worker threads add to answers.
+        # Needed because worker threads change the budget of answers.
         self.lock = Lock()
 
     @property
@@ -27,9 +29,10 @@ class Budget:
         return self._held
 
     def check(self, size: int, others: int, *, is_small: bool) -> None:
-        """Raise Busy if `size` more bytes do not fit.
+        """Raise Busy if the budget has no room for `size` more bytes.
 
-        `others` are the bytes of other requests. Small requests always fit, and so does a request without others.
+        `others` is the number of bytes that other requests hold. If `others` is 0 or the request `is_small`, any size
+        fits.
         """
         if others and not is_small and self._held + size > self._most:
             raise Busy(
@@ -43,7 +46,9 @@ class Budget:
 
 
 class Bodies(Budget):
-    """The budget of request bodies. A body counts while it is read and while its calls are queued or executed."""
+    """The memory budget of request bodies. A body counts while it is read, and while its calls are queued or
+    executed.
+    """
 
     def __init__(self, most_bytes: int) -> None:
         super().__init__(most_bytes, "bodies_mb")
@@ -53,19 +58,23 @@ class Bodies(Budget):
 
 
 class HeldBody:
-    """The bytes of one request in the budget, until the end of the `with` block."""
+    """Context manager that counts the body of one request in the budget, until the end of the `with` block or
+    `give_back`.
+    """
 
     def __init__(self, bodies: Bodies) -> None:
         self._bodies = bodies
         self._size = 0
 
     def expect(self, size: int) -> None:
-        """Raise Busy if a body of `size` bytes does not fit. The announced bytes are not counted yet."""
+        """Raise Busy if a body of `size` bytes does not fit. Nothing is counted: `grow` counts the bytes when they
+        arrive.
+        """
         others = self._bodies.held - self._size
         self._bodies.check(size, others, is_small=self._size + size <= SMALL)
 
     def grow(self, size: int) -> None:
-        """Count `size` more bytes. Raises Busy."""
+        """Count `size` more bytes of the body. Raise Busy if the budget has no room."""
         with self._bodies.lock:
             self.expect(size)
             self._bodies.change(size)

@@ -21,7 +21,7 @@ from skillery.runs import Runner
 
 
 class EnvironmentParts(NamedTuple):
-    """What methods use of named environments."""
+    """The parts of the core for methods that use named environments."""
 
     named: NamedEnvironments
     queries: EnvironmentQueries
@@ -29,7 +29,7 @@ class EnvironmentParts(NamedTuple):
 
 
 class Core(NamedTuple):
-    """What methods use. Endpoints get single parts of it."""
+    """The parts of the core that methods use. An endpoint gets only the parts that it needs."""
 
     registry: Registry
     blobs: Blobs

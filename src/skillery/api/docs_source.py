@@ -1,4 +1,4 @@
-"""Write the tables of docs/ that repeat what the code says. `make client` runs this module."""
+"""Write the generated blocks of docs/: tables of methods, results and failure types. `make client` runs this module."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from skillery.backends import FailureType
 
 DOCS = Path(__file__).parents[3] / "docs"
 MOST_FIELDS = 7
-"""A result with more fields is named in the table of methods, and linked."""
+"""Fields of a result that the table of methods lists. For a result with more fields, the table has only a link."""
 _BLOCK = "(<!-- made by `make client`: {name} -->\n).*?(<!-- end -->)"
 
 
 def sources() -> dict[Path, str]:
-    """Return the text of each page that has generated blocks."""
+    """Return each page of docs/ that has generated blocks, by path, with the new text of its blocks."""
     blocks = {
         DOCS / "reference" / "methods.md": {"methods": _methods()},
         DOCS / "reference" / "results.md": {"results": _results()},
@@ -36,7 +36,10 @@ def main() -> None:
 
 
 def _filled(text: str, blocks: dict[str, str]) -> str:
-    """Replace the content of each named block. Raise LookupError for a missing block."""
+    """Return the text of a page with new content in its blocks. `blocks` maps the name of a block to the content.
+
+    Raise LookupError if the page has no block of a name.
+    """
     for name, made in blocks.items():
         found = re.search(_BLOCK.format(name=name), text, re.DOTALL)
         if found is None:
@@ -80,7 +83,9 @@ def _field_row(field: Field) -> str:
 
 
 def _json_words(kind: str) -> str:
-    """Write a type of the client so that it can stand in a table."""
+    """Return a Python type of the client in the words of JSON, without the character `|`, which would end a cell of
+    a table.
+    """
     return kind.replace("None", "null").replace(" | ", " or ")
 
 

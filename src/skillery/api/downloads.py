@@ -1,4 +1,4 @@
-"""The downloads of skills: the endpoints for GET and HEAD, and their description in OpenAPI."""
+"""The table of the endpoints that download skills, with their addresses and their descriptions for OpenAPI."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _KNOWN = Parameter("If-None-Match", "header", schema=Schema(type=OpenAPIType.STR
 
 
 class Download(NamedTuple):
-    """An endpoint for GET and HEAD."""
+    """One endpoint that downloads something, for GET and HEAD."""
 
     group: str
-    """The name of the endpoint in metrics and in the log."""
+    """The name of the endpoint in metrics and in the server's log."""
     paths: tuple[str, ...]
     """Paths in the notation of Litestar."""
     endpoint: Callable[[DownloadParts, Any, Any, Any, dict[str, str]], Awaitable[None]]
@@ -54,7 +54,7 @@ class Download(NamedTuple):
 
 
 def _in_indexes(path: str) -> tuple[str, ...]:
-    """Return the addresses of a path in the indexes of all skills and of a namespace."""
+    """Return the addresses of `path` in every index: of both kinds, for all skills and for one namespace."""
     above = ("", "/n/{namespace:str}")
     return tuple(f"{place}/.well-known/{kind}/{path}" for place in above for kind in KINDS)
 
@@ -96,7 +96,9 @@ DOWNLOADS = (
 
 
 def routed(paths: Sequence[str], methods: Sequence[str], app: ASGIApp) -> Any:
-    """Return a route for paths with parameters, which mounts of Litestar do not support. `app` answers."""
+    """Return a route of Litestar for addresses with parameters. Mounts do not support parameters. `app` answers the
+    requests.
+    """
 
     @route(list(paths), http_method=[HttpMethod(method) for method in methods], status_code=200)
     async def handler() -> ASGIApp:

@@ -1,4 +1,4 @@
-"""What the HTTP endpoints share: who may call, how much memory requests and answers take, what is measured."""
+"""The parts that the HTTP endpoints share: authentication, memory budgets, checks of readiness, metrics and tracing."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class Edge(NamedTuple):
-    """The parts of the HTTP side. Each endpoint gets those that it uses."""
+    """The parts of the HTTP side. Each endpoint gets only the parts that it needs."""
 
     gate: Gate
     bodies: Bodies
     max_body_bytes: int
     answers: Answers
     answer_seconds: float
-    """How long a client may read nothing of its answer."""
+    """Seconds that a client may read nothing of its answer."""
     streams: OpenStreams
     public_downloads: bool
     """Whether public skills can be downloaded without credentials."""

@@ -1,4 +1,4 @@
-"""Error codes: the JSON-RPC code and the HTTP status of each kind of error. Only this module has them."""
+"""The JSON-RPC code and the HTTP status of each kind of error. Only this module assigns them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ def codes_of(error: SkilleryError) -> tuple[int, int]:
 
 
 def error_object(error: SkilleryError) -> dict[str, Any]:
-    """Return the error object of an answer: code, message and data (type, hint and the fields of the error)."""
+    """Return the error object of an answer. Its members are code, message and data: the type, a hint and further
+    fields of the error.
+    """
     data = {"type": error.type, **({"hint": error.hint} if error.hint else {}), **error.data}
     code = codes_of(error)[0]
     return {"code": code, "message": error.message, "data": _traceable(data) if code == INTERNAL_ERROR else data}
@@ -60,7 +62,9 @@ def plain_error(code: int, message: str, kind: str, hint: str | None = None) -> 
 
 
 def unexpected(error: BaseException) -> dict[str, Any]:
-    """Log an unexpected exception, and return an error object that says only that the server failed."""
+    """Log an unexpected exception, and return the error object for the client. The error object does not contain the
+    exception.
+    """
     log.error("unexpected %s", type(error).__name__, exc_info=error)
     shown = plain_error(
         INTERNAL_ERROR, "internal error", "internal_error", "It is in the server's log; tell its admin if it stays."
@@ -69,7 +73,9 @@ def unexpected(error: BaseException) -> dict[str, Any]:
 
 
 def _traceable(data: dict[str, Any]) -> dict[str, Any]:
-    """Return the data with the request id, which finds the lines of the request in the log."""
+    """Return the data of an error object with the id of the current request. An admin finds the request in the log
+    by this id.
+    """
     request_id = current_id()
     return data | {"request_id": request_id} if request_id else data
 

@@ -1,7 +1,7 @@
-"""One request and its response.
+"""One HTTP request and its response.
 
-Every response goes through `Exchange.send`, which adds the request id, writes large bodies in pieces, and drops clients
-that do not read.
+Every response goes through `Exchange.send`, which adds the request id, writes large bodies in pieces, and disconnects
+clients that do not read.
 """
 
 from __future__ import annotations
@@ -17,19 +17,21 @@ from skillery.context.request import Request, begin
 log = logging.getLogger("skillery.requests")
 ID_HEADER = "x-request-id"
 PIECE_BYTES = 64 * 1024
-"""The transport buffers about one piece, in addition to the buffer of the socket."""
+"""Bytes that are sent at once. The transport buffers about one piece, in addition to the buffer of the socket."""
 SLOWEST_BYTES = 16 * 1024
-"""The least rate in bytes per second at which a client must read, on average. Its allowed silence comes on top."""
+"""Slowest reading rate of a client, in bytes per second. In addition, a client may pause for `patience` seconds in
+total.
+"""
 
 
 class ClientGone(Exception):
-    """Raised when the client disconnects during its request."""
+    """Raised when the client disconnects during its request, or reads its answer too slowly."""
 
 
 class Exchange:
-    """The functions `receive` and `send` of one request.
+    """The ASGI functions `receive` and `send` of one request.
 
-    `send` waits at most `patience` seconds for a client that reads nothing.
+    `send` disconnects a client that reads nothing for `patience` seconds, or reads fewer than SLOWEST_BYTES a second.
     """
 
     __slots__ = ("_patience", "_receive", "_send", "_waited", "bytes_in", "bytes_out", "request", "status")
@@ -55,7 +57,7 @@ class Exchange:
         return message
 
     async def send(self, message: Any) -> None:
-        """Send an ASGI message. Raises ClientGone if the client does not read."""
+        """Send an ASGI message. Raise ClientGone if the client reads nothing for too long, or reads too slowly."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             message["headers"] = [*message["headers"], (b"x-request-id", self.request.id.encode())]
@@ -66,7 +68,7 @@ class Exchange:
         await self._give(message)
 
     async def _give(self, message: Any) -> None:
-        # Without the least rate, a client that reads a byte a minute would hold its connection forever.
+        # Without a minimum rate, a client that reads one byte a minute would hold its connection forever.
         begun = time.monotonic()
         left = self._patience + self.bytes_out / SLOWEST_BYTES - self._waited
         try:
@@ -79,7 +81,7 @@ class Exchange:
         self.bytes_out += len(message.get("body", b""))
 
     async def _give_up(self) -> None:
-        """Abort the connection. Closing it would wait until the client has read the buffered bytes."""
+        """Abort the connection. Closing the connection would wait until the client has read the buffered bytes."""
         transport = getattr(getattr(self._receive, "__self__", None), "transport", None)
         if transport is not None:
             transport.abort()
@@ -89,7 +91,7 @@ class Exchange:
 
 
 def _pieces(message: Any) -> Iterator[Any]:
-    """Split a message with a body into several messages."""
+    """Split an ASGI message with a large body, and yield one message for each piece of the body."""
     body, more = memoryview(message["body"]), message.get("more_body", False)
     for start in range(0, len(body), PIECE_BYTES):
         is_last = start + PIECE_BYTES >= len(body)
@@ -98,7 +100,7 @@ def _pieces(message: Any) -> Iterator[Any]:
 
 
 def log_request(endpoint: str, verb: str, exchange: Exchange, seconds: float) -> None:
-    """Log one line for a request. The line has no content of the request except names of known methods."""
+    """Log one line for a request. Of the request's content, the line has only names of known methods."""
     request, milliseconds = exchange.request, round(seconds * 1000, 2)
     calls = " ".join(f"{method}={code}" if code else method for method, code, _ in request.calls)
     log.info(

@@ -1,5 +1,8 @@
-"""Downloads of skills as Agent Skills: `/skills/…` by name and version, `/.well-known/…` and
-`/n/{namespace}/.well-known/…` by an index."""
+"""Downloads of skills as Agent Skills.
+
+The addresses are `/skills/…` for a skill by name and version, and `/.well-known/…` and `/n/{namespace}/.well-known/…`
+for indexes and the skills in them.
+"""
 
 from __future__ import annotations
 
@@ -23,29 +26,31 @@ from skillery.registry.visibility import WAS_PUBLISHED
 
 CHUNK_BYTES = 256 * 1024
 MOST_TAGS = 4096
-"""Characters of an If-None-Match that are compared."""
+"""Characters of an If-None-Match header that are read."""
 FOR_EVER = "max-age=31536000, immutable"
 ASK_AGAIN = "no-cache"
 MARKDOWN = "text/markdown; charset=utf-8"
-"""Content-Type of SKILL.md. Other files may be web pages with scripts, so browsers must not show them."""
+"""Content-Type of SKILL.md. Other files may be web pages with scripts: their headers tell browsers not to display
+them.
+"""
 
 
 class Answer(NamedTuple):
-    """The response to a permitted download."""
+    """The response to a download."""
 
     kind: str
     size: int
     sha256: str
-    """Digest of the content in hex."""
+    """SHA-256 of the content in hex."""
     cache: str
     headers: list[tuple[str, str]]
     pieces: Iterable[bytes]
     memory: int = CHUNK_BYTES
-    """Bytes in memory while the answer is sent."""
+    """Bytes of memory that the answer takes while it is sent."""
 
 
 class DownloadParts(NamedTuple):
-    """What the downloads use."""
+    """The parts of the server that the downloads use."""
 
     gate: Gate
     exports: Exports
@@ -55,7 +60,7 @@ class DownloadParts(NamedTuple):
 
 
 async def send_archive(parts: DownloadParts, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
-    """Answer `/skills/{name}/{version}.tar.gz` and `.zip`."""
+    """Answer `/skills/{name}/{version}.tar.gz` and `/skills/{name}/{version}.zip` with an archive of a version."""
     only(scope, "GET", "HEAD")
     _, name, file = _segments(scope, 3)
     form = next((form for form in FORMS if file.endswith(f".{form}") and len(file) > len(form) + 1), None)
@@ -75,14 +80,16 @@ async def answer_archive(
     version: str,
     form: Form,
 ) -> None:
-    """Send the archive of a version. Several endpoints use this function."""
+    """Send the archive of a version: skill `name`, version spec `version`. Endpoints for archives call this function
+    after authentication.
+    """
     spec = parse_version_spec(version)
     export = await parts.exports.find(identity, parse_skill_name(name), spec)
     await _answer(parts, scope, send, headers, _archive(export, form, _caching(identity, export, spec)))
 
 
 async def send_file(parts: DownloadParts, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
-    """Answer `/skills/{name}/{version}/{path}`."""
+    """Answer `/skills/{name}/{version}/{path}` with one file of a version."""
     only(scope, "GET", "HEAD")
     _, name, version, *path = _segments(scope, 4, more=True)
     identity = await _reader(parts, scope, headers)
@@ -92,7 +99,11 @@ async def send_file(parts: DownloadParts, scope: Any, _receive: Any, send: Any, 
 
 
 async def send_index(parts: DownloadParts, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
-    """Answer `/.well-known/{kind}/index.json`, also below `/n/{namespace}`. `kind` is agent-skills or skills."""
+    """Answer `/.well-known/{kind}/index.json` and `/n/{namespace}/.well-known/{kind}/index.json` with an index of
+    skills.
+
+    `kind` is `agent-skills` or `skills`.
+    """
     only(scope, "GET", "HEAD")
     namespace, kind, _ = _in_index(scope)
     identity = await _reader(parts, scope, headers)
@@ -107,7 +118,9 @@ async def send_index(parts: DownloadParts, scope: Any, _receive: Any, send: Any,
 async def send_indexed_file(
     parts: DownloadParts, scope: Any, _receive: Any, send: Any, headers: dict[str, str]
 ) -> None:
-    """Answer `/.well-known/{kind}/{index name}/{path}`, also below `/n/{namespace}`: a file of the latest version."""
+    """Answer `/.well-known/{kind}/{index name}/{path}`, also below `/n/{namespace}`, with a file of a skill's latest
+    version.
+    """
     only(scope, "GET", "HEAD")
     namespace, _, (wanted, *path) = _in_index(scope)
     identity = await _reader(parts, scope, headers)
@@ -119,7 +132,11 @@ async def send_indexed_file(
 
 
 def _segments(scope: Any, count: int, *, more: bool = False) -> list[str]:
-    """Return the decoded segments of the address. Raises HttpRefusal 404, also for a segment with an encoded `/`."""
+    """Return the decoded segments of the address.
+
+    Raise HttpRefusal 404 if there are fewer than `count` segments, or more without `more`, or if a segment is not UTF-8
+    or contains an encoded `/` or NUL.
+    """
     raw = scope["raw_path"].partition(b"?")[0].removeprefix(b"/").split(b"/")
     try:
         found = [unquote_to_bytes(part).decode() for part in raw]
@@ -131,7 +148,10 @@ def _segments(scope: Any, count: int, *, more: bool = False) -> list[str]:
 
 
 def _in_index(scope: Any) -> tuple[str, Kind, list[str]]:
-    """Return the namespace, the kind of index, and the segments after them. Raises HttpRefusal 404."""
+    """Return the namespace of an index, the kind of the index, and the later segments of the address.
+
+    The namespace is "" for the index of all skills. Raise HttpRefusal 404 if the address does not belong to an index.
+    """
     parts = _segments(scope, 3, more=True)
     namespace = ""
     if parts[0] == "n":
@@ -181,7 +201,9 @@ def _file(export: Export, path: str, cache: str) -> Answer:
 
 
 def _about(export: Export) -> list[tuple[str, str]]:
-    """Return the headers that name the version. The digest belongs to the stored bundle, as in locks."""
+    """Return the headers that name the skill, its version and its digest. The digest is the digest of the stored
+    bundle, as in a lock.
+    """
     return [
         ("x-skillery-skill", export.row.name),
         ("x-skillery-version", export.row.version),
@@ -191,14 +213,18 @@ def _about(export: Export) -> list[tuple[str, str]]:
 
 
 def _caching(identity: Identity, export: Export, spec: VersionSpec) -> str:
-    """Return the Cache-Control. The content of an exact published version never changes; others must be revalidated."""
+    """Return the Cache-Control of a version. Clients may keep an exact version that was published, and must ask
+    again for others.
+    """
     exact = isinstance(spec, Digest) or (isinstance(spec, Exact) and str(spec.version) == export.row.version)
     is_settled = exact and export.row.status in WAS_PUBLISHED
     return _whose(identity, FOR_EVER if is_settled else ASK_AGAIN)
 
 
 def _whose(identity: Identity, cache: str) -> str:
-    """Return the Cache-Control. Shared caches must not keep responses to authenticated callers."""
+    """Return `cache` as a Cache-Control. Responses to authenticated callers are `private`: shared caches must not
+    keep them.
+    """
     return f"{'public' if identity is ANONYMOUS else 'private'}, {cache}"
 
 
@@ -239,7 +265,7 @@ async def _send_pieces(send: Any, pieces: Iterable[bytes]) -> None:
 
 
 def _is_known(header: str | None, sha256: str) -> bool:
-    """Return whether If-None-Match contains the digest (RFC 9110 §13.1.2)."""
+    """Return whether an If-None-Match header contains the digest or `*` (RFC 9110 §13.1.2)."""
     if header is None:
         return False
     tags = {tag.strip().removeprefix("W/").strip('"') for tag in header[:MOST_TAGS].split(",")}
@@ -247,7 +273,9 @@ def _is_known(header: str | None, sha256: str) -> bool:
 
 
 def _gathered(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Join and split the pieces to about CHUNK_BYTES. Each costs a thread switch, and is in memory until it is sent."""
+    """Yield the bytes of the pieces in chunks of about CHUNK_BYTES. Small chunks cost many thread switches, large
+    chunks memory.
+    """
     held = bytearray()
     for piece in pieces:
         for start in range(0, len(piece), CHUNK_BYTES):

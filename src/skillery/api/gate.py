@@ -1,4 +1,4 @@
-"""The gate of the HTTP endpoints: it knows the caller, checks Host and Origin, and records what it refuses."""
+"""The gate of the HTTP endpoints: it authenticates callers, checks Host and Origin, and records refused requests."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ from skillery.identity import access
 from skillery.settings import is_loopback
 
 FORBIDDEN = 403
-"""The status for a Host or an Origin that is not allowed, and for nothing else."""
+"""The status of HttpRefusal for a Host or an Origin that is not allowed. No other HttpRefusal has this status."""
 LOGIN = "login"
-"""The action in the audit trail for a request without a token, or with an invalid one."""
+"""The action in the audit trail for a request without a token, or with a token that is not valid."""
 KNOCK = "knock"
-"""The action in the audit trail for a request with a Host or an Origin that is not allowed."""
+"""Action in the audit trail for a request whose Host or Origin header is not allowed."""
 ANONYMOUS = Identity("", scopes=frozenset({"read"}))
-"""A caller without credentials. No token has this name, so nothing private belongs to it."""
+"""The identity of callers without credentials. No token has the name "", so nothing private belongs to this
+identity.
+"""
 
 
 class Gate:
-    """Decides who may use the endpoints."""
+    """Decides which callers may use an endpoint."""
 
     def __init__(
         self,
@@ -35,17 +37,17 @@ class Gate:
         allowed_hosts: frozenset[str],
         allowed_origins: frozenset[str],
     ) -> None:
-        """Hosts and origins are in lower case."""
+        """Store the parts. `allowed_hosts` and `allowed_origins` are in lower case."""
         self._authenticator = authenticator
         self._refusals = refusals
         self._allowed_hosts = allowed_hosts
         self._allowed_origins = allowed_origins
 
     def check_browser(self, scope: Any, headers: Mapping[str, str]) -> None:
-        """Protect the server from the pages that a browser of its user shows.
+        """Protect the server from web pages that a user of this computer visits in a browser.
 
-        Raise HttpRefusal 403 for a `Host` that is not ours (DNS rebinding), and for an `Origin` that is neither
-        ours nor in the setting allowed_origins.
+        Raise HttpRefusal 403 if the Host is not a name of this server (DNS rebinding), or if there is an Origin that is
+        not this server and is not in the setting allowed_origins.
         """
         host = headers.get("host", "").lower()
         if not self._is_our_host(scope, host):
@@ -70,7 +72,11 @@ class Gate:
         return str(address) == local or (address.is_loopback and is_loopback(local))
 
     async def authenticate(self, scope: Any, headers: Mapping[str, str]) -> Identity:
-        """Return the caller. Raise HttpRefusal 401, or 429 if too many logins from the address failed; Unavailable."""
+        """Return the caller, and record the name of the caller in the current request, for the log.
+
+        Raise HttpRefusal 401 if the credentials are missing or not valid, or 429 if too many logins from the address
+        failed. Raise Unavailable if the database is unavailable.
+        """
         try:
             identity = await self._authenticator.authenticate(Credentials(headers, address_of(scope)))
         except TooManyFailedLogins as error:
@@ -85,9 +91,10 @@ class Gate:
         return identity
 
     async def admit(self, scope: Any, headers: Mapping[str, str], needs: Scope, action: str) -> Identity:
-        """Return the caller, who has the scope `needs`. Raise as `authenticate`, and NotAllowed.
+        """Return the caller. Raise the errors of `authenticate`, and NotAllowed if the caller does not have the scope
+        `needs`.
 
-        `action` is the method that does the same as the endpoint. The audit trail records a refusal with it.
+        `action` is the method that does the same as the endpoint. The audit trail records a refusal under this action.
         """
         identity = await self.authenticate(scope, headers)
         try:
@@ -98,7 +105,11 @@ class Gate:
         return identity
 
     async def admit_reader(self, scope: Any, headers: Mapping[str, str], *, or_anonymous: bool) -> Identity:
-        """Return the caller of a download. If `or_anonymous`, a caller without credentials is ANONYMOUS."""
+        """Return the caller of a download. Raise the errors of `admit`.
+
+        If `or_anonymous`, return ANONYMOUS for a caller who sends no credentials and whom the authenticator does not
+        know.
+        """
         if or_anonymous and "authorization" not in headers:
             try:
                 await self._authenticator.authenticate(Credentials(headers, address_of(scope)))
@@ -107,11 +118,13 @@ class Gate:
         return await self.admit(scope, headers, "read", "read_skill_file")
 
     def note_refusal(self, identity: Identity | None, action: str, subject: str, error: SkilleryError) -> None:
-        """Record a refusal in the audit trail."""
+        """Record a refusal in the audit trail. `identity` is None for a caller who is not authenticated."""
         self._refusals.note(identity, action, subject, code=codes_of(error)[0], error_type=error.type)
 
     def note_knock(self, error: Mapping[str, Any]) -> None:
-        """Record a request that `check_browser` refused. Its caller is not known."""
+        """Record in the audit trail that `check_browser` refused a request. The caller is not authenticated at that
+        time.
+        """
         self._refusals.note(None, KNOCK, "", code=error["code"], error_type=error["data"]["type"])
 
 

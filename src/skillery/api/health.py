@@ -1,4 +1,4 @@
-"""`GET /healthz`: the server answers requests. `GET /readyz`: database, storage and sandbox work."""
+"""`GET /healthz` answers if the server runs. `GET /readyz` answers whether database, storage and sandbox work."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ async def healthz(scope: Any, _receive: Any, send: Any, _headers: dict[str, str]
 
 
 async def readyz(readiness: Readiness, scope: Any, _receive: Any, send: Any, _headers: dict[str, str]) -> None:
-    """Answer 200 if all three work, otherwise 503. Each check is `ok` or `failed`; the server's log has the reason."""
+    """Answer 200 if database, storage and sandbox work, otherwise 503.
+
+    The body has `ok` or `failed` for each of them. The reason of a failure is in the server's log.
+    """
     only(scope, "GET", "HEAD")
     checks = await readiness.checks()
     ready = all(checks.values())

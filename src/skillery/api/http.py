@@ -1,4 +1,4 @@
-"""What all endpoints share of HTTP: refusals, headers, request bodies with a size limit, and JSON responses."""
+"""HTTP functions that all endpoints share: refusals, headers, request bodies with a size limit, and JSON responses."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ JSON = "application/json"
 LARGE_BODY = 1024 * 1024
 BODY_SILENCE_SECONDS = 60
 Part = bytes | memoryview
-"""A part of a body."""
+"""A part of the body of a request or response."""
 
 
 class HttpRefusal(Exception):
-    """Raised to answer with an HTTP status and an error object, before a method is called."""
+    """Raised to answer a request with an HTTP status and an error object, without calling a method."""
 
     def __init__(self, status: int, error: dict[str, Any], headers: Iterable[tuple[str, str]] = ()) -> None:
         super().__init__(error["message"])
@@ -31,7 +31,9 @@ class HttpRefusal(Exception):
 
 
 def headers_of(scope: Any) -> dict[str, str]:
-    """Return the headers by lower-case name. Repeated headers are joined with commas (RFC 9110 §5.3)."""
+    """Return the headers of a request, by name in lower case. Repeated headers are joined with commas (RFC 9110
+    §5.3).
+    """
     headers: dict[str, str] = {}
     for raw_name, raw_value in scope["headers"]:
         name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
@@ -40,9 +42,10 @@ def headers_of(scope: Any) -> dict[str, str]:
 
 
 def check_json(headers: dict[str, str]) -> None:
-    """Raise HttpRefusal 415 for any other Content-Type than JSON.
+    """Raise HttpRefusal 415 if the Content-Type is not JSON.
 
-    A browser sends JSON to another origin only after a preflight request, which this server does not answer.
+    The check protects the server from web pages: a browser sends JSON to another origin only after a preflight request,
+    which this server does not answer.
     """
     kind = headers.get("content-type", "")
     if kind.partition(";")[0].strip().lower() != JSON:
@@ -61,8 +64,10 @@ def address_of(scope: Any) -> str:
 
 
 async def chunks_of(receive: Any) -> AsyncIterator[bytes]:
-    """Yield the pieces of the body. Raises ClientGone if the client disconnects, HttpRefusal 408 if no byte arrives for
-    BODY_SILENCE_SECONDS."""
+    """Yield the chunks of the request body.
+
+    Raise ClientGone if the client disconnects. Raise HttpRefusal 408 if no byte arrives for BODY_SILENCE_SECONDS.
+    """
     while True:
         try:
             async with asyncio.timeout(BODY_SILENCE_SECONDS):
@@ -79,15 +84,16 @@ async def chunks_of(receive: Any) -> AsyncIterator[bytes]:
 
 
 async def disconnected(receive: Any) -> None:
-    """Return when the client has disconnected. Call it after the body has been read."""
+    """Wait until the client has disconnected. Call this function only after the request body has been read."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 async def read_body(receive: Any, headers: dict[str, str], max_bytes: int, held: HeldBody) -> bytes:
-    """Return the body. Raises HttpRefusal 413 if it is larger than `max_bytes`, Busy if the budget has no room.
+    """Return the request body.
 
-    If the client sends a Content-Length, both are raised before the body is read.
+    Raise HttpRefusal 413 if the body is larger than `max_bytes`. Raise Busy if the budget has no room. If the client
+    sends a Content-Length, these two errors are raised before the body is read. Raise the errors of `chunks_of`.
     """
     declared = headers.get("content-length", "")
     if declared.isdigit() and int(declared) > max_bytes:
@@ -113,7 +119,7 @@ def _too_large(max_bytes: int) -> HttpRefusal:
 
 
 def only(scope: Any, *methods: str) -> None:
-    """Raise HttpRefusal 405 for any other HTTP method than these."""
+    """Raise HttpRefusal 405 if the request has an HTTP method that is not in `methods`."""
     if scope["method"] not in methods:
         allowed = ", ".join(methods)
         raise HttpRefusal(
@@ -133,7 +139,9 @@ async def send_bytes(
 
 
 async def send_parts(send: Any, parts: deque[Part], held: HeldAnswer) -> None:
-    """Send JSON in parts, without a copy of the whole. Bytes leave the budget when the socket has taken them."""
+    """Send JSON in parts, without a copy of the whole text. Release the bytes of each part when the socket has taken
+    them.
+    """
     size = sum(map(len, parts))
     if size <= PIECE_BYTES:
         await send_bytes(send, 200, b"".join(parts))
@@ -147,7 +155,9 @@ async def send_parts(send: Any, parts: deque[Part], held: HeldAnswer) -> None:
 
 
 def _gathered(parts: deque[Part]) -> Iterator[Part]:
-    """Yield the parts, and join small ones. Each part is freed before the next one is yielded."""
+    """Yield the parts, with small parts joined. Remove each part from `parts` before it is yielded, to free its
+    memory early.
+    """
     small = bytearray()
     while parts:
         part = parts.popleft()

@@ -1,7 +1,7 @@
-"""`POST /import`: import an archive of skills of any size, and report on each skill.
+"""`POST /import`: import an archive of skills of any size, and report the outcome of each skill.
 
-The report is one JSON document. Clients that accept `application/x-ndjson` get it line by line during the import: first
-`begun`, then `skill` for each skill, then `summary`.
+The report is one JSON document. Clients that accept `application/x-ndjson` get the report line by line during the
+import: first `begun`, then `skill` for each skill, then `summary`.
 """
 
 from __future__ import annotations
@@ -35,13 +35,14 @@ from skillery.importing import Begun, Importer, ImportOptions, SkillReport, Summ
 from skillery.publishing import Mode
 
 ACTION = "create_skill"
-"""Action of a refused skill in the audit trail."""
+"""Action in the audit trail if an import, or a skill of an import, is refused."""
 LINES = "application/x-ndjson"
 Object = dict[str, Any]
 GATHERED_BYTES = 1024 * 1024
 SLOWEST_BYTES = 8 * 1024
-"""The least rate of an upload, in bytes per second on average. Few imports run at the same time, so a slow one would
-block others."""
+"""Bytes per second that an upload must reach on average. Few imports run at the same time, so a slow upload would
+block others.
+"""
 MAX_PARAM = 64 * 1024
 _PARAMS = (
     "namespace",
@@ -87,7 +88,7 @@ OPERATIONS = (
 
 
 class ImportParts(NamedTuple):
-    """What the endpoint of imports uses."""
+    """The parts of the server that the endpoint of imports uses."""
 
     gate: Gate
     importer: Importer
@@ -113,7 +114,9 @@ async def receive_archive(parts: ImportParts, scope: Any, receive: Any, send: An
 
 
 async def _while_heard(reports: AsyncIterator[Any], gone: asyncio.Task[None]) -> AsyncIterator[Any]:
-    """Yield the reports. Raises ClientGone when the client disconnects, so that no further skill is imported."""
+    """Yield the reports. Raise ClientGone if the client has disconnected (task `gone`), so that no further skill is
+    imported.
+    """
     async for report in reports:
         if gone.done():
             raise ClientGone
@@ -121,7 +124,7 @@ async def _while_heard(reports: AsyncIterator[Any], gone: asyncio.Task[None]) ->
 
 
 def _options(scope: Any) -> ImportOptions:
-    """Return the options in the query. Raise InvalidParams."""
+    """Return the options in the query. Raise InvalidParams or InvalidName if an option is not valid."""
     query = parse_qs(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
     unknown = sorted(query.keys() - set(_PARAMS))
     if unknown:
@@ -206,9 +209,10 @@ def _nested(text: str) -> str:
 
 
 async def spool(receive: Any, headers: dict[str, str], file: BinaryIO, most: int) -> None:
-    """Write the body to a file. Raises ArchiveTooLarge for more than `most` bytes, HttpRefusal 408 for a slow upload.
+    """Write the request body to a file.
 
-    If the Content-Length is too large, ArchiveTooLarge is raised before the body is read.
+    Raise ArchiveTooLarge if the body has more than `most` bytes; with a Content-Length, before the body is read. Raise
+    HttpRefusal 408 if the upload is too slow. Raise ClientGone if the client disconnects.
     """
     declared = headers.get("content-length", "")
     size = int(declared) if declared.isdigit() and len(declared) < 20 else 0
@@ -231,7 +235,9 @@ async def spool(receive: Any, headers: dict[str, str], file: BinaryIO, most: int
 
 
 def is_too_slow(size: int, seconds: float) -> bool:
-    """Return whether an upload of `size` bytes in that time is too slow."""
+    """Return whether an upload that has sent `size` bytes in `seconds` is too slow. Before BODY_SILENCE_SECONDS, no
+    upload is.
+    """
     return seconds > BODY_SILENCE_SECONDS and size < SLOWEST_BYTES * seconds
 
 
@@ -259,7 +265,9 @@ async def _send_document(parts: ImportParts, identity: Identity, send: Any, repo
 
 
 async def _send_lines(parts: ImportParts, identity: Identity, send: Any, reports: AsyncIterator[Any]) -> None:
-    """Send the report line by line. An error after the first line is sent as the last line."""
+    """Send the report of an import line by line. If an error follows the first line, send the error as the last
+    line.
+    """
     started = False
     try:
         async for report in reports:

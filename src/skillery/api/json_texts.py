@@ -1,7 +1,8 @@
-"""Checks of a request body before it is decoded: it must be UTF-8 and must not contain too many values.
+"""Checks of a request body before it is decoded: the body must be UTF-8, and must not contain too many values.
 
-Decoding blocks the interpreter, so that no other request is answered until it ends. Therefore a worker thread checks
-large bodies first, in slices. Decoding plain strings is cheap. Values and escapes are expensive, so they are counted.
+Decoding blocks the interpreter: the server answers no other request until decoding ends. Therefore large bodies are
+checked first, in slices, by a worker thread. Decoding plain strings is cheap. Values, escapes and long numbers are
+expensive, so they are counted.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from skillery.formats.json_pieces import is_utf8
 from skillery.formats.json_values import MOST_SLOW_NUMBERS, slow_numbers
 
 MOST_VALUES = 500_000
-"""Limit of the values in a body. Decoding that many takes at most 0.1 s, if all names differ."""
+"""Limit of the JSON values in a body. Decoding this many takes at most 0.1 s, even if all names differ."""
 MOST_ESCAPES = 8_000_000
-"""Limit of the backslashes in a body. A bundle of source code of maximum size has a million."""
+"""Limit of the backslashes in a body. A bundle of source code of the maximum size has about a million."""
 SLICE_BYTES = 512 * 1024
 _SEPARATORS = (b",", b":", b"[", b"{")
-"""Characters before a value. Every value except the first has exactly one of them before it."""
+"""Bytes before a JSON value. Every value except the first follows exactly one of these bytes."""
 
 
 class TextRefusal(Exception):
-    """Raised for a body that must not be decoded. `error` is the error object."""
+    """Raised for a body that the server refuses to decode. `error` is the error object for the client."""
 
     def __init__(self, error: dict[str, Any]) -> None:
         super().__init__(error["message"])
@@ -33,7 +34,7 @@ class TextRefusal(Exception):
 
 
 async def check_text(body: bytes) -> None:
-    """Raise TextRefusal for a body that is not UTF-8, or has too many values or escapes."""
+    """Raise TextRefusal if the body is not UTF-8, or if it has too many values, escapes or slow numbers."""
     refused = _problem_of(body) if len(body) <= BIG_TEXT else await BODIES.run(_problem_of, body)
     if refused is not None:
         raise TextRefusal(refused)
@@ -70,12 +71,15 @@ def _problem_of(body: bytes) -> dict[str, Any] | None:
 
 
 def _count(body: bytes, marks: Sequence[bytes] = _SEPARATORS) -> int:
-    """Return how often the marks occur in the body, inside and outside of strings."""
+    """Return how often the bytes in `marks` occur in the body, inside and outside of strings."""
     return sum(body.count(mark, start, start + SLICE_BYTES) for start in _starts(body) for mark in marks)
 
 
 def _slow_numbers(body: bytes) -> int:
-    """Return the number of slow numbers. Strings count only if the body stays below the limit with them."""
+    """Return the number of slow numbers outside of strings. A slow number is long or has a large exponent.
+
+    If the whole body, including strings, has at most MOST_SLOW_NUMBERS, return 0 without a second count.
+    """
     if sum(map(slow_numbers, _slices(body))) <= MOST_SLOW_NUMBERS:
         return 0
     return sum(map(slow_numbers, _outside_texts(body)))
@@ -86,7 +90,7 @@ def _slices(body: bytes) -> Iterator[bytes]:
 
 
 def _count_outside_texts(body: bytes) -> int:
-    """Count the separators outside of strings. Stop when there are more than MOST_VALUES."""
+    """Return the number of separators outside of strings. Stop counting above MOST_VALUES."""
     values = 0
     for piece in _outside_texts(body):
         values += _count(piece)
@@ -96,7 +100,7 @@ def _count_outside_texts(body: bytes) -> int:
 
 
 def _outside_texts(body: bytes) -> Iterator[bytes]:
-    """Yield the parts of each slice that are outside of strings."""
+    """Yield the bytes outside of strings, for each slice of the body."""
     in_text, rest = False, b""
     for start in _starts(body):
         piece = rest + body[start : start + SLICE_BYTES]

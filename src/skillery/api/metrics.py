@@ -1,7 +1,7 @@
 """Metrics in the text format of Prometheus: requests, calls, runs and queues.
 
-The values of labels are a fixed set: endpoints, methods, codes and statuses, and never a name that a caller chose.
-Therefore Litestar's middleware is not used: it adds a series for each address of a blob, and never removes one.
+The values of labels are a fixed set of endpoints, methods, codes and statuses, without names that a caller chose.
+Litestar's middleware is not used, because it adds a series for each address of a blob and never removes one.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 1
 
 
 class Measurable(NamedTuple):
-    """The parts whose state is measured when somebody reads the metrics."""
+    """The parts of the server that have current values to report."""
 
     gate: Gate
     runner: Runner
     sandbox: Sandbox
     named: NamedEnvironments
     connections: Callable[[], tuple[int, int]]
-    """Returns the used and the idle connections to the database."""
+    """Function that returns the number of used and the number of idle connections to the database."""
 
 
 class Metrics(Collector):
-    """Counters of requests and calls, and the current values of the server.
+    """The endpoint `/metrics`, with counters of requests and calls.
 
-    The counters are plain numbers without locks, because only the event loop changes them. Locks would make a listing
-    a tenth slower.
+    The counters are plain numbers without locks, because only the event loop changes them. Locks would make a listing a
+    tenth slower.
     """
 
     def __init__(self, readers: Readers, measured: Measurable) -> None:
@@ -62,7 +62,7 @@ class Metrics(Collector):
         ProcessCollector(registry=self._registry)
 
     def note(self, endpoint: str, exchange: Exchange) -> None:
-        """Count an answered request."""
+        """Count an answered request and its calls."""
         self._requests[endpoint, exchange.status] += 1
         self._bytes_in[endpoint] += exchange.bytes_in
         self._bytes_out[endpoint] += exchange.bytes_out
@@ -103,18 +103,22 @@ class Metrics(Collector):
         )
 
     async def answer(self, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
-        """Answer with all metrics. If only admins may read them, raise HttpRefusal 401 or NotAllowed."""
+        """Answer with all metrics.
+
+        If only admins may read the metrics, raise the errors of `Gate.admit`: HttpRefusal 401 for a caller without a
+        valid token, NotAllowed for a caller without the scope admin.
+        """
         only(scope, "GET", "HEAD")
         if self._readers == "admin":
             await self._measured.gate.admit(scope, headers, "admin", "read_metrics")
-        # The current values get a registry for this answer only.
+        # The current values are in a separate registry, which exists only for this answer.
         now = CollectorRegistry()
         now.register(_Now(self._measured))
         await send_bytes(send, 200, generate_latest(self._registry) + generate_latest(now), CONTENT_TYPE_PLAIN_0_0_4)
 
 
 class _Latencies:
-    """Histogram of durations in seconds."""
+    """Histogram of the durations of one method's calls, in seconds."""
 
     def __init__(self) -> None:
         self.sum = 0.0
@@ -131,7 +135,7 @@ class _Latencies:
 
 
 class _Now(Collector):
-    """The current values of runs, the sandbox, named environments and the database."""
+    """Current values of runs, the sandbox, named environments and the database, read when the metrics are requested."""
 
     def __init__(self, measured: Measurable) -> None:
         self._measured = measured

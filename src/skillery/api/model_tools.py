@@ -1,4 +1,4 @@
-"""`GET /tools` and `GET /prompt`: what a model is given to use the registry."""
+"""`GET /tools` and `GET /prompt`: the tool schemas and the system prompt for a model that uses the registry."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ PROMPT_OPERATIONS = (
 
 
 class ToolsEndpoint:
-    """`GET /tools?format=openai|anthropic|mcp|jsonschema[&include=search_skills,create_skill,code_contract]`."""
+    """Answers `GET /tools?format=openai|anthropic|mcp|jsonschema[&include=METHOD,…,code_contract]`."""
 
     def __init__(self, gate: Gate, named: NamedEnvironments) -> None:
         self._gate = gate
@@ -71,7 +71,7 @@ class ToolsEndpoint:
 
 
 class PromptEndpoint:
-    """`GET /prompt`."""
+    """Answers `GET /prompt`."""
 
     def __init__(self, gate: Gate, registry: Registry) -> None:
         self._gate = gate

@@ -35,13 +35,13 @@ _ERRORS = {
 
 
 class Fault(msgspec.Struct):
-    """An error."""
+    """The error object of a failed request."""
 
     code: int
-    """The code of the same error in JSON-RPC."""
+    """The JSON-RPC code of the error."""
     message: str
     data: dict[str, Any]
-    """`type`, a stable word; usually `hint`, the remedy."""
+    """`type` is a stable word for the error. `hint`, if present, is the remedy. Errors have further members."""
 
 
 class ErrorAnswer(msgspec.Struct):
@@ -55,9 +55,9 @@ class Answer(NamedTuple):
 
     description: str
     type: Any = None
-    """Type of the JSON. None for other content, and without a body."""
+    """Type of the JSON body. None if the body is not JSON or there is no body."""
     kinds: tuple[str, ...] = (JSON,)
-    """The media types. Empty without a body."""
+    """Media types of the body. Empty if there is no body."""
 
 
 class Body(NamedTuple):
@@ -69,18 +69,18 @@ class Body(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """One HTTP method of one address. `path` is written as in OpenAPI: `/blobs/{blob_id}`."""
+    """One HTTP method of one address. `path` is in the notation of OpenAPI: `/blobs/{blob_id}`."""
 
     method: str
     path: str
     summary: str
     answers: dict[int, Answer]
     errors: tuple[int, ...] = ()
-    """Statuses of errors, in addition to those of all endpoints."""
+    """HTTP statuses of errors, in addition to the statuses that all endpoints have."""
     needs: Scope | None = None
-    """The required scope. None: any authenticated caller, or any caller at all if `is_open`."""
+    """The required scope. None: any authenticated caller, or any caller if `is_open`."""
     is_open: bool = False
-    """Whether the operation needs no authentication."""
+    """Whether callers need no credentials."""
     description: str = ""
     parameters: tuple[Parameter, ...] = ()
     body: Body | None = None
@@ -95,13 +95,13 @@ BINARY = Schema(type=OpenAPIType.STRING, format=OpenAPIFormat.BINARY)
 
 
 def types_of(operations: list[Operation]) -> list[Any]:
-    """Return the types of all responses, for the components of the document."""
+    """Return the types of all JSON responses, for the components of the OpenAPI document."""
     answers = [answer.type for one in operations for answer in one.answers.values() if answer.type is not None]
     return [ErrorAnswer, *answers]
 
 
 def described(one: Operation, schema_of: Mapping[int, Schema | Reference]) -> OpenApiOperation:
-    """Return the operation as an object of Litestar. `schema_of` has the schemas by the `id()` of the type."""
+    """Return an operation as an object of Litestar. `schema_of` maps the `id()` of each response type to its schema."""
     responses: dict[str, OpenAPIResponse | Reference] = {}
     for status, answer in one.answers.items():
         schema = BINARY if answer.type is None else schema_of[id(answer.type)]

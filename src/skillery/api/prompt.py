@@ -1,7 +1,7 @@
-"""`GET /prompt`: the system prompt for a model with the tools.
+"""`GET /prompt`: the system prompt for a model that uses the tools.
 
-The text is appendix A of the Skills Protocol v0.1, unchanged, then the code contract in brief, and advice to search if
-there are many skills.
+The text is appendix A of the Skills Protocol v0.1, unchanged, and below it the code contract in brief. If the caller
+sees many skills, the text also recommends the search.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from skillery.identity.access import is_admin
 from skillery.registry.registry import Registry
 
 MANY = 200
-"""Number of visible skills above which a model should search instead of list."""
+"""Number of visible skills above which the prompt advises a model to search."""
 PROMPT = """\
 You are connected to a Skills Runtime using the Skills Protocol.
 
@@ -33,7 +33,7 @@ instead of reading lists. Call `list_skills` only if you do not have that tool.
 
 
 async def prompt_for(registry_: Registry, identity: Identity) -> str:
-    """Return the prompt. It recommends search_skills to an identity that sees many skills."""
+    """Return the system prompt. The prompt recommends search_skills if the identity sees more than MANY skills."""
     if not (is_admin(identity) or "read" in identity.scopes):
         return PROMPT + PROMPT_LINES
     sees_more = partial(registry.sees_more_skills_than, identity=identity, count=MANY)

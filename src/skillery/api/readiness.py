@@ -15,10 +15,12 @@ FRESH_SECONDS = 2.0
 
 
 class Readiness:
-    """The checks of /readyz. They run at most once every few seconds, because anybody may request them."""
+    """The checks of /readyz. Each check runs at most once in FRESH_SECONDS, because callers need no token for
+    /readyz.
+    """
 
     def __init__(self, ping: Callable[[], None], storage: Storage, sandbox: Sandbox) -> None:
-        """`ping` raises if the database does not answer. It blocks."""
+        """Store the parts. `ping` is a blocking function that raises if the database does not answer."""
         self._ping = ping
         self._storage = storage
         self._sandbox = sandbox

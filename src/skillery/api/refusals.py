@@ -1,4 +1,4 @@
-"""Refused calls, for the audit trail: the errors that count as refusals, and the subject of a refused call."""
+"""Refused calls in the audit trail: which errors count as refusals, and which subject a refused call has."""
 
 from __future__ import annotations
 
@@ -10,29 +10,33 @@ from skillery.errors import Conflict, NotAllowed, NotFound, Refused, SkilleryErr
 from skillery.formats.tokens import PREFIX
 
 OF_CHANGES = (NotAllowed, NotFound, Conflict, Refused)
-"""Errors that refuse a change. Malformed, too large and too early calls do not count as refused."""
+"""Errors that count as the refusal of a change. Errors of malformed, too large or too frequent calls do not count."""
 MOST_BYTES = 256 * 1024
-"""Larger params are not searched for a subject."""
+"""Limit of the bytes of params that are searched for a subject."""
 OTHERWISE_NAMED_BY = ("name", "run_id", "blob_id")
-"""The first of these params that a call has is the subject, if the method does not name another one."""
+"""Params that name the subject of a call if the method does not say which param does. The first present param
+counts.
+"""
 _WHAT_FOLLOWS_AN_ID = re.compile(rf"({PREFIX}[0-9A-Za-z]{{0,12}})\w{{16,}}")
 _names = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _text = msgspec.json.Decoder(str)
 
 
 def is_refusal(error: SkilleryError, audits: str | None) -> bool:
-    """Return whether the audit trail records the error.
+    """Return whether the audit trail records the error of a call.
 
-    `audits` is `Method.audits`, which is "" for a method that only reads. Of such a method, only NotAllowed is
-    recorded. Of a method that changes something, NotFound, Conflict and Refused are recorded too.
+    `audits` is `Method.audits`. If `audits` is "" (a method without audited changes), only NotAllowed is recorded.
+    Otherwise, NotFound, Conflict and Refused are recorded too.
     """
     return isinstance(error, OF_CHANGES if audits != "" else NotAllowed)
 
 
 def subject_of(params: bytes | msgspec.Raw, named_by: str) -> str:
-    """Return the subject of a call from its params: `name@version`, `name`, an id, or "".
+    """Return the subject of a call for the audit trail: `name@version`, `name`, an id, or "" if the params name no
+    subject.
 
-    Callers may pass a whole token as its id. The secret part of anything that looks like a token is removed.
+    `named_by` is the param that names the subject, or "". The secret part of anything that looks like a token is
+    removed, because callers may pass a whole token in place of its id.
     """
     found = _subject(params, named_by) if len(params) <= MOST_BYTES else ""
     return _WHAT_FOLLOWS_AN_ID.sub(r"\1", found)

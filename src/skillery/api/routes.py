@@ -1,4 +1,4 @@
-"""The routes of the HTTP side: each endpoint is built here from the parts that it uses."""
+"""The routes of all endpoints. This module gives each endpoint the parts that it uses."""
 
 from __future__ import annotations
 
@@ -28,31 +28,33 @@ from skillery.context.tracing import starting
 from skillery.errors import SkilleryError
 
 Endpoint = Callable[[Any, Any, Any, dict[str, str]], Awaitable[None]]
-"""Answers one request: its ASGI scope, `receive` and `send`, and its headers in lower case."""
+"""Function that answers one request. The arguments are the ASGI scope, `receive`, `send`, and the headers by
+lower-case name.
+"""
 
 
 class Route(NamedTuple):
-    """An endpoint at its addresses."""
+    """An endpoint and its addresses."""
 
     name: str
-    """The address in metrics and in the log."""
+    """Name of the endpoint in metrics and in the server's log."""
     endpoint: Endpoint
     operations: Sequence[Operation]
-    """The description in OpenAPI."""
+    """The descriptions of the endpoint for OpenAPI."""
     paths: tuple[str, ...] = ()
-    """Paths with parameters, in the notation of Litestar. Empty: `name` is the path."""
+    """Addresses with parameters, in the notation of Litestar. If empty, `name` is the only address."""
     methods: tuple[str, ...] = ("GET", "HEAD")
-    """The HTTP methods of paths with parameters. An endpoint at a plain path checks the method itself."""
+    """The HTTP methods of the addresses in `paths`. Without `paths`, the endpoint itself checks the HTTP method."""
     is_rpc: bool = False
-    """Whether refusals are messages of JSON-RPC."""
+    """Whether refused requests are answered with a JSON-RPC message."""
     is_guarded: bool = True
-    """Whether Host and Origin are checked."""
+    """Whether Host and Origin of requests are checked."""
     is_mount: bool = False
-    """Whether the endpoint also gets all addresses below its path."""
+    """Whether the endpoint also answers all addresses below `name`."""
 
 
 def make_routes(core: Core, edge: Edge) -> list[Any]:
-    """Return every route of the server for Litestar."""
+    """Return all routes of the server as route handlers of Litestar."""
     routes = [*_plain_routes(core, edge), *_download_routes(core, edge)]
     operations = [operation for route in routes for operation in route.operations] + list(api_documents.OPENAPI)
     document = api_documents.openapi_endpoint(edge.gate, operations)
@@ -107,7 +109,9 @@ def _for_litestar(edge: Edge, route: Route) -> Any:
 
 
 def _app(edge: Edge, route: Route) -> ASGIApp:
-    """Return the ASGI app of a route: it answers errors, counts the request and logs it."""
+    """Return the ASGI app of a route. The app calls the endpoint, turns exceptions into responses, and counts and
+    logs the request.
+    """
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         headers = headers_of(scope)
@@ -129,7 +133,7 @@ def _app(edge: Edge, route: Route) -> ASGIApp:
             return
         except Exception as error:
             if exchange.started:
-                # A part of the answer is sent. Only a broken connection can show the error now.
+                # A part of the answer has been sent, so only a broken connection can show the error.
                 raise
             await send_refusal(exchange.send, HttpRefusal(500, unexpected(error)), rpc=route.is_rpc)
         finally:

@@ -25,11 +25,13 @@ from skillery.runs.following import Followed
 EVENTS = "text/event-stream"
 TEXT = "text/plain"
 PAUSE_SECONDS = 0.1
-"""After each event. A reader then costs ten events a second, however many lines the code prints."""
+"""Pause after each event, in seconds. A client then gets about ten events a second, even if the code prints many
+lines.
+"""
 HEARTBEAT_SECONDS = 15.0
 EVENT_BYTES = 16 * 1024
 SEND_BUFFER_BYTES = 64 * 1024
-"""Without this bound, the kernel buffers 4 MiB for a client that does not read."""
+"""Send buffer of the socket. By default, the kernel buffers up to 4 MiB for a client that does not read."""
 RETRY_MS = 2000
 PATH = "/v1/runs/{run_id}/events"
 PATHS = ("/v1/runs/{run_id:str}/events",)
@@ -54,7 +56,7 @@ OPERATIONS = (
 
 
 class StreamLimits(NamedTuple):
-    """How many streams may be open at one time."""
+    """Limits of the number of open streams: of one run, of one identity, and of the whole server."""
 
     of_run: int
     of_identity: int
@@ -62,7 +64,7 @@ class StreamLimits(NamedTuple):
 
 
 class OpenStreams:
-    """Counts the open streams."""
+    """Counts the open event streams."""
 
     def __init__(self, limits: StreamLimits) -> None:
         self._limits = limits
@@ -71,7 +73,7 @@ class OpenStreams:
 
     @contextmanager
     def hold(self, run_id: str, identity: str) -> Iterator[None]:
-        """Count one stream as open. Raise Busy if there are too many."""
+        """Count one stream as open during the `with` block. Raise Busy if a limit is reached."""
         for count, most, name in (
             (self._of_run[run_id], self._limits.of_run, "runs.streams_per_run"),
             (self._of_identity[identity], self._limits.of_identity, "runs.streams_per_identity"),
@@ -99,7 +101,7 @@ def _subtract(counter: Counter[str], key: str) -> None:
 
 
 class RunEvents:
-    """Sends the events of runs."""
+    """The endpoint that sends the events of a run."""
 
     def __init__(self, gate: Gate, runner: Runner, streams: OpenStreams) -> None:
         self._gate = gate
@@ -107,7 +109,7 @@ class RunEvents:
         self._streams = streams
 
     async def answer(self, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
-        """`GET /v1/runs/{run_id}/events`."""
+        """Answer `GET /v1/runs/{run_id}/events` with events, or with plain text if the client accepts text/plain."""
         only(scope, "GET", "HEAD")
         identity = await self._gate.admit(scope, headers, "read", "get_run")
         run_id = scope["path"].split("/")[3]
@@ -121,7 +123,7 @@ class RunEvents:
             await self._send_events(identity, run_id, after, receive, send)
 
     async def _send_log(self, identity: Identity, run_id: str, send: Any) -> None:
-        """Send the log so far as text."""
+        """Send the present log of the run as plain text."""
         followed = await self._runner.follow_run(identity, run_id)
         try:
             await _start(send, f"{TEXT}; charset=utf-8")
@@ -134,7 +136,9 @@ class RunEvents:
             followed.close()
 
     async def _send_events(self, identity: Identity, run_id: str, after: int, receive: Any, send: Any) -> None:
-        """Send events until the run has ended, or the client or the server ends the stream."""
+        """Send the events of a run until the run has ended, the client disconnects, or the server stops. `after` is
+        an offset in the log.
+        """
         followed = await self._runner.follow_run(identity, run_id)
         try:
             with self._streams.hold(run_id, identity.name):
@@ -193,7 +197,7 @@ async def _start(send: Any, kind: str, *headers: tuple[bytes, bytes]) -> None:
 
 
 def _bound_buffer(receive: Any) -> None:
-    """Bound what the kernel buffers for a client that does not read."""
+    """Limit the bytes that the kernel buffers for a client that does not read. `receive` belongs to the connection."""
     transport = getattr(getattr(receive, "__self__", None), "transport", None)
     connection = transport.get_extra_info("socket") if transport is not None else None
     if connection is not None:

@@ -1,4 +1,4 @@
-"""OpenTelemetry: Litestar traces the requests, and `skillery.context.tracing` the steps inside a request."""
+"""OpenTelemetry: Litestar traces the requests, and `skillery.context.tracing` traces the steps inside a request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ENDPOINTS = frozenset({"/rpc", "/mcp", "/tools", "/prompt", "/import", "/metrics
 
 
 class Tracing:
-    """Sends spans to a collector. `close` sends the spans that are still buffered."""
+    """Sends spans to an OpenTelemetry collector. `close` sends the spans that are still buffered."""
 
     def __init__(self, provider: TracerProvider) -> None:
         self._provider = provider
@@ -44,13 +44,16 @@ class Tracing:
         )
 
     def close(self) -> None:
-        """Send the buffered spans. Blocking: takes up to FLUSH_MS if the collector does not answer."""
+        """Send the buffered spans, and stop tracing. Blocks up to FLUSH_MS if the collector does not answer."""
         self._provider.force_flush(FLUSH_MS)
         self._provider.shutdown()
 
 
 def open_tracing(traces: str) -> Tracing | None:
-    """Return None for `off`. Raises StartupError if the setting is not valid, or packages are missing."""
+    """Return the tracing that the setting `traces` configures, or None if `traces` is `off`.
+
+    Raise StartupError if the setting is not valid, or if packages for OpenTelemetry are missing.
+    """
     if traces == "off":
         return None
     if traces != "otlp" and not traces.startswith(("http://", "https://")):
@@ -79,7 +82,9 @@ def open_tracing(traces: str) -> Tracing | None:
 
 
 def _span_details(scope: Any) -> tuple[str, dict[Any, str]]:
-    """Return the name and the attributes of a span. The set of names is fixed, whatever address is requested."""
+    """Return the name and the attributes of the span for a request. The names are a fixed set, whatever address a
+    client requests.
+    """
     path = scope.get("path", "")
     endpoint = path if path in ENDPOINTS else "/blobs" if path.startswith("/blobs") else "elsewhere"
     return f"{scope.get('method', '')} {endpoint}", {"http.route": endpoint}

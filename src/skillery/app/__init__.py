@@ -1,4 +1,5 @@
-"""Composition root: core, edge and app (`composition`), `server`, `home`, `bundled`.
+"""The composition root: builds core, edge and app (`composition`), runs the server (`server`), and locks the home
+(`home`).
 
-Nothing is imported here, so that a query of the home's holder does not load a web framework.
+This module imports nothing, so that a command that only asks which process holds a home loads no web framework.
 """

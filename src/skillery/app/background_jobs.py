@@ -1,5 +1,8 @@
-"""Periodic jobs of a server: record a heartbeat, close abandoned runs, and delete expired idempotency keys and
-session tools."""
+"""Periodic jobs of a server.
+
+The jobs record a heartbeat, close runs that a dead server left open, and delete old log pieces, idempotency keys and
+session tools.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ BEAT_SECONDS = 10.0
 FIRST_SECONDS = 1.0
 CLEANUP_SECONDS = 3600.0
 BATCH = 500
-"""Rows deleted per transaction. The transactions are short, because SQLite has a single writer."""
+"""Limit of the rows that one transaction deletes. The transactions are short, because SQLite has a single writer."""
 
 
 class BackgroundJobs:
@@ -34,7 +37,10 @@ class BackgroundJobs:
         self._server = server
         self._task: asyncio.Task[None] | None = None
         self._healthy_since: float | None = None
-        """None if the last heartbeat failed or was late. Other servers then cannot be judged dead."""
+        """Start of the present series of heartbeats on time. None if the last heartbeat failed or was late.
+
+        Only a server with healthy heartbeats can tell that another server is dead.
+        """
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run())
@@ -77,7 +83,7 @@ class BackgroundJobs:
                 log.warning("%d runs of dead servers are recorded as failed", dead)
 
     async def _clean_up(self) -> None:
-        """Delete idempotency keys after a day, and the tools of expired sessions."""
+        """Delete the idempotency keys and session tools that have expired."""
         for forget in (forget_keys, forget_session_tools):
             while await self._database.write(partial(forget, limit=BATCH)) == BATCH:  # noqa: ASYNC110 - others write in between
                 await asyncio.sleep(0.05)

@@ -1,4 +1,4 @@
-"""Bundled skills: published through create_skill's own code path if they are missing."""
+"""The bundled skills. A starting server publishes the missing bundled skills, with the checks of create_skill."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from skillery.registry import resolve
 PACKAGED = Path(__file__).parents[1] / "_skills"
 IN_CHECKOUT = Path(__file__).parents[3] / "skills"
 BUNDLER = Identity("skillery", "agent", ALL_SCOPES, ("*",))
-# Skillery's own tests import them and run their examples, so that a first start does not wait for a sandbox.
+# Skillery's own tests import the bundled skills and run their examples, so that a first start need not wait for a
+# sandbox.
 RULES = PublishingRules(trials=False)
 
 
@@ -33,7 +34,11 @@ def bundled_folders() -> list[Path]:
 
 
 async def publish_bundled(publisher: Publisher, database: Database) -> None:
-    """Publish the missing bundled skills. Existing versions are kept, also if another publisher owns the name."""
+    """Publish the missing versions of bundled skills. A present version is kept, even if another identity
+    published it.
+
+    Raise StartupError if a bundled skill cannot be published.
+    """
     for folder in await asyncio.to_thread(bundled_folders):
         manifest = toml_manifest((folder / "skill.toml").read_bytes())
         if not await database.read(partial(_is_there, manifest=manifest)):

@@ -1,4 +1,4 @@
-"""The core of a server, built from the settings and the backends."""
+"""Build the core of a server from the settings and the backends."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ IMPORT_CHECKS_AT_ONCE = 2
 
 
 class Backends(NamedTuple):
-    """The backends that the settings name."""
+    """The opened backends that the settings name."""
 
     authenticator: Authenticator
     storage: Storage
@@ -82,14 +82,14 @@ class Backends(NamedTuple):
 
 
 class Base(NamedTuple):
-    """What all parts of the core are built on."""
+    """The parts that all other parts of the core need."""
 
     settings: Settings
     home: Home
     database: Database
     backends: Backends
     events: Events
-    """Passes events on to plugins."""
+    """Calls the hooks of plugins."""
 
     @property
     def bundle_limits(self) -> BundleLimits:
@@ -98,7 +98,7 @@ class Base(NamedTuple):
 
 
 class _Runtime(NamedTuple):
-    """What runs skills."""
+    """The parts that execute runs."""
 
     blobs: Blobs
     cache: Cache
@@ -109,7 +109,10 @@ class _Runtime(NamedTuple):
 
 
 async def build_core(base: Base, stack: AsyncExitStack) -> Core:
-    """Build the core and start its parts. The stack closes them, the last one first. Raise StartupError."""
+    """Build the core and start its parts. `stack` closes the parts in reverse order.
+
+    Raise StartupError if a part cannot be built or started.
+    """
     database, backends, home = base.database, base.backends, base.home
     quotas = quotas_of(base.settings)
     refusals, once, compilers = Refusals(database), Once(database, home.server_id), CompilePool()
@@ -145,7 +148,10 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
 
 
 async def _start(base: Base, runtime: _Runtime, publisher: Publisher, stack: AsyncExitStack) -> None:
-    """Start what runs skills, end what the last server of this home left over, and publish the bundled skills."""
+    """Start the parts that execute runs, and publish the bundled skills. `stack` closes the parts.
+
+    First, record a failure for each run that the last server of this home left open.
+    """
     database, home, runner = base.database, base.home, runtime.runner
     stack.push_async_callback(runtime.packages.environments.close)
     stack.push_async_callback(runtime.environments.named.close)
@@ -228,7 +234,7 @@ def _run_queue(settings: Settings) -> Queue:
 
 
 def _garbage_steps(base: Base, cache: Cache, environments: Environments) -> list[Step]:
-    """Return the sweep steps. Each step may create work for the next one."""
+    """Return the steps of a sweep, in order: a step may leave garbage that a later step removes."""
     settings, database, storage = base.settings, base.database, base.backends.storage
     grace, unused_for = timedelta(minutes=settings.gc.grace_minutes), timedelta(days=settings.gc.cache_days)
     keep_for, keep_count = timedelta(days=settings.runs.keep_days), settings.runs.keep_count
@@ -255,7 +261,7 @@ def _import_limits(settings: Settings) -> ImportLimits:
 
 def _publishing_rules(settings: Settings) -> PublishingRules:
     if settings.auth == "open":
-        # A review adds no protection: any caller could also approve.
+        # A review would not protect: with auth = "open", every caller may approve.
         return PublishingRules(visibility=settings.default_visibility)
     chosen = settings.publishing
     return PublishingRules(

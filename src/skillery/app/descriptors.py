@@ -1,4 +1,4 @@
-"""Open files of the server process: raise the limit, and derive the number of connections that it allows."""
+"""Limit of the open files of the server process, and the number of connections that this limit allows."""
 
 from __future__ import annotations
 
@@ -7,31 +7,38 @@ import resource
 from typing import NamedTuple
 
 DEFAULT_LIMIT = 16_384
-"""The limit that the server asks for if no setting needs more. An idle connection takes 9 KB of memory."""
+"""The limit of open files that the server requests if the settings need no higher limit. An idle connection takes 9
+KB of memory.
+"""
 RESERVE = 128
-"""Descriptors for the database, the listener, pipes of sandboxes, health checks and connections that are closing."""
+"""File descriptors for the database, the listening socket, pipes of sandboxes, health checks and connections that
+are closing.
+"""
 RESERVE_PER_RUN = 8
 PER_CONNECTION = 2
-"""The socket, and a storage file that is received or sent on it."""
+"""File descriptors of a connection: the socket, and a file of the storage that is uploaded or downloaded."""
 MIN_CONNECTIONS = 16
 
 
 class Descriptors(NamedTuple):
-    """Budget of file descriptors of this process."""
+    """The file descriptors of this process: the limit, and the number that is reserved for other uses than
+    connections.
+    """
 
     limit: int
     reserve: int
 
     @property
     def connections(self) -> int:
-        """Limit of connections that leaves enough descriptors for everything else."""
+        """The limit of connections. It leaves the reserved file descriptors for other uses."""
         return max(MIN_CONNECTIONS, (self.limit - self.reserve) // PER_CONNECTION)
 
 
 def allot_descriptors(runs_at_once: int, max_connections: int) -> Descriptors:
-    """Raise the soft limit on open files as far as needed and allowed, and divide the descriptors.
+    """Raise this process's soft limit of open files to the needed number, as far as the hard limit allows.
 
-    Runs are not affected: a sandbox sets the limit of each run itself.
+    Return the new limit, and the number of reserved file descriptors. Runs are not affected, because a sandbox sets the
+    limit of each run.
     """
     reserve = RESERVE + RESERVE_PER_RUN * runs_at_once
     wanted = max(DEFAULT_LIMIT, reserve + PER_CONNECTION * max_connections)

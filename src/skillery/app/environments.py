@@ -1,4 +1,4 @@
-"""Locks and environments of packages, built from the settings."""
+"""Build the locks and environments of packages from the settings."""
 
 from __future__ import annotations
 
@@ -18,20 +18,23 @@ from skillery.settings import Settings
 
 LOCKS_AT_ONCE, BUILD_JOBS_AT_ONCE = 2, 3
 UNBOUNDED = 1 << 40
-"""No limit: the request that waits for a lock already counts against the limits of requests."""
+"""A limit that is never reached. The request that waits for a lock of packages already counts against limits of
+requests.
+"""
 
 
 class PackageServices(NamedTuple):
-    """The services for packages of skills."""
+    """The parts for packages of skills: locks of packages, and environments."""
 
     locks: Locks
     environments: Environments
 
 
 def packages_of(settings: Settings, home: Home, database: Database, sandbox: Sandbox) -> PackageServices:
-    """Build the locks and environments.
+    """Build the parts for packages of skills.
 
-    Raises StartupError if the wheelhouse is not a folder or a sandbox cannot reach an index.
+    Raise StartupError if the wheelhouse is not a folder, the address of an index is not valid, or packages are built
+    from source with an index that needs credentials.
     """
     asked, folder, sources = settings.packages, home.path / "environments", _sources(settings)
     locking = Jobs(sandbox, sources, LOCKS_AT_ONCE)
@@ -67,9 +70,9 @@ def _sources(settings: Settings) -> Sources:
 
 
 def _check_addresses(setting: str, addresses: tuple[str, ...]) -> None:
-    """Raise StartupError for the first invalid address of a setting.
+    """Raise StartupError if an address of the setting is not valid.
 
-    The message gives the position of the address, not its text, because the text may contain credentials.
+    The message gives the position of the address in the list, not its text, because the text may contain credentials.
     """
     for number, address in enumerate(addresses, 1):
         problem = address_problem(address)

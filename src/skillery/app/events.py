@@ -1,4 +1,4 @@
-"""Actions of the server itself when a version is published, in addition to the hooks of plugins."""
+"""The server's own reaction to a published version, in addition to the hooks of plugins."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from skillery.exports import FactsPreparation
 
 
 class PreparingEvents:
-    """Events of the plugins. Each published skill is also prepared for the indexes of Agent Skills."""
+    """Passes events to the plugins. Also starts preparing each published skill for the indexes of Agent Skills."""
 
     def __init__(self, events: Events, preparing: FactsPreparation) -> None:
         self._events = events

@@ -1,4 +1,4 @@
-"""Schedule of the sweep on a running server."""
+"""The schedule of sweeps on a running server."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from skillery.maintenance.garbage import Collector
 
 log = logging.getLogger(__name__)
 FIRST_MINUTES = 1.0
-"""First delay at most, so that servers that run for a short time also sweep."""
+"""Limit of the minutes before the first sweep. Servers that run only for a short time sweep too."""
 
 
 async def sweep_periodically(collector: Collector, interval_minutes: float) -> None:
-    """Sweep periodically until cancelled, or never if the interval is 0.
+    """Sweep every `interval_minutes` until cancelled. If `interval_minutes` is 0, return at once.
 
-    One server per database sweeps shared data at a time. Each server sweeps its own local data.
+    Only one server of a database sweeps the shared data at a time. If another server is sweeping, sweep only this
+    server's own data.
     """
     if not interval_minutes:
         return

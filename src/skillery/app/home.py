@@ -1,4 +1,4 @@
-"""The home: one folder with all data of the embedded registry, locked by one process at a time."""
+"""The home: one folder with all data of a server. Only one process at a time holds the lock of a home."""
 
 from __future__ import annotations
 
@@ -20,19 +20,28 @@ LOCK_ATTEMPTS = 20
 RETRY_SECONDS = 0.01
 
 
+class HomeInUse(StartupError):
+    """Raised if another process holds the home."""
+
+
 class Holder(msgspec.Struct, frozen=True):
-    """Process that holds a home, as recorded in the lock file."""
+    """The process that holds a home, as the lock file records it."""
 
     pid: int
     url: str | None = None
-    """Address of the server. None while it starts, and for a command that opens the home itself."""
+    """Address of the server. None while the server starts, and for a command that works on the home without a
+    server.
+    """
 
 
 class Home:
-    """A home that this process holds until `close`."""
+    """A home that this process holds until `close` is called."""
 
     def __init__(self, path: Path) -> None:
-        """Create and lock the home. Raises StartupError if it cannot be created or another process holds it."""
+        """Create the folder if it is missing, and lock the home.
+
+        Raise StartupError if the folder cannot be created or another process holds the home.
+        """
         self.path = path
         try:
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -50,7 +59,9 @@ class Home:
         self.server_id = _server_id(path)
 
     def announce(self, url: str | None) -> None:
-        """Publish the address of this process for commands that use the same home."""
+        """Write the process id and the address `url` of this process into the lock file, so that commands find the
+        server.
+        """
         self._lock.seek(0)
         self._lock.truncate()
         self._lock.write(msgspec.json.encode(Holder(os.getpid(), url)))
@@ -63,7 +74,7 @@ class Home:
 
 
 def holder_of(path: Path) -> Holder | None:
-    """Return the process that holds the home, or None."""
+    """Return the process that holds the home, or None if no process holds it."""
     try:
         with (path / LOCK).open("rb") as lock:
             try:
@@ -76,15 +87,15 @@ def holder_of(path: Path) -> Holder | None:
 
 
 def server_id_of(path: Path) -> str | None:
-    """Return the id under which servers of this home record runs, or None before the first start."""
+    """Return the id that a server of this home writes into its runs, or None if no server has started yet."""
     file = path / SERVER_ID
     return file.read_text().strip() or None if file.is_file() else None
 
 
 def _lock(file: IO[bytes], path: Path) -> None:
-    """Lock the file. Raises StartupError if another process holds the lock.
+    """Lock the file of the home at `path`. Raise StartupError if another process holds the lock, or if locking fails.
 
-    `holder_of` takes a shared lock briefly, so a failed attempt is repeated.
+    A failed attempt is repeated, because `holder_of` holds a shared lock for a short time.
     """
     for _ in range(LOCK_ATTEMPTS):
         try:
@@ -95,7 +106,7 @@ def _lock(file: IO[bytes], path: Path) -> None:
         if holder_of(path) is not None:
             break
         time.sleep(RETRY_SECONDS)
-    raise StartupError(_in_use_message(path))
+    raise HomeInUse(_in_use_message(path))
 
 
 def _in_use_message(path: Path) -> str:
@@ -106,8 +117,10 @@ def _in_use_message(path: Path) -> str:
 
 
 def _server_id(path: Path) -> str:
-    """Return the id of the server, which stays the same for a home, so that a start can close runs of a dead
-    predecessor."""
+    """Return the server id of a home. Create the id at the first start.
+
+    The id never changes, so a starting server can find and close the runs of a predecessor that was killed.
+    """
     known = server_id_of(path)
     if known:
         return known

@@ -1,4 +1,4 @@
-"""Log of a server: one line per event, as text or as JSON, each with the request id."""
+"""The log of a server: one line per event, as text or as JSON, with the id of the request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ QUIET = ("uvicorn", "alembic", "litestar", "asyncio", "httpx", "httpcore", "open
 
 
 def start_log(settings: Settings) -> None:
-    """Send the log to stderr in the format and level of the settings."""
+    """Send the log to stderr, in the format and with the level that the settings name."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if settings.log_format == "json" else TextLines())
     logging.basicConfig(level=settings.log_level.upper(), handlers=[handler], force=True)
@@ -25,7 +25,7 @@ def start_log(settings: Settings) -> None:
 
 
 class TextLines(logging.Formatter):
-    """`2026-01-31 12:00:00,000 INFO skillery.x [request id]: message`."""
+    """Formats an event as text: `2026-01-31 12:00:00,000 INFO skillery.x [request id]: message`."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s%(request)s: %(message)s")
@@ -37,9 +37,9 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object per line: `time`, `level`, `logger` and `message`.
+    """Formats an event as a JSON object in one line, with `time`, `level`, `logger` and `message`.
 
-    `request_id`, `exception` and the fields of the event (`extra={"fields": {…}}`) are added if present.
+    If present, `request_id`, `exception` and the fields of the event (`extra={"fields": {…}}`) are added.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -62,7 +62,7 @@ class JsonLines(logging.Formatter):
 
 
 def _encodable(value: object) -> object:
-    """Replace lone surrogates, which messages can contain but JSON cannot."""
+    """Return the value with lone surrogates replaced, because JSON cannot contain them."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, dict):
@@ -73,6 +73,6 @@ def _encodable(value: object) -> object:
 
 
 def _is_not_cancellation(record: logging.LogRecord) -> bool:
-    """Filter out tracebacks of cancelled tasks. They come from a second signal, which ends the orderly shutdown."""
+    """Return False for tracebacks of cancelled tasks. A second signal cancels them and ends the orderly shutdown."""
     text = f"{record.exc_info or ''}{record.msg}"
     return "CancelledError" not in text

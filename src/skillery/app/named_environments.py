@@ -1,4 +1,4 @@
-"""Named environments, built from the settings."""
+"""Build the named environments from the settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from skillery.settings import Settings
 
 
 def defined_in(settings: Settings) -> Defined:
-    """Return the named environments of the settings. Raises StartupError."""
+    """Return the named environments that the settings define. Raise StartupError if they are not valid or there is
+    no source of packages.
+    """
     asked = settings.environments
     defined = Defined([Named(name, **msgspec.structs.asdict(one)) for name, one in asked.items()])
     if len(defined) and not (settings.packages.index_urls or settings.packages.wheelhouse):
@@ -32,7 +34,7 @@ def defined_in(settings: Settings) -> Defined:
 def named_of(
     settings: Settings, home: Home, database: Database, storage: Storage, packages: PackageServices
 ) -> EnvironmentParts:
-    """Build the parts for named environments. Raises StartupError."""
+    """Build the parts for named environments. Raise StartupError if the settings of an environment are not valid."""
     locks, environments, server = packages.locks, packages.environments, home.server_id
     named = NamedEnvironments(database, locks, environments, defined_in(settings))
     queries = EnvironmentQueries(database, storage, environments, named, server)

@@ -1,4 +1,4 @@
-"""Quotas, built from the settings."""
+"""Build the quotas from the settings."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ MIB = 1024 * 1024
 
 
 def quotas_of(settings: Settings) -> Quotas:
-    """Return the quotas. Raises StartupError for an invalid pattern.
+    """Return the quotas that the settings define. Raise StartupError if a pattern of names is not valid.
 
-    With `auth = "open"`, the default quotas do not apply, because the only user owns the machine.
+    With `auth = "open"`, the default quotas do not apply, because the only user is the owner of the computer.
     """
     asked = settings.quotas
     is_open = settings.auth == "open"
@@ -33,7 +33,7 @@ def quotas_of(settings: Settings) -> Quotas:
 
 
 def _entry(default: IdentityQuota, entry: IdentityQuotas) -> IdentityQuota:
-    """Return the quota of an entry. Missing fields are taken from the default."""
+    """Return the quota of an entry of the settings. Fields that the entry omits have the values of `default`."""
     fields = {name: getattr(entry, name) for name in entry.__struct_fields__}
     given = {name: value for name, value in fields.items() if value is not msgspec.UNSET}
     if "blobs_mb" in given:

@@ -1,4 +1,4 @@
-"""`skillery serve`: start the server, serve, and shut down in order."""
+"""`skillery serve`: start a server, serve requests, and shut down in order."""
 
 from __future__ import annotations
 
@@ -28,12 +28,14 @@ from skillery.settings import Settings
 
 log = logging.getLogger(__name__)
 ANSWER_SECONDS = 3
-"""Time for the answers of runs that are killed at the end of the grace period."""
+"""Time after the grace period, in seconds. In this time, the server answers the calls with runs that it has killed."""
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its signal handling: uvicorn would end the process by the received signal, but exit code 0 is
-    required."""
+    """A uvicorn server that does not handle signals.
+
+    uvicorn would end the process with the received signal, but a server that was asked to stop must exit with code 0.
+    """
 
     def __init__(self, config: uvicorn.Config, on_start: Callable[[], None]) -> None:
         super().__init__(config)
@@ -50,10 +52,10 @@ class _Server(uvicorn.Server):
 
 
 async def serve(settings: Settings, plugins: Plugins, announce: Callable[[str, str | None], None]) -> None:
-    """Serve until SIGTERM or SIGINT. Raises StartupError.
+    """Serve requests until the process receives SIGTERM or SIGINT. Raise StartupError if the server cannot start.
 
-    `announce(url, token)` is called when requests are accepted. `token` is the bootstrap token if the authenticator
-    requires tokens and this is the first start.
+    `announce(url, token)` is called when the server accepts requests. `token` is the bootstrap token at the first start
+    with an authenticator that keeps tokens, otherwise None.
     """
     home = Home(settings.home)
     ceiling = allot_descriptors(settings.runs_at_once, settings.max_connections).connections
@@ -116,7 +118,7 @@ def _admission(settings: Settings, ceiling: int) -> Admission:
 
 
 async def _nothing(*_: Any) -> None:
-    """Placeholder for an ASGI application; never called."""
+    """Do nothing. ProxyHeadersMiddleware requires an ASGI application, but never calls it here."""
 
 
 def _config(settings: Settings, app: Litestar, admission: Admission) -> uvicorn.Config:

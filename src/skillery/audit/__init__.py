@@ -1,7 +1,8 @@
-"""The audit trail: every change of state and every refused attempt, append-only and chained by hashes.
+"""The audit trail: an append-only list of every change and every refused attempt. Each entry contains the hash of the
+previous one.
 
-`record` is called in the transaction that makes a change, so each change has its entry and each entry its change.
-`Refusals` writes refused attempts. docs/operate/audit.md describes the entries and what the chain proves.
+`record` runs in the transaction that makes a change, so there is an entry if and only if there is a change. `Refusals`
+writes refused attempts. docs/operate/audit.md describes the entries, and what the hashes prove.
 """
 
 from skillery.audit.entries import SERVER, Actor, Head, head, local_actor, record, record_at_once

@@ -1,4 +1,4 @@
-"""Entries of the audit trail, and how each is chained to the one before."""
+"""Entries of the audit trail. Each entry contains the hash of the previous entry."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from skillery.errors import Unavailable
 
 Outcome = Literal["done", "refused"]
 NOTHING_BEFORE = "0" * 64
-"""The `previous` hash of the first entry."""
+"""`previous` of the first entry, which has no previous entry."""
 LONGEST = 255
 
 _HEAD = Statement(select(audit_head.c.seq, audit_head.c.hash).with_for_update())
@@ -29,7 +29,7 @@ _MOVE_HEAD = Change(update(audit_head), ("seq", "hash"))
 
 
 class Actor(Protocol):
-    """The author of a change: an Identity, or another object with a name and a kind."""
+    """The author of a change: an Identity, or another object with `name` and `kind`."""
 
     @property
     def name(self) -> str: ...
@@ -44,19 +44,21 @@ class _Local(NamedTuple):
 
 
 SERVER = Identity("skillery", "agent")
-"""The server itself. No token can have this name."""
+"""The author of changes that the server itself makes. No token can have this name."""
 
 
 def local_actor(user: str) -> Actor:
-    """Return the actor for a command that works on a home or database directly: the user of the machine."""
+    """Return the author of changes for a command that works on a home or database directly. `user` is the operating
+    system's user.
+    """
     return _Local(f"home:{user}")
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     at: str
-    """UTC with microseconds, `2026-11-22T09:30:00.000000Z`. Both databases and the hash have this text."""
+    """Time in UTC with microseconds: `2026-11-22T09:30:00.000000Z`. The hash and both databases use this text."""
     identity: str | None
-    """None if the caller is unknown."""
+    """Name of the identity. None if the caller is not authenticated."""
     identity_kind: str | None
     address: str | None
     request_id: str | None
@@ -66,19 +68,19 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     code: int | None = None
     error_type: str | None = None
     count: int = 1
-    """Number of attempts that the entry stands for."""
+    """Number of attempts that this entry stands for."""
     before_json: str | None = None
     after_json: str | None = None
 
 
 FIELDS: tuple[str, ...] = Entry.__struct_fields__
-"""Fields in the order of the hash. `seq` and `previous` come before them."""
+"""The fields of an entry in the order in which `hash_of` takes them, after `seq` and `previous`."""
 
 
 class Head(NamedTuple):
     """The number and the hash of the last entry.
 
-    If they are stored elsewhere, they later prove that no entry up to this one was changed.
+    A copy that is stored in another place can later prove that no entry up to this one was changed.
     """
 
     seq: int
@@ -97,13 +99,13 @@ def record(
     before: Mapping[str, Any] | None = None,
     after: Mapping[str, Any] | None = None,
 ) -> None:
-    """Record a change in the transaction that makes it, which must be one of `Database.write`.
+    """Record a change. Call this function in the transaction of `Database.write` that makes the change.
 
-    `action` is the method's name. `subject` is what was changed: `name`, `name@version` or an id. `before` and
-    `after` are the changed fields. They never hold a secret.
+    `action` is the name of the method. `subject` is the changed thing: `name`, `name@version` or an id. `before` and
+    `after` are the changed fields, without secrets.
 
-    The call may come at any point of the transaction. The entry is chained just before the commit, because every
-    other writer of the trail waits from then on.
+    The entry is written just before the commit, because from then on every other writer waits. Therefore the call may
+    be at any point of the transaction.
     """
     entry = entry_of(actor, action, subject, before_json=_json(before), after_json=_json(after))
     before_commit(partial(append, entries=[entry]))
@@ -112,12 +114,16 @@ def record(
 def record_at_once(
     connection: Connection, actor: Actor, action: str, subject: str, *, after: Mapping[str, Any] | None = None
 ) -> None:
-    """Record a change as the last statement of a transaction that is not one of `Database.write`."""
+    """Record a change in a transaction that is not one of `Database.write`. The call must be the last statement of
+    the transaction.
+    """
     append(connection, [entry_of(actor, action, subject, after_json=_json(after))])
 
 
 def entry_of(actor: Actor | None, action: str, subject: str, **more: Any) -> Entry:
-    """Return an entry with the current time and the current request."""
+    """Return an entry with the present time, and the id and address of the current request. `actor` is None for an
+    unknown caller.
+    """
     request = current.get()
     return Entry(
         at=now(),
@@ -132,8 +138,10 @@ def entry_of(actor: Actor | None, action: str, subject: str, **more: Any) -> Ent
 
 
 def append(connection: Connection, entries: Sequence[Entry]) -> None:
-    """Chain entries to the last one. Other writers wait for the head until the transaction ends, so no two entries
-    follow the same one.
+    """Write entries after the last entry of the trail, in the given order. Raise Unavailable if the stored head is
+    missing.
+
+    Other writers wait until this transaction ends, so no two entries have the same previous entry.
     """
     found = _HEAD.rows(connection)
     if not found:
@@ -153,7 +161,7 @@ def append(connection: Connection, entries: Sequence[Entry]) -> None:
 
 
 def hash_of(seq: int, previous: str, fields: Sequence[Any]) -> str:
-    """Return the SHA-256 of a JSON array, compact and in UTF-8: seq, previous, and the fields of an Entry in their
+    """Return the hash of an entry: the SHA-256 of a compact JSON array in UTF-8 with seq, previous and the fields in
     order.
     """
     text = json.dumps([seq, previous, *fields], ensure_ascii=False, separators=(",", ":"))
@@ -161,7 +169,7 @@ def hash_of(seq: int, previous: str, fields: Sequence[Any]) -> str:
 
 
 def head(connection: Connection) -> Head:
-    """Return the number and the hash of the last entry. Raises Unavailable if the stored head is missing."""
+    """Return the number and the hash of the last entry. Raise Unavailable if the stored head is missing."""
     found = connection.execute(select(audit_head.c.seq, audit_head.c.hash)).one_or_none()
     if found is None:
         raise Unavailable(
@@ -171,7 +179,7 @@ def head(connection: Connection) -> Head:
 
 
 def _fitting(text: str) -> str:
-    """Return the text in a form that both databases accept."""
+    """Return the text in a form that both databases accept: without NUL, at most LONGEST characters."""
     return text.replace("\0", "")[:LONGEST]
 
 

@@ -1,5 +1,6 @@
-"""Refused attempts, written to the audit trail after the answer was sent. A flood of attempts is counted instead of
-stored one by one.
+"""Refused attempts, which are written to the audit trail after the answer was sent.
+
+During a flood of attempts, most attempts are only counted: one entry stands for many attempts of the same kind.
 """
 
 from __future__ import annotations
@@ -24,25 +25,25 @@ log = logging.getLogger(__name__)
 
 MINUTE = 60.0
 APIECE = 20
-"""Single entries a minute for one kind of attempt by a known identity. For unknown callers only the first is a single
-entry.
+"""Limit of the single entries per minute for one kind of attempt by a known identity. For unknown callers, the limit
+is 1.
 """
 MOST_OF_ONE = 60
-"""Single entries a minute for one identity, and for all unknown callers together. So no caller can hide the attempts of
-another.
+"""Limit of the single entries per minute for one identity, and for all unknown callers together. So no caller can
+use up the entries of the others.
 """
 MOST_SINGLE = 600
-"""Single entries a minute for all kinds and identities together."""
+"""Limit of the single entries per minute for all kinds and identities together."""
 MOST_KINDS = 100
-"""Kinds of attempts that are counted separately in one minute. All others are counted together."""
+"""Limit of the kinds of attempts that are counted separately in one minute. All further kinds are counted together."""
 MOST_WAITING = 1000
-"""Entries that are kept in memory while the database is unreachable."""
+"""Limit of the entries in memory that wait for the database."""
 BATCH = 100
 RETRY_SECONDS = 1.0
 
 
 class _Kind(NamedTuple):
-    """Attempts that are counted together."""
+    """The common fields of attempts that are counted together. `network` is "" for a known identity."""
 
     identity: str | None
     network: str
@@ -51,9 +52,9 @@ class _Kind(NamedTuple):
 
 
 class Refusals:
-    """The refused attempts of one server. It writes at most MOST_SINGLE + MOST_KINDS + 1 entries a minute.
+    """Writes the refused attempts of one server: at most MOST_SINGLE + MOST_KINDS + 1 entries per minute.
 
-    Use it on the event loop. `close` writes what is left.
+    Call the methods on the event loop. `close` writes the remaining entries.
     """
 
     def __init__(self, database: Database) -> None:
@@ -68,14 +69,17 @@ class Refusals:
         self._closing = asyncio.Event()
 
     def note(self, actor: Actor | None, action: str, subject: str, *, code: int, error_type: str) -> None:
-        """Note an attempt that was refused with this error. Returns at once."""
+        """Record that an attempt was refused. Return at once: a background task writes the entry.
+
+        `actor` is None for an unknown caller. `code` and `error_type` belong to the error that the caller got.
+        """
         if time.monotonic() >= self._ends:
             self._end_minute()
         if self._timer is None:
             # The counts of a minute are written even if no other attempt follows.
             self._timer = asyncio.get_running_loop().call_later(MINUTE, self._tick)
         entry = entry_of(actor, action, subject, outcome="refused", code=code, error_type=error_type)
-        # For a known identity the address does not matter.
+        # Attempts of one identity from several addresses are one kind.
         network = "" if entry.identity else network_of(entry.address or "")
         kind = _Kind(entry.identity, network, action, code)
         if self._may_be_single(kind):
@@ -87,7 +91,7 @@ class Refusals:
             self._count(kind, entry)
 
     async def close(self) -> None:
-        """Write everything that is noted, or log it if the database is unreachable."""
+        """Write all recorded attempts. If the database is unavailable, log their number instead."""
         self._closing.set()
         if self._timer is not None:
             self._timer.cancel()
@@ -95,8 +99,8 @@ class Refusals:
         while self._writing is not None:
             await self._writing
             self._writing = None
-            # The attempts that were counted while too many were waiting. Those that the database refused are not tried
-            # again.
+            # Write the attempts that were only counted because too many entries were waiting. After a failure of the
+            # database, entries still wait, and closing does not try again.
             if self._counted and not self._waiting:
                 self._end_minute()
 
@@ -108,7 +112,9 @@ class Refusals:
         return self._singles.get(kind, 0) < (APIECE if kind.identity else 1)
 
     def _count(self, kind: _Kind, entry: Entry) -> None:
-        """Count the attempt with others of its kind, without the fields in which they differ."""
+        """Count the attempt together with the other attempts of its kind. Fields that differ between the attempts
+        are dropped.
+        """
         is_known = kind in self._counted or len(self._counted) < MOST_KINDS
         found = self._counted.get(kind if is_known else None)
         if found is not None:
@@ -129,8 +135,8 @@ class Refusals:
         self._counted[kind if is_known else None] = counted
 
     def _end_minute(self) -> None:
-        """Write what was counted, and start counting again."""
-        # If too many entries wait already, counting continues.
+        """Write an entry for each kind of counted attempts, and start counting again."""
+        # If too many entries wait for the database, the counts are kept and grow further.
         if len(self._waiting) < MOST_WAITING:
             self._waiting.extend(self._counted.values())
             self._counted.clear()
@@ -161,7 +167,7 @@ class Refusals:
                 await self._pause()
                 continue
             except Exception:
-                # The same error would come again, and the entries behind this one must not wait forever.
+                # A second attempt would fail too, and the later entries must not wait forever.
                 log.exception("%d refused attempts could not be written to the audit trail", len(batch))
             for _ in batch:
                 self._waiting.popleft()

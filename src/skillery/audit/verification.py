@@ -1,4 +1,4 @@
-"""Verify the audit trail: read it from the first entry to the last, page by page."""
+"""Verification of the audit trail: read all entries in order, page by page, and check their hashes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NONE = Head(0, NOTHING_BEFORE)
 
 
 class Fault(NamedTuple):
-    """The first entry at which the chain breaks, and why."""
+    """The number of the first entry that is wrong or missing, and the reason."""
 
     seq: int
     reason: str
@@ -31,14 +31,14 @@ class Fault(NamedTuple):
 
 class Verified(NamedTuple):
     head: Head
-    """The last valid entry."""
+    """The last entry before the fault, or the last entry of the trail."""
     fault: Fault | None
 
 
 def verify(database: Database, noted: Head | None = None) -> Verified:
-    """Verify the whole trail at constant memory, while others write. Blocking.
+    """Verify the whole trail with constant memory. Other transactions may write at the same time. Blocking.
 
-    `noted` is a head that was written down elsewhere: the entry with that number must still have that hash.
+    `noted` is a head that was stored in another place: the entry with this number must have this hash.
     """
     start = database.read_now(_head)
     known = {one.seq: (one.hash, what) for one, what in ((start, "the head"), (noted, "the head noted")) if one}
@@ -75,7 +75,7 @@ def _reason(row: Any, last: Head) -> str | None:
     try:
         is_good = digest == hash_of(seq, previous, fields)
     except (TypeError, ValueError):
-        is_good = False  # a type that no entry ever had
+        is_good = False  # the row has a type that no entry can have
     return None if is_good else f"entry {seq} was altered: its hash is not that of what stands in it"
 
 

@@ -28,21 +28,21 @@ class DatabaseSecretsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields
     key: str = ""
     """32 random bytes in base64. Several keys are separated by spaces: the first encrypts, all of them decrypt."""
     key_file: str = ""
-    """A file with one such key per line.
+    """A file with one such key on each line.
 
-    Empty means `secrets.key` in the home, created when the first secret is set.
+    Empty means `secrets.key` in the home, which is created when the first secret is set.
     """
 
 
 class _Plain(msgspec.Struct, array_like=True, frozen=True):
-    """The encrypted content."""
+    """The decrypted content: name and value of a secret."""
 
     name: str
     value: str
 
 
 class Keys:
-    """The keys, read at each use: a file that is created or changed while a server runs takes effect at once."""
+    """The keys. Each use reads them again, so a new or changed key file takes effect at once."""
 
     def __init__(self, given: str, file: Path, may_make: bool) -> None:
         self._given = given
@@ -50,7 +50,7 @@ class Keys:
         self._may_make = may_make
 
     def check(self) -> None:
-        """Raise StartupError if a key exists and cannot be used. A missing key is no error."""
+        """Raise StartupError if a key exists and is unusable. A missing key is not an error."""
         try:
             self.read()
         except _NoKey:
@@ -60,7 +60,9 @@ class Keys:
             raise StartupError(f"{place}: {error}") from None
 
     def read(self) -> MultiFernet:
-        """Return the keys. Raise _NoKey or Unavailable, without a key or a path in the message."""
+        """Return the keys. Raise _NoKey if there is none, Unavailable if it is unusable. The message has no key and
+        no path.
+        """
         from cryptography.fernet import Fernet, MultiFernet
 
         try:
@@ -70,7 +72,7 @@ class Keys:
             raise Unavailable("what should be a key of secrets is not 32 bytes in base64") from None
 
     def make(self) -> None:
-        """Create the key file. If another process was faster, its file stays."""
+        """Create the key file. If another process created it first, keep that file."""
         if not self._may_make:
             raise Unavailable("the key file of secrets that the settings name is not there")
         from cryptography.fernet import Fernet
@@ -134,8 +136,10 @@ class DatabaseSecrets:
         return self._keys_for_writing().encrypt(msgspec.json.encode(_Plain(name, value)))
 
     def _keys_for_writing(self) -> MultiFernet:
-        """Return keys that can also decrypt the present secrets: otherwise only a run would notice that a key was
-        lost."""
+        """Return the keys for encryption, after a test that they can decrypt the present secrets.
+
+        Without this test, only a run would notice that a key was lost.
+        """
         one = next(((name, token) for name in self.names() if (token := self._values.get(name)) is not None), None)
         try:
             keys = self._keys.read()
@@ -175,8 +179,9 @@ def _opened(keys: MultiFernet, name: str, token: bytes) -> str:
 
 
 def _link(partial: Path, file: Path) -> None:
-    """Give the finished key file its name, unless another process was faster. Flush the folder, so that a crash
-    cannot lose the key of stored secrets.
+    """Rename the finished key file to its final name, unless that file exists.
+
+    The folder is flushed to the disk, so that a crash cannot lose the key of stored secrets.
     """
     try:
         file.hardlink_to(partial)

@@ -93,7 +93,9 @@ class DirectoryStorage:
             return None
 
     def path_of(self, digest: str) -> Path:
-        """Return the path of a digest. Raise ContentMissing for other text, which never becomes a path."""
+        """Return the path of a content. Raise ContentMissing if `digest` is not a digest: other text never becomes a
+        path.
+        """
         if len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):
             raise ContentMissing("not the SHA-256 of a content")
         return self._folder / digest[:2] / digest
@@ -129,7 +131,7 @@ class DirectoryUpload:
 
 
 def _open_locked(path: Path) -> BinaryIO:
-    """Return a new file that stays locked while it is open, so that other servers on this folder see it is in use."""
+    """Return a new file, locked while it is open. Other servers with this folder see that the file is in use."""
     while True:
         file = path.open("xb")
         fcntl.flock(file, fcntl.LOCK_EX)

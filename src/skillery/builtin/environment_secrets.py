@@ -1,4 +1,4 @@
-"""`environment`: the secret NAME is the variable SKILLERY_SECRET_NAME of the server's environment."""
+"""`environment`: the value of the secret NAME is the server's environment variable SKILLERY_SECRET_NAME."""
 
 from __future__ import annotations
 

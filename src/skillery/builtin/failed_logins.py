@@ -1,4 +1,4 @@
-"""A limit on failed logins per address, bounded in time and in memory."""
+"""A limit on the failed logins of each address, with bounded memory."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ MOST_ADDRESSES = 10_000
 class _Allowance(NamedTuple):
     left: float
     at: float
-    """Seconds of the monotonic clock."""
+    """Time of the last failure in seconds of the monotonic clock."""
 
 
 class FailedLogins:
-    """An allowance of failures for each address, which refills evenly over a minute.
+    """The number of failed logins that each address may still make. It grows evenly, to the full number within a
+    minute.
 
-    Above MOST_ADDRESSES, the addresses with the oldest failures are removed first.
+    Above MOST_ADDRESSES, the addresses with the oldest failures are forgotten first.
     """
 
     def __init__(self, per_minute: int) -> None:
@@ -28,10 +29,7 @@ class FailedLogins:
         self._allowances: OrderedDict[str, _Allowance] = OrderedDict()
 
     def note(self, address: str) -> float | None:
-        """Record a failed login.
-
-        Return None if it is within the allowance, else the seconds until the next allowed failure.
-        """
+        """Record a failed login. Return None if the address may fail again at once, else the seconds until then."""
         where = network_of(address)
         now = time.monotonic()
         last = self._allowances.pop(where, None) or _Allowance(self._most, now)

@@ -1,4 +1,6 @@
-"""`open`: no login. Every caller that can connect is one local person with all scopes, so only loopback is allowed."""
+"""`open`: no login. Every client is the same local person with all scopes, so the server may only listen on
+loopback.
+"""
 
 from __future__ import annotations
 

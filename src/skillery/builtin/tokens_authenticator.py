@@ -1,7 +1,8 @@
-"""`tokens`: `Authorization: Bearer sky_…`, a token of this registry.
+"""`tokens`: callers send a token of this registry, `Authorization: Bearer sky_…`.
 
-A valid token is cached for REMEMBERED_SECONDS. A revocation by this server takes effect at once, one by another
-process within that time.
+A valid token is cached for REMEMBERED_SECONDS. A revocation by this server takes effect at once. A revocation by
+another
+process takes effect within that time.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ HINT = (
 
 class TokensSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     failures_per_minute: Annotated[int, msgspec.Meta(ge=1)] = 20
-    """Failed logins per address and minute. Further ones get 429. Valid tokens always pass."""
+    """Failed logins of an address within a minute. Further attempts get 429. Valid tokens are never refused."""
     bootstrap: bool = True
-    """Whether the first start prints an admin's token."""
+    """Whether the first start prints an admin token."""
 
 
 class TokensAuthenticator:
@@ -50,7 +51,12 @@ class TokensAuthenticator:
         self._noting: set[asyncio.Task[None]] = set()
 
     async def authenticate(self, credentials: Credentials) -> Identity:
-        """Return the identity. Raise NotAuthenticated, TooManyFailedLogins after too many failures, Unavailable."""
+        """Return the identity of the token.
+
+        Raise NotAuthenticated if the token is missing or invalid, TooManyFailedLogins after too many failures,
+        Unavailable if the
+        database cannot be reached.
+        """
         header = credentials.headers.get("authorization")
         if header is None:
             # A missing header is no failed login: many clients first send a request without one to learn the scheme.
@@ -70,11 +76,13 @@ class TokensAuthenticator:
         return verified.identity
 
     def forget(self) -> None:
-        """Drop all cached tokens, because one was revoked."""
+        """Forget all cached tokens, because a token was revoked."""
         self._memory.forget()
 
     def first_token(self) -> str | None:
-        """Return a new admin's token if there has never been a token and the settings allow it, else None. Blocking."""
+        """Return a new admin token if the registry never had a token and the settings allow it; otherwise None.
+        Blocking.
+        """
         return self._tokens.first_token() if self._settings.bootstrap else None
 
     def _refused(self, credentials: Credentials, why: str) -> NotAuthenticated:
@@ -108,7 +116,7 @@ class TokensAuthenticator:
 
 
 class _Memory:
-    """Valid tokens by the digest of their header, for REMEMBERED_SECONDS."""
+    """Valid tokens for REMEMBERED_SECONDS. The keys are digests of the header."""
 
     def __init__(self) -> None:
         self.age = 0

@@ -1,8 +1,8 @@
-"""The backend `unsafe-subprocess`: the code in a plain process of the server's own user.
+"""The backend `unsafe-subprocess`: it runs code in an ordinary process of the server's user.
 
-The backend separates folders, streams and time for well-meaning code, and isolates nothing: the code can read, write,
-call and kill whatever the server can. Use it for trusted code on systems that cannot run `linux`. It must be chosen
-by name and with `allow_unsafe_sandbox`.
+The backend separates folders, streams and times of runs, and isolates nothing: the code can read, write, call and kill
+whatever the server can. Use it for trusted code on systems that cannot run `linux`. The settings must name it and have
+`allow_unsafe_sandbox`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ class UnsafeSubprocess:
             Capability.NETWORK,
         }
     )
-    """The listed hosts are reachable. Others are too, which `degraded` reports."""
+    """The network is listed, because code can connect to its hosts. It can also connect to others, which `degraded`
+    reports.
+    """
 
     def probe(self) -> list[Probe]:
         fix = "on Linux, use the sandbox `linux`"
@@ -66,7 +68,7 @@ class UnsafeSubprocess:
         return [await self.run(job, NoHost()) for job in jobs]
 
     async def start(self) -> None:
-        """Do nothing: this backend prepares nothing."""
+        """Do nothing, because this backend prepares nothing."""
 
     async def run(self, job: Job, host: RunHost) -> Outcome:
         try:
@@ -77,7 +79,7 @@ class UnsafeSubprocess:
         return await run_whole(run)
 
     async def close(self) -> None:
-        """Do nothing: this backend keeps nothing between runs."""
+        """Do nothing, because this backend keeps nothing between runs."""
 
 
 class PlainRun:
@@ -122,7 +124,7 @@ class PlainRun:
         return dialogue
 
     def _lay_out(self) -> Places:
-        """Create the folders that a real sandbox would mount; read-only content as links."""
+        """Create the folders that another sandbox would mount. Read-only content is linked. Return the paths."""
         names = ("skills", "blobs", "packages", "workspace")
         skills, blobs, packages, workspace = (self._folder / name for name in names)
         for folder in (skills, blobs, packages, workspace):
@@ -166,9 +168,9 @@ class PlainRun:
 
 
 def exit_of(process: subprocess.Popen[bytes]) -> asyncio.Future[int]:
-    """Return a future of the wait status.
+    """Return a future with the wait status of the process.
 
-    A thread waits, because pidfds exist only on Linux and a pool could be exhausted.
+    A thread waits for the process, because pidfds exist only on Linux, and a thread pool could be exhausted.
     """
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[int] = loop.create_future()
@@ -183,7 +185,7 @@ def exit_of(process: subprocess.Popen[bytes]) -> asyncio.Future[int]:
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill the process and the children in its session."""
+    """Kill the process and all processes in its session."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):

@@ -1,6 +1,6 @@
-"""The command `skillery`, with one module per group of commands, named as the API methods are.
+"""The command `skillery`: one module for each group of commands.
 
-Importing this package is cheap on purpose. Each command imports what it needs when it runs, so that `skillery
+Each command imports the modules that it uses when it runs. Importing this package is therefore fast, and `skillery
 --version` and shell completion do not load a web framework.
 """
 
@@ -63,8 +63,8 @@ def _print_version(ctx: click.Context, _option: click.Parameter, wanted: bool) -
 def commands() -> None:
     """Keep, find, run and publish the skills of LLM agents.
 
-    Without --url, a command talks to the server that holds the home. If no server holds the home, the command opens the
-    home itself.
+    Without --url, a command sends its request to the server that holds the home. If no server holds the home, the
+    command opens the home directly.
     """
 
 
@@ -116,15 +116,17 @@ for _command in (
 
 
 def _start_quickly() -> None:
-    """Reduce the start time of the process. These settings save a fifth of the half second that a command takes."""
-    # A command creates modules and little garbage, so that frequent collections only cost time.
+    """Reduce the start time of the process. The settings save a fifth of the half second that a command takes."""
+    # A command creates modules and little garbage, so frequent garbage collections only cost time.
     gc.set_threshold(20_000, 50, 50)
-    # httpx imports its own command line, with rich and pygments, if these are installed.
+    # Without this entry, httpx imports its command line, with rich and pygments, if they are installed.
     sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
 
 
 def main() -> int:
-    """Run the command line of this process and end the process with the exit code. This is the console script."""
+    """Run the command line of this process, and end the process with the exit code. The console script `skillery`
+    calls this function.
+    """
     _start_quickly()
     result: int = commands.main(prog_name="skillery")
     return result

@@ -1,4 +1,6 @@
-"""Upload of a folder of skills: the files that belong to skills, as a tar stream that is built while it is sent."""
+"""Upload of a folder of skills as a tar stream. The stream is built while it is sent, and contains only files of
+skills.
+"""
 
 from __future__ import annotations
 
@@ -22,25 +24,27 @@ CHUNK_BYTES = 1024 * 1024
 
 
 class Override(NamedTuple):
-    """A skill that is not sent because a skill of a later folder overrides it."""
+    """A skill that is not sent, because a skill of a later folder overrides it. `stated` is the name that the skill
+    states.
+    """
 
     stated: str
     by: str
     """Path of the overriding skill."""
     is_same: bool
-    """Whether both skills have the same files."""
+    """Whether the two skills have the same files."""
 
 
 class Folder(NamedTuple):
-    """A scanned folder with the skills found in it."""
+    """A scanned folder, and the skills in it."""
 
     path: Path
     finder: Finder
     found: Found
     special: tuple[LeftOut, ...]
-    """Pipes, devices, and files that cannot be read."""
+    """Pipes, devices, junk folders, and files that cannot be read."""
     overridden: Mapping[str, Override] = {}
-    """Overridden skills by their roots. They are not sent and are not part of `found`."""
+    """Skills that are overridden, by the path of the skill in the folder. They are not in `found` and are not sent."""
 
     def without(self, overridden: Mapping[str, Override]) -> Folder:
         roots = [root for root in self.found.roots if root not in overridden]
@@ -56,10 +60,11 @@ class Folder(NamedTuple):
 
 
 def scan_folder(path: Path, imported: Sequence[Path] = (), *, anywhere: bool = False, split: bool = False) -> Folder:
-    """Scan a folder for skills.
+    """Scan a folder for skills. Raise StartupError if the folder cannot be read.
 
     A link to a skill is followed if its target is in the same repository or in one of the `imported` folders. With
-    `anywhere`, every link is followed. Raises StartupError if the folder cannot be read.
+    `anywhere`, every link to a skill is followed. With `split`, a SKILL.md in the folder of another skill is a separate
+    skill.
     """
     walked = walk(path, Policy.of([path, *imported], anywhere=anywhere))
     finder = Finder(walked.entries, walked.links, split=split)
@@ -67,7 +72,11 @@ def scan_folder(path: Path, imported: Sequence[Path] = (), *, anywhere: bool = F
 
 
 def fingerprint(path: Path, imported: Sequence[Path] = (), *, anywhere: bool = False) -> str:
-    """Return a hash of the names, sizes and times in the folder. The hash changes when a file changes."""
+    """Return a hash of the names, sizes, modes and times of the files in the folder, to notice changes.
+
+    The arguments are the same as in `scan_folder`. If the folder cannot be read, return a text that begins with
+    `unreadable`.
+    """
     lines = hashlib.sha256()
     try:
         for entry in walk(path, Policy.of([path, *imported], anywhere=anywhere)).entries:
@@ -79,14 +88,14 @@ def fingerprint(path: Path, imported: Sequence[Path] = (), *, anywhere: bool = F
 
 
 async def tar_chunks(folder: Folder) -> AsyncIterator[bytes]:
-    """Return all skills of the folder as a tar stream. Links are replaced by the files that they lead to."""
+    """Yield a tar with all skills of the folder, in chunks. The tar contains the target files in place of links."""
     chunks = _tar(folder)
     while chunk := await asyncio.to_thread(next, chunks, None):
         yield chunk
 
 
 async def file_chunks(path: Path) -> AsyncIterator[bytes]:
-    """Return the content of a file in chunks. Raises StartupError if the file cannot be read."""
+    """Yield the content of a file in chunks. Raise StartupError if the file cannot be read."""
     try:
         with path.open("rb") as file:
             while chunk := await asyncio.to_thread(file.read, CHUNK_BYTES):
@@ -96,7 +105,7 @@ async def file_chunks(path: Path) -> AsyncIterator[bytes]:
 
 
 def _tar(folder: Folder) -> Iterator[bytes]:
-    """Return the tar in chunks of about CHUNK_BYTES."""
+    """Yield a tar with all skills of the folder, in chunks of about CHUNK_BYTES."""
     buffer = bytearray()
     for part in _parts(folder):
         buffer += part
@@ -131,8 +140,11 @@ def _member(path: str, entry: Entry) -> Iterator[bytes]:
 
 
 def _opened(path: Path) -> io.BufferedReader:
-    """Open a regular file without following links and without blocking. The file may have become a link or a pipe
-    since the scan."""
+    """Open a regular file. Raise StartupError if the file cannot be read or is not a regular file.
+
+    After the scan, a link or a pipe may have replaced the file. Therefore, links are not followed and opening does not
+    block.
+    """
     try:
         file = open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb")  # noqa: PTH123, SIM115
     except OSError as error:

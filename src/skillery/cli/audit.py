@@ -21,8 +21,8 @@ COLUMNS = ("seq", "at", "who", "address", "action", "subject", "outcome", "chang
 def audit() -> None:
     """List and verify the audit trail.
 
-    The trail records every change and every refused attempt. Without --url, `list` reads the trail of the home, whether
-    or not a server is running. With --url, an admin token is required.
+    The trail records every change and every refused attempt. The commands read the trail of the home, even while a
+    server is running. With --url, `list` reads the trail of a server, and requires an admin token.
     """
 
 
@@ -43,13 +43,13 @@ def audit() -> None:
 @target_options
 @json_option
 def list_(target: Target, as_json: bool, **filters: Any) -> None:
-    """List entries, newest first."""
+    """List the entries of the audit trail, newest first."""
     filters["outcome"] = filters["outcome"] or ""
     found = _query_server(target, filters) if target.url else _query_home(target, filters)
     if as_json:
         print_json(found)
         return
-    print_rows(COLUMNS, [_row(entry) for entry in found["entries"]])
+    print_rows(COLUMNS, [_row(entry) for entry in found["entries"]], none="No entries.")
     if found["next_cursor"]:
         click.echo(f"More entries: --cursor {found['next_cursor']}", err=True)
 
@@ -60,7 +60,7 @@ def list_(target: Target, as_json: bool, **filters: Any) -> None:
 def head(target: Target, as_json: bool) -> None:
     """Print the sequence number and hash of the last entry.
 
-    Keep them elsewhere: `skillery audit verify --head` then proves that no entry up to this one was changed.
+    Store both in another place: `skillery audit verify --head` can then prove that no entry up to this one was changed.
     """
     from skillery.audit import head
     from skillery.cli.tokens import open_home_database
@@ -80,8 +80,8 @@ def head(target: Target, as_json: bool) -> None:
 def verify(noted: str | None, target: Target, as_json: bool) -> None:
     """Verify that every entry is unchanged, and print the first broken entry. A server may be running.
 
-    Anyone who can write to the database could rewrite the whole trail. To detect that, pass a --head that was kept
-    elsewhere.
+    A person who can write to the database can rewrite the whole trail. To detect this, store the output of `skillery
+    audit head` in another place, and pass it with --head.
     """
     from skillery.audit import verify
     from skillery.cli.tokens import open_home_database
@@ -150,7 +150,7 @@ def _row(entry: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def _change(before: dict[str, Any] | None, after: dict[str, Any] | None) -> str:
-    """Return the changed fields, such as `status: draft → in_review`, including added and removed fields."""
+    """Return the changed, added and removed fields as text, for example `status: draft → in_review`."""
     before, after = before or {}, after or {}
     parts = []
     for key in [*before, *(key for key in after if key not in before)]:

@@ -1,5 +1,4 @@
-"""`skillery backup`, `restore` and `check`: back up, restore and check the configured database and storage. A server
-may be running."""
+"""`skillery backup`, `restore` and `check`: back up, restore and check the configured database and storage."""
 
 from __future__ import annotations
 
@@ -33,9 +32,9 @@ KEY_FILE = "secrets.key"
 def backup(target: Target, file: Path, with_secret_key: bool, force: bool, as_json: bool) -> None:
     """Back up the registry to FILE. Servers may continue to run.
 
-    The backup is a consistent copy of the database and the contents. FILE is created only when complete, is readable
-    only by its owner, and can be restored into SQLite and Postgres alike. Secrets in FILE are encrypted. Their key is
-    not included: keep it elsewhere.
+    The backup is a consistent copy of the database and the contents, for SQLite and Postgres. FILE appears only when it
+    is complete, and only its owner can read it. Secrets in FILE are encrypted. Unless --with-secret-key is given, FILE
+    does not contain the key of the secrets: store the key in another place.
     """
     from skillery import __version__
     from skillery.maintenance.backups import back_up
@@ -83,8 +82,8 @@ def _secret_key(settings: Settings) -> Path:
 def restore(target: Target, file: Path, as_json: bool) -> None:
     """Restore a backup into an empty home.
 
-    With a configured database or storage, these must be empty too. FILE is verified completely before any write. The
-    database is either empty or complete at any time.
+    If the settings name a database or a storage, these must be empty too. FILE is verified completely before anything
+    is written. If the command is interrupted, the database is either empty or complete.
     """
     from skillery.app.home import Home
     from skillery.audit import local_actor

@@ -1,5 +1,4 @@
-"""`skillery blob put`, `blob get` and `blob rm`: stream blobs through POST /blobs and GET /blobs/{blob_id} at
-constant memory."""
+"""`skillery blob put`, `blob get` and `blob rm`: upload, download and delete blobs, with constant memory."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from skillery.cli.options import Target, json_option, target_options
-from skillery.cli.output import clean, print_json
+from skillery.cli.output import clean, is_terminal, print_json
 
 if TYPE_CHECKING:
     from skillery.client import AsyncClient, AsyncOpenBlob
@@ -60,7 +59,7 @@ def put(file: str, kind: str | None, ttl: str | None, target: Target, as_json: b
 
 @blob.command("get")
 @click.argument("blob_id", metavar="ID")
-@click.option("-o", "--output", metavar="FILE", help="The file to write.  [default: stdout]")
+@click.option("-o", "--output", metavar="FILE", help="The file to write.  [default: -, which is stdout]")
 @target_options
 @json_option
 def get(blob_id: str, output: str | None, target: Target, as_json: bool) -> None:
@@ -70,11 +69,17 @@ def get(blob_id: str, output: str | None, target: Target, as_json: bool) -> None
     to_stdout = output is None or output == "-"
     if as_json and to_stdout:
         raise click.UsageError("--json prints the path of the file: name a file with -o")
+    if output is None and is_terminal():
+        raise click.UsageError("a blob may hold any bytes: name a file with -o FILE, or print it with -o -")
 
     async def fetch(client: AsyncClient) -> dict[str, Any]:
         async with client.open_blob(blob_id) as blob:
             size = blob.size_bytes or 0
-            with _progress(blob_id, size) as progress, open_output(None if to_stdout else output) as sink:
+            hidden = to_stdout and is_terminal()  # the blob itself shows the progress
+            with (
+                _progress(blob_id, size, hidden=hidden) as progress,
+                open_output(None if to_stdout else output) as sink,
+            ):
                 await save(blob, sink, progress)
             return {"blob_id": blob_id, "size_bytes": size, "kind": blob.kind}
 
@@ -139,7 +144,9 @@ async def save(blob: AsyncOpenBlob, sink: BinaryIO, progress: Progress) -> None:
 
 @contextlib.contextmanager
 def open_output(output: str | None) -> Iterator[BinaryIO]:
-    """Open stdout, or a temporary file next to `output` that is renamed to `output` when complete."""
+    """Context manager: stdout, or a temporary file next to `output`, which is renamed to `output` when it is
+    complete.
+    """
     if output is None:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
@@ -164,9 +171,11 @@ def open_output(output: str | None) -> Iterator[BinaryIO]:
 
 
 @contextlib.contextmanager
-def _progress(name: str, total: int | None) -> Iterator[Progress]:
-    """Show a progress bar on stderr if stderr is a terminal. Stdout may carry the blob itself."""
-    if not sys.stderr.isatty():
+def _progress(name: str, total: int | None, *, hidden: bool = False) -> Iterator[Progress]:
+    """Context manager: a progress bar on stderr, if stderr is a terminal and `hidden` is False. Stdout may carry the
+    blob.
+    """
+    if hidden or not sys.stderr.isatty():
         yield lambda _done, _total: None
         return
     from rich.console import Console

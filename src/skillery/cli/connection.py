@@ -1,5 +1,8 @@
-"""Connection of a command: from --url, --home and --config to a client of a server, or of this process if no server
-holds the home."""
+"""The client of a command.
+
+The options --url, --home and --config select the client: a client of the server at --url, of the server that holds the
+home, or of an application in this process if no server holds the home.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +24,15 @@ if TYPE_CHECKING:
     from skillery.settings import Settings
 
 T = TypeVar("T")
-WAIT_SECONDS = 15.0
+WAIT_SECONDS = 30.0
 SENT_ONCE = Retries(attempts=1)
-"""A command reports a busy server or a lost connection at once: the user decides about a second attempt."""
+"""Commands do not repeat a request if the server is busy or the connection is lost: the user decides about a second
+attempt.
+"""
 
 
 class HomeClient(AsyncClient):
-    """Client of a home that this process holds. Work in the background ends with the process."""
+    """Client of an application in this process, which holds the home. Runs in the background end with the process."""
 
 
 def with_client(
@@ -37,10 +42,10 @@ def with_client(
     sandbox: bool = False,
     environments: bool = False,
 ) -> T:
-    """Call `work` with a client and return its result.
+    """Call `work` with a client, and return the result of `work`.
 
-    The flags only matter for a home without a server. `sandbox` starts its sandbox, for commands that run code.
-    `environments` starts the installation of the named environments.
+    `sandbox` and `environments` matter only if no server holds the home. `sandbox` starts the sandbox, for commands
+    that run code. `environments` starts to install the named environments.
     """
 
     async def connected() -> T:
@@ -51,7 +56,7 @@ def with_client(
 
 
 def client_of(url: str, token: str | None) -> AsyncClient:
-    """Return a client of the server at `url`. Raises StartupError if `url` is not an address."""
+    """Return a client of the server at `url`. Raise StartupError if `url` is not a valid address."""
     try:
         # The option --token already has the value of SKILLERY_TOKEN.
         return AsyncClient(url, token or "", retries=SENT_ONCE)
@@ -61,7 +66,11 @@ def client_of(url: str, token: str | None) -> AsyncClient:
 
 @asynccontextmanager
 async def connect(target: Target, *, sandbox: bool = False, environments: bool = False) -> AsyncIterator[AsyncClient]:
-    """Connect to the target. Raises StartupError if no server is reachable and the home cannot be opened."""
+    """Context manager: yield a client of the target. `sandbox` and `environments` have the same meaning as in
+    `with_client`.
+
+    Raise StartupError if `target.url` is not a valid address, or if the home cannot be opened.
+    """
     async with AsyncExitStack() as stack:
         if target.url:
             yield await stack.enter_async_context(client_of(target.url, target.token))
@@ -100,27 +109,31 @@ async def _in_process(
 
 
 async def _server_or_home(settings: Settings) -> str | Home:
-    """Return the address of the server that holds the home, or else the home, locked by this process.
+    """Return the address of the server that holds the home. If no server holds the home, lock the home and return it.
 
-    The function waits up to WAIT_SECONDS for a server that is starting and for another command that holds the home.
+    Wait for a server that is starting, and for other commands that hold the home: up to WAIT_SECONDS for each
+    process. Raise StartupError if the home cannot be locked.
     """
-    from skillery.app.home import Home, holder_of
+    from skillery.app.home import Holder, Home, HomeInUse, holder_of
 
     deadline = time.monotonic() + WAIT_SECONDS
+    awaited: Holder | None = None
     while True:
         holder = holder_of(settings.home)
         if holder is not None and holder.url:
             return holder.url
+        if holder is not None and holder != awaited:
+            awaited, deadline = holder, time.monotonic() + WAIT_SECONDS
         try:
             return Home(settings.home)
-        except StartupError:
-            if holder_of(settings.home) is None or time.monotonic() > deadline:
+        except HomeInUse:
+            if time.monotonic() > deadline:
                 raise
         await asyncio.sleep(0.05)
 
 
 def show_log(settings: Settings) -> None:
-    """Log warnings to stderr, one line each. With log level debug, log everything."""
+    """Log warnings to stderr, one line each. If the log level of the settings is `debug`, log everything."""
     debug = settings.log_level == "debug"
     handler = logging.StreamHandler()
     handler.setFormatter(_Lines("%(levelname)s: %(message)s") if not debug else logging.Formatter())
@@ -128,7 +141,7 @@ def show_log(settings: Settings) -> None:
 
 
 class _Lines(logging.Formatter):
-    """Formatter that omits tracebacks. The log level `debug` shows them."""
+    """Log formatter that omits tracebacks."""
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - the name that logging calls
         return f"{ei[0].__name__}: {ei[1]}"

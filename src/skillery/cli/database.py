@@ -1,4 +1,4 @@
-"""`skillery db`: the migrations of the configured database."""
+"""`skillery db`: migrate and check the configured database."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def db() -> None:
 def upgrade(target: Target, as_json: bool) -> None:
     """Migrate the database to the revision of this release.
 
-    A server does this at its start. Use this command to migrate beforehand.
+    A server migrates its database when it starts. Use this command to migrate before that.
     """
     from skillery.app.home import Home
     from skillery.database import migrate
@@ -68,7 +68,7 @@ def current(target: Target, as_json: bool) -> None:
 @home_options
 @json_option
 def check(target: Target, as_json: bool) -> None:
-    """Check that the database is at this release's revision and has exactly its tables."""
+    """Check that the database is at the revision of this release, and has exactly the tables of this release."""
     from skillery.database import migrate
 
     head = migrate.head()
@@ -89,9 +89,9 @@ def check(target: Target, as_json: bool) -> None:
 @db.command("adopt-storage")
 @home_options
 def adopt_storage(target: Target) -> None:
-    """Allow the next start to use a storage other than the one that the database was used with.
+    """Allow the next server to use another storage than the storage that this database was used with.
 
-    Use this command if the previous storage is lost. Contents that the new storage does not have are lost. `skillery
+    Use this command if the previous storage is lost. Contents that are missing in the new storage are lost. `skillery
     check` lists them.
     """
     from skillery.contents.storage_marks import forget_mark
@@ -120,8 +120,9 @@ def _opened(settings: Settings) -> Iterator[Database]:
 
 
 def revision_of(database: Database) -> str | None:
-    """Return the revision of the database. Return None if a SQLite file does not exist; the check does not create
-    the file."""
+    """Return the revision of the database, or None if the database has no tables. Do not create a missing SQLite
+    file.
+    """
     from skillery.database import migrate
 
     if database.is_sqlite and not Path(database.url.database or "").exists():
@@ -130,10 +131,10 @@ def revision_of(database: Database) -> str | None:
 
 
 def migrated(database: Database, settings: Settings) -> Database:
-    """Migrate the database to this release's revision if needed, and return it.
+    """Return the database after migrating it to the revision of this release, if necessary.
 
-    Servers and commands share a database of the right revision without a lock. The home is locked only for the
-    migration, so that no other release uses the database at the same time.
+    Servers and commands share a database with the right revision without a lock. Only a migration locks the home, so
+    that no other release uses the database at the same time.
     """
     from skillery.app.home import Home
     from skillery.database import migrate

@@ -1,4 +1,4 @@
-"""`skillery env`: environments of packages for runs, by name or by lock."""
+"""`skillery env`: environments of packages for runs, by name or by the SHA-256 of a lock."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from skillery.client.results import DescribedEnvironment
 
 STEPS = ["old_locks", "environments"]
-"""Sweep steps that remove packages."""
+"""The steps of a sweep that remove packages."""
 POLL_SECONDS = 0.3
 MIB = 1024 * 1024
 
 
 @click.group()
 def env() -> None:
-    """Environments: packages that code in runs can import."""
+    """List, show and rebuild environments of packages."""
 
 
 @env.command("list")
@@ -57,6 +57,7 @@ def list_(installed: bool, limit: int | None, cursor: str | None, target: Target
             )
             for one in answer["environments"]
         ],
+        none="No environments.",
     )
     if answer["next_cursor"]:
         click.echo(f"More entries: --cursor {clean(answer['next_cursor'])}", err=True)
@@ -70,7 +71,7 @@ def list_(installed: bool, limit: int | None, cursor: str | None, target: Target
 def show(name: str, wait: bool, target: Target, as_json: bool) -> None:
     """Show the packages, servers and skills of an environment.
 
-    The argument is the name, or the SHA-256 of the lock.
+    The argument is the name of an environment, or the SHA-256 of a lock of packages.
     """
     from skillery.cli.connection import with_client
 
@@ -95,9 +96,9 @@ def show(name: str, wait: bool, target: Target, as_json: bool) -> None:
 def rebuild(name: str, wait: bool, target: Target, as_json: bool) -> None:
     """Rebuild an environment.
 
-    A named environment is locked and installed again. The lock of skills is installed again. The present installation
-    stays in use until the rebuild is complete, and also if the rebuild fails. Without a server, the command always
-    waits.
+    A named environment is locked and installed again. For the SHA-256 of a lock, this lock is installed again. The
+    present installation stays in use until the rebuild is complete, and also if the rebuild fails. Without a server,
+    the command always waits for the end.
     """
     from skillery.cli.connection import HomeClient, with_client
 
@@ -121,7 +122,7 @@ def rebuild(name: str, wait: bool, target: Target, as_json: bool) -> None:
 def gc(dry_run: bool, target: Target, as_json: bool) -> None:
     """Remove unneeded packages.
 
-    These are packages that no skill and no environment needs, and packages that no run has used for gc.cache_days.
+    A package is unneeded if no skill and no environment needs it, or if no run has used it for gc.cache_days.
     """
     from skillery.cli.connection import with_client
 
@@ -141,7 +142,7 @@ def _is_rebuilding(answer: DescribedEnvironment) -> bool:
 
 
 def _print_progress(answer: Mapping[str, Any]) -> None:
-    """Print the current build step on one line of stderr if stderr is a terminal."""
+    """Print the current step of the build over the last line of stderr, if stderr is a terminal."""
     progress = answer["progress"]
     if progress is None or not sys.stderr.isatty():
         return

@@ -1,4 +1,4 @@
-"""Errors of commands: an exit code for scripts and a short message for people, never a traceback."""
+"""Errors of commands. A script gets an exit code, a person gets a short message without a traceback."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ With --json the answer is one JSON document on stdout, errors included: {"error"
 
 
 class CheckFailed(Exception):
-    """Raised when a check finds a problem. The message names the problem."""
+    """Raised if a check finds a problem. The message names the problem."""
 
 
 class Commands(click.Group):
-    """Root of all commands, the only class that turns exceptions into exit codes."""
+    """The root of all commands. Only this class turns exceptions into exit codes."""
 
     def invoke(self, ctx: click.Context) -> Any:
         # --json is searched in argv, because the parsing of the command line itself may fail.
@@ -76,7 +76,9 @@ class Commands(click.Group):
 
 
 def answered(error: AnsweredError | StrangeAnswer) -> dict[str, Any]:
-    """Return the error object of a server, or one for a response that is not from a server of Skillery."""
+    """Return the error object that a server answered. For a response that is not from Skillery, return a new error
+    object.
+    """
     from skillery.client import AnsweredError
 
     if isinstance(error, AnsweredError):
@@ -86,8 +88,10 @@ def answered(error: AnsweredError | StrangeAnswer) -> dict[str, Any]:
 
 
 def _of_client(error: Exception) -> tuple[int, Mapping[str, Any]] | None:
-    """Return the exit code and the error object for an error of the client, or None for any other error."""
-    # The import is slow, and an error of the client cannot occur before it.
+    """Return the exit code and the error object for an error that the client raises. Return None for any other
+    error.
+    """
+    # These imports are slow, so they are not at the top of the module.
     import httpx
 
     from skillery.client import AnsweredError, ConnectionFailed, StrangeAnswer
@@ -106,7 +110,7 @@ def _unexpected(error: Exception) -> tuple[int, Mapping[str, Any]]:
 
 
 def object_of(error: SkilleryError) -> dict[str, Any]:
-    """Return the error object that a server would send for `error`."""
+    """Return the error object that a server would answer for `error`."""
     from skillery.api.errors import error_object
 
     built: dict[str, Any] = msgspec.to_builtins(error_object(error))
@@ -114,9 +118,9 @@ def object_of(error: SkilleryError) -> dict[str, Any]:
 
 
 def print_error(error: Mapping[str, Any]) -> None:
-    """Print the message, each listed problem and the hint to stderr.
+    """Print the message of an error, all listed problems, and the hint to stderr.
 
-    A single problem that repeats the message is printed once, with its location.
+    If the only problem repeats the message, print it once, with its location.
     """
     data = error.get("data")
     data = data if isinstance(data, dict) else {}
@@ -136,16 +140,19 @@ def print_error(error: Mapping[str, Any]) -> None:
 
 
 def _headline(error: Mapping[str, Any], problems: Sequence[Any]) -> str:
-    """Return the message, or the number of problems if there are several, because the message repeats the first
-    problem."""
+    """Return the first line of an error: the message, or the number of problems if there are several.
+
+    With several problems, the message only repeats the first one.
+    """
     subject = f"{error['subject']}: " if error.get("subject") else ""
     return f"{subject}{len(problems)} problems" if len(problems) > 1 else f"{subject}{error.get('message', '')}"
 
 
 def _problem_line(problem: Mapping[str, Any]) -> str:
-    """Return one line with the location of a problem: `code/main.py:3: message`.
+    """Return one line with the location and the message of a problem: `code/main.py:3: message`.
 
-    For a manifest the location is the key, which most messages already start with. The line in skill.toml follows.
+    For a manifest, the location is the key. Most messages about a manifest start with the key, which is then not
+    repeated. The line in skill.toml follows the message.
     """
     message = str(problem.get("message", ""))
     where = str(problem.get("file") or problem.get("path") or problem.get("rule") or "")
@@ -169,9 +176,9 @@ def _fail(ctx: click.Context, code: int, error: Mapping[str, Any], as_json: bool
 
 
 def _exit_on_closed_pipe() -> NoReturn:
-    """End like any process that writes to a closed pipe (`| head`).
+    """End the process with the usual exit code for a closed pipe, as in `skillery list | head`.
 
-    The interpreter flushes stdout again at exit and would report an error, so stdout is redirected to /dev/null.
+    At exit, the interpreter flushes stdout and would report an error, so stdout is redirected to /dev/null first.
     """
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     raise SystemExit(PIPE_CLOSED)

@@ -1,4 +1,4 @@
-"""`--file` and `--out`: copy files into the workspace of a run, and files of the run to the local disk."""
+"""`--file` and `--out`: copy local files into the workspace of a run, and files of a run to a local folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BLOB_ID = "blob:"
 
 
 class GivenFile(msgspec.Struct, frozen=True):
-    """One `--file`: a local file or a blob, and its path in the workspace."""
+    """One `--file`. `source` is a local path or `blob:ID`, `path` is the path in the workspace."""
 
     source: str
     path: str
@@ -47,12 +47,12 @@ def file_options(command: Any) -> Any:
 
 
 def read_files(texts: Sequence[str]) -> tuple[GivenFile, ...]:
-    """Parse the values of `--file`. Raises UsageError for a file that does not exist and for a blob without a path."""
+    """Parse the values of `--file`. Raise UsageError if a file does not exist or a blob has no path."""
     return tuple(map(_given_file, texts))
 
 
 def _given_file(text: str) -> GivenFile:
-    """Parse one `--file`. An existing file has precedence over the split at a colon."""
+    """Parse one `--file`. If a file with the whole text as its name exists, the text is not split at a colon."""
     if text.startswith(BLOB_ID):
         blob_id, colon, path = text.removeprefix(BLOB_ID).partition(":")
         if not colon or not path:
@@ -70,7 +70,7 @@ def _given_file(text: str) -> GivenFile:
 
 
 async def upload_files(client: AsyncClient, files: Sequence[GivenFile]) -> list[RunFile] | None:
-    """Upload the files and return the parameter `files` of a run, or None without files."""
+    """Upload the files. Return the parameter `files` of a run, or None if there are no files."""
     from skillery.cli.blobs import kind_of, upload_file
 
     made: list[RunFile] = []
@@ -85,8 +85,10 @@ async def upload_files(client: AsyncClient, files: Sequence[GivenFile]) -> list[
 
 
 async def download_files(client: AsyncClient, answer: Mapping[str, Any], folder: Path | None) -> None:
-    """Write the `files` of a run to the folder. Paths that lead outside the folder are refused, because the run
-    chose them."""
+    """Write the files of a run below `folder`. Do nothing if `folder` is None.
+
+    A path that leads outside the folder is refused, because the run chose the path.
+    """
     from skillery.client.files import is_plain, places_below
 
     if folder is None:

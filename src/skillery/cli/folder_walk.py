@@ -1,8 +1,8 @@
-"""Scan of a folder: its files, and the files of skills that its links lead to.
+"""Scan a folder: find its files, and the files of skills outside the folder that links lead to.
 
 `os.path.realpath` resolves each link. If the target is in the folder, the link is recorded with the path of the target.
-If the target is outside, is or holds a skill, and may be followed, its files are added as entries, at a path that no
-file of the folder can have.
+If the target is outside, is a skill or contains one, and the policy allows it, the files of the target are added as
+entries. Their paths begin with a word that no file of the folder can have.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from skillery.importing.links import CIRCLE, NOTHING, OUT, OUTSIDE, Links, is_be
 from skillery.importing.roots import agent_folder
 
 MAX_FILES = 1_000_000
-"""Limit of files in a folder. A folder with more files is not a folder of skills."""
+"""Limit of the files in a folder. A folder with more files is not a folder of skills."""
 MAX_SCANNED_FILES = 10_000
-"""Limit of files that are scanned for a skill behind one link."""
+"""Limit of the files and folders that are searched for a skill behind one link."""
 ELSEWHERE = f"{OUT} and its repository: import that folder too, or give --follow-links"
 NO_SKILL = f"{OUT}, and to no skill"
 
 
 class Policy(NamedTuple):
-    """Rule that decides which links to skills are followed."""
+    """Decides which links to skills outside the scanned folder are followed."""
 
     areas: tuple[str, ...]
     """The imported folders, as real paths."""
@@ -40,10 +40,10 @@ class Policy(NamedTuple):
         return cls(tuple(os.path.realpath(path) for path in paths if path.is_dir()), anywhere)
 
     def allows(self, link: str, target: str) -> bool:
-        """Return whether a link in the real folder `link` may be followed to `target`.
+        """Return whether a link in the folder `link` may be followed to `target`. Both are real paths.
 
-        Targets in the same repository are allowed. So are agent folders next to the link's own: `npx skills` links
-        `.claude/skills/NAME` to `.agents/skills/NAME`, in a home as in a project.
+        A target in an imported folder or in the repository of the link is allowed. A target in an agent folder next to
+        the agent folder of the link is allowed too: `npx skills` links `.claude/skills/NAME` to `.agents/skills/NAME`.
         """
         if self.anywhere or any(_is_in(target, area) for area in self.areas):
             return True
@@ -59,11 +59,11 @@ class Walked(NamedTuple):
     entries: list[Entry]
     links: Links
     special: list[LeftOut]
-    """Pipes, devices, junk folders, and files that cannot be read."""
+    """Pipes, devices, folders of tools (such as node_modules), and unreadable files."""
 
 
 def walk(path: Path, policy: Policy) -> Walked:
-    """Scan a folder. Raises StartupError if the folder cannot be read or is too large."""
+    """Scan a folder. Raise StartupError if the folder cannot be read or is too large."""
     try:
         return _Walk(policy).all(path)
     except OSError as error:
@@ -98,7 +98,7 @@ class _Walk:
             self._resolve(folder, link)
 
     def _files(self, root: str, at: str) -> Iterator[Entry]:
-        """Add the entries of one folder and yield its links."""
+        """Add the entries of the folder `root` below the path `at`, and yield the links among them."""
         for entry in _entries(root, [] if at else self._special):
             moved = entry._replace(path=_joined(at, entry.path))
             self._entries.append(moved)
@@ -108,7 +108,7 @@ class _Walk:
                 yield moved
 
     def _mark_broken(self, at: str) -> None:
-        """Record that a target cannot be read, so that no link leads to it."""
+        """Record that the target folder at the path `at` cannot be read, and that links to it are broken."""
         for link in [link for link, lead in self._targets.items() if is_below(lead, at)]:
             del self._targets[link]
             self._broken[link] = "leads to a folder that cannot be read"
@@ -126,7 +126,7 @@ class _Walk:
             self._targets[link.path] = lead
 
     def _path_of_target(self, real: str) -> str | None:
-        """Return the path of a target among the entries, or None."""
+        """Return the path that the real path `real` has among the entries, or None if it has no such path."""
         for above in (real, *map(str, Path(real).parents)):
             if above in self._at:
                 inside = os.path.relpath(real, above) if real != above else ""
@@ -134,7 +134,7 @@ class _Walk:
         return None
 
     def _resolve_outside(self, root: str, link: Entry, real: str) -> None:
-        """Record a link that leads out of its folder."""
+        """Record the link `link` in the folder `root`. The target `real` is not among the entries yet."""
         if _is_in(root, real):
             self._broken[link.path] = CIRCLE
         elif not self._policy.allows(os.path.realpath(link.place.parent), real):
@@ -154,7 +154,10 @@ class _Walk:
         self._queue.append(real)
 
     def _follow_to_file(self, link: Entry, real: Path) -> None:
-        """Record a link to a SKILL.md elsewhere. A folder that contains only this link stands for the whole skill."""
+        """Record a link to a SKILL.md outside the folder.
+
+        If the folder of the link contains only this link, the folder of the target is followed: it is the whole skill.
+        """
         if real.name.casefold() == "skill.md" and len(list(link.place.parent.iterdir())) == 1:
             self._follow_to_folder(link, str(real.parent))
             self._targets[link.path] = _joined(self._at[str(real.parent)], real.name)
@@ -196,7 +199,10 @@ def _entry(full: Path, path: str, status: os.stat_result) -> Entry | LeftOut:
 
 
 def _holds_skill(folder: str) -> bool:
-    """Return whether a folder, its subfolders or the links in it contain a SKILL.md."""
+    """Return whether a folder, its subfolders or linked subfolders contain a SKILL.md or skill.toml.
+
+    Return False if the search takes more than MAX_SCANNED_FILES.
+    """
     left = MAX_SCANNED_FILES
     for path, folders, files in os.walk(folder):
         left -= len(folders) + len(files) + 1
@@ -211,13 +217,15 @@ def _holds_skill(folder: str) -> bool:
 
 
 def _repository(folder: str) -> str | None:
-    """Return the nearest folder above that contains `.git`."""
+    """Return the nearest folder that contains `.git`: `folder` or a folder above. Return None if there is none."""
     here = Path(folder)
     return next((str(one) for one in (here, *here.parents) if (one / ".git").exists()), None)
 
 
 def _above_agent_folder(folder: str) -> str | None:
-    """Return the folder above the nearest agent folder: `/home/ann` for `/home/ann/.claude/skills`."""
+    """Return the parent of the nearest hidden folder: `/home/ann` for `/home/ann/.claude/skills`. Return None if
+    there is none.
+    """
     here = Path(folder)
     hidden = (one for one in (here, *here.parents) if one.name.startswith("."))
     return next((str(one.parent) for one in hidden), None)

@@ -1,4 +1,4 @@
-"""`skillery gc`: remove unreferenced data."""
+"""`skillery gc`: remove unreferenced and expired data."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from skillery.cli.output import clean, print_json
 def gc(dry_run: bool, target: Target, as_json: bool) -> None:
     """Remove expired and unreferenced data.
 
-    The data are expired blobs, unreferenced contents and unused local copies. A server does this automatically every
-    gc.interval_minutes.
+    The command removes expired blobs, unreferenced contents and unused local copies. A server does this automatically
+    every gc.interval_minutes.
     """
     from skillery.cli.connection import with_client
 

@@ -13,18 +13,18 @@ from skillery.cli.failures import print_error
 from skillery.cli.output import clean
 
 MAX_NAMES = 10
-"""Limit of names that a section without required action lists. --json lists all."""
+"""Limit of the names in a section that requires no action. With --json, all names are listed."""
 _SECTION_OF = {"published": "published", "draft": "published", "checked": "published", "unchanged": "unchanged"}
-"""Section of each outcome. The lines of drafts and of `checked` (dry run) name these outcomes."""
+"""Section of the summary for each outcome of a skill. `checked` is the outcome of a dry run."""
 _PACKAGES = {"undeclared_package", "no_packages"}
-"""Findings and repairs about packages that a script needs and that are missing."""
+"""Rules of findings and codes of repairs that report a missing package."""
 _NAMES = {"name", "name_taken", "taken_over", "copy"}
-"""Repairs that explain why a skill has another name than it states."""
+"""Codes of repairs that explain why a skill does not have the name that it states."""
 WITHOUT = ", and its scripts run without"
 
 
 class Sections:
-    """The summary of an import. `listed` is complete, also if only a part of it is printed."""
+    """The summary of an import. `listed` has all lines of each section, although only a part of them is printed."""
 
     def __init__(self) -> None:
         self.listed: dict[str, list[dict[str, Any]]] = {
@@ -40,7 +40,7 @@ class Sections:
         }
 
     def add(self, skill: Mapping[str, Any]) -> None:
-        """Record the report of one skill."""
+        """Add the report of one skill to the summary."""
         outcome, path = skill["outcome"], skill["path"]
         self._add_outcome(outcome, path, skill)
         for repair in skill.get("repairs", ()):
@@ -57,7 +57,7 @@ class Sections:
         self._add_packages(path, skill)
 
     def end(self, answer: Mapping[str, Any]) -> None:
-        """Record the links that belong to no skill."""
+        """Add the links that belong to no skill to the summary. `answer` is the whole report."""
         for one in answer.get("left_out", ()):
             if one["why"] == "link":
                 self._note("links_not_followed", path=one["path"], message=one["message"])
@@ -96,7 +96,11 @@ def _reason(skill: Mapping[str, Any]) -> str:
 
 @contextmanager
 def progress(as_json: bool) -> Any:
-    """Return a callback that prints one line per skill. On a terminal, show a progress bar as well."""
+    """Context manager: yield a callback that gets each report and prints one line per skill. With JSON, it prints
+    nothing.
+
+    On a terminal, show a progress bar too.
+    """
     if as_json or not sys.stderr.isatty():
         yield (lambda key, report: None) if as_json else _print_line
         return
@@ -136,9 +140,9 @@ def _print_line(key: str, report: Mapping[str, Any]) -> None:
 
 
 def _details(report: Mapping[str, Any]) -> list[str]:
-    """Return the detail lines of a skill.
+    """Return lines about the repairs, omitted files, warnings and findings of a skill.
 
-    Each line names its location, because a log of stderr does not contain the lines of the skills.
+    Each line names its location, because these lines go to stderr and the line of the skill goes to stdout.
     """
     where = report["path"] or "."
     repairs = report.get("repairs", ()) if report["outcome"] != "unchanged" else ()
@@ -159,7 +163,7 @@ def _details(report: Mapping[str, Any]) -> list[str]:
 
 
 def location(where: str, one: Mapping[str, Any]) -> str:
-    """Return the file and line of a repair or finding."""
+    """Return the file and line of a repair or finding. `where` is the path of the skill."""
     if not one.get("file"):
         return where
     return f"{where}/{one['file']}:{one['line']}" if one.get("line") else f"{where}/{one['file']}"
@@ -173,7 +177,9 @@ def _files(one: Mapping[str, Any]) -> str:
 
 
 def print_end(answer: Mapping[str, Any], sections: Sections, *, in_step: bool) -> None:
-    """Print the files that belong to no skill, the summary by section, and the next steps."""
+    """Print the files that belong to no skill, the summary by section, and the next steps. `in_step` is true for
+    `skillery sync`.
+    """
     if "error" in answer:
         print_error({**answer["error"], "subject": answer["path"]})
         return
@@ -210,7 +216,7 @@ def _print_next(answer: Mapping[str, Any]) -> None:
 
 
 def section_lines(sections: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
-    """Return the lines of the summary. Empty sections are omitted."""
+    """Yield the lines of the summary. Empty sections are omitted."""
     for section, lines in sections.items():
         if not lines:
             continue

@@ -1,4 +1,4 @@
-"""Imports on the command line: archives and folders are sent to the registry, one after the other."""
+"""Imports on the command line: send archives and folders to the registry, one after the other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from skillery.cli.output import print_json
 from skillery.cli.sources import name_of, printable
 
 OptionsOf = Callable[[Path], "ImportOptions"]
-"""Function that returns the options of the import of a path."""
+"""Function that returns the options for the import of a path."""
 if TYPE_CHECKING:
     from skillery.cli.archives import Folder
     from skillery.client import AsyncClient, ImportOptions
@@ -38,14 +38,16 @@ def import_all(
 
 
 class Sources(NamedTuple):
-    """The paths that are imported together."""
+    """The paths that one command imports."""
 
     paths: Sequence[Path]
     follow_links: bool
 
     def scan_folder(self, *, split: bool) -> list[Folder | None]:
-        """Scan each folder; an archive gives None. If several folders have a skill of the same name, the last folder
-        wins."""
+        """Return the scanned folder for each path, or None for an archive.
+
+        If several folders have a skill of the same name, the skill of the last folder overrides the others.
+        """
         from skillery.cli.archives import scan_folder
         from skillery.cli.overrides import override
 
@@ -56,7 +58,7 @@ class Sources(NamedTuple):
         return folders if len(folders) == 1 else override(folders, [name_of(path) for path in self.paths])
 
     def fingerprints(self) -> list[str]:
-        """Return a fingerprint of each path, which changes when its files change."""
+        """Return a text for each path that changes when the files at the path change."""
         from skillery.cli.archives import fingerprint
 
         return [
@@ -68,7 +70,10 @@ class Sources(NamedTuple):
 async def _import(
     client: AsyncClient, path: Path, folder: Folder | None, options: ImportOptions, as_json: bool, in_step: bool
 ) -> dict[str, Any]:
-    """Import one path. Return the server's report; `skills` is included only for JSON."""
+    """Import one path, and print or return the report. `folder` is the scanned folder, or None for an archive.
+
+    The returned report contains `skills` only with `as_json`.
+    """
     from skillery.cli.archives import file_chunks, tar_chunks
     from skillery.cli.overrides import add_overridden, overridden_skills
     from skillery.client import AnsweredError, StrangeAnswer
@@ -110,7 +115,7 @@ async def _import(
 
 
 def _left_out(folder: Folder | None) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-    """Return a function that gives the files of a skill that were omitted before sending."""
+    """Return a function that takes the report of a skill, and returns the files of that skill that were not sent."""
 
     def omitted(event: Mapping[str, Any]) -> dict[str, Any]:
         if folder is None or event["path"] not in folder.found.roots:

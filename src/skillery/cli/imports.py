@@ -107,7 +107,7 @@ def import_(
 ) -> None:
     """Import the skills in each PATH: a folder with one or many SKILL.md, a .zip, .skill, .tar.gz or .tgz.
 
-    Faults in a SKILL.md are repaired while reading, and each repair is reported; the stored bytes stay unchanged. A
+    If a SKILL.md has faults, it is read with repairs, and each repair is reported; the stored file stays unchanged. A
     refused skill does not stop the others. Skills that have not changed since the last import are not published again.
     """
     options = _options(namespace, permissions, dry_run, packages, nested)
@@ -167,7 +167,10 @@ def _options(
 
 
 def _with_source(options: ImportOptions, source: str | None, paths: Sequence[Path]) -> OptionsOf:
-    """Return the options of each path. Raise UsageError if one source is given for several paths."""
+    """Return a function that returns the options for the import of a path: `options` and the source.
+
+    Raise UsageError if one source is given for several paths.
+    """
     if source and len(paths) > 1:
         raise click.UsageError("--source applies to one path only: import several paths one after the other")
 
@@ -179,7 +182,7 @@ def _with_source(options: ImportOptions, source: str | None, paths: Sequence[Pat
 
 
 def _read_permissions(path: Path) -> Any:
-    """Read the permissions: the table `permissions`, or the whole file if the file has no such table."""
+    """Return the permissions in a file: the table `permissions`, or the whole file if it has no such table."""
     import tomllib
 
     try:
@@ -204,7 +207,7 @@ def _run(
     dry_run: bool,
     in_step: bool = False,
 ) -> None:
-    """Import once. With `every`, import again after each change until interrupted."""
+    """Import once. If `every` is given, check for changes every `every` seconds and import them, until interrupted."""
     from skillery.client import ConnectionFailed
 
     if every is None:

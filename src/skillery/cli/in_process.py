@@ -1,4 +1,6 @@
-"""HTTP transport to an application in this process, so that one client serves a server and a home without a server."""
+"""HTTP transport to an application in this process. The same client can then use a server, or a home without a
+server.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,9 @@ MAX_QUEUED_MESSAGES = 4
 
 
 class InProcessTransport(httpx.AsyncBaseTransport):
-    """Call an ASGI application and stream its response.
+    """Calls an ASGI application and streams its response.
 
-    The transport of this kind in httpx collects the whole body first, but a blob may be larger than memory.
+    The ASGI transport of httpx collects the whole body first, but a blob may be larger than the memory.
     """
 
     def __init__(self, app: Callable[..., Any]) -> None:
@@ -29,7 +31,7 @@ class InProcessTransport(httpx.AsyncBaseTransport):
 
 
 class _Exchange(httpx.AsyncByteStream):
-    """One request and its response."""
+    """One request and the stream of its response."""
 
     def __init__(self, request: httpx.Request) -> None:
         assert isinstance(request.stream, httpx.AsyncByteStream)
@@ -43,8 +45,11 @@ class _Exchange(httpx.AsyncByteStream):
         self._task = asyncio.create_task(self._run(app))
 
     async def next_message(self) -> Any:
-        """Return the next message of the application. Raises the application's exception, or ReadError if the
-        response is incomplete."""
+        """Return the next ASGI message of the application.
+
+        If the application ends without a complete response, raise the exception of the application, or ReadError if
+        there is none.
+        """
         message = await self._messages.get()
         if message is None:
             assert self._task is not None
@@ -75,7 +80,7 @@ class _Exchange(httpx.AsyncByteStream):
 
     async def _receive(self) -> dict[str, Any]:
         if self._all_sent:
-            # The client in this process never disconnects before the response.
+            # The client in this process never disconnects before the response, so wait forever.
             await asyncio.Event().wait()
         async for chunk in self._chunks:
             return {"type": "http.request", "body": chunk, "more_body": True}

@@ -1,4 +1,6 @@
-"""`skillery install`: write the bundles of a lock as folders, all or none, each verified by its digest."""
+"""`skillery install`: write the bundles of a lock of skills as folders. Each bundle is verified by its digest.
+Either all bundles are installed or none.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from skillery.client import AsyncClient
     from skillery.client.results import Locked
 
-# No skill has a name that begins with a dot.
+# A name that no skill can have, because it begins with a dot.
 RECORD = f".{LOCKFILE}"
 
 
@@ -34,9 +36,9 @@ RECORD = f".{LOCKFILE}"
 def install(folder: Path, skills: Sequence[str], locked: bool, file: str, target: Target, as_json: bool) -> None:
     """Install skills as folders DIR/NAME.
 
-    With --locked, the skills of the lock file are installed, otherwise the named skills. DIR then contains these skills
-    and nothing else. The new folder is built next to DIR and replaces DIR as a whole, once the written files of every
-    skill match its digest. A DIR with files that `install` did not write is refused.
+    With --locked, install the skills of the lock file, otherwise the named skills. DIR then contains these skills and
+    nothing else. The new folder is built next to DIR, and replaces DIR only after the files of every skill match its
+    digest. The command refuses a DIR with files that `install` did not write.
     """
     from skillery.cli.connection import with_client
 
@@ -62,7 +64,10 @@ def install(folder: Path, skills: Sequence[str], locked: bool, file: str, target
 
 @contextmanager
 def _building(place: Path) -> Iterator[Path]:
-    """Yield a new folder that replaces `place` as a whole if the block succeeds. Raises CheckFailed."""
+    """Context manager: yield a new folder that replaces the folder `place` after the `with` block.
+
+    Raise CheckFailed if `place` contains files that the installation would delete, or if a file cannot be written.
+    """
     _check_folder(place)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -78,7 +83,7 @@ def _building(place: Path) -> Iterator[Path]:
 
 
 def _check_folder(folder: Path) -> None:
-    """Raise CheckFailed if the folder holds files that an installation would delete."""
+    """Raise CheckFailed if the folder contains files that an installation would delete, or if it is a link."""
     try:
         names = sorted(path.name for path in folder.iterdir())
     except FileNotFoundError:
@@ -105,7 +110,7 @@ async def _write_skill(client: AsyncClient, entry: Locked, built: Path) -> None:
     from skillery.formats.names import parse_skill_name
     from skillery.formats.paths import parse_path
 
-    # An untrusted server must not make this command write outside the folder.
+    # The paths come from a server, which must not make this command write outside the folder.
     name = parse_skill_name(entry["name"])
     described = await client.describe_skill(name=name, version=entry["version"], detail="full")
     for file in described["skill"]["files"]:

@@ -1,4 +1,4 @@
-"""`skillery plugins`, `doctor` and `config show`: plugins, health and settings of this installation."""
+"""`skillery plugins`, `doctor` and `config show`: the plugins, the health and the settings of this installation."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ HIDDEN = "***"
 @home_options
 @json_option
 def plugins(target: Target, as_json: bool) -> None:
-    """List the plugins, their backends and their hooks.
+    """List the plugins, with their backends and hooks.
 
     The list marks the backends that the settings choose.
     """
@@ -87,9 +87,9 @@ def _plugins(plugins: Plugins, settings: Settings) -> list[dict[str, Any]]:
 @home_options
 @json_option
 def doctor(target: Target, as_json: bool) -> None:
-    """Test everything that a server needs here.
+    """Test everything that a server needs on this computer.
 
-    The output contains a remedy for each failure.
+    For each failure, the output contains a remedy.
     """
     from skillery.plugins import load_plugins
 
@@ -142,7 +142,7 @@ def _python() -> Probe:
 
 
 def _home(settings: Settings) -> Probe:
-    """Check that the home is writable. The home is created if it does not exist."""
+    """Check that the home is writable. Create the home if it does not exist."""
     fix = "Choose a home that this user can write, with --home or SKILLERY_HOME."
     try:
         settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -187,7 +187,7 @@ def _secrets(plugins: Plugins, settings: Settings) -> Probe:
 
 
 def _packages(settings: Settings) -> Probe:
-    """Check that packages of skills and environments can be installed: a source of packages, and uv."""
+    """Check the requirements for packages of skills and environments: an index or wheelhouse, and the program uv."""
     from skillery.app.named_environments import defined_in
 
     wanted = settings.packages
@@ -223,9 +223,9 @@ def _sandbox(plugins: Plugins, settings: Settings) -> list[Probe]:
 
 
 def _capabilities(plugins: Plugins, settings: Settings) -> tuple[list[str], Probe, list[SeenProgram]]:
-    """Return the capabilities of the sandbox, a probe of them, and the programs that runs see.
+    """Return the capabilities of the sandbox, the result of the check, and the programs that runs can use.
 
-    The sandbox is started, because only a started sandbox knows its capabilities.
+    The sandbox is started, because a sandbox knows its capabilities only after its start.
     """
     import asyncio
 
@@ -253,7 +253,7 @@ def config() -> None:
 @home_options
 @json_option
 def show(target: Target, as_json: bool) -> None:
-    """Print each setting, its value, and the origin of the value."""
+    """Print the name, the value and the origin of each setting."""
     values = [(value.name, _visible_value(value.name, value.value), value.source) for value in target.load().values()]
     if as_json:
         print_json({name: {"value": value, "source": source} for name, value, source in values})
@@ -268,7 +268,7 @@ def show(target: Target, as_json: bool) -> None:
 
 
 def _visible_value(name: str, value: Any) -> Any:
-    """Return the value of a setting without credentials."""
+    """Return the value of a setting with its credentials removed."""
     if name == "database" and isinstance(value, str):
         return hide_password(value)
     if name.startswith("backends.") and _SECRET.search(name.rpartition(".")[2]):
@@ -277,7 +277,7 @@ def _visible_value(name: str, value: Any) -> Any:
 
 
 def hide_password(url: str) -> str:
-    """Return a database URL, valid or not, without its password."""
+    """Return the URL of a database with the password removed. The URL need not be valid."""
     scheme, separator, rest = url.partition("://")
     user_info, at, place = rest.rpartition("@")
     user, colon, _password = user_info.partition(":")

@@ -22,7 +22,7 @@ def label() -> None:
 @target_options
 @json_option
 def set_(name: str, label: str, target: Target, as_json: bool) -> None:
-    """Point LABEL to a version. VERSION may also be another label, a range or latest, resolved now."""
+    """Point LABEL to a version. VERSION may be another label, a range or latest: the command resolves it at once."""
     name, version = name_and_version(name, None)
     if not version:
         raise click.UsageError(f"'{name}' has no version: write NAME@VERSION, or {name}@latest")
@@ -35,7 +35,7 @@ def set_(name: str, label: str, target: Target, as_json: bool) -> None:
 @target_options
 @json_option
 def rollback(name: str, label: str, target: Target, as_json: bool) -> None:
-    """Point LABEL to the version before its last move. Repeat the command to go further back."""
+    """Point LABEL to the version before its last move. Repeat the command to undo earlier moves."""
     _move(target, as_json, "rollback_label", name=name, label=label)
 
 
@@ -75,7 +75,7 @@ def list_(
         return
     rows: Sequence[Mapping[str, Any]] = answer["history"] if history else answer["labels"]
     columns = ["label", *(("move", "version", "previous") if history else ("version", "status")), "by", "at"]
-    print_rows(columns, [[one[column] or "-" for column in columns] for one in rows])
+    print_rows(columns, [[one[column] or "-" for column in columns] for one in rows], none="No labels.")
     if history and answer["next_cursor"]:
         click.echo(f"More entries: --cursor {clean(answer['next_cursor'])}", err=True)
 

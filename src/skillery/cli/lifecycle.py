@@ -1,5 +1,7 @@
-"""`skillery submit`, `approve`, `reject`, `yank`, `unyank`, `deprecate`, `undeprecate` and `visibility`: change the
-status of versions and the visibility of skills."""
+"""`skillery submit`, `approve`, `reject`, `yank`, `unyank`, `deprecate`, `undeprecate` and `visibility`.
+
+The commands change the status of versions and the visibility of skills.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ def submit(name: str, version: str | None, target: Target, as_json: bool) -> Non
 def approve(
     name: str, version: str | None, digest: str | None, note: str | None, target: Target, as_json: bool
 ) -> None:
-    """Publish a version that is in review. Authors cannot approve their own versions, unless they are admins."""
+    """Publish a version that is in review. Authors cannot approve their own versions, except admins."""
     _call(target, as_json, "approve_version", **_exactly(name, version), digest=digest, note=note)
 
 
@@ -48,7 +50,7 @@ def approve(
 @target_options
 @json_option
 def reject(name: str, version: str | None, reason: str, target: Target, as_json: bool) -> None:
-    """Reject a version that is in review, permanently. The next attempt needs a new version."""
+    """Reject a version that is in review. A rejected version stays rejected: the author publishes a new version."""
     _call(target, as_json, "reject_version", **_exactly(name, version), reason=reason)
 
 
@@ -59,7 +61,7 @@ def reject(name: str, version: str | None, reason: str, target: Target, as_json:
 @target_options
 @json_option
 def yank(name: str, version: str | None, reason: str, target: Target, as_json: bool) -> None:
-    """Exclude a version from all but exact requests."""
+    """Withdraw a published version. Only requests for exactly this version still resolve."""
     _call(target, as_json, "yank_version", **_exactly(name, version), reason=reason)
 
 
@@ -69,7 +71,7 @@ def yank(name: str, version: str | None, reason: str, target: Target, as_json: b
 @target_options
 @json_option
 def unyank(name: str, version: str | None, target: Target, as_json: bool) -> None:
-    """Revert a yank."""
+    """Undo a yank."""
     _call(target, as_json, "unyank_version", **_exactly(name, version))
 
 
@@ -80,7 +82,7 @@ def unyank(name: str, version: str | None, target: Target, as_json: bool) -> Non
 @target_options
 @json_option
 def deprecate(name: str, message: str, successor: str | None, target: Target, as_json: bool) -> None:
-    """Mark all published versions of a skill as deprecated. They still work."""
+    """Mark all published versions of a skill as deprecated. Deprecated versions still work."""
     _call(target, as_json, "deprecate_skill", name=name, message=message, successor=successor)
 
 
@@ -89,7 +91,7 @@ def deprecate(name: str, message: str, successor: str | None, target: Target, as
 @target_options
 @json_option
 def undeprecate(name: str, target: Target, as_json: bool) -> None:
-    """Revert a deprecation."""
+    """Undo a deprecation."""
     _call(target, as_json, "undeprecate_skill", name=name)
 
 
@@ -99,9 +101,10 @@ def undeprecate(name: str, target: Target, as_json: bool) -> None:
 @target_options
 @json_option
 def visibility(name: str, who: str, target: Target, as_json: bool) -> None:
-    """Set who can see a skill.
+    """Set which callers can see a skill.
 
-    public: every caller. namespace: callers with a namespace grant for the name. private: only its publishers.
+    public: all callers. namespace: callers with a namespace grant that covers the name. private: the publishers of the
+    skill.
     """
     _call(target, as_json, "set_visibility", name=name, visibility=who)
 

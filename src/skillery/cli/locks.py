@@ -1,4 +1,4 @@
-"""`skillery lock`: exact versions of skills and their digests, in a lock file of a project."""
+"""`skillery lock`: write the exact versions of skills and their digests to a lock file of a project."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ class _Lockfile(msgspec.Struct, frozen=True):
 def lock(skills: Sequence[str], check: bool, file: str, target: Target, as_json: bool) -> None:
     """Lock skills to exact versions in a file.
 
-    The lock file holds the present version and digest of each NAME@SPEC. SPEC is a version, a range, a label or a
-    digest. Without SPEC, the latest release is locked. The same versions produce the same file, byte for byte.
-    `skillery install --locked` installs exactly these versions.
+    The lock file contains the version and the digest of each NAME@SPEC at present. SPEC is a version, a range, a label
+    or a digest. Without SPEC, the latest version is locked. The same versions produce exactly the same file. `skillery
+    install --locked` installs these versions.
     """
     from skillery.cli.connection import with_client
 
@@ -92,13 +92,13 @@ def _check(target: Target, entries: Sequence[Locked], as_json: bool) -> None:
 
 
 async def resolve_lock(client: AsyncClient, skills: Sequence[str]) -> list[Locked]:
-    """Resolve the skills and return their lock, sorted by name. The order on the command line does not matter."""
+    """Return the lock of the given skills, sorted by name. The order of `skills` does not matter."""
     answer = await client.resolve_skills(skills=list(skills))
     return sorted(answer["lock"], key=lambda entry: str(entry["name"]))
 
 
 def refuse_problems(verified: Mapping[str, Any]) -> None:
-    """Print the warnings of a verify_lock response. Raises CheckFailed if the response lists problems."""
+    """Print the warnings in the result of verify_lock. Raise CheckFailed if the result contains problems."""
     for warning in verified["warnings"]:
         click.echo(f"{click.style('warning:', fg='yellow')} {clean(warning['message'])}", err=True)
     problems = verified["problems"]
@@ -113,7 +113,7 @@ def lockfile_text(entries: Sequence[Mapping[str, Any]]) -> str:
 
 
 def read_lockfile(path: Path) -> list[Locked]:
-    """Read a lock file. Raises CheckFailed if the file cannot be read or is not a lock file."""
+    """Return the skills in a lock file. Raise CheckFailed if the file cannot be read or is not a lock file."""
     try:
         if path.stat().st_size > MAX_LOCKFILE_BYTES:
             raise CheckFailed(f"'{path}' is too large for a lock file")
@@ -131,7 +131,7 @@ def read_lockfile(path: Path) -> list[Locked]:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace a file atomically, so that concurrent readers see the old or the new text."""
+    """Replace a file atomically: a concurrent reader reads the old or the new text, never a part."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         temporary.write_text(text)
@@ -143,4 +143,4 @@ def write_atomically(path: Path, text: str) -> None:
 
 def print_entries(entries: Sequence[Mapping[str, Any]]) -> None:
     columns = ("name", "version", "digest", "status")
-    print_rows(columns, [[entry[column] for column in columns] for entry in entries])
+    print_rows(columns, [[entry[column] for column in columns] for entry in entries], none="No skills.")

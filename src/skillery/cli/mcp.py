@@ -1,4 +1,4 @@
-"""`skillery mcp`: MCP over stdin and stdout, for clients that start their own servers."""
+"""`skillery mcp`: MCP over stdin and stdout, for clients that start their MCP servers as processes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from skillery.cli.options import Target, target_options
 def mcp(tools: Sequence[str], target: Target) -> None:
     """Speak MCP over stdin and stdout, one JSON message per line.
 
-    The answers are those of POST /mcp of a server: the server at --url, the server that holds the home, or else this
-    process. In the last case, the home is released after a few idle seconds.
+    The answers come from POST /mcp of a server: the server at --url, the server that holds the home, or this process if
+    no server holds the home. In the last case, this process releases the home after a few seconds without a request.
     """
     import asyncio
 
@@ -32,7 +32,7 @@ def mcp(tools: Sequence[str], target: Target) -> None:
     async def speak() -> None:
         access = RegistryAccess(target)
         try:
-            # Connecting now reports errors in the settings at once and makes the first message fast.
+            # Connect before the first message, to report errors in the settings early and to make this message fast.
             async with access.client():
                 pass
             await McpBridge(access.client, tools).run()

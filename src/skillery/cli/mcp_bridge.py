@@ -1,8 +1,8 @@
-"""Bridge from stdin to POST /mcp, and from its responses to stdout.
+"""Bridge between stdin and stdout and `POST /mcp`: messages go to the server, responses come back.
 
-Messages are passed through unchanged. The bridge reads only what HTTP needs as headers: version, method, name, and the
-session of clients older than 2026-07-28. The bridge therefore works the same for a home and for a remote server, in
-every protocol version that they support.
+Messages are passed on unchanged. The bridge reads only the members that HTTP needs as headers: version, method, name,
+and the session of clients older than 2026-07-28. Therefore, the bridge works with every protocol version that the
+server supports.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from skillery.client.async_transfers import lines_of
 from skillery.errors import StartupError
 
 MAX_LINE_BYTES = 128 * 1024 * 1024
-"""Limit of a message in bytes. Servers accept less."""
+"""Limit of the bytes of a message. The limits of servers are lower."""
 DRAIN_SECONDS = 5.0
-"""Time for pending responses after stdin ends."""
+"""Seconds to wait for pending responses after the end of stdin."""
 VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
 NAMED_BY = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 INITIALIZE, CANCELLED = "initialize", "notifications/cancelled"
@@ -44,15 +44,15 @@ class _Message(msgspec.Struct):
 
     @property
     def version(self) -> str | None:
-        """The protocol version that clients of 2026-07-28 and later send in each message."""
+        """The protocol version in the message, or None. Clients since 2026-07-28 send the version in each message."""
         meta = self.params.get("_meta")
         version = meta.get(VERSION_KEY) if isinstance(meta, dict) else None
-        # The server refuses a version that no header can hold.
+        # A version that no header can hold is not sent: the server then refuses the message.
         return version if isinstance(version, str) and _PLAIN.fullmatch(version) else None
 
 
 class McpBridge:
-    """Bridge for one client at stdin and stdout. `run` ends when stdin ends."""
+    """Connects one client at stdin and stdout with a server. `run` ends when stdin ends."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class McpBridge:
             task.cancel()
 
     async def _lines(self) -> AsyncIterator[bytes]:
-        """Read lines in a thread that ends with the process, because a read of stdin cannot be interrupted."""
+        """Yield the lines of stdin. A daemon thread reads them, because a read of stdin cannot be interrupted."""
         lines: asyncio.Queue[bytes] = asyncio.Queue(1)
         loop = asyncio.get_running_loop()
 
@@ -104,7 +104,7 @@ class McpBridge:
         if message.method == CANCELLED and self._cancels_locally(message):
             return
         if message.id is msgspec.UNSET or message.id is None or message.method == INITIALIZE:
-            # Handled in order, because the messages after a handshake depend on it.
+            # Without a task, because the messages after a handshake depend on the handshake.
             await self._exchange(message, line)
             return
         self._tasks[message.id] = task = asyncio.create_task(self._exchange(message, line))
@@ -115,9 +115,10 @@ class McpBridge:
             del self._tasks[request_id]
 
     def _cancels_locally(self, message: _Message) -> bool:
-        """Cancel the request and return True, as closing a response cancels a request since 2026-07-28.
+        """Cancel the request that the notification names, and return True. Closing the response cancels a request since
+        2026-07-28.
 
-        Return False for clients with a handshake: the server must receive their notification.
+        Return False for an older client, which has a session: the bridge must then send the notification to the server.
         """
         if self._session:
             return False
@@ -192,7 +193,7 @@ class McpBridge:
 
 
 def _header_value(value: str) -> str:
-    """Return the value unchanged if a header can hold it, otherwise marked and in Base64."""
+    """Return the value for an HTTP header. If a header cannot hold the value, return it in Base64 with a mark."""
     if _PLAIN.fullmatch(value) and not value.startswith(_IN_BASE64):
         return value
     return f"{_IN_BASE64}{base64.b64encode(value.encode()).decode()}?="

@@ -17,7 +17,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Target(NamedTuple):
-    """The registry that a command uses."""
+    """The registry that a command uses: the server at `url`, or a home."""
 
     home: str | None = None
     config: str | None = None
@@ -25,7 +25,9 @@ class Target(NamedTuple):
     token: str | None = None
 
     def load(self, **flags: Any) -> LoadedSettings:
-        """Load the settings of this machine. Raises StartupError."""
+        """Return the settings of this computer. `flags` are settings from the command line. Raise StartupError if a
+        setting is not valid.
+        """
         from skillery.settings import load_settings
 
         return load_settings({"home": self.home, **flags}, config=self.config)
@@ -36,7 +38,7 @@ def json_option(command: F) -> F:
 
 
 def home_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --home and --config. The command receives them as `target`."""
+    """Add the options --home and --config to a command. The command gets them as `target`."""
 
     @click.option("--home", metavar="DIR", help="The home: the folder of the embedded registry.")
     @click.option("--config", metavar="FILE", help="The settings file.  [default: skillery.toml in the home]")
@@ -48,7 +50,9 @@ def home_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def token_option(command: F) -> F:
-    """Add --token. Other users of the machine can see a command line, but not SKILLERY_TOKEN."""
+    """Add the option --token to a command. Other users of the computer can see a command line, but not
+    SKILLERY_TOKEN.
+    """
     return click.option(
         "--token",
         metavar="TOKEN",
@@ -58,7 +62,7 @@ def token_option(command: F) -> F:
 
 
 def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of home_options, and --url and --token for a remote server."""
+    """Add the options --home, --config, --url and --token to a command. The command gets them as `target`."""
 
     @click.option("--home", metavar="DIR", help="The home: the folder of the embedded registry.")
     @click.option("--config", metavar="FILE", help="The settings file.  [default: skillery.toml in the home]")
@@ -72,7 +76,7 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def user_of_this_machine() -> str:
-    """Return the user name for the audit trail of commands that open the home themselves."""
+    """Return the name of the operating system's user, for audit entries of commands that work on the home directly."""
     try:
         return getpass.getuser()[:200]
     except (OSError, KeyError):
@@ -80,7 +84,10 @@ def user_of_this_machine() -> str:
 
 
 def name_and_version(text: str, version: str | None) -> tuple[str, str | None]:
-    """Split `NAME@SPEC`, or return NAME and --version. Raises UsageError if both give a version."""
+    """Return the name and the version spec of `NAME@SPEC` or of NAME and --version.
+
+    The version spec is None if none is given. Raise UsageError if both `text` and `version` give one.
+    """
     name, at, spec = text.partition("@")
     if at and version is not None:
         raise click.UsageError(f"'{text}' contains a version and --version gives another: use only one of them")

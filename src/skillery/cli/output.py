@@ -12,13 +12,14 @@ import msgspec
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 WIDTH = 100
+IDS = frozenset({"run", "id"})
+"""Names of the columns with ids."""
 _SPACE = re.compile(r"\s+")
 _TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?Z")
 
 
 def clean(text: object) -> str:
-    """Return `text` with control characters escaped, because text of skills is untrusted and could control the
-    terminal."""
+    """Return `text` with escaped control characters. Texts of skills are untrusted and could control the terminal."""
     return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", str(text).replace("\r\n", "\n"))
 
 
@@ -34,11 +35,18 @@ def is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
-def print_rows(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:
+def print_rows(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None, none: str = ""
+) -> None:
     """Print a table on a terminal, otherwise one line per row with fields separated by tabs.
 
-    On a terminal, timestamps are shortened to seconds and can wrap.
+    On a terminal, timestamps are shortened to seconds and may wrap. Columns of IDS never wrap, so that a user can copy
+    an id. If there are no rows, print the sentence `none` to stderr.
     """
+    rows = list(rows)
+    if not rows and none:
+        click.echo(none, err=True)
+        return
     if not is_terminal():
         for row in rows:
             click.echo("\t".join(_SPACE.sub(" ", clean(field)) for field in row))
@@ -50,15 +58,18 @@ def print_rows(columns: Sequence[str], rows: Iterable[Sequence[object]], title: 
 
     table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
     for column in columns:
-        table.add_column(column, overflow="fold")  # a truncated digest would be useless
+        # A truncated digest would be useless, so long fields continue on the next line.
+        table.add_column(column, overflow="fold", no_wrap=column in IDS)
     for row in rows:
         table.add_row(*(Text(_TIMESTAMP.sub(r"\1 \2Z", clean(field))) for field in row))
     Console().print(table)
 
 
 def print_fields(fields: Iterable[tuple[str, object]]) -> None:
-    """Print one `name: value` per line. A value of several lines is indented below its name; other types are printed
-    as JSON."""
+    """Print one `name: value` per line.
+
+    A value of several lines is indented below its name. Values that are not text are printed as JSON.
+    """
     for name, value in fields:
         text = clean(value if isinstance(value, str) else _short_json(value)).rstrip("\n")
         if "\n" in text:

@@ -1,4 +1,6 @@
-"""Overrides between folders of one import: a skill of a later folder overrides the same skill of an earlier folder."""
+"""Overrides between the folders of one import: a skill of a later folder overrides the skill of the same name in an
+earlier folder.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from skillery.formats.skill_toml import toml_manifest
 from skillery.importing.finder import SKILL_MD, SKILL_TOML, FoundSkill
 
 _MAX_BYTES = 1024 * 1024
-"""Limit of the file that states the name of a skill."""
+"""Limit of the bytes that are read from a file that states the name of a skill."""
 
 
 class _Skill(NamedTuple):
@@ -26,10 +28,10 @@ class _Skill(NamedTuple):
 
 
 def override(folders: Sequence[Folder | None], names: Sequence[str]) -> list[Folder | None]:
-    """Return each folder without the skills that a later folder overrides.
+    """Return each folder without the skills that a skill of a later folder overrides.
 
-    `names` are the names of the folders, used for a skill at their root. None stands for an archive, which is not
-    scanned.
+    `names` are the names of the folders. A skill at the root of a folder has the name of the folder if it states no
+    name. None in `folders` stands for an archive, which is not scanned.
     """
     later: dict[str, _Skill] = {}
     kept: list[Folder | None] = []
@@ -39,7 +41,7 @@ def override(folders: Sequence[Folder | None], names: Sequence[str]) -> list[Fol
 
 
 def _without(folder: Folder, name: str, later: dict[str, _Skill]) -> Folder:
-    """Mark overridden skills of the folder, and add its other skills to `later`."""
+    """Return the folder without the skills that a skill in `later` overrides. Add the other skills to `later`."""
     overridden: dict[str, Override] = {}
     own: dict[str, _Skill] = {}
     for root, stated in _stated_names(folder, name).items():
@@ -53,7 +55,7 @@ def _without(folder: Folder, name: str, later: dict[str, _Skill]) -> Folder:
 
 
 def _is_same(one: FoundSkill, other: FoundSkill) -> bool:
-    """Return whether two skills are identical, because of a link or a copy."""
+    """Return whether two skills have the same files with the same content."""
     if one.files.keys() != other.files.keys():
         return False
     pairs = [(entry, other.files[path]) for path, entry in one.files.items()]
@@ -63,7 +65,7 @@ def _is_same(one: FoundSkill, other: FoundSkill) -> bool:
 
 
 def overridden_skills(folder: Folder | None) -> list[dict[str, Any]]:
-    """Return reports for the skills of a folder that are not sent, in the form of the server's reports."""
+    """Return reports for the skills of a folder that are not sent, in the form of the reports of a server."""
     if folder is None:
         return []
     reports = [
@@ -74,7 +76,7 @@ def overridden_skills(folder: Folder | None) -> list[dict[str, Any]]:
 
 
 def add_overridden(report: Mapping[str, Any], unsent: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return the server's report with the counts of the skills that were not sent."""
+    """Return the report of a server with the skills that were not sent included in its counts."""
     if "total" in report:
         return {**report, "total": report["total"] + len(unsent)}
     if "counts" in report and unsent:
@@ -84,7 +86,7 @@ def add_overridden(report: Mapping[str, Any], unsent: Sequence[Mapping[str, Any]
 
 
 def _stated_names(folder: Folder, name: str) -> dict[str, str]:
-    """Return the name that each skill states, by its root. Unreadable skills are omitted."""
+    """Return the name that each skill states, by the path of the skill. Skills without a readable name are omitted."""
     roots = folder.found.roots
     folders = frozenset(root.rpartition("/")[2] for root in roots)
     stated = {root: _name(folder.finder.skill(root), name, folders) for root in roots}

@@ -1,4 +1,6 @@
-"""`skillery doctor`, system programs: which programs that public skills use are visible to runs."""
+"""The part of `skillery doctor` about system programs: it tests which of the programs that public skills use exist
+in runs.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ WHICH = "import shutil\ndef main(args): return {name: shutil.which(name) for nam
 
 
 class SeenProgram(msgspec.Struct, frozen=True):
-    """A program, its Debian package, and its path in a run, or None if runs do not see the program."""
+    """A program and its Debian package. `path` is the path in a run, or None if the program does not exist in runs."""
 
     program: str
     package: str
@@ -31,7 +33,7 @@ class SeenProgram(msgspec.Struct, frozen=True):
 
 
 async def seen_programs(sandbox: Sandbox) -> list[SeenProgram]:
-    """Look up the programs in a run of the started sandbox. Return an empty list if the sandbox cannot run Python."""
+    """Look up the usual programs in a run. The sandbox must be started. Return [] if the run fails."""
     from skillery.backends import CodeCall, Job, Limits
     from skillery.sandboxing.python_runner.dialogue import NoHost
 
@@ -50,8 +52,10 @@ async def seen_programs(sandbox: Sandbox) -> list[SeenProgram]:
 
 
 def hidden_link(program: str) -> str:
-    """Return why runs do not see a program of the host, and the remedy. Return "" if the host does not have the
-    program."""
+    """Return why a program of this computer does not exist in runs, and the remedy.
+
+    The reason is a link that leads outside the folders that runs see. Return "" if the computer has no such link.
+    """
     path = shutil.which(program, path=HOST_PATH)
     if path is None or not Path(path).is_symlink():
         return ""

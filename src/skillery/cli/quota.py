@@ -1,4 +1,4 @@
-"""`skillery quota`: use and limit of each quota."""
+"""`skillery quota`: used amount and limit of each quota."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OF_IDENTITY = ("blobs", "blob_bytes", "runs_per_minute", "concurrent_runs")
 @target_options
 @json_option
 def quota(identity: str | None, namespace: str | None, target: Target, as_json: bool) -> None:
-    """Show the use and the limit of each quota."""
+    """Show the used amount and the limit of each quota."""
     from skillery.cli.connection import with_client
 
     answer = with_client(target, lambda client: client.get_usage(identity=identity, namespace=namespace))

@@ -1,4 +1,4 @@
-"""Registry access of a long-lived command: the home is held during requests and released in between."""
+"""Access to the registry for a command that runs for a long time: the command holds the home only during requests."""
 
 from __future__ import annotations
 
@@ -12,13 +12,19 @@ from skillery.client import AsyncClient, ConnectionFailed
 from skillery.errors import StartupError
 
 LINGER_SECONDS = 5.0
-"""Idle time before the home is released. Opening a home takes most of a second, and other commands wait up to three
-times as long as this for it."""
+"""Seconds without a request after which the home is released.
+
+Opening a home takes most of a second, so the home is not released at once. Other commands wait up to three times as
+long for the home.
+"""
 
 
 class RegistryAccess:
-    """Client of the server that holds the home, or else of this process while requests are active. Call `close` at
-    the end."""
+    """Gives clients of the server that holds the home. If no server holds the home, this process holds the home during
+    requests.
+
+    Call `close` at the end.
+    """
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -30,7 +36,11 @@ class RegistryAccess:
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[AsyncClient]:
-        """Yield a client. Raises StartupError and ConnectionFailed."""
+        """Context manager: yield a client. Raise StartupError if the home cannot be opened.
+
+        After StartupError or ConnectionFailed in the `with` block, the next call connects again, because the server may
+        have ended.
+        """
         self._requests += 1
         if self._release_timer is not None:
             self._release_timer.cancel()
@@ -40,7 +50,7 @@ class RegistryAccess:
             assert self._client is not None
             yield await asyncio.shield(self._client)
         except (StartupError, ConnectionFailed):
-            # The server may have ended: the next request looks for the holder again.
+            # The server may have ended: the next request connects again.
             self._release_client()
             raise
         finally:
@@ -65,7 +75,9 @@ class RegistryAccess:
     async def _hold(
         self, client: asyncio.Future[AsyncClient], release: asyncio.Event, before: asyncio.Task[None] | None
     ) -> None:
-        """Open and close the client in one task, as async contexts require."""
+        """Open a client, and close it when `release` is set. One task does both, because async context managers
+        require this.
+        """
         if before is not None:
             await asyncio.wait({before})
         try:

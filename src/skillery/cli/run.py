@@ -25,7 +25,10 @@ ENDINGS: dict[str, Language] = {".js": "javascript", ".mjs": "javascript", ".sh"
 
 
 class Inputs(msgspec.Struct, frozen=True):
-    """Inputs of a run: args, and files or blob ids, each with the arg that receives the id."""
+    """The inputs of a run: args and input blobs.
+
+    An input blob is a local path or `blob:ID`, with the arg that gets the id of the blob, or None.
+    """
 
     args: dict[str, Any]
     blobs: tuple[tuple[str | None, str], ...]
@@ -64,7 +67,10 @@ def background_options(command: Any) -> Any:
 
 
 async def finish(client: AsyncClient, answer: Run, out: Path | None, *, follow: bool) -> Mapping[str, Any]:
-    """Follow a run in the background if asked, and download its files once it has ended."""
+    """Return the answer of a run. With `follow`, write the log to stderr and wait until the run has ended.
+
+    If the run has ended, download its files to `out`.
+    """
     from skillery.cli.runs import write_log
 
     ended: Mapping[str, Any] = answer
@@ -77,7 +83,10 @@ async def finish(client: AsyncClient, answer: Run, out: Path | None, *, follow: 
 
 
 def in_background(client: AsyncClient, out: Path | None, *, background: bool, follow: bool) -> bool | None:
-    """Return whether the server must answer before the run has ended; None, the default, if not. Raises UsageError."""
+    """Return the param `background` of a run: True if the server must answer before the run has ended, otherwise None.
+
+    Raise UsageError if the options exclude each other, or if `background` is given and no server is running.
+    """
     from skillery.cli.connection import HomeClient
 
     if background and follow:
@@ -221,7 +230,7 @@ def code(
     target: Target,
     as_json: bool,
 ) -> None:
-    """Run the code in FILE (- reads stdin; Python, JavaScript or bash) in a fresh sandbox."""
+    """Run the code in FILE in a fresh sandbox. The code is Python, JavaScript or bash. If FILE is -, read stdin."""
     from skillery.cli.connection import with_client
 
     inputs, given = read_inputs(pairs, args_json, blobs), read_files(files)
@@ -248,7 +257,9 @@ def code(
 
 
 def read_inputs(pairs: Sequence[str], args_json: str | None, blobs: Sequence[str]) -> Inputs:
-    """Parse the inputs of a run. Raises UsageError for malformed values and for files that cannot be read."""
+    """Return the inputs of a run from the values of the options. Raise UsageError if a value is malformed or a file
+    cannot be read.
+    """
     args = _args_object(args_json) if args_json is not None else {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
@@ -279,7 +290,9 @@ def _value(text: str) -> Any:
 
 
 def _blob(text: str) -> tuple[str | None, str]:
-    """Parse one `--blob`. An existing file has precedence over the split at an `=`."""
+    """Parse one `--blob`: `ARG=FILE` or `FILE`. If a file with the whole text as its name exists, the text is not
+    split at `=`.
+    """
     arg, equals, file = text.partition("=")
     if not equals or text.startswith(BLOB_ID) or Path(text).is_file():
         return None, text
@@ -301,7 +314,9 @@ def text_in(content: bytes, name: str) -> str:
 
 
 async def upload_inputs(client: AsyncClient, inputs: Inputs) -> tuple[dict[str, Any], list[str]]:
-    """Upload the input files. Return the args, with blob ids filled in, and the ids of all input blobs."""
+    """Upload the input files. Return the args, including the args that get the id of a blob, and the ids of all
+    input blobs.
+    """
     from skillery.cli.blobs import kind_of, upload_file
 
     args, blob_ids = dict(inputs.args), []

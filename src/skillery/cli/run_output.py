@@ -1,4 +1,4 @@
-"""What the commands that run skills and code print."""
+"""The output of commands that run skills and code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from skillery.cli.output import clean, print_fields, print_json
 
 
 def report(answer: Mapping[str, Any], as_json: bool, *, of_script: bool = False) -> None:
-    """Print the result of a run, or the id of a run in the background. Raises Exit if the run or its script failed."""
+    """Print the result of a run, or the id of a run in the background. Raise Exit if the run or its script failed.
+
+    `of_script` says whether the run executed a script or module.
+    """
     if answer["status"] in {"queued", "started"}:
         print_json(answer) if as_json else click.echo(answer["run_id"])
         return
@@ -21,14 +24,26 @@ def report(answer: Mapping[str, Any], as_json: bool, *, of_script: bool = False)
     result = answer["output"] if of_script and isinstance(answer["output"], dict) else {}
     if as_json:
         print_json(answer)
-    elif failed:
+    else:
+        print_warnings(answer)
+        _print_ended(answer, result)
+    if failed or result.get("exit_code"):
+        raise click.exceptions.Exit(RUN_FAILED)
+
+
+def print_warnings(answer: Mapping[str, Any]) -> None:
+    """Print the warnings of a run to stderr, one line each."""
+    for warning in answer.get("warnings", ()):
+        click.echo(f"warning: {clean(warning)}", err=True)
+
+
+def _print_ended(answer: Mapping[str, Any], result: Mapping[str, Any]) -> None:
+    if answer["status"] != "completed":
         _print_failure(answer)
     elif "exit_code" in result:
         _print_script(answer, result)
     else:
         _print_success(answer)
-    if failed or result.get("exit_code"):
-        raise click.exceptions.Exit(RUN_FAILED)
 
 
 def _print_success(answer: Mapping[str, Any]) -> None:
@@ -47,14 +62,18 @@ def _print_success(answer: Mapping[str, Any]) -> None:
 
 
 def output_fields(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the output blobs of a run. Blobs with a path are labelled as files."""
+    """Return a label and a text for each output blob of a run. The label is `file` for a blob with a path, otherwise
+    `blob`.
+    """
     files = {file["blob_id"]: file for file in answer.get("files", ())}
     others = [("blob", blob_id) for blob_id in answer["output_blobs"] if blob_id not in files]
     return [*(("file", f"{file['path']} {file['blob_id']}") for file in files.values()), *others]
 
 
 def _print_script(answer: Mapping[str, Any], result: Mapping[str, Any]) -> None:
-    """Print the output of a script as written. The log is omitted, because it holds the same text."""
+    """Print the stdout and stderr of a script unchanged. The log of the run is omitted, because it contains the same
+    text.
+    """
     print_fields(
         [
             ("summary", answer["summary"]),

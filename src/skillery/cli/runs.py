@@ -62,6 +62,7 @@ def _print_runs(rows: Sequence[Mapping[str, Any]]) -> None:
             )
             for row in rows
         ],
+        none="No runs.",
     )
 
 
@@ -98,7 +99,7 @@ def _show(method: str, run_id: str, target: Target, as_json: bool) -> None:
 @click.option("--after", type=click.IntRange(0), default=0, help="Begin at this offset in bytes.  [default: 0]")
 @target_options
 def logs(run_id: str, after: int, target: Target) -> None:
-    """Write the log of a run to stdout, as it is now, without control characters on a terminal."""
+    """Write the present log of a run to stdout. On a terminal, control characters are escaped."""
     from skillery.cli.connection import with_client
 
     async def fetch(client: AsyncClient) -> bytes:
@@ -123,7 +124,7 @@ def logs(run_id: str, after: int, target: Target) -> None:
 @click.option("--after", type=click.IntRange(0), default=0, help="Begin at this offset in bytes.  [default: 0]")
 @target_options
 def follow(run_id: str, after: int, target: Target) -> None:
-    """Write the log of a run to stdout until the run has ended. Ctrl-C ends only this command."""
+    """Write the log of a run to stdout until the run has ended. Ctrl-C ends only this command, not the run."""
     from skillery.cli.connection import with_client
 
     with_client(target, lambda client: write_log(client, run_id, sys.stdout, after))
@@ -134,7 +135,7 @@ def follow(run_id: str, after: int, target: Target) -> None:
 @target_options
 @json_option
 def wait(run_id: str, target: Target, as_json: bool) -> None:
-    """Wait for the end of a run and print its result. The exit code is that of 'skillery run'."""
+    """Wait for the end of a run and print its result. The exit codes are those of 'skillery run'."""
     from skillery.cli.connection import with_client
     from skillery.cli.run_output import report
 
@@ -142,7 +143,7 @@ def wait(run_id: str, target: Target, as_json: bool) -> None:
 
 
 async def write_log(client: AsyncClient, run_id: str, out: TextIO, after: int = 0) -> None:
-    """Write the log of a run from an offset, as it arrives."""
+    """Write the log of a run to `out` until the run has ended. `after` is the first offset in bytes."""
     async for part in client.follow_run(run_id, after):
         if part["dropped_bytes"]:
             out.write(f"… {part['dropped_bytes']} bytes were not kept …\n")

@@ -35,7 +35,7 @@ def search(
     """Search skills, best match first.
 
     The search covers names, tags, descriptions and SKILL.md. A skill matches if it contains most of the words. Word
-    forms and typos are tolerated, and the last word may be incomplete. Matches are marked with « and ».
+    forms and typos do not matter, and the last word may be incomplete. Matches are marked with « and ».
     """
     from skillery.cli.connection import with_client
 
@@ -52,9 +52,7 @@ def search(
         print_json(answer)
         return
     rows = [[skill["name"], skill["version"], skill["kind"], _snippet(skill)] for skill in answer["skills"]]
-    print_rows(("name", "version", "kind", "snippet"), rows)
-    if not answer["skills"]:
-        click.echo("No skill found.", err=True)
+    print_rows(("name", "version", "kind", "snippet"), rows, none="No skill found.")
     if answer["next_cursor"]:
         click.echo(f"More skills: --cursor {clean(answer['next_cursor'])}", err=True)
 

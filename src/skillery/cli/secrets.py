@@ -1,6 +1,7 @@
 """`skillery secret`: set secrets, and grant them to skills.
 
-These commands open the registry's database themselves, also while a server uses it, so that a value never crosses HTTP.
+These commands open the database directly, even while a server uses it. So the value of a secret is never sent over
+HTTP.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ MAX_BYTES = 64 * 1024
 def secret() -> None:
     """Manage secrets and their grants.
 
-    A skill gets the secrets that it declares and has a secret grant for. Values are read from a prompt or from stdin,
-    and are never shown.
+    A skill gets a secret if its manifest declares the secret and a secret grant permits it. Values are read from a
+    prompt or from stdin, and are never shown.
     """
 
 
@@ -47,15 +48,17 @@ def set_(name: str, value_from_stdin: bool, target: Target, as_json: bool) -> No
     parse_secret_name(name)
     with _opened(target.load().settings) as (database, secrets):
         if secrets.read_only:
-            secrets.set(name, "")  # refuses with a hint where values are set, before the prompt
+            secrets.set(name, "")  # before the prompt: raises an error with a hint about the other way to set values
         value = _value(name, value_from_stdin)
         set_secret(database, secrets, local_actor(user_of_this_machine()), name, value)
     _print(as_json, {"name": name}, f"{name} is set")
 
 
 def _value(name: str, from_stdin: bool) -> str:
-    """Read the value as text for an environment variable. Raises InvalidParams, whose message never contains the
-    value."""
+    """Read the value of a secret as text for an environment variable.
+
+    Raise InvalidParams if the value cannot be an environment variable. The message never contains the value.
+    """
     if not from_stdin and not sys.stdin.isatty():
         raise click.UsageError("no terminal for a prompt: pass the value on stdin with --value-from-stdin")
     try:
@@ -98,7 +101,7 @@ def list_(target: Target, as_json: bool) -> None:
         return
     grantees = {name: ", ".join(grant.grantee for grant in grants if grant.secret == name) for name in names}
     rows = [(name, "yes" if name in with_value else "no", grantees[name] or "-") for name in names]
-    print_rows(["secret", "value", "granted to"], rows)
+    print_rows(["secret", "value", "granted to"], rows, none="No secrets.")
 
 
 @secret.command("rm")
@@ -123,9 +126,9 @@ def rm(name: str, target: Target, as_json: bool) -> None:
 @home_options
 @json_option
 def grant(name: str, grantee: str, target: Target, as_json: bool) -> None:
-    """Grant a declared secret to a skill, or to every skill of a namespace ('acme.*').
+    """Grant a secret to a skill, or to every skill of a namespace ('acme.*').
 
-    The grant covers all versions, including later ones.
+    The grant covers all present and future versions. A skill gets the secret only if it declares the secret.
     """
     from skillery.audit import local_actor
     from skillery.formats.secret_names import parse_grantee, parse_secret_name
@@ -176,7 +179,9 @@ def _print(as_json: bool, answer: dict[str, Any], line: str) -> None:
 
 @contextlib.contextmanager
 def _opened(settings: Settings) -> Iterator[tuple[Database, Secrets]]:
-    """Open the database at this release's revision, and the backend of secrets from the settings."""
+    """Context manager: yield the database, migrated to the revision of this release, and the secrets backend of the
+    settings.
+    """
     from skillery.cli.connection import show_log
     from skillery.cli.database import migrated
     from skillery.database import Database

@@ -1,4 +1,4 @@
-"""`skillery serve`: run the server."""
+"""`skillery serve`: start a server."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 def serve(target: Target, host: str | None, port: int | None, as_json: bool) -> None:
     """Serve the registry until Ctrl-C or SIGTERM.
 
-    When the server is ready, one line on stdout gives its address. The log goes to stderr. With auth = "tokens" and no
-    token yet, the first start creates an admin token and prints it on stdout. After SIGTERM, active runs have
-    grace_seconds to finish, and the exit code is 0.
+    When the server is ready, it prints one line with its address to stdout. The log goes to stderr. With auth =
+    "tokens" and no token yet, the first start creates an admin token and prints it to stdout. After SIGTERM, active
+    runs have grace_seconds to finish, and the exit code is 0.
     """
     # A start may be aborted at any point. An exception raised by a signal handler could be lost in a finaliser, so the
     # handler exits directly. Once the server is up, the event loop replaces this handler.
@@ -59,7 +59,10 @@ def _announce(url: str, token: str | None, settings: Settings, as_json: bool) ->
 
 
 def _loop_factory() -> Any:
-    """Return the uvloop factory if uvloop is installed. uvloop serves about twice as many requests per second."""
+    """Return the function that makes a uvloop event loop, or None if uvloop is not installed.
+
+    With uvloop, a server answers about twice as many requests per second.
+    """
     try:
         import uvloop
     except ImportError:

@@ -1,5 +1,7 @@
-"""`skillery publish`, `list`, `describe`, `read`: the methods create_skill, check_skill, list_skills, describe_skill,
-read_skill_file."""
+"""`skillery publish`, `list`, `describe` and `read`.
+
+The commands call the methods create_skill, check_skill, list_skills, describe_skill and read_skill_file.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
 MAX_PAGE = 1000
 PRINTED_FIELDS = ("warnings", "verified", "examples", "findings", "permissions_diff")
-"""Fields of a description that `publish` prints."""
+"""Fields of the answer that `publish` prints."""
 
 
 @click.command()
@@ -39,9 +41,9 @@ PRINTED_FIELDS = ("warnings", "verified", "examples", "findings", "permissions_d
 def publish(folders: Sequence[Path], dry_run: bool, bump: Part | None, target: Target, as_json: bool) -> None:
     """Publish the skill in each DIR (skill.toml, SKILL.md, code/, resources/).
 
-    Names that start with a dot are skipped, and so are leftovers of interpreters and editors (__pycache__,
-    node_modules). Each skill is published completely or not at all, and a refused skill does not stop the others.
-    Publishing the same bundle again gives the same answer. The examples in skill.toml run first and must pass.
+    Files and folders with a name that starts with a dot are skipped, and so are files of interpreters and editors
+    (__pycache__, node_modules). A skill is published completely or not at all. A refused skill does not stop the
+    others. Publishing the same bundle again gives the same answer. The examples in skill.toml run first and must pass.
     """
     from skillery.cli.connection import with_client
 
@@ -92,7 +94,7 @@ async def _check(client: AsyncClient, folder: Path, bump: Part | None) -> dict[s
 
 
 def _read(folder: Path, bump: Part | None) -> tuple[SkillFolder, dict[str, Any]]:
-    """Read a skill folder. Return the skill and the params for create_skill."""
+    """Read a skill folder. Return the skill, and the params of create_skill."""
     from skillery.publishing import read_skill_folder
 
     skill = read_skill_folder(folder)
@@ -132,7 +134,7 @@ def _print_published(answer: Mapping[str, Any]) -> None:
 
 
 def _status_text(answer: Mapping[str, Any]) -> str:
-    """Return the resulting status of the version. With --dry-run, return the expected status."""
+    """Return the new status of the version as text. With --dry-run, return the status that publishing would give."""
     if "ok" not in answer:
         return "" if answer["status"] == "published" else f" ({answer['status']})"
     return f" would be {answer['status']}" if answer["ok"] else " would be refused"
@@ -214,7 +216,7 @@ def _print_skills(skills: Sequence[Mapping[str, Any]], detail: str) -> None:
         columns += ["tags", "inputs", "tools"]
         for row, skill in zip(rows, skills, strict=True):
             row += [", ".join(skill.get(column) or ()) for column in columns[-3:]]
-    print_rows(columns, rows)
+    print_rows(columns, rows, none="No skills.")
 
 
 @click.command()

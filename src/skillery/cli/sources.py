@@ -1,4 +1,4 @@
-"""Default source of an import: the remote of the repository, otherwise the name of the folder or archive."""
+"""The default source of an import: the remote of the repository, or else the name of the folder or archive."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _SCP = re.compile(r"(?:[^@/:]+@)?(?P<host>[^/:]+):(?!//)(?P<path>.+)")
 
 
 def default_source(path: Path) -> str:
-    """Return the source of a folder or archive for which no source is given.
+    """Return the source of a folder or archive if the user gives none.
 
-    The source is the remote `origin` of the repository, with the path of the folder inside the repository:
-    `github.com/anthropics/skills/document-skills`. Without a remote, the source is the name. If the parent folder
-    starts with a dot (`.claude/skills`), the name includes the parent.
+    The source is the remote `origin` of the repository and the path of the folder inside the repository:
+    `github.com/anthropics/skills/document-skills`. Without a remote, the source is the name of the folder or archive.
+    If the parent folder starts with a dot (`.claude/skills`), the source begins with the name of the parent.
     """
     full = path.resolve()
     return _limited_source((_remote_source(full) if full.is_dir() else "") or _source_of_name(full))
@@ -34,12 +34,14 @@ def name_of(path: Path) -> str:
 
 
 def printable(text: str) -> str:
-    """Return a file name as valid Unicode."""
+    """Return a file name as valid Unicode. Bytes that are not UTF-8 are replaced."""
     return text.encode("utf-8", "replace").decode()
 
 
 def normal_remote(url: str) -> str:
-    """Return the host and path of a remote, the same for each protocol. Return "" for a remote that is a local path."""
+    """Return the host and path of a remote. They are the same for each protocol. Return "" if the remote is a local
+    path.
+    """
     scp = _SCP.fullmatch(url)
     if scp is not None:
         host, path = scp["host"], scp["path"]
@@ -53,7 +55,9 @@ def normal_remote(url: str) -> str:
 
 
 def _split(url: str) -> tuple[str, str] | None:
-    """Return host (with its port) and path, without credentials."""
+    """Return the host with its port, and the path, without credentials. Return None if the URL has no host or an
+    unknown scheme.
+    """
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -74,7 +78,9 @@ def _remote_source(folder: Path) -> str:
 
 
 def _git_folder(git: Path) -> Path:
-    """Return the folder with `config`. In a worktree or submodule, `.git` is a file that names another folder."""
+    """Return the folder that contains the file `config`. In a worktree or submodule, `.git` is a file with the path
+    of a folder.
+    """
     if git.is_dir():
         return git
     named = _text(git).strip().removeprefix("gitdir:").strip()
@@ -84,8 +90,8 @@ def _git_folder(git: Path) -> Path:
 
 
 def _origin(git: Path) -> str:
-    """Return the URL of the remote `origin`, or ""."""
-    # Parsed directly: git may be missing, or refuse a repository of another user.
+    """Return the URL of the remote `origin`, or "" if there is none."""
+    # The file is parsed without git: git may be missing, or refuse a repository of another user.
     is_origin = False
     for line in _text(git / "config").splitlines():
         if _SECTION.match(line):

@@ -1,7 +1,7 @@
 """`skillery token`: create, list and revoke tokens.
 
-Without --url, these commands open the registry's database themselves, also while a server uses it. Any user who can
-write to the home is an admin anyway.
+Without --url, these commands open the database directly, even while a server uses it. This is safe, because a user who
+can write to the home can do everything that an admin can do.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ COLUMNS = ("id", "name", "kind", "scopes", "namespaces", "status", "expires", "l
 
 @click.group()
 def token() -> None:
-    """Tokens for a server with auth = "tokens".
+    """Manage the tokens of a server with auth = "tokens".
 
-    Without --url, the commands manage the tokens of the home, whether or not a server is running. With --url, an admin
+    Without --url, the commands manage the tokens of the home, even while a server is running. With --url, an admin
     token is required.
     """
 
@@ -60,8 +60,8 @@ def create(
 ) -> None:
     """Create a token and print it once.
 
-    Without --namespace, the token cannot publish, whatever its scopes. With the scope review and without --namespace,
-    it can review everything.
+    Without --namespace, the token cannot publish, even with the scope publish. With the scope review and without
+    --namespace, the token can review all skills.
     """
     params: dict[str, Any] = {
         "name": name,
@@ -87,7 +87,7 @@ def create(
 
 
 def _split_values(given: tuple[str, ...]) -> list[str]:
-    """Split the values at commas. The option may also be repeated."""
+    """Return the values of a repeated option. A value with commas is split into several values."""
     return [one.strip() for text in given for one in text.split(",")]
 
 
@@ -95,7 +95,7 @@ def _split_values(given: tuple[str, ...]) -> list[str]:
 @target_options
 @json_option
 def list_(target: Target, as_json: bool) -> None:
-    """List all tokens, including expired and revoked ones, without their secrets."""
+    """List all tokens, including expired and revoked tokens. The secret parts of tokens are not shown."""
     found = _call_server(target, "list_tokens", {}) if target.url else _list_in_home(target)
     if as_json:
         print_json(found)
@@ -115,6 +115,7 @@ def list_(target: Target, as_json: bool) -> None:
             )
             for one in found["tokens"]
         ],
+        none="No tokens.",
     )
 
 
@@ -123,7 +124,7 @@ def list_(target: Target, as_json: bool) -> None:
 @target_options
 @json_option
 def revoke(token_id: str, target: Target, as_json: bool) -> None:
-    """Revoke a token permanently. The runs and blobs of its identity stay."""
+    """Revoke a token permanently. The runs and blobs of the token's identity stay."""
     if target.url:
         revoked = _call_server(target, "revoke_token", {"id": token_id})
     else:
@@ -165,13 +166,13 @@ def _revoke_in_home(target: Target, token_id: str) -> dict[str, Any]:
     with open_home_database(target) as database:
         actor = local_actor(user_of_this_machine())
         revoked = database.write_now(lambda connection: revoke_token(connection, actor, token_id))
-    # Servers cache tokens for this long. After the wait, the token is invalid everywhere.
+    # Servers cache valid tokens for REMEMBERED_SECONDS. Afterwards, no server accepts the token.
     time.sleep(REMEMBERED_SECONDS)
     return _plain(revoked)
 
 
 def _plain(answer: Any) -> dict[str, Any]:
-    """Return the answer as a server would send it."""
+    """Return a result as plain values, as a client decodes them from the answer of a server."""
     import msgspec
 
     plain: dict[str, Any] = msgspec.to_builtins(answer)
@@ -180,7 +181,7 @@ def _plain(answer: Any) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def open_home_database(target: Target) -> Iterator[Database]:
-    """Open the database of the home at this release's revision."""
+    """Context manager: yield the configured database, migrated to the revision of this release."""
     from skillery.cli.connection import show_log
     from skillery.cli.database import migrated
     from skillery.database import Database

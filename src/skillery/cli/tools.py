@@ -16,7 +16,7 @@ from skillery.cli.options import Target, json_option, name_and_version, target_o
 from skillery.cli.output import as_json as as_json_text
 from skillery.cli.output import clean, print_fields, print_json, print_rows
 from skillery.cli.run import ENDINGS, input_options, read_inputs, text_in, text_of, upload_inputs
-from skillery.cli.run_output import output_fields
+from skillery.cli.run_output import output_fields, print_warnings
 
 if TYPE_CHECKING:
     from skillery.client import AsyncClient
@@ -69,7 +69,8 @@ def list_(
     if as_json:
         print_json(answer)
         return
-    print_rows(["name", "skill", "version", "parameters", "description"], [_row(one) for one in answer["tools"]])
+    columns = ["name", "skill", "version", "parameters", "description"]
+    print_rows(columns, [_row(one) for one in answer["tools"]], none="No tools.")
     if answer["next_cursor"]:
         click.echo(f"More tools: --all, or --cursor {clean(answer['next_cursor'])}", err=True)
 
@@ -153,7 +154,8 @@ def _print_error(answer: Mapping[str, Any]) -> None:
 
 
 def _print_rest(answer: Mapping[str, Any], *, err: bool) -> None:
-    """Print logs, blobs and the run. They go to stderr, so that stdout holds only the result."""
+    """Print logs, blobs and the id of the run. If `err` is True, they go to stderr, and stdout has only the result."""
+    print_warnings(answer)
     skill = answer["skill"]
     if answer["logs_preview"]:
         click.echo(f"{click.style('logs:', bold=True)}\n{clean(answer['logs_preview']).rstrip()}", err=err)

@@ -1,4 +1,4 @@
-"""`skillery versions`: list the versions of skills, and the versions in review."""
+"""`skillery versions`: list the versions of skills, for example the versions that are in review."""
 
 from __future__ import annotations
 
@@ -68,4 +68,5 @@ def versions(
             )
             for one in found
         ],
+        none="No versions.",
     )

@@ -1,4 +1,4 @@
-"""`skillery waiver`: waive findings so that they do not block publishing."""
+"""`skillery waiver`: manage waivers, which allow versions to be published in spite of a finding."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COLUMNS = ("id", "skill", "rule", "file", "version", "status", "until", "by", "r
 def waiver() -> None:
     """Manage waivers of findings.
 
-    A waiver accepts a finding of a before_publish plugin.
+    A waiver allows versions to be published in spite of a finding of a before_publish plugin.
     """
 
 
@@ -43,7 +43,7 @@ def add(
     target: Target,
     as_json: bool,
 ) -> None:
-    """Allow versions of the skill NAME to be published despite findings of RULE."""
+    """Allow versions of the skill NAME to be published in spite of findings of RULE."""
     params = {"name": name, "rule": rule, "reason": reason, "until": until, "file": file, "version": version}
     made = _call(target, "waive_finding", params)
     if as_json:
@@ -91,6 +91,7 @@ def list_(name: str | None, target: Target, as_json: bool) -> None:
             )
             for one in waivers
         ],
+        none="No waivers.",
     )
 
 

@@ -1,6 +1,6 @@
 """Python client of a Skillery server: `Client`, and `AsyncClient` with the same methods as coroutines.
 
-The client requires only httpx and msgspec. It imports nothing of the server.
+The client needs only httpx and msgspec. It imports no module of the server.
 """
 
 from skillery.client.async_transfers import AsyncOpenBlob
@@ -12,6 +12,7 @@ from skillery.client.errors import (
     ClientError,
     Conflict,
     ConnectionFailed,
+    DeadlineExceeded,
     InternalError,
     InvalidParams,
     InvalidRequest,
@@ -40,6 +41,7 @@ __all__ = [
     "ClientError",
     "Conflict",
     "ConnectionFailed",
+    "DeadlineExceeded",
     "ImportOptions",
     "InternalError",
     "InvalidParams",

@@ -1,5 +1,6 @@
-"""Streams of AsyncClient: blobs, archives, files of runs. `generated/transfers.py` is made from this file by `make
-client`."""
+"""Uploads and downloads of AsyncClient: blobs, archives, files of runs. `generated/transfers.py` is made from this
+file by `make client`.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +29,14 @@ class AsyncOpenBlob(NamedTuple):
     """A blob that is being downloaded."""
 
     kind: str
-    """Its media type."""
+    """Media type of the blob."""
     size_bytes: int | None
     pieces: AsyncIterator[bytes]
-    """The content. After a connection error, the download continues at the same position."""
+    """The content in pieces. After a connection error, the download continues at the same position."""
 
 
 class AsyncTransfers(AsyncMethods):
-    """Uploads and downloads at constant memory."""
+    """The methods of the client that upload and download content of any size with constant memory."""
 
     _http: httpx.AsyncClient
     _retries: Retries
@@ -50,8 +51,12 @@ class AsyncTransfers(AsyncMethods):
         headers: Mapping[str, str] | None = None,
         params: Mapping[str, str] | None = None,
     ) -> AsyncIterator[httpx.Response]:
-        """Send one request to any path of the server, with the token, and stream the response, whatever its status.
-        The request is sent once. Raises ConnectionFailed."""
+        """Context manager: send one request with the token to any path of the server, and yield the response with any
+        status.
+
+        The body of the response can be read in pieces. The request is never repeated. Raise ConnectionFailed if the
+        connection fails.
+        """
         with connection_errors(self._http):
             async with self._http.stream(method, path, content=content, headers=headers, params=params) as response:
                 yield response
@@ -67,9 +72,12 @@ class AsyncTransfers(AsyncMethods):
         progress: Progress | None = None,
         idempotency_key: str | None = None,
     ) -> NewBlob:
-        """Upload bytes, the file at a path, or an open file as a blob, at constant memory. `kind` is a media type
-        and defaults to that of the file name. `ttl` is the lifetime in seconds. After a connection error, the
-        content is sent again from the start with the same key, unless the file cannot be rewound."""
+        """Upload a blob with constant memory, and return its id and size.
+
+        `content` is bytes, the path of a file, or an open file. `kind` is a media type; by default, it follows from the
+        file name. `ttl` is the lifetime in seconds. After a connection error, the content is sent again from the start
+        with the same idempotency key. If an open file cannot be rewound, the error is raised instead.
+        """
         address = "/blobs" if ttl is None else f"/blobs?ttl={ttl}"
         key = idempotency_key or (new_key() if self._retries.has_retries else None)
         with open_upload(content) as upload:
@@ -88,7 +96,10 @@ class AsyncTransfers(AsyncMethods):
 
     @asynccontextmanager
     async def open_blob(self, blob_id: str) -> AsyncIterator[AsyncOpenBlob]:
-        """Open a blob for reading, with its media type and size. Raises NotFound before the block begins."""
+        """Context manager: open a blob for reading, and yield its media type, size and content.
+
+        Raise NotFound at the start of the `with` block if the blob does not exist.
+        """
         position = Position(0, None)
         pieces = self._pieces(blob_id, position, None)
         first = await anext(pieces, b"")
@@ -100,13 +111,17 @@ class AsyncTransfers(AsyncMethods):
     def stream_blob(
         self, blob_id: str, *, start: int = 0, stop: int | None = None, progress: Progress | None = None
     ) -> AsyncIterator[bytes]:
-        """Yield the bytes of a blob from `start` to `stop`. After a connection error, the download continues at the
-        same position."""
+        """Yield the bytes of a blob from `start` to `stop` (exclusive) in pieces.
+
+        After a connection error, the download continues at the same position.
+        """
         return self._pieces(blob_id, Position(start, stop), progress)
 
     async def download_blob(self, blob_id: str, target: Sink, *, progress: Progress | None = None) -> int:
-        """Write a blob to the file at a path, or to an open file, at constant memory. Return its size in bytes. A
-        path is replaced only when the download is complete."""
+        """Download a blob with constant memory, and return its size in bytes.
+
+        `target` is the path of a file, or an open file. At a path, the file appears only when the download is complete.
+        """
         size = 0
         with atomic_file(target) as file:
             async for piece in self.stream_blob(blob_id, progress=progress):
@@ -126,7 +141,7 @@ class AsyncTransfers(AsyncMethods):
                         position.begin(response)
                         async for piece in response.aiter_raw():
                             position.at += len(piece)
-                            # Progress resets the count of failures.
+                            # Received bytes reset the number of failed attempts.
                             patience = Patience(self._retries, repeatable=True)
                             if progress is not None:
                                 progress(position.at - position.start, position.total)
@@ -138,8 +153,10 @@ class AsyncTransfers(AsyncMethods):
     # -- files of a run ------------------------------------------------------------------------------------------
 
     async def upload_files(self, files: Mapping[str, Source], *, ttl: int | None = None) -> list[RunFile]:
-        """Upload a file for each path in the workspace of a run. Return the parameter `files` of `execute_skill`,
-        `run_code` and `call_tool`."""
+        """Upload files for the workspace of a run. `files` maps a path in the workspace to the content.
+
+        Return the parameter `files` of `execute_skill`, `run_code` and `call_tool`.
+        """
         made: list[RunFile] = []
         for path, content in files.items():
             blob = await self.upload_blob(content, ttl=ttl)
@@ -147,8 +164,11 @@ class AsyncTransfers(AsyncMethods):
         return made
 
     async def download_files(self, run: Run | RunRecord | ToolResult, folder: os.PathLike[str]) -> list[Path]:
-        """Write the `files` of a run to a folder, at constant memory, and return their paths. Raises ValueError
-        before any write if a path leads outside the folder, because the run chose the paths."""
+        """Download the files of a run to a folder with constant memory, and return the paths.
+
+        The run chose the names of the files. Raise ValueError if a name leads outside the folder; nothing is written
+        then.
+        """
         found = run.get("files", [])
         places = places_below(folder, [file["path"] for file in found])
         for file, place in zip(found, places, strict=True):
@@ -161,9 +181,12 @@ class AsyncTransfers(AsyncMethods):
     async def import_archive(
         self, archive: Source | AsyncIterator[bytes], **options: Unpack[ImportOptions]
     ) -> AsyncIterator[ImportEvent]:
-        """Import an archive of skills (`POST /import`): bytes, the file at a path, an open file, or an iterator over
-        pieces. Yield `("begun", …)`, `("skill", …)` for each skill and `("summary", …)` while the server imports. The
-        archive is sent once: repeat the import after an error, because unchanged skills are not published again."""
+        """Import an archive of skills (`POST /import`), and yield the events of the import while the server imports.
+
+        `archive` is bytes, the path of a file, an open file, or an iterator over pieces. The events are `("begun", …)`,
+        then `("skill", …)` for each skill, then `("summary", …)`. The archive is sent once. After an error, repeat the
+        import: unchanged skills are not published again.
+        """
         body, params = _pieces_of(archive), query_of(options)
         async with self.stream("POST", "/import", content=body, headers=IMPORT_HEADERS, params=params) as response:
             if response.status_code != 200:
@@ -174,8 +197,10 @@ class AsyncTransfers(AsyncMethods):
 
 
 async def lines_of(response: httpx.Response) -> AsyncIterator[bytes]:
-    """Yield the lines of a response that are not empty. httpx would also split at other line separators, which JSON
-    strings may contain."""
+    """Yield the lines of a response, except empty lines.
+
+    Only a newline ends a line. httpx would also split at other line separators, which JSON strings may contain.
+    """
     rest = b""
     async for chunk in response.aiter_bytes():
         *lines, rest = (rest + chunk).split(b"\n")

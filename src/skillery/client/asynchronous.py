@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal, TypeVar
 from urllib.parse import quote
 
 import httpx
@@ -11,6 +12,7 @@ import httpx
 from skillery.client import results
 from skillery.client.async_transfers import AsyncTransfers
 from skillery.client.batches import Collected, Pending
+from skillery.client.deadlines import exchange_async
 from skillery.client.errors import AnsweredError, ClientError, NotAuthenticated
 from skillery.client.retrying import Patience, Retries
 from skillery.client.tool_calls import TOOLS, ModelMistake, offered_names, read_tool_call
@@ -27,25 +29,31 @@ from skillery.client.wire import (
     keepalive,
     list_of,
     make_call,
-    object_of,
     replies_of,
     result_of,
     text_of,
     timeout_of,
+    without_error,
 )
 
+T = TypeVar("T")
 WAIT_MS = 10_000
-"""How long one request waits for a run. A shorter time would cost requests, a longer one would hide a dead server."""
+"""Time that one request waits for a run, in milliseconds. With a shorter time, more requests are needed. With a
+longer time, a dead server is noticed later.
+"""
 
 
 class AsyncClient(AsyncTransfers):
-    """Client of a Skillery server, with all methods of the server.
+    """Client of a Skillery server, with all methods of the server. The client is a context manager that closes its
+    connections.
 
-    `url` and `token` default to SKILLERY_URL and SKILLERY_TOKEN. With `token=""`, no token is sent. `timeout` limits
-    how long the connection may be idle, in seconds. It does not limit the whole call. Without `timeout`, a run may take
-    as long as the server allows, and TCP keep-alive detects a dead server. `transport` is an httpx transport, for
-    special certificates or a proxy. Raises ClientError: AnsweredError and its subclasses, ConnectionFailed,
-    StrangeAnswer.
+    The defaults of `url` and `token` are SKILLERY_URL and SKILLERY_TOKEN. With `token=""`, no token is sent. `timeout`
+    limits how long the connection may be idle, in seconds. It does not limit the whole call. Without `timeout`, a run
+    may take as long as the server allows, and TCP keep-alive detects a dead server. `transport` is an httpx transport,
+    for example for a proxy or special certificates.
+
+    The methods raise a ClientError if a call fails: AnsweredError or a subclass for an error of the server,
+    ConnectionFailed, or StrangeAnswer.
     """
 
     def __init__(
@@ -54,11 +62,14 @@ class AsyncClient(AsyncTransfers):
         token: str | None = None,
         *,
         timeout: float | None = None,
+        deadline: float | None = None,
         retries: Retries | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self.url = address_of(url)
         self._retries = retries or Retries()
+        self._deadline = deadline
+        self._wait_ms = WAIT_MS if deadline is None else min(WAIT_MS, int(deadline * 500))
         self._offered = dict.fromkeys(TOOLS)
         # A proxy would resolve a loopback address on its own host. A plain address does not need the certificate store,
         # which takes time to load.
@@ -81,7 +92,7 @@ class AsyncClient(AsyncTransfers):
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close the connections."""
+        """Close the connections to the server."""
         await self._http.aclose()
 
     # -- methods -------------------------------------------------------------------------------------------------
@@ -89,23 +100,21 @@ class AsyncClient(AsyncTransfers):
     async def call(
         self, method: str, params: Mapping[str, Any] | None = None, *, idempotency_key: str | None = None
     ) -> Any:
-        """Call any method by its name and return its result. Use it for methods that this client does not have."""
+        """Call a method by its name and return its result. This also works for methods that this client does not
+        know.
+        """
         call = make_call(method, params or {}, idempotency_key, may_repeat=self._retries.has_retries)
-        patience = Patience(self._retries, repeatable=call.is_repeatable)
-        while True:
-            try:
-                with connection_errors(self._http):
-                    response = await self._http.post("/rpc", content=call.body(), headers=call.headers())
-                return result_of(response)
-            except ClientError as error:
-                await sleep_async(patience.wait_after(error))
+        patience = self._patience(repeatable=call.is_repeatable)
+        return await self._exchange(patience, result_of, "POST", "/rpc", content=call.body(), headers=call.headers())
 
     def batch(self) -> AsyncBatch:
-        """Return a batch for `async with client.batch() as batch:`. The calls are sent at the end of the block."""
+        """Return a batch, a context manager: `async with client.batch() as batch:`. The calls are sent at the end of
+        the block.
+        """
         return AsyncBatch(self)
 
     async def is_ready(self) -> bool:
-        """Return whether the server is ready (`GET /readyz` answers 200)."""
+        """Return whether the server is ready: `GET /readyz` answers 200."""
         try:
             return (await self._http.get("/readyz")).status_code == 200
         except httpx.TransportError:
@@ -114,25 +123,31 @@ class AsyncClient(AsyncTransfers):
     # -- tools of a model ----------------------------------------------------------------------------------------
 
     async def prompt(self) -> str:
-        """Return the system prompt that the protocol recommends for a model with the tools."""
+        """Return the system prompt that the Skills Protocol recommends for a model with the tools."""
         return text_of(await self._get("/prompt"))
 
     async def tools(
         self, form: Literal["openai", "anthropic", "mcp", "jsonschema"], *, include: Sequence[str] = ()
     ) -> list[Any]:
-        """Return the eight tools of the protocol in the format of an SDK. `include` adds methods as tools, for
-        example `search_skills` to find skills among many."""
+        """Return the schemas of the eight tools of the Skills Protocol, in the format of a model SDK.
+
+        `include` adds methods as tools, for example `search_skills` to find skills among many.
+        """
         more = f"&include={quote(','.join(include))}" if include else ""
         found = list_of(await self._get(f"/tools?format={quote(form)}{more}"))
         self._offered |= dict.fromkeys(offered_names(found))
         return found
 
     async def handle(self, tool_call: Any) -> dict[str, Any]:
-        """Execute a tool call of a model and return the message to append. The message is a `tool` message for
-        OpenAI, a `tool_result` block for Anthropic, and the result of `tools/call` for MCP. Errors that a model can
-        correct are part of the message: arguments that are not JSON, unknown tools, and errors of the server.
-        Connection errors and NotAuthenticated are raised. Only the eight tools and those included by `tools` can be
-        called."""
+        """Execute a tool call of a model, and return the message with the result for the model.
+
+        The message is a `tool` message for OpenAI, a `tool_result` block for Anthropic, or the result of `tools/call`
+        for MCP. Only the eight tools, and the tools that `tools` included, can be called.
+
+        Errors that a model can correct are part of the message: arguments that are not JSON, unknown tools, and errors
+        of the server. Raise ConnectionFailed or StrangeAnswer if the server does not answer. Raise NotAuthenticated if
+        the token is not valid. Raise TypeError if `tool_call` is not a tool call.
+        """
         asked = read_tool_call(tool_call)
         try:
             asked.check_name(self._offered)
@@ -147,52 +162,57 @@ class AsyncClient(AsyncTransfers):
     # -- requests ------------------------------------------------------------------------------------------------
 
     async def wait_run(self, run_id: str) -> results.RunRecord:
-        """Return a run when it has ended. A lost connection is made again."""
+        """Wait until a run has ended, and return the run. After a connection error, the client connects again."""
         while True:
-            run = await self.get_run(run_id, wait_ms=WAIT_MS)
+            run = await self.get_run(run_id, wait_ms=self._wait_ms)
             if run["finished_at"] is not None:
                 return run
 
     async def follow_run(self, run_id: str, after: int = 0) -> AsyncGenerator[results.RunLog, None]:
-        """Yield the log of a run from the offset `after`, part by part, until the run has ended.
+        """Yield the log of a run in parts until the run has ended. `after` is the first offset in bytes.
 
-        The last part has `ended`. It may have no text. A lost connection is made again, and no text is lost.
+        In the last part, `ended` is true and the text may be empty. After a connection error, the client connects
+        again, and no text is lost.
         """
         while True:
-            part = await self.read_run_log(run_id, after=after, wait_ms=WAIT_MS)
+            part = await self.read_run_log(run_id, after=after, wait_ms=self._wait_ms)
             yield part
             if part["ended"]:
                 return
             after = part["next"]
 
     async def _get(self, address: str) -> httpx.Response:
-        patience = Patience(self._retries, repeatable=True)
-        while True:
-            try:
-                with connection_errors(self._http):
-                    response = await self._http.get(address)
-                if response.status_code >= 400:
-                    object_of(response)
-                return response
-            except ClientError as error:
-                await sleep_async(patience.wait_after(error))
+        return await self._exchange(self._patience(repeatable=True), without_error, "GET", address)
 
     async def _send(self, portion: Sequence[Pending[Any]]) -> None:
         calls: list[Call] = [pending.call for pending in portion]
-        patience = Patience(self._retries, repeatable=all(call.is_repeatable for call in calls))
+        patience = self._patience(repeatable=all(call.is_repeatable for call in calls))
+        read = partial(replies_of, count=len(portion))
+        replies = await self._exchange(patience, read, "POST", "/rpc", content=batch_body(calls), headers=JSON)
+        for pending, reply in zip(portion, replies, strict=True):
+            pending.settle(reply)
+
+    def _patience(self, *, repeatable: bool) -> Patience:
+        return Patience(self._retries, repeatable=repeatable, seconds=self._deadline)
+
+    async def _exchange(
+        self, patience: Patience, read: Callable[[httpx.Response], T], method: str, address: str, **parts: Any
+    ) -> T:
+        """Send a request and return what `read` makes of the response. Retry as `patience` allows."""
         while True:
             try:
                 with connection_errors(self._http):
-                    response = await self._http.post("/rpc", content=batch_body(calls), headers=JSON)
-                for pending, reply in zip(portion, replies_of(response, len(portion)), strict=True):
-                    pending.settle(reply)
-                return
+                    response = await exchange_async(self._http, patience.deadline, method, address, **parts)
+                return read(response)
             except ClientError as error:
                 await sleep_async(patience.wait_after(error))
 
 
 class AsyncBatch(Collected):
-    """Batch of calls in one request. A batch above the limit of the server is sent as several requests in sequence."""
+    """Context manager that collects calls and sends them in one request at the end of the `with` block.
+
+    Above MAX_BATCH_CALLS, several requests are sent in sequence. After an exception in the block, nothing is sent.
+    """
 
     def __init__(self, client: AsyncClient) -> None:
         super().__init__()

@@ -14,7 +14,7 @@ _UNSET = object()
 
 
 class Pending(Generic[T]):
-    """Future result of a call in a batch."""
+    """The result of a call in a batch, which is known only after the batch was sent."""
 
     def __init__(self, call: Call) -> None:
         self.call = call
@@ -22,7 +22,9 @@ class Pending(Generic[T]):
         self._error: ClientError | None = None
 
     def result(self) -> T:
-        """Return the result. Raises the error of this call, and RuntimeError before the batch was sent."""
+        """Return the result of the call. Raise the error of the call if it failed. Raise RuntimeError if the batch
+        was not sent yet.
+        """
         if self._error is not None:
             raise self._error
         if self._result is _UNSET:
@@ -39,13 +41,13 @@ class Pending(Generic[T]):
 
 
 class Collected(BatchMethods):
-    """Collect calls in order. Every method of the client exists here and returns a Pending for its result."""
+    """Collects the calls of a batch in order. The class has every method of the client. A method returns a Pending."""
 
     def __init__(self) -> None:
         self._pending: list[Pending[Any]] = []
 
     def call(self, method: str, params: Mapping[str, Any] | None = None) -> Pending[Any]:
-        """Add a call of any method by its name."""
+        """Add a call of a method by its name, and return its future result."""
         # The server does not support idempotency keys in a batch.
         pending = Pending[Any](Call(method, params or {}))
         self._pending.append(pending)

@@ -1,4 +1,4 @@
-"""Upload and download of blobs: files and positions in them."""
+"""Uploads and downloads of blobs: open files, and positions in a download."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ DEFAULT_KIND = "application/octet-stream"
 Source: TypeAlias = "bytes | os.PathLike[str] | BinaryIO"
 Sink: TypeAlias = "os.PathLike[str] | BinaryIO"
 Progress: TypeAlias = "Callable[[int, int | None], None]"
-"""Callback with the bytes transferred and the total, which is None while unknown."""
+"""Callback for progress. It gets the number of transferred bytes, and the number of all bytes or None if that is
+unknown.
+"""
 
 
 class Upload:
-    """An open file that is sent from its present position, and can be rewound to that position."""
+    """An open file that is uploaded from its present position. If possible, `rewind` goes back to that position."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file = file
@@ -47,14 +49,18 @@ class Upload:
         return {"content-type": kind, **length, **({} if key is None else {"idempotency-key": key})}
 
     def next_bytes(self, sent: int) -> int:
-        """Return the size of the next read. Content that is appended during the upload is not sent, because the
-        length in the header is fixed."""
+        """Return the number of bytes to read next. `sent` is the number of bytes that were sent.
+
+        Bytes that are appended to the file during the upload are not sent, because the Content-Length is fixed.
+        """
         return CHUNK_BYTES if self.size is None else min(CHUNK_BYTES, self.size - sent)
 
 
 def _size_from(file: BinaryIO, start: int) -> int | None:
-    """Return the bytes from `start` to the end, or None if unknown: files of /proc have content, but report the size 0
-    or cannot be measured."""
+    """Return the number of bytes from `start` to the end of the file, or None if it is unknown.
+
+    Files in /proc have an unknown size: they have content, but report the size 0 or cannot be measured.
+    """
     try:
         return file.seek(0, io.SEEK_END) - start or None
     except OSError:
@@ -62,7 +68,7 @@ def _size_from(file: BinaryIO, start: int) -> int | None:
 
 
 def is_source(content: object) -> TypeGuard[Source]:
-    """Return whether the content is bytes, a path or an open file, and no other iterator."""
+    """Return whether the content is bytes, a path or an open file, but not an iterator over pieces."""
     return isinstance(content, (bytes, bytearray, memoryview, str, os.PathLike)) or hasattr(content, "read")
 
 
@@ -80,7 +86,7 @@ def open_upload(content: Source) -> Iterator[Upload]:
 
 
 def kind_of(content: Source) -> str:
-    """Return the media type for the extension of a file name."""
+    """Return the media type for the file name of a path or an open file. Without a known name, return DEFAULT_KIND."""
     name = content if isinstance(content, os.PathLike) else getattr(content, "name", "")
     guessed = mimetypes.guess_type(os.fspath(name))[0] if isinstance(name, (str, os.PathLike)) else None
     return guessed or DEFAULT_KIND
@@ -88,7 +94,11 @@ def kind_of(content: Source) -> str:
 
 @contextmanager
 def atomic_file(target: Sink) -> Iterator[BinaryIO]:
-    """Yield a file to write to. A path is replaced only when the file is complete."""
+    """Context manager: yield a file to write to. If `target` is a path, the file at the path is replaced after the
+    `with` block.
+
+    After an exception, the file at the path stays unchanged.
+    """
     if not isinstance(target, os.PathLike):
         yield target
         return
@@ -103,7 +113,7 @@ def atomic_file(target: Sink) -> Iterator[BinaryIO]:
 
 
 class Position:
-    """Position in a download, and the check that the blob did not change."""
+    """The position in a download. `begin` checks that each response contains the same blob, from this position."""
 
     def __init__(self, start: int, stop: int | None) -> None:
         self.start, self.at, self.stop = start, start, stop
@@ -120,16 +130,18 @@ class Position:
         return None if self.stop is None else self.stop - self.start
 
     def headers(self) -> dict[str, str]:
-        """Return the headers of the request. Compression is disabled, so that lengths and ranges are those of the
-        blob."""
+        """Return the headers of the request for the rest of the blob. Compression would change lengths and ranges,
+        so it is disabled.
+        """
         plain = {"accept-encoding": "identity"}
         if not self.at and self.stop is None:
             return plain
         return plain | {"range": f"bytes={self.at}-{'' if self.stop is None else self.stop - 1}"}
 
     def begin(self, response: httpx.Response) -> None:
-        """Start to read a response. Raises StrangeAnswer if the response contains another range or another blob than
-        requested."""
+        """Start to read a response. Raise StrangeAnswer if the response has another range than requested, or if the
+        blob has changed.
+        """
         etag, (begins, size) = response.headers.get("etag"), _range_of(response)
         if begins != self.at or (self._etag is not None and etag != self._etag):
             raise strange_answer(response, "with another range than requested")
@@ -140,7 +152,9 @@ class Position:
 
 
 def _range_of(response: httpx.Response) -> tuple[int | None, int | None]:
-    """Return the start of the content and the size of the whole blob. None means that the response does not say."""
+    """Return the position of the first byte of the response, and the size of the whole blob. A value is None if it
+    is missing.
+    """
     if response.status_code == 206:
         part = _PART.fullmatch(response.headers.get("content-range", ""))
         return (int(part[1]), int(part[2])) if part else (None, None)

@@ -7,19 +7,28 @@ from typing import Any, ClassVar
 
 
 class ClientError(Exception):
-    """Base class of all exceptions that this package raises."""
+    """Base class of the errors that a call of the client raises."""
 
 
 class ConnectionFailed(ClientError):
-    """Raised when the connection fails. `sent` is False if the server cannot have received the call."""
+    """Raised when the connection fails. `sent` is False if the server cannot have received the request."""
 
     def __init__(self, message: str, *, sent: bool) -> None:
         super().__init__(message)
         self.sent = sent
 
 
+class DeadlineExceeded(ConnectionFailed):
+    """Raised if a call is not answered before the `deadline` of the client. The server may have executed the call."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, sent=True)
+
+
 class StrangeAnswer(ClientError):
-    """Raised when the response is not from a Skillery server, but from a proxy or another program."""
+    """Raised when the response does not come from a Skillery server, but from a proxy or another program, or is
+    malformed.
+    """
 
     def __init__(self, message: str, *, status: int, server: str = "") -> None:
         super().__init__(message)
@@ -30,7 +39,7 @@ class StrangeAnswer(ClientError):
 
 
 class AnsweredError(ClientError):
-    """Raised for an error response. Each code of the protocol has a subclass; unknown codes use this class."""
+    """Raised when the server answers an error. Each error code has a subclass. An unknown code raises this class."""
 
     stands_for: ClassVar[int | None] = None
 
@@ -45,17 +54,17 @@ class AnsweredError(ClientError):
 
     @property
     def type(self) -> str:
-        """Stable name of the error, such as `skill_not_found`, or ""."""
+        """Stable name of the error, such as `skill_not_found`. "" if the error has no name."""
         return str(self.data.get("type", ""))
 
     @property
     def hint(self) -> str | None:
-        """A sentence about what to do next."""
+        """A sentence about the remedy, or None."""
         return self.data.get("hint")
 
     @property
     def retry_after_ms(self) -> int | None:
-        """Delay until a retry may succeed, if the server knows it."""
+        """Milliseconds after which a retry may succeed, or None if the server does not know."""
         return self.data.get("retry_after_ms")
 
 
@@ -68,7 +77,7 @@ class InvalidRequest(AnsweredError):
 
 
 class MethodNotFound(AnsweredError):
-    """Raised for a wrong method name, or a server older than this client."""
+    """Raised when the server does not know the method: its name is wrong, or the server is older than this client."""
 
     stands_for = -32601
 
@@ -78,7 +87,7 @@ class InvalidParams(AnsweredError):
 
 
 class InternalError(AnsweredError):
-    """Raised for a fault of the server. `data["request_id"]` is the id in its log."""
+    """Raised when the server failed. An admin finds the error in the server's log by `data["request_id"]`."""
 
     stands_for = -32603
 
@@ -104,14 +113,16 @@ class TooLarge(AnsweredError):
 
 
 class Busy(AnsweredError):
-    """Raised when the server is busy. A retry may succeed after `retry_after_ms`. The client has already retried as
-    set in Retries."""
+    """Raised when the server is busy. A retry may succeed after `retry_after_ms`.
+
+    The client raises this error only after the attempts that Retries allows.
+    """
 
     stands_for = -32006
 
 
 class Refused(AnsweredError):
-    """Raised when a check refuses the request. `findings` contains the reasons."""
+    """Raised when a policy of the server refuses the request. `findings` contains the reasons."""
 
     stands_for = -32007
 
@@ -124,5 +135,5 @@ BY_CODE: dict[int | None, type[AnsweredError]] = {kind.stands_for: kind for kind
 
 
 def error_of(error: Mapping[str, Any]) -> AnsweredError:
-    """Return the exception for an error object."""
+    """Return the exception for an error object of the server."""
     return BY_CODE.get(error.get("code"), AnsweredError)(error)

@@ -1,4 +1,4 @@
-"""Paths for the files of a run on this machine."""
+"""Local paths for the files of a run."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ SPECIAL = {"\\", ":"} if os.name == "nt" else set()
 
 
 def is_plain(path: str) -> bool:
-    """Return whether a path of a run stays inside a folder. The untrusted code of the run chose the path."""
+    """Return whether a path in the result of a run stays inside a folder. The path is untrusted: the code of the run
+    chose it.
+    """
     return not any(one in FORBIDDEN or not one.isprintable() or SPECIAL & set(one) for one in path.split("/"))
 
 
 def places_below(folder: os.PathLike[str], paths: Iterable[str]) -> list[Path]:
-    """Return a path for each file. Duplicate paths, as of a picture and a file, get a number. Raises ValueError for
-    a path that leads outside the folder."""
+    """Return a local path below `folder` for each path. If a path occurs twice, the second local path gets a number.
+
+    A run may return a file and a picture with one path. Raise ValueError if a path leads outside the folder.
+    """
     places: list[Path] = []
     for path in paths:
         if not is_plain(path):

@@ -9,14 +9,16 @@ import msgspec
 
 IMPORT_HEADERS = {"content-type": "application/octet-stream", "accept": "application/x-ndjson"}
 ImportEvent: TypeAlias = "tuple[str, dict[str, Any]]"
-"""`begun`, `skill` or `summary`, and the object that docs/guide/importing.md describes."""
+"""An event of an import: its name (`begun`, `skill` or `summary`) and its object, which docs/guide/importing.md
+describes.
+"""
 
 
 class ImportOptions(TypedDict, total=False):
-    """Options of `import_archive`. docs/guide/importing.md describes them."""
+    """The options of `import_archive`. docs/guide/importing.md describes each."""
 
     name: str
-    """Name for a skill at the root that states none."""
+    """Name for a skill at the root of the archive that states no name."""
     namespace: str
     source: str
     default_source: str
@@ -29,7 +31,7 @@ class ImportOptions(TypedDict, total=False):
 
 
 def query_of(options: ImportOptions) -> dict[str, str]:
-    """Return the query params of `POST /import`. Options that are false or empty are omitted."""
+    """Return the query parameters of `POST /import`. False and empty options are omitted."""
     return {name: _text(value) for name, value in options.items() if value or isinstance(value, Mapping)}
 
 

@@ -1,7 +1,7 @@
-"""The results of methods, for type checkers: the JSON objects as the server sends them.
+"""The results of methods for type checkers: the JSON objects that the server sends.
 
 `generated.results` has one TypedDict for each struct of the server. docs/reference/methods.md explains the fields. The
-names below are those of earlier releases.
+aliases in this module keep programs working that use names of earlier releases.
 """
 
 from typing import TypeAlias

@@ -1,10 +1,11 @@
-"""Retries: when a call is sent again, and after which delay."""
+"""Retries: whether a call is sent again, and after which delay."""
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass
 
+from skillery.client.deadlines import Deadline
 from skillery.client.errors import Busy, ClientError, ConnectionFailed, StrangeAnswer
 
 CALL_UNDER_WAY = "call_under_way"
@@ -18,10 +19,12 @@ class Retries:
     """Limits of the retries for a server that is busy or does not answer."""
 
     attempts: int = 5
-    """Limit of attempts. 1 means no retries and no automatic idempotency keys. A call that the server is still
-    executing is polled until it is answered."""
+    """Most attempts. 1 means no retries and no automatic idempotency keys. While the server still executes the call,
+    the client
+    asks again without counting an attempt.
+    """
     longest_wait_seconds: float = 60.0
-    """If the server requests a longer delay, its error is raised at once."""
+    """Longest delay in seconds. If the server requests a longer delay, the client raises the error without waiting."""
 
     @property
     def has_retries(self) -> bool:
@@ -30,20 +33,30 @@ class Retries:
 
 
 class Patience:
-    """Retry state of one call.
+    """The retries of one call.
 
-    If `repeatable` is true, sending the call twice is harmless. The call is then sent again even if the first attempt
-    may have reached the server.
+    `repeatable` means that sending the call twice is harmless. Such a call is sent again even if the first attempt may
+    have reached the server.
     """
 
-    def __init__(self, retries: Retries, *, repeatable: bool) -> None:
+    def __init__(self, retries: Retries, *, repeatable: bool, seconds: float | None = None) -> None:
+        """`seconds` limits the time of the whole call. None means no limit."""
         self._retries = retries
         self._repeatable = repeatable
         self._failures = 0
+        self.deadline = Deadline(seconds)
 
     def wait_after(self, error: ClientError) -> float:
-        """Return the seconds until the next attempt. Raises `error` if a retry is useless or the attempts are used
-        up."""
+        """Return the seconds until the next attempt.
+
+        Raise `error` if a retry is useless, or if the attempts or the time are used up.
+        """
+        wait = self._next_wait(error)
+        if self.deadline.is_before(wait):
+            raise error
+        return wait
+
+    def _next_wait(self, error: ClientError) -> float:
         if isinstance(error, Busy) and error.type == CALL_UNDER_WAY:
             # The server is executing this call under the same key: wait for its answer without a limit of attempts.
             return _requested_delay(error)

@@ -15,16 +15,16 @@ INVALID_PARAMS = -32602
 
 
 class ToolCall(NamedTuple):
-    """A tool call of a model."""
+    """A tool call of a model. `dialect` is the format in which the call was written."""
 
     dialect: Dialect
     id: str
     name: str
     arguments: Any
-    """An object, or its JSON text as written by the model."""
+    """The arguments: an object, or its JSON text as the model wrote it."""
 
     def params(self) -> dict[str, Any]:
-        """Return the arguments. Raises ModelMistake if they are not a JSON object."""
+        """Return the arguments as an object. Raise ModelMistake if they are not a JSON object."""
         given = "{}" if self.arguments in (None, "") else self.arguments
         try:
             text = given if isinstance(given, str) else msgspec.json.encode(given)
@@ -37,7 +37,7 @@ class ToolCall(NamedTuple):
             ) from None
 
     def check_name(self, offered: Collection[str]) -> None:
-        """Check that the tool was offered. Raises ModelMistake otherwise."""
+        """Raise ModelMistake if the called tool is not in `offered`."""
         if self.name in offered:
             return
         near = difflib.get_close_matches(self.name, offered, n=1)
@@ -49,13 +49,13 @@ class ToolCall(NamedTuple):
         )
 
     def answered(self, result: Any) -> dict[str, Any]:
-        """Return the message with the result of the call."""
+        """Return the message for the model with the result of the call."""
         # A failed run reports its error in the result.
         failed = isinstance(result, dict) and (result.get("status") == "failed" or result.get("is_error") is True)
         return self._message(result, is_error=failed)
 
     def refused(self, error: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the message with an error that the model may correct."""
+        """Return the message for the model with an error that the model may correct."""
         return self._message({"error": error}, is_error=True)
 
     def _message(self, content: Any, *, is_error: bool) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class ToolCall(NamedTuple):
 
 
 class ModelMistake(Exception):
-    """Raised for a faulty call, before any request. `error` is the error object for the model."""
+    """Raised for a faulty tool call, before a request is sent. `error` is the error object for the model."""
 
     def __init__(self, message: str, kind: str, hint: str) -> None:
         super().__init__(message)
@@ -79,11 +79,11 @@ class ModelMistake(Exception):
 
 
 def read_tool_call(call: Any) -> ToolCall:
-    """Parse a tool call, from an SDK object or a dict.
+    """Return the tool call in `call`, which is an object of a model SDK or a dict.
 
-    Accepted are an entry of `message.tool_calls` (OpenAI chat completions), a `tool_use` block (Anthropic messages),
-    and the params of `tools/call` (MCP). Raises TypeError for anything else, because that is a mistake of the program
-    and not of the model.
+    The object is an entry of `message.tool_calls` (OpenAI chat completions), a `tool_use` block (Anthropic messages),
+    or the params of `tools/call` (MCP). Raise TypeError for anything else, because this is a mistake of the program and
+    not of the model.
     """
     function = _field(call, "function")
     if function is not None:
@@ -107,7 +107,7 @@ def _text(whole: Any, name: str) -> str:
 
 
 def offered_names(tools: Collection[Any]) -> tuple[str, ...]:
-    """Return the names of tool schemas in any format."""
+    """Return the names of tools from their schemas, in any format."""
     return tuple(_text(_field(tool, "function") or tool, "name") for tool in tools)
 
 

@@ -1,4 +1,4 @@
-"""Blocking operations in synchronous and asynchronous form: file access and sleep."""
+"""Blocking operations for both clients, as a function and as a coroutine: file access and sleep."""
 
 from __future__ import annotations
 

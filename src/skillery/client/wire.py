@@ -1,4 +1,4 @@
-"""Requests and responses, shared by the synchronous and the asynchronous client."""
+"""Functions that write requests and read responses, for the synchronous and the asynchronous client."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ DEFAULT_URL = "http://127.0.0.1:8080"
 JSON = {"content-type": "application/json"}
 CONNECT_SECONDS = 10.0
 MAX_BATCH_CALLS = 100
-"""Limit of calls in one batch."""
+"""Limit of the calls in one batch. The server has the same limit."""
 _LOOPBACK = re.compile(r"127(\.[0-9]{1,3}){3}")
 _UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
 class Call(msgspec.Struct, frozen=True):
-    """One call of a method. Params that are None are omitted."""
+    """One call of a method. Params that are None are not sent. `key` is the idempotency key."""
 
     method: str
     params: Mapping[str, Any]
@@ -38,7 +38,9 @@ class Call(msgspec.Struct, frozen=True):
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether sending the call twice is harmless: the method changes nothing, or the call has a key."""
+        """Whether sending the call twice is harmless: the method changes nothing, or the call has an idempotency
+        key.
+        """
         return self.key is not None or self.method in REPEATABLE
 
     def headers(self) -> dict[str, str]:
@@ -53,8 +55,10 @@ class Call(msgspec.Struct, frozen=True):
 
 
 def make_call(method: str, params: Mapping[str, Any], idempotency_key: str | None, *, may_repeat: bool) -> Call:
-    """Return a call. If the client retries, methods that accept an idempotency key get a new one, so that the call can
-    be sent again."""
+    """Return a call of a method, with the given idempotency key.
+
+    Without a given key, the call gets a new key if the client `may_repeat` the call and the method honours keys.
+    """
     return Call(method, params, idempotency_key or (new_key() if may_repeat and method in ONCE else None))
 
 
@@ -70,7 +74,11 @@ def batch_body(calls: Sequence[Call]) -> bytes:
 
 
 def result_of(response: httpx.Response) -> Any:
-    """Return the `result` of a single call. Raises its error."""
+    """Return the result in the response to a call. Raise an AnsweredError if the response contains an error of the
+    server.
+
+    Raise StrangeAnswer if the response contains no result.
+    """
     answer = object_of(response)
     if "result" not in answer:
         raise _foreign_answer(response)
@@ -78,7 +86,10 @@ def result_of(response: httpx.Response) -> Any:
 
 
 def object_of(response: httpx.Response) -> dict[str, Any]:
-    """Return the JSON object of a response. Raises the error that it carries."""
+    """Return the JSON object in a response. Raise an AnsweredError if the object is an error of the server.
+
+    Raise StrangeAnswer if the body is not a JSON object.
+    """
     answer = _decoded(response)
     if not isinstance(answer, dict):
         raise _foreign_answer(response)
@@ -87,6 +98,13 @@ def object_of(response: httpx.Response) -> dict[str, Any]:
     if response.status_code >= 400:
         raise _foreign_answer(response)
     return answer
+
+
+def without_error(response: httpx.Response) -> httpx.Response:
+    """Return the response. Raise the error in a response with a status of 400 or more."""
+    if response.status_code >= 400:
+        object_of(response)
+    return response
 
 
 def blob_of(response: httpx.Response) -> NewBlob:
@@ -105,7 +123,10 @@ def list_of(response: httpx.Response) -> list[Any]:
 
 
 def replies_of(response: httpx.Response, count: int) -> list[Mapping[str, Any]]:
-    """Return the replies of a batch in the order of its calls."""
+    """Return the replies in the response to a batch of `count` calls, in the order of the calls.
+
+    Raise StrangeAnswer if there is not exactly one reply for each call.
+    """
     by_id = {reply.get("id"): reply for reply in list_of(response) if isinstance(reply, dict) and _is_reply(reply)}
     if by_id.keys() != set(range(count)):
         raise _foreign_answer(response)
@@ -117,7 +138,10 @@ def _is_reply(reply: Mapping[str, Any]) -> bool:
 
 
 def event_of(response: httpx.Response, line: bytes) -> tuple[str, dict[str, Any]]:
-    """Return the name and the data of an event of an import. Raises the error that the line carries."""
+    """Return the name and the object of an event of an import. `line` is one line of the response.
+
+    Raise an AnsweredError if the line contains an error, StrangeAnswer if it is not an event.
+    """
     try:
         event = msgspec.json.decode(line, type=dict[str, dict[str, Any]])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -148,7 +172,7 @@ def _foreign_answer(response: httpx.Response) -> StrangeAnswer:
 
 
 def strange_answer(response: httpx.Response, fault: str) -> StrangeAnswer:
-    """Return the error for a response that contains `fault`."""
+    """Return the exception for a faulty response. `fault` is a part of its message: "ADDRESS answered FAULT"."""
     url = response.request.url
     server = str(url.copy_with(raw_path=b"/")).rstrip("/")
     return StrangeAnswer(f"{url.copy_with(query=None)} answered {fault}", status=response.status_code, server=server)
@@ -159,7 +183,7 @@ def strange_answer(response: httpx.Response, fault: str) -> StrangeAnswer:
 
 @contextmanager
 def connection_errors(http: httpx.Client | httpx.AsyncClient) -> Iterator[None]:
-    """Raise ConnectionFailed for errors of the connection."""
+    """Context manager: turn connection errors of httpx into ConnectionFailed."""
     try:
         yield
     except _UNSENT as error:
@@ -173,8 +197,10 @@ def _reason(error: Exception) -> str:
 
 
 def address_of(url: str | None) -> str:
-    """Return the address of the server: the argument, SKILLERY_URL, or the default of `skillery serve`. Raises
-    ValueError."""
+    """Return the address of the server: `url`, or SKILLERY_URL, or the default address of `skillery serve`.
+
+    Raise ValueError if the address does not begin with http:// or https://.
+    """
     found = url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
     if not found.lower().startswith(("http://", "https://")):
         raise ValueError(f"{found!r} is not an http:// or https:// address")
@@ -182,33 +208,34 @@ def address_of(url: str | None) -> str:
 
 
 def authorization(token: str | None) -> dict[str, str]:
-    """Return the authorization header for the argument, or for SKILLERY_TOKEN if the argument is None, or no
-    header."""
+    """Return the headers with the token, or {} without a token. If `token` is None, the token is SKILLERY_TOKEN."""
     found = os.environ.get(TOKEN_VARIABLE) if token is None else token
     return {"authorization": f"Bearer {found}"} if found else {}
 
 
 def timeout_of(seconds: float | None) -> httpx.Timeout:
-    """Return the timeouts. `seconds` limits how long the connection may be idle. None means no limit: a run may take
-    an hour, and the server sets the limit."""
+    """Return the timeouts for httpx. `seconds` limits how long the connection may be idle. None means no limit.
+
+    Connecting always has a limit. A run may take an hour, and the server limits its duration.
+    """
     return httpx.Timeout(seconds, connect=min(CONNECT_SECONDS, seconds or CONNECT_SECONDS))
 
 
 def is_loopback(url: str) -> bool:
-    """Return whether the server is on this machine."""
+    """Return whether the host of the URL is a loopback address: the server is on this computer."""
     host = httpx.URL(url).host
     return host in {"localhost", "::1"} or _LOOPBACK.fullmatch(host) is not None
 
 
 def is_plain(url: str) -> bool:
-    """Return whether the server is on this machine and uses no TLS."""
+    """Return whether the server is on this computer and uses no TLS."""
     return httpx.URL(url).scheme == "http" and is_loopback(url)
 
 
 def keepalive() -> list[tuple[int, int, int]] | None:
-    """Return the socket options that detect a dead server within two minutes, also during long runs.
+    """Return the socket options with which TCP detects a dead server within two minutes, even during long runs.
 
-    Return None if a proxy is configured, because proxies open their own connections.
+    Return None if a proxy is configured, because the client then has no connection to the server.
     """
     if getproxies():
         return None

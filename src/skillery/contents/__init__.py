@@ -1,1 +1,1 @@
-"""Contents of files and blobs: identified by their digest, kept in the database or in the storage."""
+"""Contents of files and blobs. Each is identified by its digest, and is kept in the database or in the storage."""

@@ -1,4 +1,4 @@
-"""The rows of blobs: what is stored of each, and what callers are told."""
+"""The rows of blobs, and the structs of blobs in answers."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class BlobRow(NamedTuple):
     owner: str
     expires_at: datetime | None = None
     path: str | None = None
-    """Path or name that the run gave the blob."""
+    """The path or name that the run gave to the blob, or None."""
 
 
 class Output(NamedTuple):
-    """Position of a blob among the outputs of a run."""
+    """The place of a blob among the outputs of a run."""
 
     run_id: str
     position: int
@@ -46,7 +46,7 @@ class NewBlob(msgspec.Struct, frozen=True, omit_defaults=True):
     blob_id: str
     size_bytes: int
     expires_at: datetime | None = None
-    """Left out if the blob does not expire."""
+    """Omitted if the blob does not expire."""
 
 
 class BlobContent(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -58,7 +58,7 @@ class BlobContent(msgspec.Struct, frozen=True, omit_defaults=True):
     kind: str
     size_bytes: int
     expires_at: datetime | None = None
-    """Omitted for a blob without an expiry."""
+    """Omitted if the blob does not expire."""
 
 
 class DeletedBlob(msgspec.Struct, frozen=True):
@@ -105,7 +105,10 @@ def find_blob(connection: Connection, *, identity: Identity, blob_id: str) -> Bl
 
 
 def delete_blob(connection: Connection, identity: Identity, blob_id: str) -> BlobRow:
-    """Make the blob expire now. Runs that were given the blob keep it."""
+    """Make the blob expire now and return its row. Runs that use the blob keep it.
+
+    Raise BlobNotFound if the identity has no such blob.
+    """
     blob = find_blob(connection, identity=identity, blob_id=blob_id)
     connection.execute(update(blobs).where(blobs.c.id == blob.id).values(expires_at=datetime.now(UTC)))
     before = {"owner": blob.owner, "kind": blob.kind, "size_bytes": blob.size_bytes}
@@ -114,25 +117,25 @@ def delete_blob(connection: Connection, identity: Identity, blob_id: str) -> Blo
 
 
 def leave_blobs(connection: Connection, run_ids: Sequence[str]) -> None:
-    """Remove the blobs from the outputs of these runs. The blobs stay until they expire."""
+    """Remove the blobs from the outputs of these runs. The blobs exist until they expire."""
     connection.execute(update(blobs).where(blobs.c.run_id.in_(run_ids)).values(run_id=None, position=None))
 
 
 def output_blobs(connection: Connection, run_id: str) -> list[BlobRow]:
-    """Return the blobs that a run wrote and that are still there, in the order of writing."""
+    """Return the blobs of a run that have not expired, in the order in which the run wrote them."""
     is_there = or_(blobs.c.expires_at.is_(None), blobs.c.expires_at > datetime.now(UTC))
     found = select(*(blobs.c[name] for name in BlobRow._fields)).where(blobs.c.run_id == run_id, is_there)
     return [BlobRow(*row) for row in connection.execute(found.order_by(blobs.c.position))]
 
 
 def output_files(written: Sequence[BlobRow]) -> list[OutputFile] | msgspec.UnsetType:
-    """Return the blobs that have a path; UNSET if there are none."""
+    """Return the blobs that have a path, or UNSET if none has a path."""
     named = [OutputFile(row.path, row.id, row.kind, row.size_bytes) for row in written if row.path is not None]
     return named or msgspec.UNSET
 
 
 def parse_kind(kind: str) -> str:
-    """Return the kind. Raises InvalidParams unless it is a MIME type of at most 255 characters."""
+    """Return the kind unchanged. Raise InvalidParams if it is not a MIME type of at most 255 characters."""
     if len(kind) <= 255 and _KIND.fullmatch(kind):
         return kind
     raise InvalidParams(

@@ -1,4 +1,4 @@
-"""Blobs: large data by opaque id. Each blob has a random id and a row; equal contents are stored once."""
+"""Blobs: large data with opaque ids. Each blob has a random id and a row. Equal contents are stored only once."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ SAMPLE_BYTES = 2000
 
 
 class Lifetimes(msgspec.Struct, frozen=True):
-    """Default lifetimes of blobs. None: the blob is kept until it is deleted."""
+    """Default lifetimes of blobs. None means that a blob does not expire."""
 
     inputs: timedelta | None = None
-    """Blobs that callers upload."""
+    """The lifetime of blobs that callers upload."""
     outputs: timedelta | None = None
-    """Blobs that runs write."""
+    """The lifetime of blobs that runs write."""
 
 
 First = Callable[[Connection, Content, NewBlob], NewBlob]
@@ -43,7 +43,7 @@ _ADD = insert(blobs)
 
 
 class Blobs:
-    """Store, find and read blobs."""
+    """Stores, finds and reads blobs."""
 
     def __init__(self, database: Database, storage: Storage, lifetimes: Lifetimes, quotas: Quotas) -> None:
         self._database = database
@@ -54,8 +54,9 @@ class Blobs:
     # -- in ------------------------------------------------------------------------------------------------------
 
     async def create_blob(self, identity: Identity, content: bytes, kind: str, ttl: timedelta | None = None) -> NewBlob:
-        """Store a content that is in memory. `ttl` overrides the default lifetime. Raises InvalidParams for a kind that
-        is not a MIME type, and QuotaExceeded.
+        """Store a content that is in memory. `ttl`, if given, replaces the default lifetime.
+
+        Raise InvalidParams if `kind` is not a MIME type, and QuotaExceeded if the identity has no room for the blob.
         """
         parse_kind(kind)
         return await asyncio.to_thread(self._store_whole, identity, content, kind, ttl)
@@ -70,12 +71,14 @@ class Blobs:
         *,
         is_again: bool = False,
     ) -> NewBlob:
-        """Store a streamed content of any size, at constant memory.
+        """Store a streamed content of any size, with constant memory.
 
-        If the stream ends early, nothing is stored. If it passes a quota, the rest is not read.
+        If the stream ends with an error, nothing is stored. If the content exceeds a quota, the rest is not read and
+        QuotaExceeded is raised. Raise InvalidParams if `kind` is not a MIME type.
 
-        `first` supports repeated uploads: it runs in the transaction that records the blob, and returns the new blob or
-        that of the first upload. `is_again` means that there was a first upload, so that no further room is needed.
+        `first` and `is_again` are for repeated uploads. `first` is called in the transaction that records the blob, and
+        returns the new blob or the blob of the first upload. `is_again` means that an earlier upload exists, so that no
+        further room is needed.
         """
         parse_kind(kind)
         incoming = self.incoming(await self._database.read(partial(self._check_room, identity, is_again)))
@@ -91,13 +94,16 @@ class Blobs:
         return Incoming(self._database, self._storage, check)
 
     def commit_output(self, incoming: Incoming, identity: Identity, kind: str, output: Output) -> BlobRow:
-        """Store an output of a run, whose row exists. Raises QuotaExceeded. Blocking."""
+        """Store an output of a run. The run must have its row already. Blocking.
+
+        Raise QuotaExceeded if the identity has no room for the blob.
+        """
         return self._commit(incoming, identity, kind, self._lifetimes.outputs, output)
 
     async def keep_beside(self, identity: Identity, content: bytes, kind: str) -> BlobRow:
-        """Store a content that the server made about a run, such as its log. The blob is no output of the run.
+        """Store a content that the server made about a run, such as its log. The blob is not an output of the run.
 
-        Raises QuotaExceeded.
+        Raise QuotaExceeded if the identity has no room for the blob.
         """
 
         def work() -> BlobRow:
@@ -172,22 +178,27 @@ class Blobs:
         return row_of(incoming.commit(add))
 
     async def delete_blob(self, identity: Identity, blob_id: str) -> BlobRow:
-        """Make the blob expire now. A sweep removes it later. Raises BlobNotFound."""
+        """Make the blob expire now and return its row. A sweep removes the content later.
+
+        Raise BlobNotFound if the identity has no such blob.
+        """
         return await self._database.write(partial(delete_blob, identity=identity, blob_id=blob_id))
 
     # -- out -----------------------------------------------------------------------------------------------------
 
     async def find_blob(self, identity: Identity, blob_id: str) -> BlobRow:
-        """Return the row of a blob. Raises BlobNotFound, also for text that is not an id, because ids are opaque."""
+        """Return the row of a blob. Raise BlobNotFound if the identity has no such blob. Ids are opaque: their form
+        is not checked.
+        """
         return await self._database.read(partial(find_blob, identity=identity, blob_id=blob_id))
 
     async def read_blob(
         self, identity: Identity, blob_id: str, mode: Mode, max_bytes: int | None, *, expect: Callable[[int], None]
     ) -> BlobContent:
-        """Return the content or a part of it. Never split a character.
+        """Return the content of a blob, or the part that `mode` selects. Characters are never split.
 
-        `expect` is called with the number of bytes before they are read. Raises BlobNotFound, and BlobTooLarge if
-        `full` without `max_bytes` finds more than 1 MiB.
+        `expect` is called with the number of bytes before they are read. Raise BlobNotFound if the identity has no such
+        blob. Raise BlobTooLarge if the mode is `full`, `max_bytes` is None and the blob is larger than 1 MiB.
         """
         blob = await self.find_blob(identity, blob_id)
         if mode == "full" and max_bytes is None and blob.size_bytes > MAX_READ_BYTES:
@@ -214,7 +225,7 @@ class Blobs:
         )
 
     def read_range(self, blob: BlobRow, start: int, length: int) -> bytes:
-        """Return `length` bytes from `start`. Blocking."""
+        """Return at most `length` bytes from the offset `start`. Blocking."""
         with self.open(blob) as stream:
             stream.seek(start)
             return stream.read(length)
@@ -224,12 +235,12 @@ class Blobs:
         return self._database.read_now(lambda connection: open_content(connection, self._storage, blob.sha256))
 
     def local_path(self, blob: BlobRow) -> Path | None:
-        """Return the content as a file of this machine, or None if the storage has no such file. Blocking."""
+        """Return the content as a file on this machine, or None if the storage has no such file. Blocking."""
         return self._storage.local_path(blob.sha256)
 
 
 def _whole_characters(data: bytes) -> bytes:
-    """Remove incomplete characters at both ends (RFC 3629: 10xxxxxx continues a character)."""
+    """Remove incomplete characters at both ends (RFC 3629: a byte 10xxxxxx continues a character)."""
     start = 0
     while start < min(3, len(data)) and data[start] & 0xC0 == 0x80:
         start += 1

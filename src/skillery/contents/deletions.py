@@ -1,17 +1,17 @@
-"""Deletions of contents from the storage. No transaction is open while the storage works.
+"""Deletions of contents from the storage. No transaction is open during a call of the storage.
 
-One deletion takes three steps:
+A deletion has three steps:
 
-1. A transaction finds that no row and no upload names the digest, and commits a tombstone: a row of `deletions`.
+1. A transaction checks that no row and no upload uses the digest, and commits a tombstone: a row of `deletions`.
 2. The storage deletes the file.
 3. A second transaction removes the tombstone.
 
-An upload of that digest waits until the tombstone is gone (`skillery.contents.uploads`). So no deletion that was begun
-earlier can remove the file that the upload stores.
+An upload of the same digest waits until the tombstone is removed (`skillery.contents.uploads`). So a deletion that was
+started earlier cannot delete the file that the upload stores.
 
-A tombstone whose server died is taken over: by the same server when it starts again, and by any other server once
-`take_over_at` has passed. The storage then deletes the file again, which changes nothing if it is gone.
-docs/design/architecture.md lists what happens after a crash at each step.
+If a server dies, its tombstones stay. The same server completes these deletions at its next start, or any other server
+does so after `take_over_at`. The storage then deletes the file again, which has no effect if the file is gone.
+docs/design/architecture.md lists the results of a crash at each step.
 """
 
 from __future__ import annotations
@@ -34,29 +34,34 @@ from skillery.errors import Busy, SkilleryError
 log = logging.getLogger(__name__)
 
 TAKE_OVER_AFTER = timedelta(minutes=5)
-"""Age at which any server may take over a tombstone."""
+"""The age at which any server may take over a tombstone."""
 RETRY_AFTER = timedelta(seconds=30)
-"""As TAKE_OVER_AFTER, if the storage reported an error: a request that timed out may still be carried out."""
+"""The time that replaces TAKE_OVER_AFTER after an error of the storage: a request that timed out may still be
+executed.
+"""
 BEGIN_WITHIN_SECONDS = 30.0
-"""Age at which the holder renews a tombstone before it deletes the file.
+"""The age at which the holder renews a tombstone before it deletes the file.
 
-TAKE_OVER_AFTER is ten times longer, so the storage has minutes to end a call before another server takes over."""
+TAKE_OVER_AFTER is ten times longer, so a call of the storage has minutes to end before another server takes over.
+"""
 LOOK_SECONDS = 0.05
 RETRY_MS = 5_000
 
 
 class Claim(NamedTuple):
-    """Tombstones that one caller has committed and carries out."""
+    """The tombstones that one caller has committed. This caller deletes their files."""
 
     holder: str
     digests: Sequence[str]
     begun: float
-    """Time of `_clock` before the tombstones were written."""
+    """The time of `_clock` before the tombstones were written."""
 
 
 def claim(connection: Connection, server: str, digests: Iterable[str]) -> Claim:
-    """Add tombstones for the digests that no row, no upload and no other tombstone names."""
-    # One order for all callers prevents deadlocks on Postgres.
+    """Add tombstones for the digests that are not used by a row, an upload or another tombstone. Return these
+    tombstones.
+    """
+    # Sorted, because the same order for all callers prevents deadlocks on Postgres.
     wanted = sorted(set(digests))
     for digest in wanted:
         take_turn(connection, digest)
@@ -72,8 +77,8 @@ def claim(connection: Connection, server: str, digests: Iterable[str]) -> Claim:
 def carry_out(database: Database, storage: Storage, claimed: Claim) -> set[str]:
     """Delete the files of the claim and remove its tombstones. Return the digests of the deleted files. Blocking.
 
-    If the storage raises, the tombstones of the files that are left stay: after RETRY_AFTER the next sweep or upload
-    tries again.
+    If the storage raises an error, the error is passed on and the tombstones of the remaining files stay. After
+    RETRY_AFTER, the next sweep or upload tries again.
     """
     deleted: set[str] = set()
     left = list(claimed.digests)
@@ -92,23 +97,23 @@ def carry_out(database: Database, storage: Storage, claimed: Claim) -> set[str]:
 
 
 def drop_files(database: Database, storage: Storage, digests: Iterable[str]) -> set[str]:
-    """Delete the files of these digests, except those that a row, an upload or a tombstone names.
+    """Delete the files of these digests, unless a row, an upload or a tombstone uses the digest. Blocking.
 
-    Return the digests of the deleted files. Blocking.
+    Return the digests of the deleted files.
     """
     claimed = database.write_now(lambda connection: claim(connection, database.server, digests))
     return carry_out(database, storage, claimed)
 
 
 def drop_file(database: Database, storage: Storage, sha256: str) -> bool:
-    """Delete one file as `drop_files` does. Return whether the file was deleted. Blocking."""
+    """Delete one file, like `drop_files`. Return whether the file was deleted. Blocking."""
     return sha256 in drop_files(database, storage, [sha256])
 
 
 def finish_own_deletions(database: Database, storage: Storage) -> None:
-    """Carry out the deletions that this server left open when it died. Call it before the server serves. Blocking.
+    """Complete the deletions that this server had not completed when it died. A starting server calls this. Blocking.
 
-    A storage error is logged: the tombstones then stay until they are taken over.
+    Errors of the storage are logged. The tombstones then stay until a server takes them over.
     """
     if not database.server:
         return
@@ -119,15 +124,17 @@ def finish_own_deletions(database: Database, storage: Storage) -> None:
 
 
 def finish_abandoned_deletions(database: Database, storage: Storage, digests: Collection[str] | None = None) -> None:
-    """Carry out the deletions of dead servers: all of them, or only those of the given digests. Blocking."""
+    """Complete the deletions of dead servers: those of the given digests, or all of them if `digests` is None.
+    Blocking.
+    """
     which = deletions.c.sha256.in_(digests) if digests is not None else deletions.c.sha256.is_not(None)
     _take_over(database, storage, which, only_abandoned=True)
 
 
 def wait_until_deleted(database: Database, storage: Storage, digests: Collection[str], until: float) -> None:
-    """Return when no tombstone names the digests. Blocking.
+    """Return when no tombstone for the digests exists. Complete abandoned deletions. Blocking.
 
-    Raises Busy if there is still a tombstone at the monotonic time `until`. Takes over abandoned deletions.
+    Raise Busy if a tombstone still exists at the monotonic time `until`.
     """
     while under_way := database.read_now(partial(find_deletions, digests=digests)):
         if time.monotonic() >= until:
@@ -141,17 +148,20 @@ def wait_until_deleted(database: Database, storage: Storage, digests: Collection
 
 
 def find_deletions(connection: Connection, digests: Collection[str]) -> set[str]:
-    """Return which of the digests have a tombstone."""
+    """Return the digests that have a tombstone."""
     return set(connection.scalars(select(deletions.c.sha256).where(deletions.c.sha256.in_(digests))))
 
 
 def take_turn(connection: Connection, sha256: str) -> None:
-    """Lock the digest until the transaction ends: no other transaction can start an upload or a deletion of it."""
+    """Lock the digest until the transaction ends. No other transaction can start an upload or a deletion of it until
+    then.
+    """
     take_turns(connection, "content", sha256)
 
 
 def _used(connection: Connection, digests: Sequence[str]) -> set[str]:
-    # One statement sees one state. Between two statements an upload could become a row, and neither would see it.
+    # A single statement sees a single state. Between two statements, an upload could be replaced by a row, and neither
+    # statement would see the digest.
     named = [select(table.c.sha256).where(table.c.sha256.in_(digests)) for table in (objects, uploads, deletions)]
     return set(connection.scalars(union_all(*named)))
 
@@ -167,7 +177,7 @@ def _take_over(
         begun, holder, now = _clock(), secrets.token_hex(16), _now(connection)
         found = _find_abandoned(connection, which, only_abandoned)
         claiming = update(deletions).where(deletions.c.sha256.in_([digest for digest, _ in found]))
-        # The holder decides between two servers that take over at once.
+        # If two servers take over at the same time, the condition on the holder lets only one of them succeed.
         claiming = claiming.where(deletions.c.holder.in_({before for _, before in found}))
         values = {"server": database.server, "holder": holder, "take_over_at": now + TAKE_OVER_AFTER}
         taken = connection.scalars(claiming.values(values).returning(deletions.c.sha256))
@@ -183,7 +193,7 @@ def _find_abandoned(connection: Connection, which: ColumnElement[bool], only_aba
 
 
 def _renew(connection: Connection, claimed: Claim) -> Claim:
-    """Renew the tombstones that no other server has taken over. Return the claim with these tombstones."""
+    """Renew the tombstones of the claim that no other server has taken over. Return a claim with only these."""
     begun = _clock()
     held = update(deletions).where(deletions.c.holder == claimed.holder)
     renewed = connection.scalars(
@@ -193,19 +203,19 @@ def _renew(connection: Connection, claimed: Claim) -> Claim:
 
 
 def _settle(connection: Connection, claimed: Claim, failed: Sequence[str]) -> None:
-    """Remove the tombstones of the claim. Those of the `failed` digests may be taken over after RETRY_AFTER."""
+    """Remove the tombstones of the claim. Keep those of the `failed` digests, to be taken over after RETRY_AFTER."""
     held = deletions.c.holder == claimed.holder
     connection.execute(delete(deletions).where(held, deletions.c.sha256.not_in(failed)))
     connection.execute(update(deletions).where(held).values(take_over_at=_now(connection) + RETRY_AFTER))
 
 
 def _clock() -> float:
-    """Return monotonic seconds that count while the machine sleeps."""
+    """Return monotonic seconds. They also count while the machine sleeps."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def _now(connection: Connection) -> datetime:
-    """Return the time of the database. Clocks of servers may differ."""
+    """Return the time of the database, because the clocks of servers may differ."""
     if connection.dialect.name == "postgresql":
         moment: datetime = connection.execute(select(func.clock_timestamp())).scalar_one()
         return in_utc(moment)

@@ -1,7 +1,7 @@
-"""Storage marks: a random text in the storage and in the database shows that the two belong together.
+"""Storage marks: the same random text in the storage and in the database shows that the two belong together.
 
-A server with another folder (a disk that is not mounted, a local folder next to a shared database) must not start: it
-would serve until a caller asks for a content that this folder does not have.
+A server with another storage (a disk that is not mounted, a local folder for a shared database) must not start: it
+would fail as soon as a caller requests a content that is not there.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ KEY_NAME = "storage mark"
 
 
 def mark_storage(database: Database, storage: Storage, name: str) -> None:
-    """Compare the marks, or make them if there are none. Raises StartupError if the database belongs to another
-    storage.
+    """Compare the marks of database and storage. If the database has no mark, set both. Blocking.
 
-    `name` is the name of the storage backend. A storage that takes no marks is accepted. Blocking.
+    `name` is the name of the storage backend. A storage that does not support marks is accepted. Raise StartupError if
+    the marks differ: the database belongs to another storage.
     """
     if not isinstance(storage, KnowsRegistry):
         return
@@ -39,7 +39,7 @@ def mark_storage(database: Database, storage: Storage, name: str) -> None:
 
 
 def is_marked(connection: Connection, storage: Storage) -> bool:
-    """Return whether the storage has the mark that the database knows. Without a known mark, return True."""
+    """Return whether the storage has the mark of the database. Return True if the database has no mark."""
     known = find_mark(connection)
     return known is None or not isinstance(storage, KnowsRegistry) or storage.find_mark() == known
 
@@ -50,5 +50,5 @@ def find_mark(connection: Connection) -> str | None:
 
 
 def forget_mark(connection: Connection) -> None:
-    """Make the next start accept the storage that it finds."""
+    """Delete the mark in the database: the next server that starts accepts its configured storage."""
     forget_value(connection, KEY_NAME)

@@ -1,7 +1,7 @@
-"""Contents by digest, of skill files and blobs: small ones in the database, large ones in the storage.
+"""Contents of skill files and blobs, by digest: small ones in the database, large ones in the storage.
 
-A content is stored before the row that names it. After a crash there may be an unreferenced content, but never a
-reference to a missing content. `skillery.contents.uploads` keeps sweeps from deleting the content before the row
+A content is stored before the row that refers to it. So a crash can leave an unreferenced content, but never a
+reference to a missing content. `skillery.contents.uploads` prevents sweeps from deleting the content before the row
 exists.
 """
 
@@ -35,14 +35,14 @@ class Content(msgspec.Struct, frozen=True):
     sha256: str
     size_bytes: int
     is_text: bool
-    """The whole content is valid UTF-8."""
+    """True if the whole content is valid UTF-8."""
 
 
 class Incoming:
-    """A content that is being received, of any size, at constant memory. Blocking: use it in a worker thread.
+    """A content of any size that is being received, with constant memory. Blocking: use it in a worker thread.
 
-    Call `write` for each chunk, then `commit` (the content is durable and recorded when it returns) or `abort`.
-    `check` is called with the number of bytes received and may raise.
+    Call `write` for each chunk, then `commit` or `abort`. When `commit` returns, the content is durable and recorded.
+    `check` is called with the number of received bytes, and may raise an error.
     """
 
     def __init__(self, database: Database, storage: Storage, check: Callable[[int], None] | None = None) -> None:
@@ -73,8 +73,8 @@ class Incoming:
     def commit(self, then: Callable[[Connection, Content], None]) -> Content:
         """Store the content. `then` adds the rows that refer to it, in the transaction that records the content.
 
-        Sweeps delete unreferenced contents at any time, so both must be one transaction. If `then` raises,
-        nothing is stored.
+        This must be one transaction, because sweeps delete unreferenced contents at any time. If `then` raises an
+        error, nothing is stored.
         """
         self._watch_text(b"", final=True)
         content = Content(self._hash.hexdigest(), self._size, self._decoder is not None)
@@ -114,15 +114,17 @@ _RECORD = Change(
 
 
 def record(connection: Connection, contents: Iterable[tuple[str, int, bytes | None]]) -> None:
-    """Record contents: digest, size, and data if inline. Known contents are left as they are."""
-    # One order for all callers prevents deadlocks of two publishers on Postgres.
+    """Record contents, given as (digest, size, data or None). `data` is None for a content in the storage. Skip
+    known contents.
+    """
+    # Sorted, because the same order for all callers prevents deadlocks on Postgres.
     ordered = sorted(contents, key=lambda content: content[0])
     rows = [{"sha256": sha256, "size_bytes": size, "data": data} for sha256, size, data in ordered]
     _RECORD.run_many(connection, rows)
 
 
 def put_large(storage: Storage, sha256: str, content: bytes) -> None:
-    """Store a content over 64 KiB in the storage. It is durable when this returns."""
+    """Store a content over 64 KiB in the storage. It is durable when this function returns."""
     upload = storage.begin()
     try:
         for start in range(0, len(content), CHUNK_BYTES):
@@ -138,7 +140,7 @@ def is_inline(size_bytes: int) -> bool:
 
 
 def inline_data(connection: Connection, digests: Iterable[str]) -> dict[str, bytes]:
-    """Return the data of those contents that the database holds."""
+    """Return the data of those contents that are in the database, by digest."""
     rows = connection.execute(
         select(objects.c.sha256, objects.c.data).where(objects.c.sha256.in_(set(digests)), objects.c.data.is_not(None))
     )
@@ -146,7 +148,7 @@ def inline_data(connection: Connection, digests: Iterable[str]) -> dict[str, byt
 
 
 def open_content(connection: Connection, storage: Storage, sha256: str) -> BinaryIO:
-    """Return a seekable stream of a content. Raises ContentMissing."""
+    """Return a seekable stream of a content. Raise ContentMissing if it is not recorded or not in the storage."""
     row = connection.execute(select(objects.c.data).where(objects.c.sha256 == sha256)).one_or_none()
     if row is None:
         raise ContentMissing("the content is not recorded")
@@ -154,7 +156,7 @@ def open_content(connection: Connection, storage: Storage, sha256: str) -> Binar
 
 
 def copy_to(stream: BinaryIO, path: Path, mode: int) -> None:
-    """Write a stream to a new file, which appears complete or not at all."""
+    """Write a stream to a new file. The file appears under `path` only when it is complete."""
     partial = path.with_name(f".{path.name}.partial")
     with suppress(FileNotFoundError):
         partial.unlink()

@@ -1,9 +1,9 @@
 """Uploads of contents into the storage.
 
-A content is stored before the row that names it. Until then no row refers to the content, so a sweep could delete it.
-An upload therefore announces its digests first (`uploading`), and a deletion (`skillery.contents.deletions`) leaves
-every announced digest in place. An upload of a digest that is being deleted waits until the deletion has ended. The two
-take turns for each digest, so each sees the other, however long either takes.
+A content is stored before the row that refers to it. Until the row exists, a sweep could delete the content. Therefore
+an upload first records its digests (`uploading`), and a deletion (`skillery.contents.deletions`) skips recorded
+digests. If a digest is already being deleted, the upload waits until the deletion has ended. A lock for each digest
+ensures that an upload and a deletion always see each other's rows.
 """
 
 from __future__ import annotations
@@ -26,21 +26,24 @@ from skillery.errors import SkilleryError, Unavailable
 log = logging.getLogger(__name__)
 
 WAIT_SECONDS = 3.0
-"""How long an upload waits for the deletion of its digests."""
+"""The longest time that an upload waits for deletions of its digests."""
 Settle = Callable[[Connection], None]
 _BEGIN = insert(uploads)
 _SETTLE = delete(uploads).where(uploads.c.id == bindparam("upload"))
 
 
 class Uploading:
-    """Contents that no sweep deletes until `settle`, in the transaction that records them, or `give_up`. Blocking."""
+    """Digests that no sweep deletes until `settle` or `give_up` is called. Blocking.
+
+    Call `settle` in the transaction that records the contents, or `give_up` if they are not recorded.
+    """
 
     def __init__(self, database: Database, storage: Storage, digests: Iterable[str]) -> None:
-        """Announce the digests. Raises Busy if one of them is being deleted for longer than WAIT_SECONDS."""
+        """Record the digests. Raise Busy if one of them is still being deleted after WAIT_SECONDS."""
         self._database = database
         self._storage = storage
         self._id = secrets.token_hex(16)
-        # One order for all callers prevents deadlocks on Postgres.
+        # Sorted, because the same order for all callers prevents deadlocks on Postgres.
         self._digests: Sequence[str] = sorted(set(digests))
         if not self._digests:
             return
@@ -49,14 +52,15 @@ class Uploading:
             self._wait_for_deletions()
 
     def settle(self, connection: Connection) -> None:
-        """End the upload. Raises Unavailable if a sweep has ended it before: then the files may be deleted."""
+        """End the upload. Raise Unavailable if a sweep has already ended it: the files may be deleted then."""
         if self._digests and connection.execute(_SETTLE, {"upload": self._id}).rowcount != len(self._digests):
             raise Unavailable("storing this took too long", hint="Nothing was stored. Try again.")
 
     def give_up(self) -> None:
-        """End the upload and delete the files that nothing else refers to.
+        """End the upload, and delete its files unless something else refers to them.
 
-        Errors are logged, so that the caller can raise its own. A sweep deletes those files later.
+        Errors are logged and not raised, because the caller raises its own error. A sweep deletes remaining files
+        later.
         """
         if not self._digests:
             return
@@ -66,7 +70,9 @@ class Uploading:
             log.warning("files of an upload that failed are not deleted yet: %s", error.message)
 
     def _begin(self, connection: Connection) -> bool:
-        """Announce the digests, so that no further deletion of them begins. Return whether one is under way."""
+        """Record the digests, so that no further deletion of them starts. Return whether a deletion of one has
+        started before.
+        """
         for digest in self._digests:
             take_turn(connection, digest)
         now = datetime.now(UTC)
@@ -87,9 +93,10 @@ class Uploading:
 
 @contextmanager
 def uploading(database: Database, storage: Storage, digests: Iterable[str]) -> Iterator[Settle]:
-    """Keep the contents from being deleted while the block stores them.
+    """Context manager that protects contents from deletion while its block stores them. It yields `settle`.
 
-    The block calls `settle` in the transaction that records them. If it raises, the upload is given up.
+    The block must call `settle` in the transaction that records the contents. If the block raises an error, the upload
+    is given up.
     """
     upload = Uploading(database, storage, digests)
     try:
@@ -100,5 +107,8 @@ def uploading(database: Database, storage: Storage, digests: Iterable[str]) -> I
 
 
 def forget_uploads(connection: Connection, begun_before: datetime) -> int:
-    """End the uploads of processes that have died. Return how many. A process that lives notices in `settle`."""
+    """End uploads that began before `begun_before`, because their processes have died. Return the number of digests.
+
+    If such a process is alive, its `settle` raises Unavailable.
+    """
     return connection.execute(delete(uploads).where(uploads.c.begun_at < begun_before)).rowcount

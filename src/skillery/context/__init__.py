@@ -1,1 +1,1 @@
-"""Modules that every layer may use: the current request, tracing, worker threads and the queue."""
+"""Modules that all other packages may use: the current request, tracing, worker threads and the queue."""

@@ -1,4 +1,4 @@
-"""The queue of runs: a limited number of slots, given to callers in turn."""
+"""The queue: a limited number of slots for runs and other jobs. Callers get free slots in turn."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from contextvars import ContextVar
 from skillery.errors import Busy, Unavailable
 
 until_client_gone: ContextVar[Callable[[], Awaitable[None]] | None] = ContextVar("until_client_gone", default=None)
-"""A function that returns when the client has disconnected. Endpoints that can detect this set it. Only queued requests
-await it."""
+"""Function that returns when the client of the current request has disconnected, or None.
+
+Endpoints set the function. A job in the queue awaits it, and leaves the queue when the client has disconnected.
+"""
 
 MOST_RETRY_MS = 60_000
 RECENT_ENDS = 64
 
 
 class Slot:
-    """The right to run, until `leave`."""
+    """The right to run, from `enter` until `leave`."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
@@ -31,10 +33,11 @@ class Slot:
 
 
 class Queue:
-    """`at_once` runs have a slot. At most `waiting` more runs with at most `waiting_bytes` together wait for one.
+    """A queue with `at_once` slots. At most `waiting` jobs with at most `waiting_bytes` of memory together wait for a
+    slot.
 
-    Callers take turns: a caller with a thousand waiting runs delays another caller by one run. The runs of one caller
-    keep the order of arrival.
+    Callers take turns: a caller with a thousand waiting jobs delays another caller by one job. The jobs of one caller
+    keep their order.
     """
 
     def __init__(self, at_once: int, waiting: int, waiting_bytes: int) -> None:
@@ -48,7 +51,7 @@ class Queue:
         self._recent_seconds = deque([0.1], RECENT_ENDS)
 
     def enter_now(self) -> Slot | None:
-        """Return a slot if one is free and no run waits; else None."""
+        """Return a slot if one is free and no job waits. Otherwise, return None."""
         if self._free and not self._lines:
             self._free -= 1
             return Slot(self)
@@ -59,9 +62,10 @@ class Queue:
         return self._waiting
 
     async def enter(self, caller: str, size: int) -> Slot:
-        """Wait for a slot. `size` is the memory of the request while it waits, in bytes.
+        """Wait for a slot and return it. `size` is the memory of the request while it waits, in bytes.
 
-        Raise Busy if the queue is full, and Unavailable if the client disconnects first. In both cases nothing was run.
+        Raise Busy if the queue is full. Raise Unavailable if the client disconnects while the request waits. In both
+        cases, nothing was run.
         """
         slot = self.enter_now()
         if slot is not None:
@@ -83,7 +87,7 @@ class Queue:
         return Slot(self)
 
     def free(self, seconds: float) -> None:
-        """Give the slot of a run that took `seconds` to the next caller."""
+        """Pass the slot of a job that took `seconds` to the next caller. `Slot.leave` calls this method."""
         self._recent_seconds.append(seconds)
         self._pass_on()
 
@@ -93,7 +97,7 @@ class Queue:
             turn = line.popleft()
             del self._lines[caller]
             if line:
-                self._lines[caller] = line  # at the end: all other callers come first
+                self._lines[caller] = line  # moves the caller to the end, behind all other callers
             if not turn.done():
                 turn.set_result(None)
                 return
@@ -117,7 +121,7 @@ class Queue:
             raise Unavailable("the client has gone", hint="Nothing was run.")
 
     def _give_up(self, caller: str, turn: asyncio.Future[None]) -> None:
-        """Leave the queue. If the caller got a slot at the same moment, pass the slot to the next caller."""
+        """Remove a job from the queue. If the job has just got a slot, pass the slot to the next caller."""
         if turn.done():
             self._pass_on()
             return
@@ -128,7 +132,7 @@ class Queue:
             del self._lines[caller]
 
     def _busy(self, message: str) -> Busy:
-        # The median: one long run among many short ones says nothing about the next.
+        # The median, because one long run among many short ones does not predict the next run.
         seconds = statistics.median(self._recent_seconds) * (1 + self._waiting / self._at_once)
         return Busy(
             message,

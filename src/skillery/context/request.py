@@ -1,7 +1,7 @@
-"""The current request, as a context variable. Worker threads and the tasks of runs inherit it.
+"""The current request, as a context variable. Worker threads and the tasks of runs inherit the variable.
 
 An endpoint calls `begin`. Logs and error messages read the id of the request from `current`. `current` is None outside
-of a request: at start, in a sweep, in a command that works on the home directly.
+of requests: at start, in a sweep, and in a command that works on the home directly.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _numbers = itertools.count(1)
 
 
 class Request:
-    """One request: its id, its address, its identity, and the methods that it called."""
+    """One HTTP request: its id, the address and identity of the caller, and the methods that were called."""
 
     __slots__ = ("address", "calls", "id", "identity")
 
@@ -37,7 +37,8 @@ current: ContextVar[Request | None] = ContextVar("request", default=None)
 def begin(asked: str | None, address: str) -> Request:
     """Create a request, make it the current one, and return it.
 
-    `asked` is the id that the caller sent. If it is missing or malformed, the request gets a new id.
+    `asked` is the request id that the caller sent, or None. If `asked` is None or malformed, the request gets a new id.
+    `address` is the IP address of the caller, or "".
     """
     request_id = asked if asked and _WELL_FORMED.fullmatch(asked) else f"{_process}-{next(_numbers):x}"
     request = Request(request_id, address)

@@ -1,7 +1,7 @@
-"""A few threads for work on large texts, separate from the threads that all requests use.
+"""Small pools of threads for work on large texts, separate from the threads that all requests share.
 
-A run can cause as much host work as its limits allow. That work must not occupy the threads on which the server opens
-files and transfers blobs.
+A run can cause much of this work. The work must not occupy the threads on which the server opens files and transfers
+blobs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 BIG_TEXT = 256 * 1024
-"""Size in bytes from which JSON is not decoded on the event loop."""
+"""Bytes above which JSON is decoded in a worker thread, not on the event loop."""
 
 
 class Workers:
@@ -24,8 +24,9 @@ class Workers:
         self._threads = ThreadPoolExecutor(threads, name)
 
     async def run(self, function: Callable[..., Result], *args: Any) -> Result:
-        """Run the function in a worker thread and return its result. If this call is cancelled, work that has not
-        started is dropped.
+        """Run the function in a worker thread and return its result.
+
+        If the caller is cancelled before the function has started, the function does not run.
         """
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
 
@@ -36,8 +37,10 @@ _pauses = 0
 
 @contextmanager
 def without_collecting() -> Iterator[None]:
-    """Pause the garbage collector. Decoding JSON makes no garbage, and a collection that visits millions of new objects
-    takes longer than decoding and stops all threads.
+    """Context manager: pause Python's garbage collector in the `with` block.
+
+    Decoding JSON makes no garbage. A collection that visits millions of new objects takes longer than decoding, and
+    stops all threads.
     """
     _pause(1)
     try:

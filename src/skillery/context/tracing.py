@@ -1,4 +1,4 @@
-"""Spans of a trace for work that takes time. Without tracing they cost nothing."""
+"""Spans: traced steps of a request. If the request is not traced, a span costs nothing."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ class Span(Protocol):
 
 StartSpan = Callable[[str, Mapping[str, str | int]], AbstractContextManager[Span]]
 starting: ContextVar[StartSpan | None] = ContextVar("starting", default=None)
-"""Set by an endpoint for the request that it answers."""
+"""Function that starts a span of the current request, or None. An endpoint sets the function if tracing is on."""
 _NONE: AbstractContextManager[Span | None] = nullcontext()
 
 
 def span(name: str, **attributes: str | int) -> AbstractContextManager[Span | None]:
-    """Record the block as a span of the trace. Yields None if the request is not traced.
+    """Context manager: record the `with` block as a span of the current request. Yield the span, or None without
+    tracing.
 
-    There are few names. Attributes hold nothing that a caller sent, apart from method names and ids.
+    `name` must be from a small fixed set. `attributes` must not contain anything that a caller sent, except method
+    names and ids.
     """
     start = starting.get()
     return _NONE if start is None else start(name, attributes)

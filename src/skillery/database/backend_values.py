@@ -18,10 +18,10 @@ MOST_VALUE_BYTES = 1024 * 1024
 
 
 class BackendValues:
-    """A `skillery.backends.Values` for one backend. It sees no values of other backends."""
+    """The `skillery.backends.Values` of one backend. Values of other backends are not visible."""
 
     def __init__(self, database: Database, backend: str) -> None:
-        """`backend` is `<kind>.<name>`."""
+        """`backend` is `<kind>.<name>`, for example `secrets.database`."""
         self._database = database
         self._backend = backend
 

@@ -1,12 +1,13 @@
 """The database engine, and the two ways to use it: `read` and `write`.
 
-The core is synchronous: its functions take a `Connection`, and the caller owns the transaction. This module decides
-which thread a function runs on, because the two databases differ in that:
+The core is synchronous: its functions take a `Connection`, and the caller owns the transaction. This module decides on
+which thread a function runs, because the two databases differ:
 
-- SQLite answers a read in 0.1 ms, less than a thread switch costs. So reads run on the calling thread, on one open
-  connection. SQLite has one writer at a time, so writes queue for one thread instead of for a lock with a timeout.
-  Each write begins with `BEGIN IMMEDIATE`, so no write fails half-way because it cannot get the lock.
-- Postgres is a network away. Reads and writes both run in threads, one connection each.
+- SQLite answers a read in 0.1 ms, which is less than the cost of a thread switch. So reads run on the calling thread,
+  on one open connection. SQLite has one writer at a time, so writes queue for one thread and do not wait for a lock
+  with a timeout. Each write begins with `BEGIN IMMEDIATE`, so that no write fails in the middle because it cannot get
+  the lock.
+- Postgres is reached over the network. Reads and writes run in threads, with one connection each.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ MOST_SHARING = 16
 
 
 class Statement:
-    """A statement that is compiled once, for the few reads whose speed every caller notices.
+    """A statement that is compiled only once, for the reads that must be fast.
 
-    It skips SQLAlchemy's execution, which makes a listing 1.5 times as fast (measured). The SQL is still written
-    and checked as SQLAlchemy Core.
+    It bypasses the execution layer of SQLAlchemy, which makes a listing 1.5 times as fast (measured). The SQL is still
+    written and checked with SQLAlchemy Core.
     """
 
     def __init__(self, statement: Select[Any] | CompoundSelect[Any]) -> None:
@@ -69,20 +70,20 @@ class Statement:
 
 
 class Change:
-    """An insert or update that is compiled once, for the writes of every run and of every published version.
+    """An insert or update that is compiled only once, for the writes of every run and of every published version.
 
-    `columns` are the columns that the statement sets. The parameters of a call are these columns and the parameters of
-    the statement's conditions. The statement runs in the transaction of the connection.
+    `columns` are the columns that the statement sets. A call passes values for these columns and for the parameters in
+    the conditions of the statement. The statement runs in the transaction of the connection.
     """
 
     def __init__(self, statement: Insert | Update | Mapping[str, Insert | Update], columns: Sequence[str] = ()) -> None:
-        """Take one statement for both databases, or one for each dialect."""
+        """`statement` is one statement for both databases, or a mapping with one statement for each dialect."""
         self._statements = statement if isinstance(statement, Mapping) else dict.fromkeys(DIALECTS, statement)
         self._columns = columns
         self._compiled: dict[str, tuple[str, dict[str, Any]]] = {}
 
     def run(self, connection: Connection, **parameters: Any) -> int:
-        """Run the statement. Return the number of rows that it changed."""
+        """Run the statement. Return the number of changed rows."""
         return int(self._execute(connection, "execute", self._values(connection, parameters)).rowcount)
 
     def run_many(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -91,7 +92,7 @@ class Change:
             self._execute(connection, "executemany", [self._values(connection, row) for row in rows])
 
     def returned(self, connection: Connection, **parameters: Any) -> Any:
-        """Run a statement with RETURNING for one row. Return the row."""
+        """Run a statement with RETURNING, and return its row."""
         return self._execute(connection, "execute", self._values(connection, parameters)).fetchone()
 
     def _values(self, connection: Connection, parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -117,12 +118,14 @@ class Change:
 
 
 def _stored(value: Any) -> Any:
-    """Return a time in the text form that SQLAlchemy writes to SQLite. All times are in UTC."""
+    """Return a time in the text form that SQLAlchemy writes to SQLite, and other values unchanged. All times are in
+    UTC.
+    """
     return value.replace(tzinfo=None).isoformat(" ", "microseconds") if isinstance(value, datetime) else value
 
 
 class _Lost(Exception):
-    """Raised if the database rolled back the transaction that several writes share."""
+    """Raised if the database has rolled back the transaction that several writes share."""
 
 
 class _Sharing(NamedTuple):
@@ -144,12 +147,12 @@ def _raise(error: BaseException) -> None:
 
 
 class Database:
-    """An open database. Call `close` when done."""
+    """An open database. The owner must call `close`."""
 
     def __init__(self, url: str, server: str = "") -> None:
         """`server` is the id of the server that opens the database, or "" for a command.
 
-        Rows of unfinished work name the server, so that it can complete them after a crash.
+        Rows of unfinished work contain this id, so that the server can complete them after a crash.
         """
         self.url = parse_database_url(url)
         self.server = server
@@ -163,7 +166,11 @@ class Database:
         self._sharing: deque[_Sharing] = deque()
 
     async def read(self, work: Callable[[Connection], T]) -> T:
-        """Return what `work` reads from a connection. The work must be short; otherwise use `read_now`."""
+        """Return the result of `work`, which reads from a connection. `work` must be short; for longer work, use
+        `read_now`.
+
+        Raise Unavailable if the database cannot be reached.
+        """
         if not self.is_sqlite:
             return await self._in_thread(self.read_now, work)
         with span("database read"), _speaking(), self._reading:
@@ -172,14 +179,17 @@ class Database:
             return work(self._reader)
 
     async def write(self, work: Callable[[Connection], T]) -> T:
-        """Run `work` in its own transaction, committed on return. An exception rolls it back."""
+        """Run `work` in a transaction and return its result. If `work` raises an error, the transaction is rolled back.
+
+        Raise Unavailable if the database cannot be reached, and StorageFull if the disk is full.
+        """
         return await self._in_thread(self._in_transaction, work)
 
     async def write_together(self, work: Callable[[Connection], T]) -> T:
-        """As `write`, for many similar writes at once.
+        """Run `work` like `write`, for many similar writes at the same time.
 
-        On SQLite the waiting writes share one transaction, and so one flush of the disk. Each returns when all
-        of them are committed. An exception rolls back only the write that raised it.
+        On SQLite, the waiting writes share one transaction, and so one sync of the disk. Each call returns when all of
+        them are committed. If one write raises an error, only this write is rolled back.
         """
         if not self.is_sqlite:
             return await self.write(work)
@@ -189,7 +199,7 @@ class Database:
         return cast(T, await asyncio.wrap_future(sharing.done))
 
     def _commit_shared(self) -> None:
-        """Commit the waiting writes together. If another call has committed them, do nothing."""
+        """Commit the waiting writes together. Do nothing if another call has committed them."""
         waiting = [self._sharing.popleft() for _ in range(min(len(self._sharing), MOST_SHARING))]
         group = [one for one in waiting if one.done.set_running_or_notify_cancel()]
         try:
@@ -205,7 +215,7 @@ class Database:
             return [self._outcome(partial(self._in_savepoint, connection), one) for one in group]
 
     def _outcome(self, way: Callable[[Callable[[Connection], Any]], Any], one: _Sharing) -> Callable[[], Any]:
-        """Return a function that returns the result or raises the error."""
+        """Run the write of `one` with `way`. Return a function that returns its result or raises its error."""
         try:
             result = one.context.run(way, one.work)
         except _Lost:
@@ -237,18 +247,20 @@ class Database:
         return result
 
     async def _in_thread(self, way: Callable[[Callable[[Connection], T]], T], work: Callable[[Connection], T]) -> T:
-        # A copy of the context, so that `work` knows the current request.
+        # `work` runs in a copy of the context, so that the current request is known there.
         context = copy_context()
         return await asyncio.get_running_loop().run_in_executor(self._threads, context.run, way, work)
 
     def read_now(self, work: Callable[[Connection], T]) -> T:
-        """As `read`, but for a worker thread and on a separate connection. `work` may take long. Blocking."""
+        """Return the result of `work` like `read`, on a separate connection. `work` may take long. Blocking: for
+        worker threads.
+        """
         with span("database read"), _speaking(), self._reads.connect() as connection:
             return work(connection)
 
     @contextmanager
     def snapshot(self) -> Iterator[Connection]:
-        """Yield a connection that sees one state of the database, while writers continue. Blocking."""
+        """Context manager that yields a connection on one state of the database, while writers continue. Blocking."""
         if not self.is_sqlite:
             frozen = self.engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
             with _speaking(), frozen.connect() as connection:
@@ -262,16 +274,15 @@ class Database:
                 connection.exec_driver_sql("ROLLBACK")
 
     def write_now(self, work: Callable[[Connection], T]) -> T:
-        """As `write`, for a caller that may block: not on the event loop."""
+        """Run `work` like `write`, but blocking. Do not call this on the event loop."""
         if self.is_sqlite:
             return self._threads.submit(copy_context().run, self._in_transaction, work).result()
         return self._in_transaction(work)
 
     def _in_transaction(self, work: Callable[[Connection], T]) -> T:
-        """Run `work`, and repeat it if a content was swept between finding it and referring to it.
+        """Run `work` in a transaction. Repeat it if a sweep has deleted a content after `work` found it.
 
-        That happens on Postgres only. The transaction was rolled back, and the repeated one stores the content
-        again.
+        This happens only on Postgres. The transaction is rolled back, and the repeated `work` stores the content again.
         """
         for number in range(1, MOST_TRIES + 1):
             try:
@@ -296,9 +307,10 @@ class Database:
 
     @contextmanager
     def alone(self, task: str) -> Iterator[bool]:
-        """Yield whether this is the only server on this database (on SQLite: in this process) at the task. Blocking.
+        """Context manager that locks a task, for example a sweep. Yield whether this server got the lock. Blocking.
 
-        If so, the task is held until the block ends. If the process dies, the database releases it.
+        Only one server of a database can have the lock; on SQLite, the lock is within this process. It is released at
+        the end of the block, or by the database if the process dies.
         """
         if self.is_sqlite:
             is_alone = self._alone.acquire(blocking=False)
@@ -318,7 +330,7 @@ class Database:
                     connection.execute(text("SELECT pg_advisory_unlock(:key)"), key)
 
     def connections(self) -> tuple[int, int]:
-        """Return how many connections are in use, and how many are open and idle."""
+        """Return the number of connections in use, and the number of idle open connections."""
         pool = self.engine.pool
         assert isinstance(pool, QueuePool)
         return pool.checkedout(), pool.checkedin()
@@ -335,9 +347,10 @@ class Database:
 
 
 def before_commit(work: Callable[[Connection], object]) -> None:
-    """Do `work` at the end of the current transaction, which must be one of `Database.write`.
+    """Run `work` at the end of the current transaction, before its commit. Call this in a transaction of
+    `Database.write`.
 
-    Rows that other writers wait for are so locked as late as possible, and by all writers in the same order.
+    Rows that many writers lock are locked in this way: as late as possible, and by all writers in the same order.
     """
     try:
         _last_work.get().append(work)
@@ -346,8 +359,9 @@ def before_commit(work: Callable[[Connection], object]) -> None:
 
 
 def take_turns(connection: Connection, kind: str, name: str) -> None:
-    """Wait until no other transaction has called this with the same words, and keep others out until this one ends.
-    SQLite has one writer at a time anyway.
+    """Lock the pair of `kind` and `name` until the transaction ends. Wait while another transaction has this lock.
+
+    SQLite needs no lock, because it has one writer at a time.
     """
     if connection.dialect.name == "postgresql":
         connection.execute(_TAKE_TURNS, {"key": _lock_key(kind, name)})
@@ -368,9 +382,9 @@ def in_utc(moment: datetime | str) -> datetime: ...
 @overload
 def in_utc(moment: datetime | str | None) -> datetime | None: ...
 def in_utc(moment: datetime | str | None) -> datetime | None:
-    """Return a time from the database in UTC.
+    """Return a time from the database in UTC, or None for None.
 
-    SQLite returns times without their zone, and outside of SQLAlchemy as text. Postgres returns them in the zone of
+    SQLite returns times without a zone, and as text if SQLAlchemy is bypassed. Postgres returns times in the zone of
     its session.
     """
     if moment is None:
@@ -381,12 +395,12 @@ def in_utc(moment: datetime | str | None) -> datetime | None:
 
 
 def as_stored(connection: Connection, moment: datetime) -> datetime | str:
-    """Return a time as a parameter of a Statement. SQLite takes the text that it stores."""
+    """Return a time as a parameter for a Statement. On SQLite, this is the text form of stored times."""
     return str(_stored(moment)) if connection.dialect.name == "sqlite" else moment
 
 
 def parse_database_url(text: str) -> URL:
-    """Return the URL. Raises StartupError for anything but SQLite and Postgres."""
+    """Return the URL. Raise StartupError if the text is not a URL of a SQLite file or of Postgres."""
     try:
         url = make_url(text)
     except exc.ArgumentError:
@@ -446,7 +460,7 @@ def _postgres_engine(url: URL) -> Engine:
 
 @contextmanager
 def _speaking() -> Iterator[None]:
-    """Convert errors of the database to errors that callers may see."""
+    """Context manager that converts errors of the database to errors for callers."""
     try:
         yield
     except exc.IntegrityError:
@@ -462,7 +476,7 @@ PASSING = ("08", "53", "57", "40")
 
 
 def _meaning(error: Exception) -> Exception:
-    """Return the error for a caller, or the error itself if it is a bug of the server."""
+    """Return the error for a caller, or the error itself if it is caused by a bug of the server."""
     cause = getattr(error, "orig", None) or error
     text = str(cause).lower()
     if any(words in text for words in FULL):
@@ -476,7 +490,7 @@ def _meaning(error: Exception) -> Exception:
         or type(cause).__name__ in {"OperationalError", "InterfaceError"}
     ):
         log.warning("the database does not work: %s", text.strip())
-        # If the connection broke during a COMMIT, the server cannot know whether it was committed.
+        # If the connection breaks during a COMMIT, the server cannot know whether the transaction was committed.
         hint = "Try again in a moment. What was being changed is not, unless only its acknowledgement was lost."
         return Unavailable("the database cannot be reached now", hint=hint)
     return error

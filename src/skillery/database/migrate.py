@@ -1,6 +1,6 @@
 """Migrations: the linear history under `migrations/`, for both databases.
 
-Importing Alembic takes a quarter of a second. A server whose database is up to date does not import it.
+Importing Alembic takes a quarter of a second, so a server with an up-to-date database does not import Alembic.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PACKAGED = Path(__file__).parents[1] / "_migrations"
 IN_CHECKOUT = Path(__file__).parents[3] / "migrations"
-# Any number that no other program uses for a lock on the same database.
+# The number is arbitrary. No other program should use it for a lock on the same database.
 POSTGRES_LOCK = 0x536B696C6C657279 & 0x7FFF_FFFF_FFFF_FFFF
 
 
@@ -39,7 +39,7 @@ def alembic_config(connection: Connection | None = None) -> Config:
 
 
 def revisions() -> list[str]:
-    """Return every revision that this release knows, oldest first. Its files are numbered."""
+    """Return every revision that this release knows, oldest first. The names of the migration files begin with them."""
     return sorted(path.name.partition("_")[0] for path in (_folder() / "versions").glob("[0-9]*.py"))
 
 
@@ -48,7 +48,7 @@ def head() -> str:
 
 
 def current(database: Database) -> str | None:
-    """Return the revision of the database, None if it is empty. Raises StartupError if it cannot be read."""
+    """Return the revision of the database, or None if it is empty. Raise StartupError if it cannot be read."""
     try:
         with database.engine.connect() as connection:
             if not inspect(connection).has_table("alembic_version"):
@@ -60,9 +60,10 @@ def current(database: Database) -> str | None:
 
 
 def upgrade(database: Database, revision: str = "head") -> None:
-    """Bring the database to `revision`. If several servers of one Postgres start at once, they take turns.
+    """Migrate the database to `revision`. If several servers of one Postgres start at the same time, they do it in
+    turn.
 
-    Raises StartupError if the database is unreadable, or newer than this release.
+    Raise StartupError if the database cannot be read, or is newer than this release.
     """
     found = current(database)
     if found is not None and found not in revisions():
@@ -85,10 +86,10 @@ def upgrade(database: Database, revision: str = "head") -> None:
 def create(
     database: Database, revision: str, fill: Callable[[Connection], None], then: Callable[[Connection], None]
 ) -> None:
-    """Make the tables of `revision` in an empty database, call `fill`, migrate to the head, and call `then`. One
-    transaction does it all or nothing.
+    """Fill an empty database in one transaction: create the tables of `revision`, call `fill`, migrate to the head,
+    call `then`.
 
-    Raises StartupError if the database is not empty, or cannot be reached.
+    Raise StartupError if the database is not empty, or cannot be reached.
     """
     from alembic import command
 
@@ -119,7 +120,7 @@ def downgrade(database: Database, revision: str) -> None:
 
 
 def differences(database: Database) -> list[str]:
-    """Return how the database differs from `skillery.database.tables`, one line each."""
+    """Return the differences between the database and `skillery.database.tables`, one line for each."""
     from alembic.autogenerate import compare_metadata
     from alembic.migration import MigrationContext
 
@@ -130,7 +131,9 @@ def differences(database: Database) -> list[str]:
 
 
 def is_in_tables(name: str | None, _kind: str = "", _parents: object = None) -> bool:
-    """Return whether `skillery.database.tables` describes the name. It does not describe the search index."""
+    """Return whether `skillery.database.tables` describes the table or index `name`: everything except the search
+    index.
+    """
     return not (name or "").startswith(SEARCH_INDEX)
 
 

@@ -1,4 +1,4 @@
-"""Values that exist once for the whole registry. The first server that needs a value creates it."""
+"""Values that exist once in a registry. The first server that needs a value creates it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def find_value(connection: Connection, name: str) -> bytes | None:
 
 
 def keep_value(connection: Connection, name: str, made: bytes) -> bytes:
-    """Store `made` unless there is a value, and return the value that holds for every server."""
+    """Store `made` if the name has no value. Return the value of the name, which is the same for every server."""
     connection.execute(_ADD[connection.dialect.name], {"name": name, "made": made})
     found = find_value(connection, name)
     assert found is not None, "a value of the registry is never taken away while it is made"

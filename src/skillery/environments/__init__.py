@@ -1,4 +1,4 @@
-"""Environments: packages that skills declare, locked when a version is published and installed once per lock."""
+"""Environments: packages that skills declare. Publishing locks them, and each lock is installed once."""
 
 from skillery.environments.builder import Builder
 from skillery.environments.dependency_locks import Locks

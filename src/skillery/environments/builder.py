@@ -1,5 +1,8 @@
-"""Build of an environment from its lock: wheels are fetched and unpacked in the sandbox, linked, and then renamed
-into place."""
+"""The build of an environment from its lock.
+
+Wheels are downloaded and unpacked in the sandbox. The host links their files into one folder, and then renames the
+folder.
+"""
 
 from __future__ import annotations
 
@@ -33,22 +36,25 @@ class Built(msgspec.Struct, frozen=True):
     trees: tuple[str, ...]
     size_bytes: int
     own_bytes: int = 0
-    """Disk use in addition to the trees: folders, and copies if the disk does not support links."""
+    """Disk use of the environment that the trees do not include: folders, and copies if the disk does not support
+    links.
+    """
 
 
 class _Build(NamedTuple):
-    """State of one build."""
+    """The state of one build."""
 
     aside: Path
     progress: Progress
     make_room: Callable[[int, frozenset[str]], None]
     found: dict[str, str]
-    """Key of the tree by package."""
+    """The key of the tree of each package."""
 
 
 class Builder:
-    """Build environments in one folder. The subfolder `incoming` holds unfinished data, which the next start
-    removes."""
+    """Builds environments in one folder. Its subfolder `incoming` holds unfinished data, which the next start
+    removes.
+    """
 
     def __init__(self, folder: Path, jobs: Jobs, sources: Sources, seconds: float, max_mb: int) -> None:
         self._incoming = folder / "incoming"
@@ -73,10 +79,11 @@ class Builder:
         *,
         force: bool = False,
     ) -> Built:
-        """Build the environment of a lock in `target`. Raises BuildFailed.
+        """Build the environment of a lock in the folder `target`. Raise BuildFailed if a package cannot be installed.
 
-        `target` is complete afterwards; after an error or a cancellation, it does not exist. `make_room` is called from
-        a thread with the required bytes and the trees that must stay. `force` ignores existing trees.
+        After an error or a cancellation, `target` does not exist. `make_room` is called in a thread, with the bytes
+        that the build
+        needs and the trees that must stay. With `force`, existing trees are not used.
         """
         build = _Build(self._incoming / secrets.token_hex(16), progress, make_room, {})
         self.busy.append(build.found)
@@ -128,7 +135,7 @@ class Builder:
     # -- what is not there yet ---------------------------------------------------------------------------------------
 
     async def _fetch_missing(self, build: _Build, pins: Sequence[Pin]) -> None:
-        """Fetch and unpack the packages. Fetched files are unpacked while later files are fetched."""
+        """Download and unpack the missing packages. Files are unpacked while later files are downloaded."""
         build.progress.step = "querying the package index"
         incoming = Incoming(pins, build.aside, self._max_mb, build.progress)
         try:

@@ -18,7 +18,7 @@ from skillery.formats.wording import nearest, quoted
 MOST_ENVIRONMENTS = 50
 MOST_DESCRIPTION = 300
 LONGEST_NAME = 40
-"""Shorter than the SHA-256 of a lock, so that a name cannot be mistaken for a lock."""
+"""Most characters of a name. It is less than the length of a SHA-256, so no name can look like a lock."""
 _NAME = re.compile(rf"[a-z](?:[a-z0-9-]{{0,{LONGEST_NAME - 2}}}[a-z0-9])?")
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
@@ -34,7 +34,7 @@ class Named(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """Key of the lock: a hash of the dependencies, in any order, and of the platform."""
+        """The key of the lock: a hash of the dependencies, in any order, and of the platform."""
         asked = [normalised(self.dependencies), this_python()]
         return hashlib.sha256(msgspec.json.encode(asked)).hexdigest()
 
@@ -78,9 +78,9 @@ class Defined:
         return f"Available: {there}.{suggestion}"
 
     def chosen(self, name: str | None, language: Language) -> Named | None:
-        """Return the environment for code.
+        """Return the environment for code. Raise InvalidParams if the name is unknown.
 
-        An empty name selects none. None selects the default, for Python only. Raises InvalidParams.
+        "" selects no environment. None selects the default environment, for Python only.
         """
         if name is None:
             return self.default if language == "python" else None

@@ -32,7 +32,7 @@ _COMPILE = ("pip", "compile", "-", "--no-header", "--no-annotate", "--generate-h
 
 
 class UvResult(msgspec.Struct, frozen=True):
-    """Result of uv."""
+    """The result of a call of uv."""
 
     code: int
     out: str
@@ -44,7 +44,7 @@ class Turn(Protocol):
 
 
 class Turns(Protocol):
-    """Fair queue of callers that need a lock. Callers alternate, however many locks each of them requests."""
+    """The callers that wait for a lock. They take turns, however many locks each of them requests."""
 
     async def enter(self, caller: str, size: int) -> Turn: ...
 
@@ -53,13 +53,12 @@ NOT_LOCKED = "the dependencies could not be locked"
 
 
 class Locks:
-    """Create and verify locks for a caller. The caller "" is the server itself."""
+    """Creates and verifies locks for callers. The caller "" is the server itself."""
 
     def __init__(
         self, database: Database, jobs: Jobs, sources: Sources, seconds: float, reuse_for: timedelta, turns: Turns
     ) -> None:
-        """Create the service. `seconds` limits the resolution. For `reuse_for`, the same dependencies get the same
-        lock."""
+        """`seconds` limits one resolution. Within `reuse_for`, equal dependencies get the same lock."""
         self._turns = turns
         self._database = database
         self._jobs = jobs
@@ -68,9 +67,9 @@ class Locks:
         self._reuse_for = reuse_for
 
     async def make(self, requirements: Sequence[str], caller: str = "", *, force: bool = False) -> bytes:
-        """Return the content of `requirements.lock`. `force` ignores a stored lock.
+        """Return the content of `requirements.lock`. With `force`, a stored lock is not reused.
 
-        Raises UnresolvableDependencies, Refused, PackagesNotOffered, PackageIndexUnavailable.
+        Raise UnresolvableDependencies, Refused (by the settings), PackagesNotOffered or PackageIndexUnavailable.
         """
         self._check_sources()
         key, now = self._sources.key(requirements), datetime.now(UTC)
@@ -88,10 +87,10 @@ class Locks:
         return [choose(self._sources, offered, one) for one in modules]
 
     async def verify(self, requirements: Sequence[str], lock: bytes, caller: str = "") -> None:
-        """Verify a given lock.
+        """Verify a given lock. Raise the errors of `make`, and InvalidBundle.
 
-        Raises InvalidBundle if the lock is invalid, misses a required pin or allows files that the sources do not have.
-        Other errors are those of `make`.
+        InvalidBundle means that the lock is malformed, does not pin a requirement, or allows files that the sources do
+        not have.
         """
         try:
             pins = await asyncio.to_thread(read_lock, lock)

@@ -1,4 +1,4 @@
-"""Files of a lock: fetched through the sandbox and verified again against the hashes of the lock."""
+"""Downloads of the files of a lock. The sandbox downloads them, and the host verifies the hashes in the lock."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BUILD_DISK_MB = 4096
 
 
 class Fetched(NamedTuple):
-    """A fetched file with a hash from the lock."""
+    """A downloaded file whose hash is in the lock."""
 
     pin: Pin
     sha256: str
@@ -40,7 +40,7 @@ class Fetched(NamedTuple):
 
 
 class Progress:
-    """Progress of a build: the present step in words, and the number of finished packages."""
+    """The progress of a build: the present step as text, and the number of finished packages."""
 
     def __init__(self) -> None:
         self.step = "waiting for a build slot"
@@ -56,12 +56,12 @@ class Begin(msgspec.Struct, frozen=True):
 
 
 class Incoming(Receiver):
-    """Receiver of files, one after the other. Each complete file is put into the queue `whole`."""
+    """Receives files one after the other. Each complete file is put into the queue `whole`."""
 
     def __init__(
         self, pins: Sequence[Pin], aside: Path, max_mb: int, progress: Progress, *, unlocked: bool = False
     ) -> None:
-        """Create a receiver. `unlocked` accepts any hash, because a built wheel has no locked hash."""
+        """`unlocked` accepts any hash: a wheel that was built here has no hash in the lock."""
         self._pins = {pin.name: pin for pin in pins}
         self._aside = aside
         self._left = max_mb * MIB
@@ -128,7 +128,9 @@ def other_file(package: str) -> str:
 
 
 async def fetch(jobs: Jobs, sources: Sources, pins: Sequence[Pin], incoming: Incoming, seconds: float) -> None:
-    """Fetch the file of each pin into `incoming.whole`, followed by None. Raises BuildFailed."""
+    """Download the file of each pin, and put it into `incoming.whole`; put None at the end. Raise BuildFailed on
+    failure.
+    """
     args = {
         "pins": [{"name": pin.name, "version": pin.version, "hashes": bare(pin)} for pin in pins],
         "tags": supported_tags(),
@@ -158,7 +160,7 @@ async def fetch(jobs: Jobs, sources: Sources, pins: Sequence[Pin], incoming: Inc
 async def build_wheel(
     jobs: Jobs, source: Fetched, aside: Path, max_mb: int, seconds: float, progress: Progress
 ) -> Fetched:
-    """Build a wheel from a source archive. Raises BuildFailed."""
+    """Build a wheel from a source archive, and return the wheel. Raise BuildFailed if the build fails."""
     package = f"{source.pin.name} {source.pin.version}"
     incoming = Incoming([source.pin], aside, max_mb, progress, unlocked=True)
     args = {
@@ -187,7 +189,7 @@ def bare(pin: Pin) -> list[str]:
 
 @cache
 def supported_tags() -> list[str]:
-    """Return the tags of this interpreter on this machine, best first."""
+    """Return the wheel tags that this interpreter on this machine supports, the best first."""
     return [str(tag) for tag in sys_tags()]
 
 

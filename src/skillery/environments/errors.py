@@ -9,9 +9,9 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class BuildFailed(Exception):
-    """Raised when packages cannot be installed. The message names the package and the cause.
+    """Raised if packages cannot be installed. The message names the package and the cause.
 
-    If `passing` is true, the cause is temporary: an immediate retry may succeed.
+    If `passing` is true, the cause is temporary, so a retry may succeed.
     """
 
     def __init__(self, message: str, *, passing: bool = False) -> None:

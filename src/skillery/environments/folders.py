@@ -33,7 +33,7 @@ class Installed(NamedTuple):
     folder: Path
     trees: tuple[str, ...]
     own_bytes: int
-    """Disk use in addition to the trees."""
+    """Disk use of the environment without its trees."""
     in_use: bool = False
 
 
@@ -44,7 +44,7 @@ class Shelf:
         self._found: dict[str, Path] = {}
 
     def find(self, lock: str) -> Path | None:
-        """Return the newest folder of a lock, or None."""
+        """Return the newest folder of a lock; None if there is none."""
         known = self._found.get(lock)
         if known is None or not known.is_dir():
             known = max(self._of(lock), key=_number, default=None)
@@ -59,19 +59,18 @@ class Shelf:
         return [path for path in self._folder.glob(f"{first}*") if path.name.partition(".")[0] == first]
 
     def newest(self, lock: str) -> Installed | None:
-        """Return the newest environment of a lock. Blocking."""
+        """Return the newest environment of a lock; None if there is none. Blocking."""
         folder = self.find(lock)
         return next((one for one in self._all() if one.folder == folder), None)
 
     def next_folder(self, lock: str) -> Path:
-        """Return the folder for the next build of a lock. The first folder has no number, so that its name is the
-        same without rebuilds."""
+        """Return the folder for the next build of a lock. The name of the first folder has no number."""
         there = self._of(lock)
         name = f"{lock}-{sys.implementation.cache_tag}"
         return self._folder / (f"{name}.{max(map(_number, there)) + 1}" if there else name)
 
     def older(self, lock: str) -> list[Path]:
-        """Return all but the newest folder of a lock, and remember the newest."""
+        """Return all folders of a lock except the newest, and remember the newest."""
         found = sorted(self._of(lock), key=_number)
         if found:
             self._found[lock] = found[-1]
@@ -99,18 +98,18 @@ class Shelf:
         return datetime.fromtimestamp(folder.stat().st_mtime, UTC)
 
     def move_away(self, folder: Path) -> Path | None:
-        """Move a folder to the trash for removal. Return its new path, or None if it does not exist."""
+        """Move a folder to the trash. Return its new path; None if the folder does not exist."""
         return move_away(folder, self._trash)
 
     def drop(self, folder: Path) -> None:
         remove(self.move_away(folder))
 
     def drop_in_thread(self, folder: Path) -> None:
-        """Remove a folder in a new thread. Callable from any thread that releases the last mount."""
+        """Remove a folder in a new thread. Any thread that releases the last mount of the folder may call this."""
         threading.Thread(target=self.drop, args=(folder,), name="drop-environment").start()
 
     def tidy(self) -> None:
-        """Remove all but the newest folder of each lock. Blocking; called at the start."""
+        """Remove all folders of each lock except the newest. Blocking; called at the start of the server."""
         newest: dict[str, Path] = {}
         for folder in sorted(self._folder.iterdir()) if self._folder.is_dir() else ():
             base = folder.name.partition(".")[0]

@@ -1,7 +1,4 @@
-"""Jobs on packages in the server's own sandbox.
-
-Untrusted packages are read, fetched, built and unpacked only in the sandbox.
-"""
+"""Jobs on packages in the server's sandbox. Untrusted packages are downloaded, read and built only there."""
 
 from __future__ import annotations
 
@@ -41,20 +38,20 @@ from skillery.errors import (
 INSIDE = Path(__file__).parent / "inside"
 TASKS = {"lock": "getting", "fetch": "getting", "build": "getting", "unpack": "unpacking"}
 MOST_PIECE = 64 * 1024 * 1024
-"""Limit of one piece of output, which bounds the memory of the server."""
+"""Most bytes of one piece of output, which bounds the memory of the server."""
 MEMORY_MB = 2048
 PROCESSES = 256
 UNBOUNDED = 1 << 30
-"""No limit, because the host counts."""
+"""A limit that is never reached, because the host counts the bytes itself."""
 
 UNNAMED = "is not in permissions.network"
-"""Text in the reasons of the egress proxy for refusing hosts that are not in `Job.network`."""
+"""Text with which the egress proxy refuses hosts that are not in `Job.network`."""
 
 Task = Literal["lock", "fetch", "build", "unpack"]
 
 
 class Stopped(Exception):
-    """Raised when a job fails, with the failure and the hosts that the egress proxy refused."""
+    """Raised if a job fails. It has the failure, and the hosts that the egress proxy refused."""
 
     def __init__(self, kind: str, message: str, refused: tuple[str, ...] = ()) -> None:
         super().__init__(message)
@@ -64,7 +61,7 @@ class Stopped(Exception):
 
 
 class JobResult(NamedTuple):
-    """Answer of the code in the sandbox, and the hosts that the egress proxy refused."""
+    """The answer of the code in the sandbox, and the hosts that the egress proxy refused."""
 
     told: dict[str, Any]
     refused: tuple[str, ...]
@@ -72,8 +69,9 @@ class JobResult(NamedTuple):
 
 class Receiver(Protocol):
     def take(self, kind: str, piece: bytes) -> None:
-        """Receive a piece of output. Called in a thread, one call at a time. Raises BuildFailed or OSError to end
-        the job."""
+        """Receive a piece of output. The calls come from a thread, one at a time. Raise BuildFailed or OSError to
+        end the job.
+        """
         ...
 
 
@@ -83,7 +81,7 @@ class NoOutput:
 
 
 class Jobs:
-    """Run a few jobs at a time, apart from the queue of runs."""
+    """Runs a few jobs at a time. They do not wait in the queue of runs."""
 
     def __init__(self, sandbox: Sandbox, sources: Sources, at_once: int) -> None:
         self._sandbox = sandbox
@@ -100,9 +98,9 @@ class Jobs:
         given: Mapping[str, Path] | None = None,
         disk_mb: int = 1024,
     ) -> JobResult:
-        """Run a job. A cancellation ends the job.
+        """Run a job and return its answer. If this coroutine is cancelled, the job ends.
 
-        Raises Stopped, PackagesNotOffered, Unavailable, and BuildFailed from the receiver.
+        Raise Stopped if the job fails, PackagesNotOffered, Unavailable, and BuildFailed if `receiver` raises it.
         """
         job = self._job(task, args, given or {}, seconds, disk_mb)
         host = _Host(receiver or NoOutput())
@@ -161,7 +159,7 @@ class Jobs:
 
 
 class _Host:
-    """Host functions for a job: only output is possible."""
+    """The RunHost of a job. The job can only send output."""
 
     def __init__(self, receiver: Receiver) -> None:
         self._receiver = receiver
@@ -228,7 +226,7 @@ def workers() -> int:
 
 
 def find_uv() -> Path:
-    """Return the path of uv, which the extra `packages` installs. Raises PackagesNotOffered."""
+    """Return the path of uv, which the extra `packages` installs. Raise PackagesNotOffered if it is missing."""
     try:
         from uv import find_uv_bin
 
@@ -241,7 +239,7 @@ def find_uv() -> Path:
 
 
 def ca_bundle() -> Path | None:
-    """Return the file of trusted certificates, or None if the certificates are not in one file."""
+    """Return the file with the trusted certificates; None if they are not in one file."""
     paths = ssl.get_default_verify_paths()
     named = [os.environ.get("SSL_CERT_FILE", ""), paths.cafile or "", paths.openssl_cafile, _certifi()]
     return next((Path(path) for path in named if path and Path(path).is_file()), None)

@@ -1,4 +1,4 @@
-"""Rows of recent locks, which are reused for the same dependencies, and of the locks of versions."""
+"""Database rows of locks: of recent locks, which equal dependencies use again, and of the locks of versions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def find_lock(connection: Connection, key: str, made_after: datetime) -> bytes |
 
 
 def keep_lock(connection: Connection, key: str, content: bytes, now: datetime) -> None:
-    """Store a lock. If several callers store the same key concurrently, the last one wins."""
+    """Store a lock under its key. If several callers store the same key at the same time, the last lock stays."""
     new = {"content": content.decode(), "made_at": now}
     add = (sqlite if connection.dialect.name == "sqlite" else postgresql).insert(locks).values(key=key, **new)
     connection.execute(add.on_conflict_do_update(index_elements=["key"], set_=new))
@@ -44,10 +44,9 @@ def forget_locks(connection: Connection, made_before: datetime) -> int:
 
 
 def lock_of_version(connection: Connection, storage: Storage, name: str, version: Version) -> tuple[str, bytes | None]:
-    """Return the digest and the lock of a version, without a check of visibility. Return "" if the version does not
-    exist.
+    """Return the digest of a version and its lock, without checking who may see the version. Blocking.
 
-    Blocking: large locks are read from the storage.
+    The digest is "" if the version does not exist. The lock is None if it has none.
     """
     rows = _LOCK_OF_VERSION.rows(connection, name=name, precedence=version.precedence)
     if not rows:

@@ -21,10 +21,10 @@ from skillery.formats.requirements import Pin, read_lock
 
 log = logging.getLogger(__name__)
 FRESH_SECONDS = 1.0
-"""How long a lock stays in the cache. Another server may replace the lock in the database."""
+"""Seconds for which a lock is cached. Another server may replace the lock in the database."""
 CHECK_SECONDS = 30.0
 FAILURE_SECONDS = 300.0
-"""Delay before the background task retries a failure. A run may retry sooner."""
+"""Seconds before the background task tries again after a failure. A run may try earlier."""
 BUILD_SECONDS = 4 * 3600.0
 
 
@@ -32,7 +32,7 @@ SeenState = Literal["pending", "building", "ready", "failed"]
 
 
 class NamedEnvironments:
-    """Definitions of named environments, their locks, and their installation on this server."""
+    """The named environments: definitions, locks, and installation on this server."""
 
     def __init__(self, database: Database, locks: Locks, environments: Environments, defined: Defined) -> None:
         self.defined = defined
@@ -49,8 +49,9 @@ class NamedEnvironments:
         self._closed = False
 
     def start(self) -> None:
-        """Start the background task, which locks and installs missing environments and follows locks replaced by
-        other servers."""
+        """Start the background task. It locks and installs missing environments, and installs locks of other
+        servers.
+        """
         if len(self.defined) and self._maintenance is None:
             self._maintenance = asyncio.create_task(self._maintain())
 
@@ -62,9 +63,9 @@ class NamedEnvironments:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def lock(self, one: Named, seconds: float) -> NamedLock | Failure:
-        """Return the lock of an environment, and create it if missing.
+        """Return the lock of an environment. If there is none, create it.
 
-        Return a failure if locking fails or takes longer than `seconds`; in the latter case, locking continues.
+        Return a failure if locking fails or takes longer than `seconds`. After a timeout, locking continues.
         """
         found = await self.find(one)
         if found is not None:
@@ -99,7 +100,7 @@ class NamedEnvironments:
         return found
 
     def forget(self, name: str) -> None:
-        """Drop cached data, because the lock was replaced."""
+        """Drop the cached lock of an environment, because a new lock replaced it."""
         self._known.pop(name, None)
         self._failed.pop(name, None)
 
@@ -107,14 +108,14 @@ class NamedEnvironments:
         return name in self._locking
 
     def failure(self, name: str) -> Failure | None:
-        """Return the last failure of this server to lock the environment."""
+        """Return the last failure of this server to lock the environment; None if it did not fail."""
         failed = self._failed.get(name)
         return failed[0] if failed else None
 
     # -- locking -----------------------------------------------------------------------------------------------------
 
     def _begin(self, one: Named) -> asyncio.Task[None] | None:
-        """Start locking. Return None after a recent failure."""
+        """Start to lock an environment. Return None if locking failed recently."""
         failed = self._failed.get(one.name)
         if self._closed or (failed is not None and time.monotonic() < failed[1]):
             return None
@@ -161,9 +162,9 @@ class NamedEnvironments:
             await asyncio.sleep(CHECK_SECONDS)
 
     async def _ensure_installed(self, one: Named) -> bool:
-        """Return whether the environment is installed.
+        """Install the environment if necessary. Return whether it is installed.
 
-        The check counts as use, because a named environment is wanted even if no run uses it.
+        The call counts as a use, because a named environment must stay installed even if no run uses it.
         """
         try:
             found = await self.lock(one, BUILD_SECONDS)
@@ -178,8 +179,10 @@ class NamedEnvironments:
 
 
 def not_locked(one: Named, error: SkilleryError) -> Failure:
-    """Return the failure of an environment. The message names the setting for faulty dependencies, and otherwise the
-    hint of the error."""
+    """Return the failure for an environment that cannot be locked.
+
+    If its dependencies are invalid, the message names the setting; otherwise it has the hint of the error.
+    """
     what = (
         f"the environment '{one.name}' could not be locked: {error.message.removeprefix(f'{NOT_LOCKED}: ').rstrip('.')}"
     )

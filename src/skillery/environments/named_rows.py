@@ -1,4 +1,4 @@
-"""Rows of named environments and their rebuilds, shared by all servers of a database."""
+"""Database rows of named environments and their rebuilds. All servers of a database share them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from skillery.database import in_utc
 from skillery.database.tables import environment_rebuilds, named_locks
 
 MOST_KEPT = 10
-"""Limit of locks per name. Servers with another Python and former settings have their own locks."""
+"""Most locks of one name. Servers with another Python version, and earlier settings, have separate locks."""
 _DIALECTS = {"sqlite": sqlite, "postgresql": postgresql}
 LONGEST_REBUILD = timedelta(hours=3)
-"""After this time, a running rebuild counts as lost with its server."""
+"""Duration after which an unfinished rebuild counts as lost."""
 
 
 class NamedLock(NamedTuple):
@@ -35,7 +35,7 @@ def find_named_lock(connection: Connection, name: str, key: str) -> NamedLock | 
 
 
 def add_named_lock(connection: Connection, name: str, key: str, content: bytes, sha256: str, now: datetime) -> None:
-    """Store a lock. If several servers store a lock concurrently, the first one wins."""
+    """Store a lock. If several servers store a lock at the same time, the first lock stays."""
     add = _DIALECTS[connection.dialect.name].insert(named_locks)
     new = add.values(name=name, key=key, content=content.decode(), sha256=sha256, made_at=now)
     connection.execute(new.on_conflict_do_nothing())
@@ -49,7 +49,7 @@ def replace_named_lock(connection: Connection, name: str, key: str, content: byt
 
 
 def names_of_lock(connection: Connection, sha256s: Iterable[str]) -> dict[str, str]:
-    """Return the name of the environment by the SHA-256 of its lock."""
+    """Return the name of the environment for each SHA-256 of a lock."""
     found = select(named_locks.c.sha256, named_locks.c.name).where(named_locks.c.sha256.in_(list(sha256s)))
     return {row.sha256: row.name for row in connection.execute(found)}
 
@@ -79,7 +79,7 @@ class Rebuild(NamedTuple):
 
 
 def begin_rebuild(connection: Connection, subject: str, server: str, identity: str, now: datetime) -> bool:
-    """Record a rebuild. Return False if a rebuild of the subject is already running."""
+    """Record the start of a rebuild. Return False if a rebuild of the subject is running."""
     values: dict[str, Any] = {"state": "running", "message": "", "server": server, "identity": identity}
     values |= {"began_at": now, "ended_at": None}
     add = _DIALECTS[connection.dialect.name].insert(environment_rebuilds).values(subject=subject, **values)
@@ -89,13 +89,13 @@ def begin_rebuild(connection: Connection, subject: str, server: str, identity: s
 
 
 def end_rebuild(connection: Connection, subject: str, message: str, now: datetime) -> None:
-    """Record the end of a rebuild. `message` is the reason of a failure, or ""."""
+    """Record the end of a rebuild. `message` is the reason of its failure; "" if it succeeded."""
     ended = update(environment_rebuilds).where(environment_rebuilds.c.subject == subject)
     connection.execute(ended.values(state="failed" if message else "done", message=message, ended_at=now))
 
 
 def end_left_over(connection: Connection, server: str, now: datetime) -> None:
-    """Record the rebuilds that a stopped server left running as failed."""
+    """Record that the unfinished rebuilds of a stopped server have failed."""
     own = (environment_rebuilds.c.server == server) & (environment_rebuilds.c.state == "running")
     values = {"state": "failed", "message": "the server was stopped during the rebuild", "ended_at": now}
     connection.execute(update(environment_rebuilds).where(own).values(**values))

@@ -1,4 +1,4 @@
-"""Choice of the package that provides an imported module. In doubt, the result is a reason and not a guess."""
+"""Choice of the package that provides an imported module. If the choice is uncertain, the result is a reason."""
 
 from __future__ import annotations
 
@@ -12,25 +12,27 @@ from skillery.formats.import_names import Providers
 
 
 class Choice(NamedTuple):
-    """The chosen package, or "" and the reason, as a clause that follows the import in a message."""
+    """The chosen package. If it is "", `reason` is a clause that continues a message about the import."""
 
     package: str
     reason: str = ""
 
 
 def offered_by(sources: Sources) -> frozenset[str] | None:
-    """Return the packages in the wheelhouse, or None without a wheelhouse. Blocking."""
+    """Return the packages in the wheelhouse; None without a wheelhouse. Blocking."""
     if sources.wheelhouse is None:
         return None
     return frozenset(_package_of(path) for path in sources.wheelhouse.glob("*.whl"))
 
 
 def choose(sources: Sources, offered: frozenset[str] | None, providers: Providers) -> Choice:
-    """Choose among the providers of a module. `offered` is the result of `offered_by`.
+    """Return the choice among the packages that provide a module. `offered` is the result of `offered_by`.
 
-    From an index, a package is never chosen by the name of the module alone. Otherwise any module that a skill forgot
-    to include would be installed from the owner of that name on the index. A wheelhouse and `packages.allowed` are
-    lists of the admin and vouch for a name.
+    A package of an index is never chosen only because it has the name of the module. Otherwise a skill with a missing
+    module
+    would get a package from any owner of that name. A wheelhouse and `packages.allowed` are lists of the admin, so a
+    name in
+    them is trusted.
     """
     if not sources.are_there:
         return Choice("", "this server offers no packages (the settings packages.index_urls and packages.wheelhouse)")

@@ -1,4 +1,4 @@
-"""Queries of list_environments and describe_environment: environments on this server and on others."""
+"""The queries behind list_environments and describe_environment, for environments on this server and on others."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class LockedPackage(msgspec.Struct, frozen=True):
 class ShownLock(msgspec.Struct, frozen=True):
     sha256: str
     packages: list[LockedPackage] | None
-    """None in lists of installed locks."""
+    """The locked packages. None in lists of installed locks."""
 
 
 class ShownProgress(msgspec.Struct, frozen=True):
@@ -57,9 +57,9 @@ class OnServer(msgspec.Struct, frozen=True):
     size_bytes: int
     changed_at: datetime | None
     here: bool
-    """True for the server that answers the request."""
+    """Whether this is the server that answers the request."""
     progress: ShownProgress | None = None
-    """Set while the environment is being built."""
+    """The progress of the build. None if no build is running."""
 
 
 class ShownRebuild(msgspec.Struct, frozen=True):
@@ -73,7 +73,7 @@ class ShownRebuild(msgspec.Struct, frozen=True):
 
 
 class WarmProcess(msgspec.Struct, frozen=True):
-    """A process that has imported the modules in `preload`."""
+    """A process that has imported the modules of `preload`."""
 
     state: Literal["starting", "ready", "failed"]
     memory_mb: float
@@ -117,7 +117,7 @@ class EnvironmentPage(msgspec.Struct, frozen=True):
 
 
 class EnvironmentQueries:
-    """Answers queries about environments, from the database and the state of this server."""
+    """Answers queries about environments from the database and the state of this server."""
 
     def __init__(
         self, database: Database, storage: Storage, installed: Environments, named: NamedEnvironments, server: str
@@ -143,8 +143,10 @@ class EnvironmentQueries:
         return EnvironmentPage(shown, None)
 
     async def installed(self, identity: Identity, key: bytes, limit: int, cursor: str) -> EnvironmentPage:
-        """Return a page of all locks that servers have installed or tried to install. Raises NotAllowed,
-        InvalidCursor."""
+        """Return a page of all locks that servers have installed or tried to install.
+
+        Raise NotAllowed if the caller is not an admin, InvalidCursor for a foreign cursor.
+        """
         if not access.is_admin(identity):
             raise NotAllowed("only admins can list installed environments", hint="Omit 'installed'.", scope="admin")
         bound_to = ("list_environments", "installed")
@@ -152,7 +154,9 @@ class EnvironmentQueries:
         return await self._database.read(partial(self._page, key=key, bound_to=bound_to, after=after, limit=limit))
 
     async def describe(self, identity: Identity, subject: str) -> DescribedEnvironment:
-        """Return one environment by its name or by the SHA-256 of its lock. Raises EnvironmentNotFound."""
+        """Return one environment, found by its name or by the SHA-256 of its lock. Raise EnvironmentNotFound if
+        unknown.
+        """
         one = self._named.defined.get(subject)
         if one is None and not _LOCK.fullmatch(subject):
             raise environment_not_found(subject, self._named.defined)
@@ -241,7 +245,7 @@ class EnvironmentQueries:
 
 
 def content_of(database: Database, storage: Storage, sha256: str) -> bytes | None:
-    """Return a lock of a version or of a named environment by its digest, or None. Blocking."""
+    """Return the lock with a digest; None if neither a version nor a named environment has it. Blocking."""
     if not _LOCK.fullmatch(sha256):
         return None
 

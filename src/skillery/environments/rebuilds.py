@@ -27,7 +27,7 @@ STOPPED = "the server was stopped during the rebuild"
 
 
 class Rebuilds:
-    """Active rebuilds of this server."""
+    """The active rebuilds of this server."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Rebuilds:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Record the rebuilds that a killed server left running as failed."""
+        """Record that the rebuilds of a killed server have failed."""
         await self._database.write(partial(end_left_over, server=self._server, now=datetime.now(UTC)))
 
     async def close(self) -> None:
@@ -57,10 +57,11 @@ class Rebuilds:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def begin(self, identity: Identity, subject: str) -> None:
-        """Start a rebuild, unless one is running. Raises EnvironmentNotFound.
+        """Start a rebuild, unless one of this subject is running. Raise EnvironmentNotFound if the subject is unknown.
 
-        A named environment is locked again for all servers, and the new lock is installed and stored. The SHA-256 of a
-        lock is installed again on this server only.
+        A named environment gets a new lock for all servers, which this server installs and stores. For the SHA-256 of a
+        lock, only
+        this server installs the packages again.
         """
         one = self._named.defined.get(subject)
         content = None if one else await asyncio.to_thread(content_of, self._database, self._storage, subject)
@@ -75,8 +76,10 @@ class Rebuilds:
         task.add_done_callback(self._tasks.discard)
 
     async def _record_end(self, subject: str, work: Coroutine[None, None, str]) -> None:
-        """Await the rebuild and record a failure or a stop of the server. A successful rebuild records its own end,
-        in the transaction of its result."""
+        """Await a rebuild. Record its failure, or that the server stopped.
+
+        A successful rebuild records its end itself, in the transaction of its result.
+        """
         message = STOPPED
         try:
             message = await work
@@ -92,7 +95,7 @@ class Rebuilds:
                 await asyncio.shield(self._database.write(ended))
 
     async def _rebuild_named(self, identity: Identity, one: Named) -> str:
-        """Rebuild a named environment. Return the reason of a failure, or ""."""
+        """Rebuild a named environment. Return the reason of its failure; "" if it succeeded."""
         before = await self._named.read(one)
         try:
             content = await self._locks.make(one.dependencies, force=True)

@@ -1,4 +1,4 @@
-"""Rows of installed environments. Each server installs its own copies, and all servers see each other's state."""
+"""Database rows of installed environments. Each server installs its own files, and all servers see all states."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def forget_state(connection: Connection, sha256: str, server: str) -> None:
 
 
 def forget_unfinished(connection: Connection, server: str) -> None:
-    """Delete the states of builds that a killed server left."""
+    """Delete the states of builds that a killed server did not finish."""
     unfinished = environments.c.state == "building"
     connection.execute(delete(environments).where(environments.c.server == server, unfinished))
 
 
 def needed_of(connection: Connection, digests: list[str]) -> set[str]:
-    """Return those digests that are locks of a version or of a named environment."""
+    """Return the digests that are locks of a version or of a named environment."""
     found = select(skill_files.c.sha256).where(skill_files.c.sha256.in_(digests), skill_files.c.path == LOCK)
     of_named = select(named_locks.c.sha256).where(named_locks.c.sha256.in_(digests))
     return {*connection.scalars(found), *connection.scalars(of_named)}

@@ -1,4 +1,4 @@
-"""Sources of packages, and rules for allowed packages."""
+"""Sources of packages, and the rules that allow or deny packages."""
 
 from __future__ import annotations
 
@@ -29,24 +29,26 @@ EVERY = "*"
 
 
 class Sources(msgspec.Struct, frozen=True):
-    """Sources from the settings. `allowed` and `denied` are normalised names or patterns."""
+    """The sources in the settings. `allowed` and `denied` have normalised names or patterns."""
 
     indexes: tuple[str, ...] = ()
-    """Addresses of indexes, possibly with credentials, so never shown. The first index that has a package provides
-    it."""
+    """Addresses of indexes. They may contain credentials, so they are never shown. A package comes from the first index
+    that
+    has it.
+    """
     wheelhouse: Path | None = None
-    """Folder of wheels that replaces all indexes."""
+    """Folder of wheels. If set, no index is used."""
     exclude_newer: str = ""
     allowed: tuple[str, ...] = ()
     denied: tuple[str, ...] = ()
     file_hosts: tuple[str, ...] = ()
-    """File hosts of the indexes, if different from the index: patterns of `Job.network`."""
+    """Hosts of the files of an index if they differ from the index, as patterns of `Job.network`."""
     from_source: tuple[str, ...] = ()
     """Packages that are built from source. EVERY means all packages without a wheel."""
 
     @property
     def network(self) -> tuple[str, ...]:
-        """Return the hosts that locking and fetching may reach."""
+        """Return the hosts that locking and downloading may connect to."""
         if self.wheelhouse:
             return ()
         origins = [origin_of(address) for address in self.indexes]
@@ -54,7 +56,7 @@ class Sources(msgspec.Struct, frozen=True):
         return tuple(dict.fromkeys([*origins, *known, *self.file_hosts]))
 
     def kinds(self) -> list[str]:
-        """Return the arguments of uv for wheels and for packages built from source."""
+        """Return the arguments of uv that choose between wheels and source archives."""
         if EVERY in self.from_source:
             return []
         return ["--only-binary", ":all:", *(part for name in self.from_source for part in ("--no-binary", name))]
@@ -67,12 +69,13 @@ class Sources(msgspec.Struct, frozen=True):
         return bool(self.indexes or self.wheelhouse)
 
     def cut_off(self) -> list[str]:
-        """Return the arguments of uv for exclude_newer. They matter only for locking."""
+        """Return the arguments of uv for the setting exclude_newer. They have an effect only when uv locks."""
         return ["--exclude-newer", self.exclude_newer] if self.exclude_newer else []
 
     def environment(self) -> dict[str, str]:
-        """Return the environment variables of uv. Addresses may hold credentials, and other users could read
-        arguments."""
+        """Return the environment variables of uv. Addresses may contain credentials, and all users can see
+        arguments.
+        """
         if self.wheelhouse or not self.indexes:
             return {}
         *first, last = self.indexes
@@ -110,7 +113,7 @@ def has_login(address: str) -> bool:
 
 
 def address_problem(address: str) -> str | None:
-    """Return why the sandbox cannot reach an address, as a clause that follows the address; None if it can."""
+    """Return why the sandbox cannot use an address, as a clause after the address; None if it can."""
     found = parse_network_pattern(origin_of(address))
     if not isinstance(found, str):
         return None
@@ -120,7 +123,7 @@ def address_problem(address: str) -> str | None:
 
 
 def base_python() -> str:
-    """Return the interpreter of runs, outside all virtual environments."""
+    """Return the Python interpreter of runs, which is outside of all virtual environments."""
     return os.path.realpath(getattr(sys, "_base_executable", sys.executable))
 
 
@@ -133,12 +136,12 @@ def fits_this_python(requires: str) -> bool:
 
 
 def this_python() -> str:
-    """Return the platform that a lock is valid for."""
+    """Return the platform for which locks of this server are valid."""
     return f"Python {sys.version_info.major}.{sys.version_info.minor} on {sys.platform} {platform.machine()}"
 
 
 def check_python(requires: str) -> None:
-    """Check `requires_python`. Raises InvalidManifest if the interpreter of this server does not match."""
+    """Raise InvalidManifest if the interpreter of this server does not satisfy `requires`."""
     if requires and not fits_this_python(requires):
         message = f"{REQUIRES_PYTHON} is '{requires}', but this server runs Python {python_version()}"
         hint = "Widen the range, or publish on a server with another Python."

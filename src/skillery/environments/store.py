@@ -1,4 +1,4 @@
-"""Store of the environments of a server: one per lock, built at first use and then shared."""
+"""The environments of a server: one for each lock, built when it is first used, and shared by all runs."""
 
 from __future__ import annotations
 
@@ -28,14 +28,16 @@ from skillery.errors import SkilleryError
 log = logging.getLogger(__name__)
 MIB = 1024 * 1024
 RETRY_SECONDS = 60.0
-"""Delay before a failed build is retried, unless the cause was temporary."""
+"""Seconds before a failed build is tried again, unless the cause was temporary."""
 USE_RECORD_SECONDS = 600.0
 PROGRESS_SECONDS = 0.5
 BUILDS_AT_ONCE = 3
 
 
 class Environments:
-    """Installed environments. A folder with its final name is complete, and stays while its mount is in use."""
+    """The installed environments. A folder with its final name is complete, and stays while a caller holds its
+    mount.
+    """
 
     def __init__(self, folder: Path, database: Database, builder: Builder, server: str, total_mb: int) -> None:
         self._shelf = Shelf(folder / "ready", folder / "incoming")
@@ -61,8 +63,10 @@ class Environments:
         await self._database.write(partial(forget_unfinished, server=self._server))
 
     def find(self, sha256: str) -> PackageMount | None:
-        """Return the mount of an installed environment, or None. The use is recorded, and the environment stays
-        while the caller keeps the mount."""
+        """Return the mount of an installed environment; None if it is not installed.
+
+        The use is recorded. The environment stays while the caller holds the mount.
+        """
         with self._lock:
             folder = self._shelf.find(sha256)
             if folder is None or not self._note_use(folder):
@@ -83,9 +87,9 @@ class Environments:
         return True
 
     async def ready(self, lock: bytes, seconds: float) -> PackageMount | Failure:
-        """Return the environment of a lock, and build it if missing.
+        """Return the environment of a lock. If it is not installed, build it.
 
-        Return a failure if the build fails or takes longer than `seconds`; in the latter case, the build continues.
+        Return a failure if the build fails or takes longer than `seconds`. After a timeout, the build continues.
         """
         sha256 = hashlib.sha256(lock).hexdigest()
         found = self.find(sha256)
@@ -109,7 +113,7 @@ class Environments:
         return failed[0] if failed else Failure(FailureType.ENVIRONMENT_FAILED, "the packages could not be installed")
 
     def begin(self, lock: bytes) -> asyncio.Task[Failure | None] | None:
-        """Start a build. Return None if the environment exists or a build has just failed."""
+        """Start a build. Return None if the environment is installed, or if a build failed recently."""
         sha256 = hashlib.sha256(lock).hexdigest()
         failed = self._failed.get(sha256)
         if self._closed or (failed and time.monotonic() - failed[1] < RETRY_SECONDS) or self.find(sha256):
@@ -117,8 +121,10 @@ class Environments:
         return self._building.get(sha256) or self._begin(sha256, lock, force=False)
 
     async def rebuild(self, lock: bytes) -> PackageMount | Failure:
-        """Fetch and build the environment again, next to the present one. Active runs keep the old folder, which is
-        removed after the last of them."""
+        """Download and build the environment again, in a new folder. Return its mount or a failure.
+
+        Active runs keep the old folder, which is removed after the last of these runs.
+        """
         sha256 = hashlib.sha256(lock).hexdigest()
         while sha256 in self._building:
             await asyncio.wait({self._building[sha256]})
@@ -183,7 +189,7 @@ class Environments:
             await asyncio.gather(recorder, return_exceptions=True)
 
     def _select_newest(self, sha256: str) -> None:
-        """Select the newest folder. Older folders are removed now, or after their last run."""
+        """Use the newest folder of a lock from now on. Older folders are removed when no run uses them."""
         with self._lock:
             older = [(folder, self._mounts.get(folder)) for folder in self._shelf.older(sha256)]
         for folder, mount in older:
@@ -202,7 +208,7 @@ class Environments:
         return failure
 
     async def _record_progress(self, sha256: str, progress: Progress) -> None:
-        """Record the progress, now and after each change."""
+        """Record the progress of a build now and after each change."""
         recorded = None
         while True:
             state = (progress.step, progress.done, progress.total)
@@ -214,7 +220,7 @@ class Environments:
     async def _note(
         self, sha256: str, state: State, message: str = "", size: int = 0, progress: tuple[str, int, int] = ("", 0, 0)
     ) -> None:
-        """Record the state for other servers. Errors are ignored, because they must not prevent runs."""
+        """Record the state of a lock for other servers. Errors are ignored, because they must not prevent runs."""
         now = datetime.now(UTC)
         work = partial(
             note_state,
@@ -233,7 +239,9 @@ class Environments:
     # --------------------------------------------------------------------------------------------------------
 
     def _make_room(self, sha256: str, size: int, needed: frozenset[str]) -> None:
-        """Remove the least recently used data until `size` more bytes fit. Blocking. Raises BuildFailed."""
+        """Remove the least recently used data until `size` more bytes fit. Raise BuildFailed if they never fit.
+        Blocking.
+        """
         limit = self._total_mb * MIB
         while (used := self._used_bytes()) + size > limit:
             if not self._drop_tree(needed) and not self._drop_least_used(sha256):
@@ -254,7 +262,7 @@ class Environments:
         return any(one.lock != except_for and self._drop(one, None) for one in reversed(self.installed()))
 
     def _drop_tree(self, needed: frozenset[str], before: float | None = None) -> bool:
-        """Remove one unused tree. Return False if no environment and no build can spare one."""
+        """Remove one tree that no environment and no build needs. Return False if there is none."""
         in_use = {key for one in self._shelf.all() for key in one.trees}
         busy = {key for found in list(self._builder.busy) for key in list(found.values())}
         for key in self._builder.trees.all():
@@ -265,10 +273,11 @@ class Environments:
         return False
 
     def drop_unused(self, grace_until: datetime, unused_since: datetime | None, *, dry_run: bool) -> Iterator[int]:
-        """Remove unused environments and yield the bytes of each. Blocking.
+        """Remove unused environments, and yield the size of each in bytes. Blocking.
 
-        Removed are environments without a version that were not used since `grace_until`, and all that were not used
-        since `unused_since` (None keeps them). Files shared with other environments stay.
+        An environment without a version is removed if it was not used since `grace_until`. Any environment is removed
+        if it was
+        not used since `unused_since`; None means never. Files of other environments stay.
         """
         for one in self.installed():
             needed = self._database.read_now(partial(needed_of, digests=[one.lock]))

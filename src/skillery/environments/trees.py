@@ -1,4 +1,4 @@
-"""Trees: wheels unpacked once into folders, whose files all environments share."""
+"""Trees: unpacked wheels, one folder for each wheel. All environments share their files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BLOCK = 4096
 
 
 class Tree(msgspec.Struct, frozen=True):
-    """Metadata of one tree, stored next to its files."""
+    """Metadata of one tree, stored next to its folder."""
 
     package: str
     size_bytes: int
@@ -35,7 +35,7 @@ class Tree(msgspec.Struct, frozen=True):
 
 
 class Trees:
-    """One folder per wheel, named by the SHA-256 from the lock. A folder with that name is complete."""
+    """The trees, named by the SHA-256 in the lock. A folder with such a name is complete."""
 
     def __init__(self, folder: Path, trash: Path) -> None:
         self._folder = folder
@@ -43,7 +43,7 @@ class Trees:
         self._known: dict[str, Tree] = {}
 
     def find(self, hashes: Iterable[str]) -> str | None:
-        """Return the key of an existing tree with one of the hashes, or None."""
+        """Return the key of an existing tree with one of the hashes; None if there is none."""
         keys = (key_of(one) for one in sorted(hashes))
         return next((key for key in keys if (self._folder / key).is_dir()), None)
 
@@ -66,7 +66,7 @@ class Trees:
         return found
 
     def keep(self, staging: Path, key: str) -> None:
-        """Rename an unpacked wheel to its key. An existing tree is replaced."""
+        """Rename an unpacked wheel to its key, and replace an existing tree."""
         rename_into_place(staging, self._folder / key, self._trash)
         self._known.pop(key, None)
 
@@ -76,7 +76,7 @@ class Trees:
         return False
 
     def move_away(self, key: str) -> Path | None:
-        """Move a tree to the trash for removal. Environments that share its files keep them."""
+        """Move a tree to the trash. Environments that share its files keep the files. Return its new path or None."""
         self._known.pop(key, None)
         return move_away(self._folder / key, self._trash)
 
@@ -89,8 +89,10 @@ def key_of(sha256: str) -> str:
 
 
 def rename_into_place(staging: Path, target: Path, trash: Path) -> None:
-    """Sync a folder to the disk and then rename it, so that a power failure cannot leave a named but incomplete
-    folder."""
+    """Flush a folder to the disk, then rename it. After a power failure, a folder with its name is complete.
+
+    An existing folder at `target` is moved to the trash.
+    """
     sync(staging)
     target.parent.mkdir(parents=True, exist_ok=True)
     old = move_away(target, trash)
@@ -99,8 +101,9 @@ def rename_into_place(staging: Path, target: Path, trash: Path) -> None:
 
 
 def move_away(folder: Path, trash: Path) -> Path | None:
-    """Rename a folder for removal, so that no reader finds a part of it. Return the new path, or None if it does not
-    exist."""
+    """Move a folder to the trash, so that no reader sees a part of it. Return its new path; None if it does not
+    exist.
+    """
     moved = trash / secrets.token_hex(16)
     trash.mkdir(parents=True, exist_ok=True)
     try:
@@ -110,13 +113,13 @@ def move_away(folder: Path, trash: Path) -> Path | None:
 
 
 def remove(taken: Path | None) -> None:
-    """Remove a folder that was moved to the trash. Blocking, possibly for long."""
+    """Remove a folder that was moved to the trash. Blocking; large folders take long."""
     if taken is not None:
         shutil.rmtree(taken, ignore_errors=True)
 
 
 def sync(folder: Path) -> None:
-    """Sync the file system of a folder."""
+    """Flush the file system of a folder to the disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         if ctypes.CDLL(None, use_errno=True).syncfs(descriptor) != 0:
@@ -135,9 +138,11 @@ def on_disk(size: int) -> int:
 
 
 class TreeWriter:
-    """Write the files of a wheel as the sandbox delivers them.
+    """Writes the files of a wheel as the sandbox sends them.
 
-    Accepted are only files in the wheel's RECORD with the content recorded there, and the compiled code of its modules.
+    The writer accepts files that the wheel's RECORD lists, with the content that RECORD states, and compiled code of
+    these
+    modules.
     """
 
     def __init__(self, wheel: Wheel, staging: Path, max_bytes: int, max_mb: int) -> None:
@@ -158,7 +163,7 @@ class TreeWriter:
         self._streams.setdefault(kind, _Stream(self)).take(piece)
 
     def finish(self) -> Tree:
-        """Complete the tree. Raises BuildFailed if a file is missing."""
+        """Complete the tree. Raise BuildFailed if a file is missing."""
         if any(stream.is_open for stream in self._streams.values()):
             raise self._broken("an incomplete file")
         missing = next((name for name in self._wheel.files if name not in self._seen), None)
@@ -224,7 +229,7 @@ class TreeWriter:
 
 
 class _File:
-    """A file that is written and hashed."""
+    """A file that is being written and hashed."""
 
     def __init__(self, file: BinaryIO, package: str, name: str, mode: int, kind: str, value: str) -> None:
         self._file = file
@@ -251,7 +256,7 @@ class _File:
 
 
 class _Stream:
-    """A stream of files, each after a line with its name and size."""
+    """A stream of files. A line before each file states its name and size."""
 
     def __init__(self, writer: TreeWriter) -> None:
         self._writer = writer
@@ -293,15 +298,13 @@ class _Stream:
 
 
 def too_large(max_mb: int, package: str = "") -> BuildFailed:
-    """Return the failure for an environment that is too large. `package` is the package that exceeded the limit, if
-    known."""
+    """Return the failure for an environment that is too large. `package` exceeded the limit; "" if that is unknown."""
     since = f"with {package} " if package else ""
     return BuildFailed(f"{since}the packages take more than {max_mb} MiB (the setting packages.max_mb)")
 
 
 def make_folder(path: Path) -> int:
-    """Create a folder and its parents, readable for all users for any umask. Return the number of created
-    folders."""
+    """Create a folder and its parents, readable for all users whatever the umask. Return how many were created."""
     if path.is_dir():
         return 0
     missing = [path]
@@ -327,7 +330,7 @@ class Linked(NamedTuple):
 def link(trees: Iterable[Path], target: Path) -> Linked:
     """Link the files of all trees into one folder. Blocking.
 
-    If two trees have a file of the same name, the first tree provides the file and its compiled code.
+    If two trees have a file of the same name, the file and its compiled code come from the first tree.
     """
     links = copies = size = 0
     owners: dict[str, int] = {}
@@ -348,7 +351,7 @@ def link(trees: Iterable[Path], target: Path) -> Linked:
 
 
 def _source_of(path: str) -> str:
-    """Return the module that a file of compiled code belongs to, or the path itself."""
+    """Return the module of a file with compiled code; for any other file, return its path."""
     folder, _, name = path.rpartition("/")
     if not name.endswith(".pyc") or not (folder == "__pycache__" or folder.endswith("/__pycache__")):
         return path
@@ -384,7 +387,7 @@ def _make_new_folder(path: Path) -> bool:
 
 
 def _link(source: Path, target: Path) -> bool:
-    """Link a file. Return False if the file was copied, because the disk does not support links."""
+    """Link a file. If the disk does not support links, copy the file and return False."""
     try:
         os.link(source, target, follow_symlinks=False)
     except FileExistsError:

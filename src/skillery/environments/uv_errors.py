@@ -1,4 +1,4 @@
-"""Messages of uv, translated for callers: the package and the cause, without addresses and paths of this machine."""
+"""Errors of uv in words for callers: the package and the cause, without addresses and paths of this machine."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _NO_WHEEL = f"{_HINT} The admin can allow a build with the setting packages.buil
 
 
 def cleaned(text: str, most: int = MOST) -> str:
-    """Return one line of text, with addresses and paths replaced by words."""
+    """Return the text as one line, with addresses and paths replaced by words."""
     bare = _PATH.sub("(a path)", _ADDRESS.sub("(the index)", text))
     return printable(" ".join(bare.split()).replace("'", "’"), most)
 
@@ -58,7 +58,7 @@ def _last_cause(output: str) -> str:
 
 
 def check_yanked(output: str, requirements: Iterable[str]) -> None:
-    """Raise UnresolvableDependencies if uv warns of a yanked release."""
+    """Raise UnresolvableDependencies if uv warned about a yanked release."""
     found = _YANKED.search(output)
     if found is not None:
         why = f": {cleaned(found[3], 200)}" if found[3] else ""
@@ -126,7 +126,7 @@ def unresolvable(
 
 
 def _package(cause: str, requirements: Iterable[str]) -> str:
-    """Return the package at fault: the missing package, else the first declared package that occurs in the cause."""
+    """Return the package that caused a failure: the missing package, else the first declared package in the text."""
     missing = re.search(
         r"([a-z0-9][a-z0-9._-]*)(?:==\S+)? (?:was not found in|has no usable wheels|has no wheels)", cause
     )

@@ -1,6 +1,6 @@
-"""Wheels: the list of files of a wheel and their targets.
+"""Wheels: the file list of a wheel (RECORD), and the paths to which its files are installed.
 
-The list is read on the host, from a file with a verified hash. Other content is not read on the host.
+The host reads the list from a file whose hash it has verified. It reads no other content of a wheel.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ZIP64_END = 56 + 20
 LONGEST_PATH, LONGEST_NAME = 1_000, 255
 _RECORD = re.compile(r"([^/]+)-([^/-]+)\.dist-info/RECORD")
 _SIGNED = frozenset({"RECORD", "RECORD.jws", "RECORD.p7s"})
-"""Files of a `.dist-info` without a hash in the list, which cannot contain its own hash."""
+"""Files of a `.dist-info` folder without a hash in RECORD. RECORD cannot contain its own hash."""
 _DAMAGED = (
     zipfile.BadZipFile,
     zlib.error,
@@ -51,7 +51,7 @@ _PLACES = {"purelib": "", "platlib": "", "data": "", "scripts": "bin/"}
 
 
 class Recorded(NamedTuple):
-    """A file of a wheel: its target and its hash. The list itself has the hash ""."""
+    """A file of a wheel: its target path and its hash. The hash of RECORD itself is ""."""
 
     target: str
     kind: str
@@ -65,9 +65,9 @@ class Wheel(NamedTuple):
 
 
 def read_wheel(path: Path, pin: Pin) -> Wheel:
-    """Read the list of files of a wheel. Blocking.
+    """Return the file list of a wheel. Blocking.
 
-    Raises BuildFailed if the file is not a wheel of that package with a complete list of safe names.
+    Raise BuildFailed if the file is not a wheel of this package, or if its list is incomplete or has unsafe names.
     """
     package = f"{pin.name} {pin.version}"
     try:
@@ -130,7 +130,7 @@ def _rows(archive: zipfile.ZipFile, name: str, package: str) -> Iterator[tuple[s
 
 
 def is_left_out(name: str) -> bool:
-    """Return whether a file is skipped: compiled code of others is not trusted and is compiled again."""
+    """Return whether a file is skipped. Compiled code in a wheel is not trusted, so the source is compiled again."""
     return name.endswith(".pyc") and "__pycache__" in name.split("/")
 
 
@@ -155,7 +155,7 @@ def _is_safe(path: str) -> bool:
 
 
 def _check_directory(file: BinaryIO, package: str) -> None:
-    """Check the directory of an archive before it is read, because a small archive can name millions of files."""
+    """Check the directory of an archive before it is read: a small archive can list millions of files."""
     size = file.seek(0, io.SEEK_END)
     start = file.seek(max(0, size - 22 - 65_535))
     tail = file.read()

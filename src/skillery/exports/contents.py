@@ -1,4 +1,4 @@
-"""A reader for the contents of a version's files, one after another, at constant memory."""
+"""A reader for the contents of a version's files. The files are read one after another, with constant memory."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from skillery.formats.archives import Entry
 from skillery.registry.files import FileRow
 
 WINDOW_BYTES = 1024 * 1024
-"""Bytes of small files that one query reads from the database."""
+"""The maximum number of bytes of small files that one query reads from the database."""
 
 
 class Contents:
-    """Reader of stored files, fastest in the order of their paths. Blocking."""
+    """Reads stored files. Reading in the order of their paths is the fastest. Blocking."""
 
     def __init__(self, database: Database, storage: Storage, files: Sequence[FileRow]) -> None:
         self._database = database
@@ -27,7 +27,9 @@ class Contents:
         self._window: dict[str, bytes] = {}
 
     def replace_beginning(self, path: str, head: bytes, size: int) -> None:
-        """Replace the beginning of a file. It then has `size` bytes: `head`, and the end of the stored content."""
+        """Replace the beginning of a file. The new content is `head` and the end of the stored content, together
+        `size` bytes.
+        """
         self._heads[path] = head, size
 
     def entries(self) -> list[Entry]:
@@ -41,7 +43,7 @@ class Contents:
         return self._files[path].sha256
 
     def read(self, entry: Entry) -> Iterable[bytes]:
-        """Return the content in pieces. Raise ContentMissing."""
+        """Return the content in pieces. Raise ContentMissing if the storage does not have the content."""
         file = self._files[entry.path]
         if entry.path not in self._heads:
             return self._stored(file)
@@ -59,8 +61,10 @@ class Contents:
         return b"".join(self.read(Entry(path, self.size(path), executable=False)))
 
     def _small(self, wanted: FileRow) -> bytes | None:
-        """Return a small file; read the following files with it, so that a bundle of many small files needs few
-        queries."""
+        """Return the content of a small file, or None if it is not in the database.
+
+        The query also reads the small files that follow, so that a bundle of many small files needs few queries.
+        """
         if wanted.sha256 not in self._window:
             digests, size = [], 0
             for file in self._files.values():

@@ -1,4 +1,4 @@
-"""Facts of a version as an Agent Skill. They follow from its files, are computed on demand, and stored."""
+"""Facts of a version as an Agent Skill. They are computed from the version's files when needed, and stored."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from skillery.formats.archives import FORMS, Form, archive, fits_plain_tar
 from skillery.formats.bundle import SKILL_MD, SKILL_TOML
 
 MAKER = 1
-"""Increase it with every change of formats.agent_skill or formats.archives that changes their output."""
+"""The version number of the code that computes facts. Increase it if formats.agent_skill or formats.archives give
+other output.
+"""
 
 _FACTS = select(exports.c.facts_json).where(
     exports.c.version_id == bindparam("version"), exports.c.maker == bindparam("made_by")
@@ -24,30 +26,30 @@ _FACTS = select(exports.c.facts_json).where(
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """Facts of one version. Digests are SHA-256 in hex; `name` is its index name."""
+    """Facts of one version. `name` is its index name. Digests are SHA-256 in hex."""
 
     name: str
     description: str
     skill_md: str
     skill_md_bytes: int
     is_generated: bool
-    """True if SKILL.md was generated, because the stored file does not conform."""
+    """True if the exported SKILL.md is generated, because the stored file does not conform."""
     archives: dict[Form, str]
     files: tuple[str, ...]
 
     @property
     def is_lone(self) -> bool:
-        """Whether the skill contains only SKILL.md and the manifest, which only registries read."""
+        """Whether the skill contains only SKILL.md and skill.toml. Only registries read skill.toml."""
         return set(self.files) <= {SKILL_MD, SKILL_TOML}
 
     @property
     def form(self) -> Form:
-        """The archive format of the skill in indexes: `zip` if a path is too long for a simple tar."""
+        """The archive format of the skill in indexes: `tar.gz`, or `zip` if a path is too long for a plain tar."""
         return "tar.gz" if all(fits_plain_tar(path) for path in self.files) else "zip"
 
 
 def make_facts(name: str, skill: AgentSkill, contents: Contents) -> Facts:
-    """Return the facts of a skill. Blocking: reads every file."""
+    """Return the facts of a skill. Blocking: every file is read."""
     entries = contents.entries()
     digests = {form: _digest(archive(form, entries, contents.read)) for form in FORMS}
     return Facts(
@@ -72,7 +74,7 @@ def read_facts(text: str) -> Facts:
 
 
 def keep_facts(connection: Connection, facts: Mapping[int, Facts]) -> None:
-    """Store the facts by version, in one order for all servers, so that two of them do not deadlock."""
+    """Store facts by the id of their version. The rows are sorted by id, so that two servers do not deadlock."""
     dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
     adding = dialect.insert(exports)
     new = {"maker": adding.excluded.maker, "facts_json": adding.excluded.facts_json}

@@ -1,4 +1,4 @@
-"""Indexes of Agent Skills: discovery 0.2.0, and the older format that lists files."""
+"""Indexes of Agent Skills: the format of discovery 0.2.0, and the older format that lists files."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Kind = Literal["agent-skills", "skills"]
 KINDS: tuple[Kind, ...] = ("agent-skills", "skills")
 SCHEMA = "https://schemas.agentskills.io/discovery/0.2.0/schema.json"
 MOST_BYTES = 32 * 1024 * 1024
-"""Limit on an index in bytes. Further skills are left out, and the index is marked as truncated."""
+"""The maximum number of bytes of an index. Further skills are omitted, and the index is marked as truncated."""
 
-# For the older format: clients use paths in URLs unescaped, and refuse the whole index for a path with "..".
+# The paths that the older format can list: clients put them unescaped into URLs, and refuse an index with a path "..".
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9 !$&'()*+,./:;=@_~-]+")
 
 
@@ -30,7 +30,7 @@ class Index(NamedTuple):
 
     @classmethod
     def of(cls, kind: Kind, entries: Sequence[bytes], *, is_whole: bool) -> Index:
-        """Return the index of these entries. `truncated` is present only if there are more."""
+        """Return the index with these entries. If it is not whole, it has the field `truncated`."""
         head = b'"$schema":' + msgspec.json.encode(SCHEMA) + b"," if kind == "agent-skills" else b""
         more = b"" if is_whole else b'"truncated":true,'
         content = b"{" + head + more + b'"skills":[' + b",".join(entries) + b"]}"
@@ -38,7 +38,7 @@ class Index(NamedTuple):
 
 
 def index_entry(kind: Kind, listed: Listed, facts: Facts) -> bytes:
-    """Return the entry as JSON; b"" if the skill cannot be listed in an index of this kind."""
+    """Return the entry of a skill as JSON, or b"" if an index of this kind cannot list the skill."""
     if kind == "agent-skills":
         return msgspec.json.encode(_entry(listed, facts))
     if not all(_PLAIN_PATH.fullmatch(path) and ".." not in path for path in facts.files):

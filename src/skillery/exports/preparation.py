@@ -1,4 +1,4 @@
-"""Preparation of the facts for indexes of Agent Skills, before a client requests an index."""
+"""Background computation of the facts for indexes of Agent Skills, before a client requests an index."""
 
 from __future__ import annotations
 
@@ -11,20 +11,22 @@ from skillery.exports.skill_exports import Exports
 
 log = logging.getLogger(__name__)
 QUIET_SECONDS = 1.0
-"""Publishing must pause this long first, so that preparation does not slow an import down."""
+"""Preparation starts when no version was published for this time, so that it does not slow down an import."""
 REST_SECONDS = 0.05
-"""Pause between two batches: other requests need the processor too."""
+"""The pause between two batches, in which the processor is free for requests."""
 MOST_NAMES = 5_000
-"""Limit on the remembered names of published skills. Past it, all skills are checked."""
+"""The maximum number of remembered skill names. If more skills are published, all skills are checked."""
 
 
 class FactsPreparation:
-    """Computes the facts of latest versions in the background: of all at the start, then of newly published skills."""
+    """Computes the facts of latest versions in the background: first those of all skills, then those of newly
+    published skills.
+    """
 
     def __init__(self, exports: Exports) -> None:
         self._exports = exports
         self._names: set[str] | None = None
-        """Skills to check, None for all."""
+        """The names of the skills to check, or None for all skills."""
         self._changed = asyncio.Event()
         self._changed.set()
         self._task: asyncio.Task[None] | None = None

@@ -1,4 +1,4 @@
-"""Exports of a version as an Agent Skill: its archive and its files, with a conforming SKILL.md."""
+"""Exports of a version as an Agent Skill: its archive and its files, with a SKILL.md that conforms."""
 
 from __future__ import annotations
 
@@ -30,9 +30,11 @@ from skillery.registry.files import FileRow
 log = logging.getLogger(__name__)
 ROWS_AT_ONCE = 200
 PREPARED_AT_ONCE = 20
-"""Few, because a reader that needs missing facts waits for the current batch."""
+"""The maximum number of versions in one batch of preparation. A reader that needs missing facts waits for the
+current batch.
+"""
 _MANIFEST = select(skill_versions.c.manifest_json).where(skill_versions.c.id == bindparam("version"))
-# A first index takes long, so exports have their own threads.
+# Computing the first index takes long, so exports have separate threads.
 _WORKERS = Workers("exports", 2)
 
 
@@ -51,7 +53,7 @@ class Export(NamedTuple):
         return archive(form, self.contents.entries(), self.contents.read)
 
     def file(self, path: str) -> File:
-        """Return one file. Raise FileNotInSkill."""
+        """Return one file. Raise FileNotInSkill if the version has no such file."""
         if path not in self.facts.files:
             raise FileNotInSkill(
                 f"'{self.row.name}' {self.row.version} has no file '{path}'",
@@ -70,11 +72,11 @@ class File(NamedTuple):
     size: int
     sha256: str
     pieces: Iterable[bytes]
-    """The content in pieces. Blocking."""
+    """The content in pieces. Iterating is blocking."""
 
 
 class Exports:
-    """Exports the skills that an identity may see as Agent Skills."""
+    """Exports the skills that an identity sees as Agent Skills."""
 
     def __init__(self, database: Database, storage: Storage, most_listed: int) -> None:
         self._database = database
@@ -83,23 +85,33 @@ class Exports:
         self._making = threading.Lock()
 
     async def find(self, identity: Identity, name: str, spec: VersionSpec) -> Export:
-        """Return the export of a version. Raise SkillNotFound, VersionNotFound, LabelNotFound."""
+        """Return the export of a version.
+
+        Raise SkillNotFound, VersionNotFound or LabelNotFound if the identity sees no such version.
+        """
         return await asyncio.to_thread(self._find, identity, name, spec)
 
     async def find_in_index(self, identity: Identity, namespace: str, wanted: str) -> Export:
-        """Return the latest version of the skill with this name in an index. Raise SkillNotFound."""
+        """Return the export of the latest version of the skill that holds the index name `wanted` in the index of a
+        namespace.
+
+        Raise SkillNotFound if the index has no such skill.
+        """
         find = partial(find_in_index, identity=identity, namespace=namespace, wanted=wanted)
         name = await self._database.read(find)
         return await self.find(identity, name, Latest())
 
     async def index(self, identity: Identity, namespace: str, kind: Kind) -> Index:
-        """Return the index of the skills that the identity sees in a namespace; `""` is all namespaces."""
+        """Return the index of the skills that the identity sees in a namespace. `namespace` "" is the index of the
+        server.
+        """
         return await _WORKERS.run(self._index, identity, namespace, kind)
 
     async def prepare(self, after: str, names: Sequence[str] | None) -> str | None:
-        """Make the missing facts of the next latest versions after the skill name `after`, of `names` if given.
+        """Compute the missing facts of the next latest versions after the skill name `after`. `names` restricts the
+        skills.
 
-        Return the last name, or None if no version is left.
+        Return the last skill name of the batch, or None if no version is left.
         """
         return await _WORKERS.run(self._prepare, after, names)
 
@@ -149,7 +161,7 @@ class Exports:
         look = partial(list_index, identity=identity, namespace=namespace, maker=MAKER, after=after, limit=ROWS_AT_ONCE)
         page = self._database.read_now(look)
         if any(listed.facts_json is None for listed in page):
-            # Other readers wait for the facts under way instead of computing them again.
+            # Other readers of an index wait here, instead of computing the same facts.
             with self._making:
                 page = self._database.read_now(look)
                 made = {one.version_id: self._facts_of(one) for one in page if one.facts_json is None}
@@ -178,7 +190,7 @@ class Exports:
 
 
 def _make_conform(contents: Contents, name: str, manifest_json: str) -> AgentSkill:
-    """Return the skill as an Agent Skill. From then on, `contents` has the conforming SKILL.md."""
+    """Return the skill as an Agent Skill. Change `contents` so that its SKILL.md conforms too."""
     manifest: dict[str, Any] = msgspec.json.decode(manifest_json)
     stored = contents.whole(SKILL_MD)
     skill = agent_skill(stored, name=index_name(name), description=manifest["description"])

@@ -1,4 +1,4 @@
-"""Network addresses in the form in which limits count them."""
+"""Network addresses as keys for limits: one key for each IPv4 address, and one for each /64 network of IPv6."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import ipaddress
 
 
 def network_of(address: str) -> str:
-    """Return the key that limits use for an address: an IPv4 address, or the /64 network of an IPv6 address.
+    """Return the key of an address for limits: an IPv4 address, or the /64 network of an IPv6 address.
 
-    One owner of an IPv6 address usually has the whole /64 network. Text that is no address is cut to 64 characters.
+    Usually the whole /64 network belongs to one owner. A text that is not an address is cut to 64 characters.
     """
     try:
         parsed = ipaddress.ip_address(address)

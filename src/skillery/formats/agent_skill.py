@@ -1,7 +1,7 @@
-"""Conversion of a SKILL.md to one that conforms to the Agent Skills specification (agentskills.io/specification).
+"""Conversion of a SKILL.md to the Agent Skills specification (agentskills.io/specification).
 
-A stored SKILL.md may contain less, more or other fields than the specification allows. The registry keeps it unchanged;
-exports convert it. The result depends on the arguments alone, so every server exports the same bytes.
+A stored SKILL.md may have fewer, more or other fields than the specification allows. The registry stores SKILL.md
+unchanged; exports convert it. The result depends only on the arguments, so every server exports the same bytes.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ MAX_NAME = 64
 MAX_DESCRIPTION = 1024
 MAX_COMPATIBILITY = 500
 FIELDS = ("name", "description", "license", "compatibility", "metadata", "allowed-tools")
-"""All fields of the specification. The keys that clients add go into `metadata`."""
+"""All fields of the specification. Further keys of a SKILL.md go into `metadata`."""
 
 _NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 _DIGEST_LENGTH = 8
-# Fences are matched as the strictest reader matches them: a line of three hyphens and nothing else.
+# A fence is a line of exactly three hyphens, because the strictest readers accept nothing else.
 _SPLIT = re.compile(rb"---\r?\n(?P<source>(?:[^\n]*\n)*?)---(?:\r?\n|\Z)")
 _LENIENT_SPLIT = re.compile(rb"(?:\xef\xbb\xbf)?---[ \t]*\r?\n(?P<source>(?:[^\n]*\n)*?)---[ \t]*(?:\r?\n|\Z)")
 _BOM = b"\xef\xbb\xbf"
@@ -37,18 +37,18 @@ _STRING = "tag:yaml.org,2002:str"
 _NUMBER = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|0o[0-7]+|0x[0-9a-fA-F]+")
 _LONGEST_KEY = 128
 _KEPT = 16
-"""Parsed frontmatters in the cache, each from at most 64 KiB of text."""
+"""Number of parsed frontmatters in the cache. Each comes from at most 64 KiB of text."""
 
 
 class AgentSkill(msgspec.Struct, frozen=True):
-    """A SKILL.md that conforms. All scalars of `frontmatter` are strings."""
+    """A SKILL.md that conforms to the specification. All scalars of `frontmatter` are strings."""
 
     content: bytes
     frontmatter: dict[str, object]
     is_generated: bool
-    """False if `content` equals the stored file, byte for byte."""
+    """False if `content` is the stored file, byte for byte."""
     head: bytes = b""
-    """The generated text before the stored body; empty if nothing was generated."""
+    """The generated frontmatter that precedes the stored body, or b"" if the file is not generated."""
 
     @property
     def description(self) -> str:
@@ -68,11 +68,11 @@ def index_name(name: str) -> str:
 
 
 def agent_skill(stored: bytes, *, name: str, description: str) -> AgentSkill:
-    """Return the stored SKILL.md if it conforms to Agent Skills under `name`, else a conforming one made from it.
+    """Return the stored SKILL.md if it conforms to Agent Skills under `name`, else a conforming file made from it.
 
-    The made file has the stored body, byte for byte, `name`, the stored description (else `description`) cut to its
-    limit, and every other key that conforms. `metadata` gets, as text under their own keys, the values that cannot stay
-    in place: keys that the specification does not know, another name, a text that is too long.
+    The made file has the stored body byte for byte, `name`, a description of at most 1024 characters, and every other
+    key that conforms. The description is the stored one, or `description` if the stored file has none. Values that do
+    not conform go into `metadata` as text under their keys: unknown keys, another name, a text that is too long.
     """
     if not is_agent_skill_name(name):
         raise ValueError(f"{name!r} is not a name for an Agent Skill")
@@ -86,7 +86,9 @@ def agent_skill(stored: bytes, *, name: str, description: str) -> AgentSkill:
 
 
 def agent_skill_problems(stored: bytes, *, name: str) -> list[str]:
-    """Return why a SKILL.md does not conform to Agent Skills in a folder called `name`; [] if it conforms."""
+    """Return the reasons why a SKILL.md does not conform to Agent Skills in a folder called `name`, or [] if it
+    conforms.
+    """
     read = _read(stored)
     return ["it has no frontmatter that every reader of YAML understands"] if read is None else [*_problems(read, name)]
 
@@ -96,9 +98,9 @@ def is_agent_skill_name(name: str) -> bool:
 
 
 def cut(text: str, length: int) -> str:
-    """Return the beginning of a text, cut between words if possible.
+    """Return the beginning of a text, cut between words if possible, with `…` at the cut.
 
-    `length` counts UTF-16 units, so the result also fits for clients that count them.
+    `length` is the limit in UTF-16 units, so that the result also fits for clients that count these units.
     """
     if _units(text) <= length:
         return text
@@ -113,16 +115,16 @@ def _units(text: str) -> int:
 
 
 class _Read(msgspec.Struct, frozen=True):
-    """A SKILL.md with frontmatter between clean fences."""
+    """A parsed SKILL.md with valid frontmatter between strict fences."""
 
     frontmatter: dict[str, object]
     body: bytes
     other_types: tuple[str, ...]
-    """Plain scalars that YAML reads as numbers, dates, booleans or null."""
+    """The plain scalars that YAML does not read as strings: numbers, dates, booleans, null."""
 
 
 def _read(stored: bytes) -> _Read | None:
-    """Return the parsed file; None if it has no frontmatter for a strict reader, or an invalid one."""
+    """Return the parsed file, or None if a strict reader finds no valid frontmatter."""
     split = _SPLIT.match(stored)
     if split is None:
         return None
@@ -135,16 +137,17 @@ def _read(stored: bytes) -> _Read | None:
 
 @lru_cache(maxsize=_KEPT)
 def _parsed(source: str) -> tuple[dict[str, object], tuple[str, ...]]:
-    """Return the frontmatter between fences, and its plain scalars that are not text. Raise InvalidBundle.
+    """Return the values of a frontmatter, and its plain scalars that are not strings. Raise InvalidBundle if it is
+    invalid.
 
-    The results are cached: a long frontmatter takes half a second to parse, and a caller could request one file
+    The results are cached: a long frontmatter takes half a second to parse, and a caller could request the same file
     repeatedly.
     """
     return parse_skill_md(f"---\n{source}---\n").frontmatter, tuple(_other_types(source))
 
 
 def _salvaged(stored: bytes) -> tuple[dict[str, object], bytes]:
-    """Return frontmatter and body despite sloppy fences. If the frontmatter cannot be parsed, it is empty."""
+    """Return frontmatter and body, even if the fences have extra spaces. An invalid frontmatter becomes {}."""
     split = _LENIENT_SPLIT.match(stored)
     if split is None:
         return {}, stored.removeprefix(_BOM)
@@ -161,7 +164,7 @@ def _other_types(source: str) -> Iterator[str]:
 
 
 def _is_text(plain: str) -> bool:
-    """Return whether a plain scalar is a string in YAML 1.1 and in YAML 1.2."""
+    """Return whether both YAML 1.1 and YAML 1.2 read the plain scalar as a string."""
     tag = _RESOLVER.resolve(yaml.ScalarNode, plain, (True, False))  # type: ignore[no-untyped-call]
     return bool(tag == _STRING) and not _NUMBER.fullmatch(plain)
 
@@ -198,7 +201,7 @@ def _conforms(key: str, value: object) -> bool:
 
 
 def _conforming(frontmatter: Mapping[str, object], name: str, description: str) -> dict[str, object]:
-    """Return the frontmatter of a conforming SKILL.md, its keys in the order of FIELDS."""
+    """Return the frontmatter of a conforming SKILL.md, with its keys in the order of FIELDS."""
     stated = frontmatter.get("description")
     stated = stated if isinstance(stated, str) else ""
     kept_description = cut(stated.strip() or description.strip() or f"The skill {name}.", MAX_DESCRIPTION)
@@ -216,11 +219,11 @@ def _conforming(frontmatter: Mapping[str, object], name: str, description: str) 
 
 
 def _fitting(made: dict[str, object], metadata: dict[str, str]) -> dict[str, object]:
-    """Drop entries until the frontmatter fits its limit: quotes can make it longer than the stored one.
+    """Drop entries until the frontmatter is within its size limit: added quotes can make it longer than the stored one.
 
-    The longest entries of `metadata` go first, then the longest optional fields.
+    The longest entries of `metadata` are dropped first, then the longest optional fields.
     """
-    # The sizes are counted once instead of formatting the whole again for each dropped entry: there may be thousands.
+    # The sizes are computed once: formatting the whole text for each dropped entry is slow with thousands of entries.
     sizes = {key: len(_metadata_line(key, value).encode()) + 1 for key, value in metadata.items()}
     size = len(_written(made)) + len("metadata:\n") + sum(sizes.values())
     for key in sorted(metadata, key=lambda key: -len(key) - len(metadata[key])):
@@ -247,7 +250,7 @@ def _as_text(value: object) -> str:
 
 
 def _written(frontmatter: Mapping[str, object]) -> bytes:
-    """Return the frontmatter as YAML between fences."""
+    """Return the frontmatter as YAML, with a fence before and after it."""
     lines = ["---"]
     for key, value in frontmatter.items():
         if isinstance(value, dict):
@@ -267,10 +270,10 @@ def _metadata_line(key: str, value: str) -> str:
 
 
 def yaml_text(text: str) -> str:
-    """Return a scalar that every YAML reader parses as this text: plain, or quoted on one line."""
+    """Return a YAML scalar that every reader parses as this text: plain, or quoted on one line."""
     if _PLAIN.fullmatch(text) and "---" not in text and _is_text(text):
         return text
-    # Some readers end the frontmatter at the first three hyphens, wherever they are.
+    # Some readers end the frontmatter at the first three hyphens, even inside a line.
     inside = "".join(_escaped(character) for character in text).replace("---", r"\x2d\x2d\x2d")
     return f'"{inside}"'
 

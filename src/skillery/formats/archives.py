@@ -1,8 +1,8 @@
-"""Archives whose bytes depend on the files alone: `.tar.gz` and `.zip`.
+"""Archives (`.tar.gz` and `.zip`) with bytes that depend only on the files.
 
-Archives are not compressed: the output of a compressor differs between releases of zlib, so a published digest would
-become wrong. This module also writes the tar headers itself, because Python's have changed between releases. For the
-same reason the size of an archive is known before any file is read.
+Archives are not compressed: the output of a compressor differs between releases of zlib, and published digests would
+then be wrong. This module also writes the tar headers itself, because those of Python's `tarfile` have changed between
+releases. Because nothing is compressed, the size of an archive is known before any file is read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MEDIA_TYPES: dict[Form, str] = {"tar.gz": "application/gzip", "zip": "applicatio
 _BLOCK = 512
 _STORED = 0xFFFF
 _MTIME = 315_532_800
-"""1980-01-01 in UTC, in seconds since 1970: zip has no earlier time, and tar warns about 1970."""
+"""1980-01-01 in UTC, in seconds since 1970: zip has no earlier time, and tar warns about times in 1970."""
 _ZIP_MTIME = (1 << 5 | 1) << 16
 _GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 
@@ -31,14 +31,16 @@ class Entry(NamedTuple):
 
 
 Read = Callable[[Entry], Iterable[bytes]]
-"""Function that returns the content of an entry in pieces. An archive may call it more than once per entry."""
+"""Function that returns the content of an entry in pieces. `archive` may call the function more than once for an
+entry.
+"""
 
 
 def archive(form: Form, entries: Sequence[Entry], read: Read) -> Iterator[bytes]:
-    """Return the archive in pieces, at constant memory.
+    """Yield the archive in pieces, without holding a whole file in memory.
 
-    The files lie at the root of the archive, sorted by the bytes of their paths. Raises OSError if a content is not as
-    long as its entry says.
+    The files are at the root of the archive, sorted by the bytes of their paths. Raise OSError if the content of an
+    entry does not have the size of the entry.
     """
     ordered = sorted(entries, key=lambda entry: entry.path.encode())
     return _gzipped(_tar(ordered, read)) if form == "tar.gz" else _zip(ordered, read)
@@ -54,7 +56,7 @@ def archive_size(form: Form, entries: Sequence[Entry]) -> int:
 
 
 def fits_plain_tar(path: str) -> bool:
-    """Return whether readers of the simplest tar format find the file under its whole name."""
+    """Return whether the path fits into a plain tar header, without an extended header that some readers ignore."""
     return _split(path.encode()) is not None
 
 
@@ -90,7 +92,7 @@ def _tar_header(entry: Entry) -> bytes:
 
 
 def _split(path: bytes) -> tuple[bytes, bytes] | None:
-    """Split a path into the two header fields, folder and rest. Return None if the path does not fit."""
+    """Split a path into the two header fields, folder and rest, or return None if the path does not fit."""
     if len(path) <= 100:
         return b"", path
     places = (place for place, byte in enumerate(path) if byte == ord("/"))
@@ -124,7 +126,7 @@ def _octal(number: int, width: int) -> bytes:
 
 
 def _pax_record(key: bytes, value: bytes) -> bytes:
-    """Return `LENGTH key=value` and a line feed. LENGTH includes its own digits."""
+    """Return the bytes `LENGTH key=value` and a line feed. LENGTH counts the whole record with its own digits."""
     rest = len(key) + len(value) + 3
     length = rest + len(str(rest))
     length = rest + len(str(length))

@@ -22,7 +22,9 @@ SKILL_MD = "SKILL.md"
 
 
 class Source(NamedTuple):
-    """A Python file of a bundle that must compile. `export` is the name that the file must define; None accepts any."""
+    """A Python file of a bundle that must compile. `export` is the name that the file must define, or None for any
+    names.
+    """
 
     path: str
     content: bytes
@@ -31,7 +33,7 @@ class Source(NamedTuple):
 
 @dataclass(frozen=True)
 class BundleFile:
-    """One file of a bundle; `path` is relative to the skill's root."""
+    """One file of a bundle. `path` is relative to the root of the skill."""
 
     path: str
     content: bytes
@@ -49,14 +51,14 @@ class BundleFile:
 
 
 class BundleLimits(msgspec.Struct, frozen=True):
-    """Limits on all files together, including skill.toml and SKILL.md."""
+    """Limits on all files of a bundle together, including skill.toml and SKILL.md."""
 
     max_bytes: int = 16 * 1024 * 1024
     max_files: int = 512
 
 
 class Bundle(msgspec.Struct, frozen=True):
-    """A checked bundle. `files` are sorted by the bytes of their paths and hold skill.toml and SKILL.md."""
+    """A checked bundle. `files` include skill.toml and SKILL.md, and are sorted by the bytes of their paths."""
 
     manifest: Manifest
     skill_md: SkillMd
@@ -69,15 +71,16 @@ class Bundle(msgspec.Struct, frozen=True):
 
 
 def digest_of(files: Iterable[BundleFile]) -> str:
-    """Return `sha256:…` over one line `mode SP sha256 SP path LF` for each file.
+    """Return the digest `sha256:…` of the files.
 
-    The same files have the same digest on every server.
+    The digest covers one line `mode SP sha256 SP path LF` for each file. So the same files have the same digest on
+    every server.
     """
     return digest_of_entries((file.path, file.sha256, file.executable) for file in files)
 
 
 def digest_of_entries(files: Iterable[tuple[str, str, bool]]) -> str:
-    """Return `digest_of` for files given as path, SHA-256 and whether the file is executable."""
+    """Return the digest of files that are given as (path, SHA-256, is executable). See `digest_of`."""
     lines = hashlib.sha256()
     for path, sha256, executable in sorted(files, key=lambda file: file[0].encode()):
         mode = "100755" if executable else "100644"
@@ -86,7 +89,10 @@ def digest_of_entries(files: Iterable[tuple[str, str, bool]]) -> str:
 
 
 def with_file(bundle: Bundle, file: BundleFile, limits: BundleLimits) -> Bundle:
-    """Return the bundle with one more file and the new digest. Raise BundleTooLarge or InvalidPath."""
+    """Return the bundle with one more file and the new digest.
+
+    Raise BundleTooLarge if the bundle then exceeds `limits`, and InvalidPath if the path conflicts with another path.
+    """
     check_paths([*(one.path for one in bundle.files), file.path])
     files = tuple(in_order([*bundle.files, file]))
     check_size(files, limits)
@@ -95,7 +101,7 @@ def with_file(bundle: Bundle, file: BundleFile, limits: BundleLimits) -> Bundle:
 
 
 def check_size(files: Sequence[BundleFile], limits: BundleLimits) -> None:
-    """Check the number and the total size of the files. Raise BundleTooLarge."""
+    """Raise BundleTooLarge if the number of files or their total size exceeds `limits`."""
     if len(files) > limits.max_files:
         raise BundleTooLarge(
             f"The bundle has {len(files)} files, at most {limits.max_files} are allowed.",

@@ -1,9 +1,9 @@
-"""The compile worker: a process that compiles foreign Python source for the server.
+"""The compile worker: a process that compiles Python source of skills for the server.
 
 The compiler holds the interpreter lock, so the server itself compiles no source. A worker answers requests one after
-another over its standard input, which is a socket. A message is a length (4 bytes, big-endian), then MessagePack. The
-first message of a worker is empty and means that the worker is ready. A worker ends when the server closes the socket
-or dies.
+another over its standard input, which is a socket. A message is a length (4 bytes, big-endian) and then MessagePack.
+The first message of a worker has the length 0 and means that the worker is ready. A worker ends when the server closes
+the socket or dies.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ _NOBODY = 65534
 
 
 class Check(msgspec.Struct, frozen=True, tag="check"):
-    """Request to find the fault of a file. `export` is the name that the file must define, None for any."""
+    """Request to find the fault of a file. `export` is the name that the file must define, or None for any names."""
 
     source: bytes
     export: str | None
 
 
 class Wrap(msgspec.Struct, frozen=True, tag="wrap"):
-    """Request to make a handler from the body that `define_tool` got."""
+    """Request to make a handler file from the body that `define_tool` received."""
 
     code: bytes
 
 
 class Look(msgspec.Struct, frozen=True, tag="look"):
-    """Request to find the imports of some files."""
+    """Request to find the imports of each source."""
 
     sources: tuple[bytes, ...]
 
@@ -68,23 +68,23 @@ Request = Check | Wrap | Look | LookBeside
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The result of one request. After an answer with `is_last`, the worker ends and releases its memory."""
+    """The result of one request. After an answer with `is_last`, the worker ends and so releases its memory."""
 
     fault: Fault | None
     cpu_seconds: float
     is_last: bool
     handler: bytes = b""
     imports: tuple[tuple[Import, ...], ...] = ()
-    """The imports of each source of a Look."""
+    """For a Look: the imports of each source."""
     relative: tuple[tuple[RelativeImport, ...], ...] = ()
-    """The relative imports of each source of a LookBeside."""
+    """For a LookBeside: the relative imports of each source."""
 
 
 def main(cpu_seconds: int, memory_bytes: int, resident_bytes: int) -> None:
-    """Serve until the server closes the socket.
+    """Answer requests until the server closes the socket.
 
-    `cpu_seconds` limits each request, `memory_bytes` the address space. A process that has more than `resident_bytes`
-    of memory after an answer ends.
+    `cpu_seconds` limits the processor time of each request. `memory_bytes` limits the address space. If the process has
+    more than `resident_bytes` of resident memory after an answer, this answer is the last one.
     """
     server = socket.socket(fileno=0)
     requests = server.makefile("rb")
@@ -117,7 +117,7 @@ def _next_request(requests: BinaryIO) -> Request | None:
 
 
 def _work(request: Request) -> Answer:
-    """Execute a request. The caller adds the processor time to the answer."""
+    """Return the answer to a request. The caller sets `cpu_seconds` and `is_last` of the answer."""
     if isinstance(request, Check):
         return Answer(find_fault(request.source, request.export), 0, False)
     if isinstance(request, Look):
@@ -132,16 +132,16 @@ def _work(request: Request) -> Answer:
 
 
 def _load_what_the_compiler_imports() -> None:
-    """Import all codecs: later, this process cannot open files."""
+    """Import all codecs in advance, because the limits later prevent this process from opening files."""
     for name in set(encodings.aliases.aliases.values()):
         with contextlib.suppress(LookupError, ImportError):
             codecs.lookup(name)
 
 
 def _give_up_privileges(memory_bytes: int) -> None:
-    """Keep only what compiling needs: processor and memory.
+    """Limit this process to what compiling needs: processor time and memory.
 
-    The process can open no descriptors or files, start no processes and write no core dumps.
+    After this call, the process cannot open descriptors, write files, start processes or write core dumps.
     """
     os.nice(_NICE)
     _become_nobody()
@@ -157,10 +157,12 @@ def _lower(limit: int, inherited: int) -> int:
 
 
 def _become_nobody() -> None:
-    """Change root to the user `nobody`, so that an exploited compiler bug does not run as root."""
+    """If the process runs as root, change to the user `nobody`, so that an exploit of a compiler bug does not run as
+    root.
+    """
     if os.geteuid() != 0:
         return
-    # A container may forbid root to change its user, or may not know this user. The limits still apply.
+    # A container may forbid changing the user, or may not have this user. The limits apply in spite of that.
     with contextlib.suppress(OSError):
         os.setgroups([])
         os.setresgid(_NOBODY, _NOBODY, _NOBODY)
@@ -169,7 +171,10 @@ def _become_nobody() -> None:
 
 @contextlib.contextmanager
 def _processor_time(seconds: int) -> Iterator[float]:
-    """Let the kernel end this process after `seconds` more of processor time. Yield the time used before."""
+    """Context manager in which the kernel ends this process after `seconds` more of processor time.
+
+    It yields the processor time that the process has used before.
+    """
     used = time.process_time()
     _, most = resource.getrlimit(resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (_lower(math.ceil(used) + seconds, most), most))
@@ -178,10 +183,10 @@ def _processor_time(seconds: int) -> Iterator[float]:
 
 @contextlib.contextmanager
 def _ending_with_the_server() -> Iterator[None]:
-    """Let the kernel end this process when the server closes its end of the socket.
+    """Context manager in which the kernel ends this process when the server closes its end of the socket.
 
-    The compiler runs no other Python code, so this process cannot notice that by reading. The socket sends SIGIO, which
-    ends a process by default. No other event can occur: the server sends nothing before it has read the answer.
+    While the compiler runs, no other Python code of this process can read the socket. Therefore the socket sends SIGIO,
+    which ends a process by default. No other event sends SIGIO: the server sends nothing before it has read the answer.
     """
     flags = fcntl.fcntl(0, fcntl.F_GETFL)
     fcntl.fcntl(0, fcntl.F_SETFL, flags | os.O_ASYNC)

@@ -1,4 +1,4 @@
-"""A tool that was defined by its code: the handler made from the code, and the skill made for the handler.
+"""Tools that were defined by code (`define_tool`): the handler made from the code, and the skill made for the handler.
 
 Source: §8 of Skill Tools 1.0.0.
 """
@@ -24,7 +24,7 @@ _BASH = "#!/usr/bin/env bash\n{}\n"
 
 
 class Written(NamedTuple):
-    """The skill in the form that create_skill takes."""
+    """A skill in the form that create_skill takes."""
 
     manifest: dict[str, Any]
     skill_md: str
@@ -38,8 +38,8 @@ def script_path(name: str, language: Language) -> str:
 def handler_of(code: str, language: Language) -> str:
     """Return a handler file with this body.
 
-    In bash, the body is the whole program; the arguments are on stdin and in `$1`. For Python, this function only wraps
-    the body; a compile worker checks it (`python_handler`).
+    In bash, the body is the whole program: the arguments are on stdin and in `$1`. For Python, this function does not
+    check the body; a compile worker does (`python_handler`).
     """
     code = code.replace("\r\n", "\n").strip("\n")
     match language:
@@ -52,9 +52,9 @@ def handler_of(code: str, language: Language) -> str:
 
 
 def defined_skill_name(tool: str, namespace: str) -> str:
-    """Return the skill name of a tool: `fetch_weather` becomes `fetch-weather`, below `namespace` if that is not empty.
+    """Return the skill name for a tool: `fetch_weather` becomes `fetch-weather`, below `namespace` unless this is "".
 
-    Raises InvalidName.
+    Raise InvalidName if the result is not a valid skill name.
     """
     last = tool.replace("_", "-")
     try:
@@ -68,12 +68,14 @@ def defined_skill_name(tool: str, namespace: str) -> str:
 
 
 def defined_tool_name(skill: str) -> str:
-    """Return the tool name from which `defined_skill_name` made this skill name, in any namespace."""
+    """Return the tool name for a skill name that `defined_skill_name` returned, in any namespace."""
     return skill.rpartition(".")[2].replace("-", "_")
 
 
 def write_skill(tool: Tool, skill: str, version: str, content: str) -> Written:
-    """Return the whole skill: the manifest, SKILL.md, and the other files by path."""
+    """Return a skill with this tool: the manifest, SKILL.md, and the other files by path. `content` is that of the
+    handler.
+    """
     assert tool.script is not None, "a defined tool has a script"
     declaration = {
         "name": tool.name,

@@ -1,4 +1,4 @@
-"""Durations in short form: `90d`, `12h`."""
+"""Durations in short form, for example `90d` or `12h`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ _ALMOST = re.compile(r"([1-9][0-9]{0,8})\s*([a-z]+)", re.IGNORECASE)
 
 
 def parse_duration(text: str, param: str) -> timedelta:
-    """Return the duration that `90d` means (units `s`, `m`, `h`, `d`, `w`), at most ten years. Raise InvalidParams."""
+    """Return the duration for a text such as `90d` (units `s`, `m`, `h`, `d`, `w`).
+
+    Raise InvalidParams if the text is not a duration or means more than ten years.
+    """
     match = _DURATION.fullmatch(text)
     if match is None:
         almost = _ALMOST.fullmatch(text.strip())
@@ -37,7 +40,7 @@ def parse_duration(text: str, param: str) -> timedelta:
 
 
 def parse_age(text: str) -> timedelta | None:
-    """Return the duration that `24h` means, at most LONGEST; None if the text is no duration."""
+    """Return the duration for a text such as `24h`, at most LONGEST, or None if the text is not a duration."""
     match = _DURATION.fullmatch(text)
     if match is None:
         return None

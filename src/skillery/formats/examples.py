@@ -1,4 +1,4 @@
-"""`[[examples]]` of a skill.toml: runs that show what a skill does, and that publishing runs as a test."""
+"""`[[examples]]` of a skill.toml: runs that show how to use a skill. Publishing executes them as tests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from skillery.formats.wording import did_you_mean, printable, quoted
 
 MAX_EXAMPLES = 32
 MAX_FILES = 64
-"""Limit on the files that one example passes as blobs."""
+"""The maximum number of files that one example passes as blobs."""
 
 Expectation = Literal["expect", "expect_subset", "expect_error"]
 EXPECTATIONS: tuple[Expectation, ...] = ("expect", "expect_subset", "expect_error")
@@ -32,28 +32,32 @@ _TAKES_FILES: frozenset[InputType] = frozenset({"array", "any"})
 
 
 class Example(msgspec.Struct, frozen=True):
-    """One run and its expectation. Without an expectation, the run only has to complete."""
+    """One run and its expected result. Without an expectation, the run only has to complete."""
 
     name: str
     args: dict[str, Any]
     blobs: dict[str, str | tuple[str, ...]]
-    """By argument: the path of a bundle file, or the paths, whose blob ids the argument gets."""
+    """Arguments that get blob ids, by name. The value is the path of a bundle file, or several paths."""
     input_blobs: tuple[str, ...]
-    """Further files of the bundle that the run gets as blobs."""
+    """Paths of further bundle files that the run gets as blobs."""
     expectation: Expectation | None = None
     expected: Any = None
     needs_permissions: bool = False
-    """True if the run uses the skill's network and secrets. Such an example only runs when the version is published."""
+    """True if the run uses the skill's network hosts or secrets. Such an example runs only when the version is
+    published.
+    """
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Every file that the example passes, each once."""
+        """The paths of all files that the example passes, without duplicates."""
         named = [path for value in self.blobs.values() for path in ([value] if isinstance(value, str) else value)]
         return tuple(dict.fromkeys([*named, *self.input_blobs]))
 
 
 class Examples(msgspec.Struct, frozen=True):
-    """The examples of a manifest, and their problems. `lines` are line numbers in skill.toml, if known."""
+    """The examples of a manifest, and their problems. `lines` has the line of each example in skill.toml, or None if
+    unknown.
+    """
 
     read: tuple[Example, ...]
     problems: tuple[Problem, ...]
@@ -61,9 +65,10 @@ class Examples(msgspec.Struct, frozen=True):
 
 
 def read_examples(manifest: Manifest, paths: frozenset[str], skill_toml: str | None) -> Examples:
-    """Return the examples of a checked manifest.
+    """Return the examples of a checked manifest, with their problems.
 
-    `paths` are the files of its bundle; `skill_toml` is the text of skill.toml if the bundle contains it.
+    `paths` are the files of the bundle. `skill_toml` is the text of skill.toml, or None if the bundle does not contain
+    skill.toml.
     """
     reader = _Reader(manifest, paths)
     read = reader.examples()
@@ -73,7 +78,7 @@ def read_examples(manifest: Manifest, paths: frozenset[str], skill_toml: str | N
 
 
 def _lines(skill_toml: str, count: int) -> tuple[int | None, ...]:
-    """Return the line of each `[[examples]]`; None for all if the file writes examples in another form."""
+    """Return the line of each `[[examples]]`, or None for each if skill.toml writes the examples in another form."""
     found, line, at = list[int](), 1, 0
     for match in islice(_HEADER.finditer(skill_toml), count + 1):
         line, at = line + skill_toml.count("\n", at, match.start()), match.start()
@@ -82,7 +87,7 @@ def _lines(skill_toml: str, count: int) -> tuple[int | None, ...]:
 
 
 def _located(problem: Problem, lines: tuple[int | None, ...]) -> Problem:
-    """Return the problem with its line in skill.toml, whose content equals the manifest."""
+    """Return the problem with file and line added. The line is that of its example in skill.toml."""
     place = re.match(r"examples\[(\d+)\]", problem.path or "")
     number = int(place[1]) if place else -1
     line = lines[number] if 0 <= number < len(lines) else None

@@ -1,4 +1,4 @@
-"""The comparison of a run's output with the expectation of an example."""
+"""The comparison of a run's output with the expected output of an example."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from skillery.formats.json_values import join, kind_of, same
 from skillery.formats.wording import printable
 
 MOST_SHOWN = 10
-"""Limit on the differences that one comparison reports."""
+"""The maximum number of differences that one comparison returns."""
 _SHOWN_CHARACTERS = 80
 
 
 def differences(expected: object, output: object, *, subset: bool) -> list[str]:
-    """Return a line such as `output.rows: expected 3, got 4` for each difference; at most the first ten.
+    """Return a line such as `output.rows: expected 3, got 4` for each difference, at most MOST_SHOWN lines.
 
-    With `subset`, an object may have more keys than expected if only objects are above it; arrays and all other values
-    must be equal. `1` equals `1.0` and differs from `true`.
+    With `subset`, objects may have more keys than expected, except inside arrays: objects there must have exactly the
+    expected keys. `1` equals `1.0` and differs from `true`.
     """
     return list(islice(_differences(expected, output, "output", subset), MOST_SHOWN))
 
@@ -52,7 +52,7 @@ def _in_arrays(expected: list[object], got: list[object], path: str) -> Iterator
 
 
 def shown_value(value: object) -> str:
-    """Return a JSON value on one line: short values as JSON, others by kind and size."""
+    """Return a JSON value on one line: short values as JSON, long ones cut or described by kind and size."""
     if isinstance(value, Mapping) and len(value) > _SHOWN_CHARACTERS:
         return f"{kind_of(value)} with {len(value)} keys"
     if isinstance(value, list) and len(value) > _SHOWN_CHARACTERS:

@@ -1,7 +1,7 @@
-"""Packages that the files of a foreign skill need, read leniently.
+"""The packages that the files of a foreign skill need. Invalid entries are skipped.
 
-The sources are `# /// script` blocks of Python files (PEP 723) and requirements.txt. No function here raises; each
-entry that is left out is noted with file and line.
+The sources are `# /// script` blocks of Python files (PEP 723) and requirements.txt. No function raises an error for
+such a file: each skipped entry is noted with file and line.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from skillery.formats.wording import printable, quoted
 
 REQUIREMENTS = ("requirements.txt", "scripts/requirements.txt")
 MOST_BYTES = 512 * 1024
-"""Limit on a file that is read for requirements."""
+"""The maximum number of bytes of a file that is read for requirements."""
 MOST_BLOCK = 16 * 1024
-"""Characters of a block of a Python file."""
+"""The maximum number of characters of a block in a Python file."""
 MOST_SCRIPTS = 100
-"""Limit on the Python files whose blocks are read."""
+"""The maximum number of Python files in which blocks are searched."""
 MOST_ASKED = 1000
-"""Limit on the requirements of a skill. Several may name one package."""
+"""The maximum number of requirements of a skill. Several requirements may name the same package."""
 LEFT_OUT = "left_out_requirement"
 NO_PACKAGES = "no_packages"
 FORM = "expected a name with versions, as in 'pandas>=2,<3'"
@@ -48,14 +48,14 @@ _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/|[./~]|[A-Za-z]:\\|.*\.(?:whl|z
 class Needs(NamedTuple):
     """The packages and the Python versions that a skill needs, in the form of skill.toml.
 
-    `dependencies` are sorted by name; `requires_python` is "" for any version.
+    `dependencies` are sorted by name. `requires_python` is "" if any Python version is suitable.
     """
 
     dependencies: tuple[str, ...] = ()
     requires_python: str = ""
 
     def runtime(self) -> dict[str, object]:
-        """Return the needs as `[runtime]` of a manifest; {} if the skill needs nothing."""
+        """Return the needs as the table `[runtime]` of a manifest, or {} if the skill needs nothing."""
         table: dict[str, object] = {}
         if self.dependencies:
             table["dependencies"] = list(self.dependencies)
@@ -71,7 +71,9 @@ class _Found(NamedTuple):
 
 
 def read_needs(files: Mapping[str, bytes], repairs: Repairs) -> Needs:
-    """Return the needs of all files of a skill together. `files` are contents by path."""
+    """Return the needs of all files of a skill together. `files` maps paths to contents. Skipped entries go to
+    `repairs`.
+    """
     asked: list[_Found] = []
     pythons: list[str] = []
     scripts = [path for path in sorted(files) if path.endswith(".py") and b"/// script" in files[path]]
@@ -114,7 +116,9 @@ def _of_requirements(path: str, content: bytes, repairs: Repairs) -> Iterator[_F
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines as pip joins them, without comments, each with the number of its first line."""
+    r"""Yield logical lines without comments, each with the number of its first line. A `\` at the end continues a
+    line, as in pip.
+    """
     began, parts = 0, list[str]()
     for number, line in enumerate(_LINE_ENDS.split(text), 1):
         began = began if parts else number
@@ -133,7 +137,7 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _text(path: str, content: bytes, repairs: Repairs) -> str | None:
-    """Return the text; None if the content cannot be decoded."""
+    """Return the text, or None if the content is too long or cannot be decoded."""
     if len(content) > MOST_BYTES:
         message = f"has {len(content)} bytes; requirements are read from files of at most {MOST_BYTES}"
         repairs.note(LEFT_OUT, message, file=path)
@@ -200,7 +204,10 @@ def _wrong_python(python: object) -> str | None:
 
 
 def _block(path: str, text: str, repairs: Repairs) -> tuple[int, list[str]] | None:
-    """Return the number of the line that begins the block, and its lines without `#`."""
+    """Return the line number of the block's first line, and the lines in the block without `#`.
+
+    Return None if there is no block, or if the file has several blocks or an unclosed one.
+    """
     found: list[tuple[int, list[str]]] = []
     lines = _LINE_ENDS.split(text)
     number = 0
@@ -240,12 +247,12 @@ def _checked(asked: Iterable[_Found], repairs: Repairs) -> Iterator[Requirement]
 
 
 def _without_address(text: str) -> str:
-    """Cut an address, which may contain a password."""
+    """Return the requirement without its URL, because the URL may contain a password."""
     return text.partition("@")[0].strip() + " @ …" if "://" in text else text
 
 
 def _merge_requirements(requirements: Iterable[Requirement], repairs: Repairs) -> Iterator[str]:
-    """Return one requirement for each package and marker, merged from all that name it."""
+    """Yield one requirement for each pair of package and marker, sorted. It combines all requirements for the pair."""
     merged: dict[tuple[str, str], Requirement] = {}
     for one in requirements:
         one.name = canonicalize_name(one.name)

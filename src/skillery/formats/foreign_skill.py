@@ -1,4 +1,4 @@
-"""The name, description and version of a foreign SKILL.md folder, read leniently, with all deviations from the format.
+"""The name, description and version of a foreign SKILL.md folder. Deviations from the format are noted, not refused.
 
 Source: the Agent Skills format (https://agentskills.io/specification).
 """
@@ -21,12 +21,14 @@ from skillery.formats.skill_md import FILE, SkillMd
 from skillery.formats.wording import quoted
 
 KEYS = ("name", "description", "license", "compatibility", "metadata", "allowed-tools")
-"""Keys of the format."""
+"""The keys that the format defines."""
 _OURS = ("version", "short_description")
 MAX_NAME = 64
 MAX_COMPATIBILITY = 500
 MAX_STATED = 200
-"""Characters of a stated name in the key of an alias. A longer name is distinguished by its hash."""
+"""The maximum number of characters of a stated name in the key of an alias. A longer name is cut and distinguished
+by a hash.
+"""
 _NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 _LOOSE = re.compile(r"[vV=\s]*(\d+)(?:\.(\d+))?(?:\.(\d+))?((?:-|\+)\S+)?\s*")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
@@ -35,19 +37,21 @@ _BEHIND_HEADING = "# \t"
 
 
 class ForeignSkill(NamedTuple):
-    """Name, description and version of a foreign skill. `stated` is the name as written, not yet a registry name."""
+    """Name, description and version of a foreign skill. `stated` is the name in the file, or that of the folder: it
+    may be invalid as a registry name.
+    """
 
     stated: str
     description: str
     version: Version | None
-    """None if the file states no version, or none that can be read."""
+    """None if the file states no version, or a version that cannot be read."""
 
 
 def read_foreign_skill(skill_md: SkillMd, folder: str, others: frozenset[str], repairs: Repairs) -> ForeignSkill:
-    """Read name, description and version; note all deviations in `repairs`. Never raises.
+    """Return name, description and version, and note all deviations in `repairs`. No deviation raises an error.
 
-    `folder` is the name of the skill's folder, or "" if unknown; `others` are the folder names of the skills next to
-    it.
+    `folder` is the name of the skill's folder, or "" if unknown. `others` are the folder names of the neighbouring
+    skills.
     """
     frontmatter, folder = skill_md.frontmatter, " ".join(_CONTROL.sub(" ", folder).split())
     skill = ForeignSkill(
@@ -60,7 +64,7 @@ def read_foreign_skill(skill_md: SkillMd, folder: str, others: frozenset[str], r
 
 
 def registry_name(stated: str) -> str:
-    """Return the stated name if it is a valid registry name, else the nearest valid name."""
+    """Return the stated name if it is a valid registry name, else the most similar valid name."""
     try:
         return parse_skill_name(stated)
     except InvalidName:
@@ -74,14 +78,14 @@ def registry_name(stated: str) -> str:
 
 
 def alias_key(stated: str) -> str:
-    """Return the key that finds an alias. Names that differ in `.`, `-` or case have different keys."""
+    """Return the key of a stated name in aliases. Names that differ in `.`, `-` or case have different keys."""
     if len(stated) <= MAX_STATED:
         return stated
     return f"{stated[:MAX_STATED]}~{hashlib.sha256(stated.encode('utf-8', 'replace')).hexdigest()[:12]}"
 
 
 def loose_version(text: str) -> Version | None:
-    """Return the version that `1`, `1.10`, `v2.0` or `01.2.3` means; None if the text is no version."""
+    """Return the version for texts such as `1`, `1.10`, `v2.0` or `01.2.3`, or None if the text is not a version."""
     if len(text) > MAX_VERSION:
         return None
     match = _LOOSE.fullmatch(text)
@@ -142,7 +146,7 @@ def _plain(text: str) -> str:
 
 
 def _first_words(body: str) -> str:
-    """Return the first paragraph of a page, else its first heading."""
+    """Return the first paragraph of a Markdown text, or its first heading if it has no paragraph."""
     heading = ""
     paragraph: list[str] = []
     for line in body[: 16 * 1024].splitlines():

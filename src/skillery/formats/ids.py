@@ -1,4 +1,4 @@
-"""Random identifiers: opaque, URL- and file-name-safe, at least 128 bits."""
+"""Random identifiers: opaque, safe in URLs and file names, with at least 128 random bits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The distributions that provide a module: pyyaml provides `yaml`. The table is import_names.toml."""
+"""The distributions that provide a module: for example, pyyaml provides `yaml`. import_names.toml contains the
+table.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,14 @@ import msgspec
 from packaging.utils import canonicalize_name
 
 MOST_NAMED = 4
-"""Limit on the distributions that one message names."""
+"""The maximum number of distributions that one message names."""
 
 
 class Providers(NamedTuple):
-    """The distributions that may provide a module, by normalised name, the most likely first.
+    """The distributions that may provide a module, by normalised name, the most likely one first.
 
-    `how` is `known` if the table names them, `ambiguous` if the table cannot tell which of several is meant, and
-    `guessed` if only the name of the module suggests them.
+    `how` is `known` if the table names the distribution, `ambiguous` if the table names several alternatives, and
+    `guessed` if the distribution is only assumed to have the name of the module.
     """
 
     packages: tuple[str, ...]
@@ -31,7 +33,7 @@ class Providers(NamedTuple):
 
 
 def providers_of(module: str) -> Providers:
-    """Return the providers of `module`, a dotted name. The longest known prefix decides."""
+    """Return the providers of `module`, a dotted name. The longest prefix in the table decides."""
     table = _table()
     parts = module.split(".")
     for length in range(len(parts), 0, -1):
@@ -70,7 +72,7 @@ def _table() -> dict[str, Providers]:
 
 
 def is_known_package(name: str) -> bool:
-    """Return whether the table knows which modules a distribution has."""
+    """Return whether the table contains the distribution, so that its modules are known."""
     return name in _packages()
 
 

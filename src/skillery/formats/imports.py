@@ -1,7 +1,7 @@
-"""Find the imports of a Python file in its syntax tree, without running it.
+"""Find the imports of a Python file in its syntax tree, without running the file.
 
 Call `find_imports` in a compile worker (`compile_process`), never in the server: the parser holds the interpreter lock,
-and a few kilobytes of source can cost it seconds and gigabytes.
+and a few kilobytes of source can need seconds and gigabytes.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import msgspec
 from skillery.formats.python_source import parsed_source
 
 MOST = 200
-"""Limit on the modules that are listed for one file."""
+"""The maximum number of modules that are listed for one file."""
 LONGEST = 100
-"""Characters of a module name. Longer names cannot be packages."""
+"""The maximum number of characters of a module name. Modules with longer names are ignored."""
 PARTS = 3
-"""Parts of a dotted name that are kept if several distributions share its first part."""
+"""The number of parts of a dotted name that are kept if its first part is in NAMESPACES."""
 NAMESPACES = frozenset(
     {
         "azure",
@@ -35,12 +35,12 @@ NAMESPACES = frozenset(
         "zope",
     }
 )
-"""First parts of names that several distributions share."""
+"""First parts of dotted names that several distributions share."""
 NEVER_FOREIGN = sys.stdlib_module_names | {"__main__", "skills", "runtime"}
 """First parts of names that no package provides: the standard library, and the modules that every run has."""
 
-# An import at the beginning of a statement: at the start of a line, or after a byte order mark, ';' or ':'. Matching
-# takes linear time.
+# Matches an import at the start of a statement: at the start of a line, or after a byte order mark, ';' or ':'. The
+# match takes linear time.
 _STATEMENT = re.compile(
     rb"(?:^|[;:\r\xbf])[ \t\f]*(?:from[\s\\]+([^\s\\.;#]+)|import[\s\\]+([^;#\r\n]+))", re.MULTILINE
 )
@@ -54,8 +54,8 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 class Import(msgspec.Struct, frozen=True, array_like=True):
     """A module that a file imports, and the line of the first import.
 
-    `optional`: the file works without the module, because the import is in a function, a condition or a `try` that
-    handles its absence.
+    `optional` is true if the file works without the module: the import is in a function, in a condition, or in a `try`
+    that handles its failure.
     """
 
     module: str
@@ -64,9 +64,10 @@ class Import(msgspec.Struct, frozen=True, array_like=True):
 
 
 def find_imports(source: bytes) -> tuple[Import, ...]:
-    """Return the imported modules that are neither relative nor in NEVER_FOREIGN, each once, required ones first.
+    """Return the imported modules, each once, required modules first.
 
-    A file that does not parse has no imports; other checks report its fault.
+    Relative imports and the modules of NEVER_FOREIGN are omitted. For a file that does not parse, the result is empty:
+    other checks report the fault.
     """
     tree = parsed_source(source) if _may_need_packages(source) else None
     if tree is None:
@@ -84,16 +85,16 @@ def find_imports(source: bytes) -> tuple[Import, ...]:
 def _may_need_packages(source: bytes) -> bool:
     """Return whether a line looks like an import of a module outside NEVER_FOREIGN.
 
-    A match only justifies parsing the file: the line may be part of a string.
+    A match is only a reason to parse the file: the line may be part of a string.
     """
     names = (name for found in _STATEMENT.finditer(source) for name in (found[1] or found[2]).split(b","))
     return any(name.partition(b".")[0].partition(b" as ")[0].strip() not in _NEVER_FOREIGN for name in names)
 
 
 def own_modules(paths: Iterable[str]) -> frozenset[str]:
-    """Return the first parts of the names by which Python files of a bundle can import each other.
+    """Return the first parts of the names under which Python files of a bundle can import each other.
 
-    Scripts change `sys.path` as they like, so every folder counts.
+    Every folder counts, because scripts can add any folder to `sys.path`.
     """
     names: set[str] = set()
     for path in paths:
@@ -129,7 +130,9 @@ def _named(names: Iterable[str], line: int, optional: bool) -> Iterator[Import]:
 
 
 def inner_statements(statement: ast.stmt, optional: bool) -> Iterator[tuple[ast.stmt, bool]]:
-    """Return the statements of a compound statement, each with whether an import in it is optional."""
+    """Yield the inner statements of a compound statement, each with a flag that is true if imports in it are
+    optional.
+    """
     if isinstance(statement, ast.If) and _is_for_type_checkers(statement.test):
         yield from ((one, optional) for one in statement.orelse)
         return
@@ -150,7 +153,7 @@ def handles_absence(statement: ast.stmt) -> bool:
 
 
 def _is_conditional(statement: ast.stmt) -> bool:
-    """Return whether the statement depends on the interpreter, the machine or how the file is started."""
+    """Return whether the statement is an `if` on the interpreter, on the machine or on `__name__`."""
     if not isinstance(statement, ast.If):
         return False
     names = set(_names_in(statement.test))

@@ -1,4 +1,4 @@
-"""`[inputs]` of a manifest, and the check of a run's arguments against them."""
+"""`[inputs]` of a manifest, and the check of a run's arguments against these declarations."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from typing import Literal, TypeAlias, get_args
 import msgspec
 
 from skillery.formats.json_values import kind_of, same
-from skillery.formats.wording import printable, quoted
+from skillery.formats.wording import did_you_mean, printable, quoted
 
 InputType: TypeAlias = Literal["string", "integer", "number", "boolean", "object", "array", "blob", "any"]
 INPUT_TYPES: tuple[InputType, ...] = get_args(InputType)
+MOST_WARNINGS = 10
+"""Undeclared arguments that get a warning each. One more warning counts the others."""
 
 
 class Input(msgspec.Struct, frozen=True):
-    """One declared argument. `default` applies only if `has_default` is true."""
+    """One declared argument of a run. `default` counts only if `has_default` is true."""
 
     type: InputType
     description: str = ""
@@ -26,15 +28,19 @@ class Input(msgspec.Struct, frozen=True):
 
 
 class InputInvalid(ValueError):
-    """Raised if the arguments of a run do not fit the skill's `[inputs]`. The message names argument, value and
-    declaration."""
-
-
-def apply_inputs(inputs: Mapping[str, Input], args: Mapping[str, object]) -> dict[str, object]:
-    """Return the arguments of a run: the given ones in their order, then the defaults of the omitted ones.
-
-    Undeclared arguments pass. An integer written `1.0` becomes `1`. Raises InputInvalid.
+    """Raised if the arguments of a run do not fit the skill's `[inputs]`. The message has the argument, its value
+    and the declaration.
     """
+
+
+def apply_inputs(inputs: Mapping[str, Input], args: Mapping[str, object], *, strict: bool = False) -> dict[str, object]:
+    """Return the arguments of a run: the given arguments in their order, then the defaults of the omitted ones.
+
+    For an input of type integer, `1.0` becomes `1`. Raise InputInvalid if an argument does not fit its declaration, if
+    a required argument is missing, or, with `strict`, if an argument is not declared.
+    """
+    if strict:
+        _refuse_undeclared(inputs, args)
     for name, declared in inputs.items():
         if name in args:
             _check(name, declared, args[name])
@@ -44,8 +50,21 @@ def apply_inputs(inputs: Mapping[str, Input], args: Mapping[str, object]) -> dic
     return {name: _plain(inputs.get(name), value) for name, value in args.items()} | defaults
 
 
+def undeclared_args(inputs: Mapping[str, Input], args: Mapping[str, object]) -> list[str]:
+    """Return a warning for each argument that a skill with declared inputs does not declare."""
+    if not inputs:
+        return []
+    names = [name for name in args if name not in inputs]
+    warnings = [
+        f"Argument {quoted(name)} is not declared{did_you_mean(name, inputs)}. The skill may ignore it."
+        for name in names[:MOST_WARNINGS]
+    ]
+    more = len(names) - MOST_WARNINGS
+    return [*warnings, f"{more} more arguments are not declared."] if more > 0 else warnings
+
+
 def blob_args(inputs: Mapping[str, Input], args: Mapping[str, object]) -> list[str]:
-    """Return the blob ids among the arguments: the values of inputs with `type = "blob"`."""
+    """Return the blob ids in the arguments: the values of inputs with `type = "blob"`."""
     declared = (name for name, each in inputs.items() if each.type == "blob")
     return [value for name in declared if isinstance(value := args.get(name), str)]
 
@@ -53,7 +72,7 @@ def blob_args(inputs: Mapping[str, Input], args: Mapping[str, object]) -> list[s
 def fits(type_: InputType, value: object) -> bool:
     """Return whether a JSON value has a declared type.
 
-    A boolean is no number, null only fits `any`, and `1.0` is an integer as in JSON Schema.
+    A boolean is not a number, null only fits `any`, and `1.0` is an integer as in JSON Schema.
     """
     return _FITS[type_](value)
 
@@ -89,6 +108,16 @@ def _check(name: str, declared: Input, value: object) -> None:
     if declared.enum is not None and not any(same(value, allowed) for allowed in declared.enum):
         allowed = ", ".join(_shown(each) for each in declared.enum[:20])
         raise InputInvalid(f"Argument {quoted(name)} is {_shown(value)}, allowed are: {allowed}.")
+
+
+def _refuse_undeclared(inputs: Mapping[str, Input], args: Mapping[str, object]) -> None:
+    unknown = next((name for name in args if name not in inputs), None)
+    if unknown is not None:
+        declared = ", ".join(map(quoted, list(inputs)[:20])) or "none"
+        raise InputInvalid(
+            f"Argument {quoted(unknown)} is not declared{did_you_mean(unknown, inputs)}. The skill accepts only "
+            f"declared arguments: {declared}."
+        )
 
 
 def _plain(declared: Input | None, value: object) -> object:

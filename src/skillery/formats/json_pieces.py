@@ -10,13 +10,15 @@ from typing import BinaryIO
 import msgspec
 
 PIECE_BYTES = 192 * 1024
-"""Bytes of content in a piece. A multiple of 3, so that only the last piece needs base64 padding."""
+"""Bytes of content in a piece. The number is a multiple of 3, so that only the last piece needs base64 padding."""
 Grow = Callable[[int], None]
-"""Function that is called with the bytes of the text so far. It may raise to stop."""
+"""Function that is called with the size of the text so far, in bytes. If the function raises an error, the work
+stops.
+"""
 
 
 class JsonPieces(list[bytes]):
-    """A JSON text in pieces, in order."""
+    """A JSON text in pieces, in their order."""
 
     @property
     def size(self) -> int:
@@ -27,7 +29,10 @@ class JsonPieces(list[bytes]):
 
 
 def content_pieces(open_content: Callable[[], BinaryIO], grow: Grow) -> tuple[JsonPieces, str]:
-    """Return a content as a JSON string, and its encoding: `utf-8`, or `base64` if the content is not UTF-8 text."""
+    """Return a content as a JSON string, and its encoding: `utf-8` if the content is UTF-8 text, else `base64`.
+
+    `open_content` is called twice: to determine the encoding, and to encode.
+    """
     with open_content() as stream:
         is_text = _is_utf8(_read(stream))
     with open_content() as stream:
@@ -37,7 +42,7 @@ def content_pieces(open_content: Callable[[], BinaryIO], grow: Grow) -> tuple[Js
 
 
 def string_pieces(texts: Iterable[str], grow: Grow) -> JsonPieces:
-    """Return the texts, one after the other, as one JSON string."""
+    """Return one JSON string that contains the texts one after another."""
     return _gathered((msgspec.json.encode(text)[1:-1] for text in texts), grow)
 
 
@@ -68,12 +73,14 @@ def _decoded(pieces: Iterable[bytes]) -> Iterator[str]:
 
 
 def is_exactly(text: msgspec.Raw | msgspec.UnsetType, expected: bytes) -> bool:
-    """Return whether an undecoded value equals `expected`, byte for byte. Compares lengths before copying."""
+    """Return whether an undecoded value is equal to `expected`, byte for byte. A value of another length is not
+    copied.
+    """
     return text is not msgspec.UNSET and len(text) == len(expected) and bytes(text) == expected
 
 
 def is_utf8(body: bytes) -> bool:
-    """Return whether the bytes are UTF-8 text, without copying all of them."""
+    """Return whether the bytes are UTF-8 text. Only one piece is copied at a time."""
     view = memoryview(body)
     return _is_utf8(bytes(view[start : start + PIECE_BYTES]) for start in range(0, len(body), PIECE_BYTES))
 

@@ -1,4 +1,4 @@
-"""Foreign JSON values: the values that a manifest may contain, and their comparison."""
+"""JSON values from callers: the values that a manifest may contain, and the comparison of values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from skillery.formats.wording import has_surrogate, printable, quoted
 
 MAX_DEPTH = 32
 MAX_VALUES = 128 * 1024
-"""Limit on the values of a manifest. More cannot fit into its 256 KiB: each takes a character and a comma."""
+"""The maximum number of values of a manifest. 256 KiB of JSON cannot contain more: each value takes at least a
+character and a comma.
+"""
 
 _KINDS: dict[type, str] = {
     bool: "a boolean",
@@ -27,24 +29,26 @@ _KINDS: dict[type, str] = {
 
 
 def kind_of(value: object) -> str:
-    """Return the JSON type of a value with its article: `a string`, `null`, `an array`."""
+    """Return the JSON type of a value with an article: `a string`, `null`, `an array`."""
     if isinstance(value, Mapping):
         return "an object"
     return _KINDS.get(type(value), f"no JSON value ({type(value).__name__})")
 
 
 MOST_SLOW_NUMBERS = 2_500
-"""Limit on the slow numbers of a request. Decoding one takes up to 17 µs, 300 times as long as a short number."""
+"""The maximum number of slow numbers in a request. A slow number (see `slow_numbers`) takes up to 17 µs to decode,
+300 times as long as a short number.
+"""
 MOST_SLOW_IN_MANIFEST = 16
-"""Limit on the slow numbers of a manifest: a list of skills decodes many manifests."""
+"""The maximum number of slow numbers in a manifest: a list of skills decodes many manifests."""
 _SLOW_NUMBER = re.compile(rb"[0-9.][eE][+-]?0*[0-9]{3}|[0-9]{100}")
 
 
 def slow_numbers(text: bytes) -> int:
-    """Return how many slow numbers a JSON text contains: exponents of three digits, and each 100 digits of a long
+    """Return the number of slow numbers in a JSON text: exponents of three digits, and each 100 digits of a long
     number.
 
-    Look-alikes within strings count too.
+    Digits inside strings are counted too.
     """
     return len(_SLOW_NUMBER.findall(text))
 
@@ -55,11 +59,11 @@ def is_slow(number: float) -> bool:
 
 
 def value_problems(value: object, where: str = "", *, nullable: bool = False) -> Iterator[Problem]:
-    """Yield the problems of a value that cannot be part of a manifest, at any depth.
+    """Yield the problems that prevent a value from being part of a manifest, at any depth. `where` is the path of the
+    value.
 
-    The problems are: null (unless `nullable`), NUL, lone surrogates, numbers that TOML or JSON cannot represent, and
-    depth past MAX_DEPTH. Hostile input is cheap: values below a refused value are not visited. `where` is the path of
-    the value itself.
+    Problems are null (unless `nullable`), NUL, lone surrogates, numbers that TOML or JSON cannot represent, and depth
+    over MAX_DEPTH. The values inside a refused value are not visited, so that hostile input costs little.
     """
     waiting: list[tuple[str, object, int]] = [(where, value, 1)]
     seen = slow = 0
@@ -98,9 +102,9 @@ def join(path: str, key: object) -> str:
 
 
 def same(one: object, other: object) -> bool:
-    """Return whether two JSON values are equal: `1` equals `1.0`, and `1` differs from `true`.
+    """Return whether two JSON values are equal. `1` equals `1.0` and differs from `true`.
 
-    Sizes are compared first, so the smaller value bounds the work. `difference` also returns the path.
+    Sizes are compared first, so the smaller value limits the work. `difference` also returns the path of a difference.
     """
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return len(one) == len(other) and all(key in one and same(one[key], each) for key, each in other.items())
@@ -110,7 +114,10 @@ def same(one: object, other: object) -> bool:
 
 
 def difference(one: object, other: object, path: str = "") -> str | None:
-    """Return the path of the first difference between two JSON values (`""`: the values themselves), or None."""
+    """Return the path of the first difference between two JSON values, or None if they are equal.
+
+    "" means that the values themselves differ, not a part of them.
+    """
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return _object_difference(one, other, path)
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
@@ -119,7 +126,7 @@ def difference(one: object, other: object, path: str = "") -> str | None:
 
 
 def _same_scalar(one: object, other: object) -> bool:
-    """Return whether two scalars are equal. Values of different kinds differ, including an array and an object."""
+    """Return whether two scalars are equal. Values of different types differ, also if one is an array or an object."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, int | float) and isinstance(other, int | float):
@@ -128,7 +135,7 @@ def _same_scalar(one: object, other: object) -> bool:
 
 
 def is_larger(value: object, most: int) -> bool:
-    """Return whether the value has more than `most` keys, items and characters together, after at most `most` steps."""
+    """Return whether the value has more than `most` values, keys and characters together. Stop counting at `most`."""
     waiting, left = [value], most
     while waiting and left >= 0:
         current = waiting.pop()
@@ -177,7 +184,9 @@ def _scalar_problem(value: object) -> str | None:
 
 
 def text_problem(text: str) -> str | None:
-    """Return why a text cannot be stored, or None."""
+    """Return the reason why a text cannot be stored, or None if it can be stored. The reason is a clause for a
+    message.
+    """
     if "\x00" in text:
         return "holds a NUL character"
     return "holds half a character (a lone surrogate)" if has_surrogate(text) else None

@@ -1,15 +1,15 @@
-"""A log that is kept in bounded memory: its head and its tail. Offsets count all bytes that were added."""
+"""A log with limited memory: its head and its tail are kept. Offsets count all added bytes, also dropped ones."""
 
 from __future__ import annotations
 
 from collections import deque
 
 BLOCK = 4096
-"""Pieces smaller than this are joined, because each piece takes memory of its own."""
+"""Pieces smaller than this are joined, because each separate piece needs extra memory."""
 
 
 class KeptLog:
-    """Keeps at most `limit` bytes: the first half of them, and the last half."""
+    """Keeps at most `limit` bytes of a log: one half for the first bytes, one half for the last bytes."""
 
     def __init__(self, limit: int) -> None:
         self._half = limit // 2
@@ -20,7 +20,7 @@ class KeptLog:
 
     @classmethod
     def of(cls, head: bytes, tail: bytes, dropped: int) -> KeptLog:
-        """Return a log that is complete."""
+        """Return a log from the values that `parts` returned. No piece is added to such a log."""
         kept = cls(0)
         kept._head, kept._tail = bytearray(head), deque([bytearray(tail)])
         kept._tail_size, kept._dropped = len(tail), dropped
@@ -28,12 +28,12 @@ class KeptLog:
 
     @property
     def gap_start(self) -> int | None:
-        """The offset of the first dropped byte, None if no byte was dropped."""
+        """The offset of the first dropped byte, or None if no byte was dropped."""
         return len(self._head) if self._dropped else None
 
     @property
     def end(self) -> int:
-        """The number of bytes that were added."""
+        """The number of added and skipped bytes."""
         return self.tail_start + self._tail_size
 
     @property
@@ -55,7 +55,9 @@ class KeptLog:
             self._trim()
 
     def skip(self, count: int) -> None:
-        """Count missing bytes as dropped. Drop the present tail too: a new tail starts after the missing bytes."""
+        """Count `count` missing bytes as dropped. Drop the present tail too: a new tail starts after the missing
+        bytes.
+        """
         if count > 0:
             self._dropped += self._tail_size + count
             self._tail.clear()
@@ -74,9 +76,9 @@ class KeptLog:
             self._dropped += cut
 
     def read(self, after: int, size: int) -> tuple[int, bytes]:
-        """Return the first kept offset at or behind `after`, and at most `size` bytes from there.
+        """Return the first kept offset that is at least `after`, and at most `size` bytes from this offset.
 
-        The bytes end at the end of the head if bytes behind it were dropped.
+        If bytes were dropped, a piece that starts in the head ends at the end of the head.
         """
         if after < len(self._head):
             piece = bytes(self._head[after : after + size])
@@ -104,5 +106,5 @@ class KeptLog:
         return bytes(found)
 
     def parts(self) -> tuple[bytes, bytes, int]:
-        """Return the head, the tail, and the number of bytes that were dropped between them."""
+        """Return the head, the tail, and the number of bytes that were dropped between head and tail."""
         return bytes(self._head), b"".join(self._tail), self._dropped

@@ -1,4 +1,4 @@
-"""Labels: names that move from version to version (`stable`). No label reads as another kind of version spec."""
+"""Labels: movable names for versions (`stable`). No label has the form of a version, range or digest."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ MAX_LENGTH = 64
 LATEST = "latest"
 
 _LABEL = re.compile(r"[a-z][a-z0-9._-]*")
-# Mistyped versions too: for `v1.2.3.4` the error says that it is no version, not that no such label exists.
+# Also matches mistyped versions: the error for `v1.2.3.4` says that the text is not a label, instead of that the label
+# does not exist.
 _LIKE_A_VERSION = re.compile(r"v*(?:[0-9]|x(?:\.|$)).*")
 _HINT = (
     f"A label begins with a letter a-z, continues with a-z, 0-9, '.', '_' and '-', and has at most {MAX_LENGTH} "
@@ -21,7 +22,7 @@ _HINT = (
 
 
 def parse_label(text: str) -> str:
-    """Return the label as given. Raise InvalidLabel with the reason."""
+    """Return the label unchanged. Raise InvalidLabel, with the reason, if the text is not a valid label."""
     problem = label_problem(text)
     if problem:
         raise InvalidLabel(f"{quoted(text)} is not a label: {problem}", hint=_HINT, label=text[:MAX_LENGTH])
@@ -29,7 +30,9 @@ def parse_label(text: str) -> str:
 
 
 def label_problem(text: str) -> str | None:
-    """Return why `text` is no label, as a clause that follows the text in a message; None if it is a label."""
+    """Return the reason why `text` is not a valid label, or None if it is valid. The reason is a clause for a
+    message.
+    """
     if not text.strip():
         return "it is blank"
     if text == LATEST:

@@ -1,9 +1,9 @@
-"""Read a foreign SKILL.md as far as possible, with a list of all repairs.
+"""Read a foreign SKILL.md as far as possible, and list all repairs.
 
-The strict reader is `skillery.formats.skill_md`; a file that it accepts is read unchanged. For other files, this reader
-tries in turn: the whole frontmatter as YAML without the strict rules; the same with quotes around the values that need
-them; each top-level key by itself, with unparsable values as text. No function here raises for any bytes, and the time
-is linear in their number.
+Files that the strict reader (`skillery.formats.skill_md`) accepts are read unchanged. For other files, three ways are
+tried in turn: the whole frontmatter as YAML without the strict rules; the same with quotes added around values that
+need quotes; each top-level key separately, with invalid values as text. No bytes cause an error, and the time is linear
+in the number of bytes.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from skillery.formats.skill_md import (
 from skillery.formats.wording import has_surrogate, printable, quoted
 
 MAX_LEADING_LINES = 20
-"""Limit on the blank lines and code fences that are skipped before the frontmatter."""
+"""The maximum number of blank lines and code fences before the frontmatter that are skipped."""
 _FENCE = re.compile(r"-{3,}")
 _END = re.compile(r"-{3,}|\.\.\.")
 _KEY = re.compile(r"(?P<key>[^\s#:\-\[\]{},&*!|>'\"%@`][^:\n]{0,127}?|\"[^\"\n]{1,127}\"|'[^'\n]{1,127}')\s*:(?=\s|$)")
 _UNREADABLE = re.compile("[^\t\n\r -~\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""Characters that YAML never allows."""
+"""Matches a character that YAML never allows."""
 _FENCED = re.compile(r"(?:`{3,}|~{3,})\s*[A-Za-z]*")
 
 
 class ReadSkillMd(NamedTuple):
-    """A parsed SKILL.md, its text and the repairs."""
+    """A parsed SKILL.md, with its text and the repairs."""
 
     skill_md: SkillMd
     text: str
@@ -45,8 +45,10 @@ class ReadSkillMd(NamedTuple):
 
 
 def read_skill_md(data: bytes) -> ReadSkillMd:
-    """Return the parsed file. Never raises. All scalars of the frontmatter are strings as written, as in the strict
-    reader."""
+    """Return the parsed file. No content raises an error.
+
+    All scalars of the frontmatter are strings as written in the file, as in the strict reader.
+    """
     repairs = SkillMdRepairs()
     text = _text(data, repairs)
     if "\r" in text[: MAX_FRONTMATTER_BYTES * 2]:
@@ -77,7 +79,7 @@ def _text(data: bytes, repairs: Repairs) -> str:
         line = text.count("\n", 0, max(text.find("\x00"), 0)) + 1
         repairs.note("bad_characters", f"it {problem}; it is read as \ufffd", line)
         text = text.replace("\x00", "\ufffd")
-        # Only if there are some: one expression over a text of NULs holds the interpreter lock for a second.
+        # Substitute only if there are surrogates: re.sub over a text of NULs holds the interpreter lock for a second.
         text = re.sub("[\ud800-\udfff]", "\ufffd", text) if has_surrogate(text) else text
     return text
 
@@ -94,7 +96,7 @@ def _first_bad(data: bytes) -> int:
     return len(data)
 
 
-# -- where the frontmatter is ----------------------------------------------------------------------------------------
+# -- position of the frontmatter -------------------------------------------------------------------------------------
 
 
 def _repaired(text: str, repairs: Repairs) -> SkillMd:
@@ -110,7 +112,7 @@ def _repaired(text: str, repairs: Repairs) -> SkillMd:
 
 
 def _start(lines: list[str], repairs: Repairs) -> int | None:
-    """Return the number of the first line after the opening fence; None if the file does not begin with a fence."""
+    """Return the index of the first line of the frontmatter, or None if the file does not begin with a fence."""
     for number, line in enumerate(lines[:MAX_LEADING_LINES]):
         bare = line.strip()
         if _FENCE.fullmatch(bare):
@@ -125,7 +127,7 @@ def _start(lines: list[str], repairs: Repairs) -> int | None:
 
 
 def _looks_like_frontmatter(lines: list[str], start: int) -> bool:
-    """Return whether the lines after a fence are frontmatter: a key, a comment or the closing fence.
+    """Return whether the lines after a fence are frontmatter: a key, another start of YAML, or the closing fence.
 
     A Markdown page may begin with a rule of hyphens instead.
     """
@@ -137,7 +139,7 @@ def _looks_like_frontmatter(lines: list[str], start: int) -> bool:
 
 
 def _end(lines: list[str], start: int, repairs: Repairs) -> tuple[int, int]:
-    """Return the line where the frontmatter ends, and the line where the body begins."""
+    """Return the index of the line after the frontmatter, and the index of the first line of the body."""
     for number in range(start, len(lines)):
         if lines[number].rstrip() == "---":
             return number, number + 1
@@ -181,7 +183,9 @@ def _note_quoted(line: str, number: int, repairs: Repairs) -> None:
 
 
 def _readable(lines: list[str], first_line: int, repairs: Repairs) -> list[str]:
-    """Return the lines with spaces instead of leading tabs, and without characters that YAML never allows."""
+    r"""Return the lines with spaces instead of leading tabs, and with `\ufffd` instead of characters that YAML never
+    allows.
+    """
     repaired = []
     for number, line in enumerate(lines, first_line):
         indent = line[: len(line) - len(line.lstrip(" \t"))]
@@ -214,7 +218,9 @@ def _cut(lines: list[str], first_line: int, repairs: Repairs) -> list[str]:
 
 
 def _key_by_key(lines: list[str], first_line: int, repairs: Repairs) -> dict[str, object]:
-    """Return the frontmatter, with each top-level key parsed by itself: one broken value spoils no other."""
+    """Return the frontmatter. Each top-level key is parsed separately, so that an invalid value affects no other
+    key.
+    """
     read: dict[str, object] = {}
     why = read_yaml("".join(lines), first_line, SkillMdRepairs())
     where = why.line if isinstance(why, NotYaml) else None
@@ -240,7 +246,7 @@ def _why(why: object) -> str:
 
 
 def _blocks(lines: list[str]) -> Iterator[tuple[int, list[str]]]:
-    """Yield each line that begins a top-level key, with the lines up to the next one."""
+    """Yield each top-level key as a block: the index of its first line, and its lines up to the next key."""
     start = 0
     for number, line in enumerate(lines):
         if number > start and _KEY.match(line):

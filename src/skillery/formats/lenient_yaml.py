@@ -1,4 +1,6 @@
-"""YAML of foreign frontmatter, read leniently: refused features are noted, and values that need quotes get them."""
+"""YAML of foreign frontmatter. Features that the strict reader refuses are noted, and quotes are added to values
+that need them.
+"""
 
 from __future__ import annotations
 
@@ -23,27 +25,31 @@ ENTRY = re.compile(
 )
 """A `key: value` line. The value includes trailing blanks, which `_value_of` removes.
 
-An expression that excludes them takes quadratic time and holds the interpreter lock, so other threads would wait.
+An expression without the trailing blanks would take quadratic time and hold the interpreter lock, so that other threads
+would wait.
 """
 _BLOCK_STARTS = re.compile(r"[|>][-+0-9]*\s*(?:#.*)?")
 
 
 class SkillMdRepairs(Repairs):
-    """Repairs of SKILL.md."""
+    """Collects repairs of SKILL.md: `note` uses SKILL.md as the file."""
 
     def note(self, code: str, message: str, line: int | None = None, file: str | None = FILE) -> None:
         super().note(code, message, line, file)
 
 
 class NotYaml(NamedTuple):
-    """The reason why a text is no YAML mapping, and its line in the file."""
+    """The reason why a text is not a YAML mapping, and the line of the fault in the file, or None if unknown."""
 
     why: str
     line: int | None
 
 
 def read_yaml(source: str, first_line: int, repairs: Repairs) -> dict[str, object] | NotYaml:
-    """Return the parsed mapping, or why the source is no YAML. Repairs are noted only if it can be read."""
+    """Return the parsed mapping, or the reason why the source is not a YAML mapping.
+
+    Repairs are added to `repairs` only if the source can be parsed.
+    """
     builder = _LenientBuilder(source, first_line)
     try:
         read = builder.mapping()
@@ -60,7 +66,7 @@ def read_yaml(source: str, first_line: int, repairs: Repairs) -> dict[str, objec
 
 
 class _LenientBuilder(Builder):
-    """A builder that reads and notes what the strict builder refuses."""
+    """A builder that accepts and notes the YAML features that the strict builder refuses."""
 
     def __init__(self, source: str, first_line: int) -> None:
         super().__init__(source)
@@ -111,7 +117,9 @@ def _text_of_scalar(event: yaml.Event) -> str:
 
 
 def with_quotes(lines: list[str]) -> Iterator[str]:
-    """Yield the lines, with quotes around the values that YAML cannot parse. Block values stay unchanged."""
+    """Yield the lines, with quotes added around values that YAML cannot parse. Block values (`|` and `>`) stay
+    unchanged.
+    """
     block: int | None = None
     for line in lines:
         indent = len(line) - len(line.lstrip(" "))
@@ -146,7 +154,9 @@ def _needs_quotes(value: str) -> bool:
 
 
 def _closes(value: str) -> bool:
-    """Return whether a quoted value ends at its closing quote, or may continue on the next line."""
+    """Return whether a quoted value ends at its closing quote, or has no closing quote and may continue on the next
+    line.
+    """
     quote = value[0]
     body = r"(?:[^\"\\]|\\.)*+\"" if quote == '"' else r"(?:[^']|'')*+'"
     return bool(re.fullmatch(rf"{quote}{body}\s*(?:#.*)?", value)) or quote not in value[1:]

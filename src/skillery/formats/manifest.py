@@ -1,4 +1,4 @@
-"""The manifest of a skill: skill.toml as checked values."""
+"""The manifest of a skill: the checked values of skill.toml."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 MAX_BYTES = 256 * 1024
-"""Limit on the manifest as compact JSON, in bytes."""
+"""The maximum number of bytes of a manifest as compact JSON."""
 MAX_DESCRIPTION = 1024
 MAX_TAGS = 32
 MAX_TIMEOUT_MS = 3_600_000
@@ -50,11 +50,19 @@ KINDS: tuple[Kind, ...] = ("action", "instruction")
 
 _KEYS = ("name", "version", "description", "kind", "namespace", "tags", "runtime", "inputs", "permissions")
 _LATER_KEYS = ("tests", "examples")
-"""Keys that other readers of the manifest use and that this module does not check.
-
-`skillery.formats.examples` reads examples, which also needs the files.
+"""Keys that this module accepts and does not check. `skillery.formats.examples` checks the examples, with the
+bundle's files.
 """
-_RUNTIME_KEYS = ("language", "entrypoint", "export", "limits", "dependencies", "requires-python", "inferred")
+_RUNTIME_KEYS = (
+    "language",
+    "entrypoint",
+    "export",
+    "limits",
+    "dependencies",
+    "requires-python",
+    "inferred",
+    "strict_inputs",
+)
 _LIMIT_KEYS = ("memory_mb", "processes", "cpus", "disk_mb", "timeout_ms")
 _INPUT_KEYS = ("type", "description", "enum", "default", "required")
 _PERMISSION_KEYS = ("network", "secrets")
@@ -65,9 +73,10 @@ _DEPENDENCY_HINT = 'A dependency is a name with versions, such as "pandas>=2,<3"
 
 
 class Runtime(msgspec.Struct, frozen=True):
-    """The `[runtime]` of an action skill. A run calls `export` of the module at `entrypoint` with the arguments.
+    """The `[runtime]` of an action skill. A run calls the function `export` of the module at `entrypoint` with the
+    arguments.
 
-    Without an entrypoint, the runtime states what the scripts and tools of a skill need.
+    Without an entrypoint (""), the runtime states the needs of the skill's scripts and tools.
     """
 
     entrypoint: str = ""
@@ -78,10 +87,11 @@ class Runtime(msgspec.Struct, frozen=True):
     dependencies: tuple[str, ...] = ()
     """Packages in the notation of PEP 508."""
     requires_python: str = ""
-    """Versions of the interpreter in the notation of PEP 440; "" is any."""
+    """Python versions in the notation of PEP 440. "" means any version."""
     inferred: tuple[str, ...] = ()
-    """The part of `dependencies` that the server inferred from the skill's imports. The author did not declare these.
-    """
+    """The dependencies that the server inferred from the skill's imports. The author did not declare these packages."""
+    strict_inputs: bool = False
+    """Whether a run with undeclared arguments fails."""
 
 
 class Permissions(msgspec.Struct, frozen=True):
@@ -90,7 +100,7 @@ class Permissions(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """A checked manifest. `kind` and `namespace` are the effective values; `raw` is the manifest as given."""
+    """A checked manifest. `kind` and `namespace` have defaults applied. `raw` is the manifest as given."""
 
     name: str
     version: Version
@@ -106,15 +116,15 @@ class Manifest(msgspec.Struct, frozen=True):
 
     @property
     def called(self) -> Runtime | None:
-        """The runtime if it has an entrypoint to call, else None."""
+        """The runtime if it has an entrypoint, else None."""
         return self.runtime if self.runtime is not None and self.runtime.entrypoint else None
 
 
 def parse_manifest(raw: Mapping[str, object], *, has_tools: bool = False) -> Manifest:
-    """Check a manifest given as JSON values (`spec` of skill.toml, plus `[inputs]` details and `[runtime.limits]`).
+    """Return the checked manifest of JSON values (the content of skill.toml).
 
-    `has_tools`: the bundle contains a tool with a script, which makes it an action skill without a runtime. Raises
-    InvalidManifest that lists all problems.
+    `has_tools`: the bundle has a tool with a script, so it can be an action skill without `[runtime]`. Raise
+    InvalidManifest, with a list of the problems, if the manifest is invalid.
     """
     return _reader(raw, has_tools).manifest()
 
@@ -158,7 +168,7 @@ def _without(value: object, refused: frozenset[str], path: str = "") -> object:
 
 
 def with_inferred(manifest: Manifest, packages: Sequence[str]) -> Manifest:
-    """Return the manifest with further dependencies, marked as inferred in `raw` and in the runtime."""
+    """Return the manifest with `packages` added as dependencies, and marked as inferred in `raw` and in the runtime."""
     if not packages:
         return manifest
     runtime = manifest.runtime or Runtime()
@@ -173,18 +183,18 @@ def with_inferred(manifest: Manifest, packages: Sequence[str]) -> Manifest:
 
 
 def read_stored_manifest(raw: dict[str, Any], *, has_tools: bool) -> Manifest:
-    """Read a manifest that `parse_manifest` accepted before.
+    """Return a stored manifest that `parse_manifest` accepted before.
 
-    Does not check each value again. `raw` of the result is empty: the result keeps only the parts that a run needs.
-    Raises InvalidManifest.
+    The size and each JSON value are not checked again. `raw` of the result is empty, to save memory. Raise
+    InvalidManifest if the manifest does not have the form of this release.
     """
     return msgspec.structs.replace(_Reader(raw, has_tools).manifest(), raw={})
 
 
 def is_for_scripts(runtime: Mapping[str, object]) -> bool:
-    """Return whether a `[runtime]` without an entrypoint states what the skill's scripts need.
+    """Return whether a `[runtime]` table states only the needs of the skill's scripts.
 
-    Any other `[runtime]` without an entrypoint is incomplete.
+    The table then has no entrypoint, and names dependencies or Python versions. Other tables need an entrypoint.
     """
     says = {"dependencies", "requires-python"} & runtime.keys()
     return bool(says) and not {"entrypoint", "export", "language"} & runtime.keys()
@@ -194,7 +204,7 @@ _T = TypeVar("_T")
 
 
 class _Reader(Shapes):
-    """Reader of one manifest that collects problems and warnings."""
+    """Reads one manifest, and collects its problems and warnings."""
 
     def __init__(self, raw: dict[str, Any], has_tools: bool, refused: Sequence[Problem] = ()) -> None:
         """`refused` are the problems of values that `raw` no longer contains."""
@@ -320,6 +330,7 @@ class _Reader(Shapes):
             dependencies=self.dependencies(table),
             requires_python=self.requires_python(table),
             inferred=self.texts(table, "inferred", "runtime.inferred"),
+            strict_inputs=self.flag(table, "strict_inputs", "runtime.strict_inputs"),
         )
 
     def entrypoint(self, table: Mapping[str, object]) -> str:

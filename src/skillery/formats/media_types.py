@@ -1,4 +1,4 @@
-"""The media type of a file by its name: the same on every machine, independent of the machine's own table."""
+"""Media types by file name. The results are the same on every machine, because the machine's own table is not used."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _theirs = MimeTypes().types_map[True]
 
 
 def media_type_of(path: str) -> str | None:
-    """Return the media type; None if the name does not determine one."""
+    """Return the media type for a file name, or None if its ending is unknown."""
     name = path.rpartition("/")[2].lower()
     stem, dot, ending = name.rpartition(".")
     if not dot or not stem:
@@ -62,6 +62,8 @@ def media_type_of(path: str) -> str | None:
 
 
 def kind_of_output(path: str) -> str:
-    """Return the media type of a file that a run has written; `application/octet-stream` if the name does not tell."""
+    """Return the media type of a file that a run has written, or `application/octet-stream` if the name has no known
+    ending.
+    """
     _, dot, ending = path.rpartition("/")[2].lower().rpartition(".")
     return (_DATA.get(f".{ending}") or media_type_of(path) or _ANY) if dot else _ANY

@@ -1,4 +1,4 @@
-"""Skill names and namespaces: dot-separated segments, compared by whole segments."""
+"""Skill names and namespaces: segments with dots between. Comparisons use whole segments."""
 
 from __future__ import annotations
 
@@ -18,27 +18,29 @@ _GRAMMAR = (
 
 
 def parse_skill_name(text: str) -> str:
-    """Return the skill name as given. Raise InvalidName."""
+    """Return the skill name unchanged. Raise InvalidName if the text is not a valid skill name."""
     return _parse(text, "skill name")
 
 
 def parse_namespace(text: str) -> str:
-    """Return the namespace as given; `""` is the root of all namespaces. Raise InvalidName."""
+    """Return the namespace unchanged; "" is the root of all namespaces. Raise InvalidName if the text is not a valid
+    namespace.
+    """
     return _parse(text, "namespace") if text else text
 
 
 def namespace_of(name: str) -> str:
-    """Return all but the last segment of a name; `""` for a name of one segment."""
+    """Return all but the last segment of a name, or "" for a name of one segment."""
     return name.rpartition(".")[0]
 
 
 def is_within(namespace: str, ancestor: str) -> bool:
-    """Return whether `namespace` is `ancestor` or below it, by whole segments: `ab` is not within `a`."""
+    """Return whether `namespace` is `ancestor` or below it. Whole segments are compared: `ab` is not below `a`."""
     return not ancestor or namespace == ancestor or namespace.startswith(ancestor + ".")
 
 
 def import_name(name: str) -> str:
-    """Return the module name under which a sandbox imports a skill: `user.my-skill` is `skills.user.my_skill`."""
+    """Return the module name under which runs import a skill: `skills.user.my_skill` for `user.my-skill`."""
     return "skills." + name.replace("-", "_")
 
 

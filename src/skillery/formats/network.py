@@ -44,19 +44,21 @@ NETWORK_FORM = (
 
 
 class NetworkPattern(msgspec.Struct, frozen=True):
-    """One host, or with `wildcard` every host below it, on one port of one scheme. `*.x` does not match `x`."""
+    """One host, or with `wildcard` every host below this host, for one scheme and port. `*.x` does not match `x`."""
 
     scheme: Literal["http", "https"]
     host: str
-    """The host in lower case, without the `*.`."""
+    """The host in lower case, without `*.`."""
     port: int
     wildcard: bool
     text: str
-    """The pattern in lower case. The port is omitted if it is the scheme's default."""
+    """The pattern in lower case, without the port if it is the default of the scheme."""
 
 
 def parse_network_pattern(text: str) -> NetworkPattern | str:
-    """Return the pattern. For an invalid text, return the reason, as a clause that follows the text in a message."""
+    """Return the pattern, or the reason why the text is invalid. The reason is a clause that follows the text in a
+    message.
+    """
     # This check comes first: case folding turns some other letters into ASCII (the Kelvin sign, the long s).
     if not text.isascii():
         return "is not ASCII; write international names in their 'xn--' form"
@@ -86,9 +88,9 @@ def covers(wider: NetworkPattern, pattern: NetworkPattern) -> bool:
 
 
 def is_open_to_anybody(pattern: NetworkPattern) -> bool:
-    """Return whether the pattern is a wildcard over a domain where strangers can register names.
+    """Return whether the pattern is a wildcard for a domain in which strangers can register names.
 
-    Examples: `*.com`, `*.co.uk`, `*.github.io`.
+    Examples: `*.com`, `*.co.uk`, `*.github.io`. The list of such domains is not complete.
     """
     *above, last = pattern.host.split(".")
     registrar = len(above) == 1 and len(last) == 2 and above[0] in _REGISTRARS
@@ -96,7 +98,8 @@ def is_open_to_anybody(pattern: NetworkPattern) -> bool:
 
 
 def host_problem(host: str) -> str | None:
-    """Return the reason why `host` is not a valid DNS name, or None if it is valid. Callers pass it in lower case.
+    """Return the reason why `host` is not a valid DNS name, or None if it is valid. The caller passes `host` in lower
+    case.
 
     The reason is a clause that follows the checked text in a message.
     """

@@ -13,9 +13,9 @@ SEARCH = 64
 def normalized(form: Literal["NFC", "NFKD"], text: str) -> str:
     """Return the text in a normal form.
 
-    `unicodedata.normalize` sorts each run of combining characters in quadratic time and holds the interpreter lock: a
-    run of 32,768 costs a second. A run longer than a piece is therefore normalized piece by piece, which can leave its
-    marks in another order. Text that people write has no such runs.
+    `unicodedata.normalize` sorts each sequence of combining characters in quadratic time and holds the interpreter
+    lock: a sequence of 32,768 takes a second. Therefore a sequence longer than a piece is normalised in pieces, and its
+    marks may get another order. Ordinary text has no such sequences.
     """
     if text.isascii():
         return text
@@ -27,7 +27,7 @@ def _pieces(text: str) -> Iterator[str]:
     while start < len(text):
         end = min(start + PIECE, len(text))
         limit = min(end + SEARCH, len(text))
-        # A cut before a character that never combines with the one before it changes nothing.
+        # If the next character never combines with the previous one, a cut between the two does not change the result.
         end = next((at for at in range(end, limit) if _stands_alone(text[at])), end)
         yield text[start:end]
         start = end

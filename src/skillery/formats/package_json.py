@@ -1,4 +1,6 @@
-"""The package.json files of a bundle: JavaScript dependencies that no one installs."""
+"""The package.json files of a bundle. The server does not install JavaScript dependencies: the bundle must contain
+them.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ SCRIPTS = "scripts/"
 MOST_BYTES = 256 * 1024
 MOST_NAMED = 5
 MOST_KEYS = 10
-"""Limit on the keys with this name that the search for a line visits."""
+"""The maximum number of keys named `dependencies` that are visited in the search for a line number."""
 HINT = (
     "Nothing is installed for JavaScript: bundle them into the file that is run (npx esbuild main.js --bundle "
     "--platform=node --format=esm --outfile=main.mjs) and list them under devDependencies."
@@ -28,8 +30,8 @@ HINT = (
 class DependencyCheck(NamedTuple):
     """The result of a check of package.json files.
 
-    `missing` has a problem for each file whose dependencies are not in the bundle; `odd` has a warning for each file
-    that cannot be read.
+    `missing` has a problem for each file with dependencies that are not in the bundle. `odd` has a warning for each
+    file that cannot be read.
     """
 
     missing: tuple[Problem, ...] = ()
@@ -40,10 +42,10 @@ NO_DEPENDENCIES = DependencyCheck()
 
 
 def check_dependencies(files: Mapping[str, bytes], run: Collection[str]) -> DependencyCheck:
-    """Return the missing dependencies of JavaScript. `run` are the paths of the files that may be run.
+    """Return the missing JavaScript dependencies. `run` are the paths of the files that may be run.
 
-    For each path the nearest package.json counts, as in Node.js. Its `dependencies` must be in a node_modules above the
-    path.
+    As in Node.js, the nearest package.json above a path applies. Each package in its `dependencies` must be in a folder
+    node_modules next to the path or above it.
     """
     missing: dict[str, Problem] = {}
     odd: dict[str, str] = {}
@@ -61,7 +63,7 @@ def check_dependencies(files: Mapping[str, bytes], run: Collection[str]) -> Depe
 
 
 def folders_above(path: str) -> Iterator[str]:
-    """Yield the folders above a path, nearest first: "a/b/", "a/", "" for a/b/c.js."""
+    """Yield the folders above a path, nearest first: "a/b/", "a/" and "" for a/b/c.js."""
     while path:
         path = path.rpartition("/")[0]
         yield f"{path}/" if path else ""
@@ -70,14 +72,14 @@ def folders_above(path: str) -> Iterator[str]:
 def script_paths(paths: Iterable[str]) -> frozenset[str]:
     """Return the JavaScript files that a skill without an entrypoint may run: next to SKILL.md and below scripts/.
 
-    Other folders hold material that scripts and agents work with, including whole projects.
+    Other folders contain material for scripts and agents, for example whole projects.
     """
     ours = (path for path in paths if path.endswith(JAVASCRIPT) and MODULES not in path.split("/"))
     return frozenset(path for path in ours if "/" not in path or path.startswith(SCRIPTS))
 
 
 def _modules(files: Iterable[str]) -> frozenset[str]:
-    """Return every folder inside a node_modules, including packages with a scope."""
+    """Return every folder inside a node_modules. Packages with a scope (`@scope/name`) are included."""
     return frozenset(above[:-1] for path in files if MODULES in path for above in folders_above(path))
 
 
@@ -86,7 +88,7 @@ def _is_there(name: str, path: str, modules: frozenset[str]) -> bool:
 
 
 def _dependencies(path: str, content: bytes) -> list[str] | str:
-    """Return the names of the dependencies, or a warning if the file is no valid package.json."""
+    """Return the names of the dependencies, or a warning if the file is not a valid package.json."""
     if len(content) > MOST_BYTES:
         return f"{path} has {len(content)} bytes and was not checked"
     try:
@@ -111,7 +113,7 @@ def _problem(path: str, text: str, absent: list[str]) -> Problem:
 
 
 def _line_of(text: str, name: str) -> int:
-    """Return the line of the first entry with that name after a key `dependencies`, else the line of that key."""
+    """Return the line of the first entry `name` after a key `dependencies`, else the line of that key, else 1."""
     keys = [found.end() for found in islice(re.finditer(r'"dependencies"\s*:', text), MOST_KEYS)]
     if not keys:
         return 1

@@ -1,4 +1,6 @@
-"""Paths of the files in a bundle: safe on every file system, and free of collisions on all of them."""
+"""Paths of the files in a bundle. A valid path is safe on every file system, and two paths of a bundle never
+collide.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ _DRIVE = re.compile(r"[A-Za-z]:")
 
 
 def parse_path(text: str) -> str:
-    """Return the path as given. Raise InvalidPath."""
+    """Return the path unchanged. Raise InvalidPath if the text is not a valid path."""
     problem = path_problem(text)
     if problem:
         raise InvalidPath(f"The path {quoted(text)} {problem}.", hint=PATH_HINT)
@@ -30,22 +32,25 @@ def parse_path(text: str) -> str:
 
 
 def path_problem(text: str) -> str | None:
-    """Return why `text` is no path in a bundle; None if it is one. The reason follows the path in a message."""
+    """Return the reason why `text` is not a valid path in a bundle, or None if it is valid.
+
+    The reason is a clause that follows the path in a message.
+    """
     return _text_problem(text) or _segment_problem(text.split("/"))
 
 
 def check_paths(paths: Iterable[str]) -> None:
-    """Check the paths of one bundle against each other. Raise InvalidPath that lists all collisions."""
+    """Raise InvalidPath, with a list of all collisions, if paths of one bundle collide."""
     problems = list(path_collisions(paths))
     if problems:
         raise_problems(InvalidPath, problems, hint="Rename or leave out one of the two.")
 
 
 def path_collisions(paths: Iterable[str]) -> Iterator[Problem]:
-    """Yield a problem for each file that some file systems cannot store next to another one.
+    """Yield a problem for each file that some file systems cannot store together with another file of the bundle.
 
-    Collisions are: a path given twice, paths that differ only in case or Unicode form, a file that is the folder of
-    another.
+    Collisions are: a path that is given twice, paths that differ only in case or Unicode form, and a file with the path
+    of another file's folder.
     """
     files: dict[str, str] = {}
     for path in paths:

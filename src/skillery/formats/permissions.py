@@ -1,4 +1,4 @@
-"""Permissions of a version compared with other versions of the skill."""
+"""The permissions of a version, compared with those of other versions of the skill."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from skillery.formats.network import covers
 
 
 class PermissionNames(msgspec.Struct, frozen=True):
-    """Permissions as a manifest writes them."""
+    """Permissions in the notation of a manifest."""
 
     network: tuple[str, ...] = ()
     secrets: tuple[str, ...] = ()
 
 
 class PermissionsDiff(msgspec.Struct, frozen=True):
-    """Permissions that a version adds and removes. `against` names the version compared with, if there was one."""
+    """The permissions that a version adds and removes. `against` is the other version, or None for a first version."""
 
     against: str | None
     added: PermissionNames
@@ -36,7 +36,7 @@ class PermissionsDiff(msgspec.Struct, frozen=True):
 def beyond(new: Permissions, old: Permissions) -> PermissionNames:
     """Return the permissions that `new` has and `old` does not have.
 
-    These are hosts that no pattern of `old` covers, and secrets that it does not name.
+    These are network patterns that no pattern of `old` covers, and secrets that `old` does not name.
     """
     network = tuple(one.text for one in new.network if not any(covers(other, one) for other in old.network))
     return PermissionNames(network, tuple(name for name in new.secrets if name not in old.secrets))
@@ -47,8 +47,8 @@ def permissions_diff(
 ) -> PermissionsDiff:
     """Return the changes of permissions from `previous` to `new`.
 
-    Added are permissions of `new` that `previous`, or at least one of `others`, does not have. Removed are permissions
-    of `previous` that `new` does not have.
+    Added: permissions of `new` that `previous`, or at least one of `others`, does not have. Removed: permissions of
+    `previous` that `new` does not have. `against` is the version that has `previous`, or None for a first version.
     """
     lacking = [beyond(new, each) for each in (previous, *others)]
     added = PermissionNames(

@@ -1,4 +1,4 @@
-"""All problems of one input, reported in one error."""
+"""Lists of problems: all problems of one input are reported in one error."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import msgspec
 from skillery.errors import InvalidParams
 
 MAX_SHOWN = 50
-"""Limit on the problems in one answer. Hostile input can have thousands."""
+"""The maximum number of problems in one answer. Hostile input can have thousands."""
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """One problem. The message names the thing, without a full stop.
+    """One problem. The message includes its subject and has no full stop.
 
-    `path` is a key (`runtime.entrypoint`) or a file; `line` counts from 1. `toml` is what to write in skill.toml.
+    `path` is a key (`runtime.entrypoint`) or a file. `line` counts from 1. `toml` is the correct text for skill.toml.
     """
 
     message: str
@@ -39,8 +39,8 @@ class Problem(msgspec.Struct, frozen=True):
 def raise_problems(kind: type[InvalidParams], problems: Sequence[Problem], *, hint: str | None) -> NoReturn:
     """Raise an error of type `kind` that lists the problems.
 
-    The message is the first problem; `data["problems"]` lists them. `data["file"]` and `data["line"]` are those of the
-    first problem that names a file.
+    The message is that of the first problem. `data["problems"]` has the first MAX_SHOWN problems. `data["file"]` and
+    `data["line"]` are those of the first problem with a file.
     """
     more = len(problems) - 1
     message = f"{problems[0].message}{f' (and {more} more)' if more else ''}."
@@ -52,7 +52,7 @@ def raise_problems(kind: type[InvalidParams], problems: Sequence[Problem], *, hi
 
 
 def problems_of(error: InvalidParams) -> list[Problem]:
-    """Return the problems of an error; the message alone if the error has no list."""
+    """Return the problems of an error, or the message as the only problem if the error has no list."""
     listed = error.data.get("problems")
     if not listed:
         return [Problem(error.message.rstrip("."))]

@@ -1,4 +1,4 @@
-"""Make the handler of a tool from a function body in Python, as `define_tool` gets it (§8 of Skill Tools 1.0.0)."""
+"""Makes the handler file of a tool from the Python function body given to `define_tool` (§8 of Skill Tools 1.0.0)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ _INDENT = "    "
 
 
 def python_handler(code: str) -> str | Fault:
-    """Return a file whose handler has this body, or the fault of the body. Call this function in a compile worker.
+    """Return a file with a handler that has this body, or the fault of the body. Call this function in a compile
+    worker.
 
-    The handler is `async` if the body only compiles so.
+    The handler is `async` if the body only compiles in an async function.
     """
     content = handler_around(code)
     fault = find_fault(content.encode("utf-8", "replace"), "handler")
@@ -25,13 +26,15 @@ def python_handler(code: str) -> str | Fault:
 
 
 def handler_around(code: str, *, is_async: bool = False) -> str:
-    """Return a file whose handler has this body, from its second line on."""
+    """Return a file with a handler. The first line is its `def`, the next lines are the body."""
     body = _indented(code.replace("\r\n", "\n").strip("\n"))
     return _HANDLER.format("async " if is_async else "", body)
 
 
 def _indented(code: str) -> str:
-    """Return the code one level deeper. Lines that begin inside a string stay unchanged, and so does the string."""
+    """Return the code, indented by one level. Lines that begin inside a string are not indented, so strings stay the
+    same.
+    """
     inside = _lines_inside_texts(code)
     lines = code.split("\n")
     return "\n".join(
@@ -42,7 +45,7 @@ def _indented(code: str) -> str:
 def _lines_inside_texts(code: str) -> set[int]:
     """Return the numbers of the lines that begin inside a string.
 
-    Code without valid tokens has no such lines: the compiler reports it.
+    If the code has an invalid token, the result is empty: the compiler reports the fault.
     """
     found: set[int] = set()
     opened: list[int] = []
@@ -64,7 +67,10 @@ def _lines_inside_texts(code: str) -> set[int]:
 
 
 def _formatted_text_tokens() -> tuple[set[int], set[int]]:
-    """Return the tokens that open and close f-strings and t-strings. Only Python 3.12 and later have them."""
+    """Return two sets: the token types that open an f-string or t-string, and those that close one.
+
+    Both sets are empty before Python 3.12.
+    """
     kinds = [("FSTRING_START", "FSTRING_END"), ("TSTRING_START", "TSTRING_END")]
     there = [kind for kind in kinds if hasattr(tokenize, kind[0])]
     return {getattr(tokenize, one[0]) for one in there}, {getattr(tokenize, one[1]) for one in there}

@@ -1,7 +1,7 @@
-"""Check Python files of a bundle without running them: do they compile, and do they define their export?
+"""Check the Python files of a bundle without running them: whether they compile, and whether they define their export.
 
 Call these functions in a compile worker (`compile_process`), never in the server: the compiler holds the interpreter
-lock, and a few kilobytes of source can cost it seconds and gigabytes.
+lock, and a few kilobytes of source can need seconds and gigabytes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from skillery.formats.problems import Problem, raise_problems
 from skillery.formats.wording import printable, quoted
 
 MAX_BYTES = 512 * 1024
-"""Limit on one checked file, in bytes: the compiler needs a few hundred bytes of memory for each byte of source."""
+"""The maximum number of bytes of one checked file: the compiler needs a few hundred bytes of memory for each byte of
+source.
+"""
 
 _SOURCE_NAME = "<skill source>"
 # The compiler reports odd but valid source (`"a" is x`) as warnings of the process. They do not concern the server.
@@ -35,39 +37,42 @@ _HINT = "Fix the file and publish again; nothing was stored."
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """A fault of a source file. In an error, the path of the file stands before the message."""
+    """A fault of a source file. The message is a clause that follows the path of the file."""
 
     message: str
     line: int = 1
 
 
 def check_entrypoint(path: str, source: bytes, export: str) -> None:
-    """Raise InvalidBundle, with file and line, if `source` does not decode, compile or define `export`.
+    """Raise InvalidBundle, with file and line, if `source` does not decode, does not compile, or does not define
+    `export`.
 
-    `export` must be defined at top level. Names from a star import count as defined.
+    `export` must be defined at the top level. After a star import, every name counts as defined.
     """
     _raise(source_problem(path, source, export))
 
 
 def check_syntax(path: str, source: bytes) -> None:
-    """Raise InvalidBundle, with file and line, if `source` does not decode or compile."""
+    """Raise InvalidBundle, with file and line, if `source` does not decode or does not compile."""
     _raise(source_problem(path, source, None))
 
 
 def source_problem(path: str, source: bytes, export: str | None) -> Problem | None:
-    """Return why `source` does not decode, compile or define `export`; None if it does. With `export` None, any names
-    do."""
+    """Return the problem of a file that does not decode, compile or define `export`, or None if it has no such problem.
+
+    If `export` is None, the defined names are not checked.
+    """
     fault = find_fault(source, export)
     return located(path, fault) if fault else None
 
 
 def located(path: str, fault: Fault) -> Problem:
-    """Return the problem of the file at `path`."""
+    """Return the fault as a problem of the file at `path`."""
     return Problem(f"{path} {fault.message}", path=path, file=path, line=fault.line)
 
 
 def find_fault(source: bytes, export: str | None) -> Fault | None:
-    """Return the fault that `source_problem` reports, for a caller without a path."""
+    """Return the fault that `source_problem` would report, or None. The path of the file is not needed."""
     too_large = size_fault(source)
     if too_large:
         return too_large
@@ -78,14 +83,14 @@ def find_fault(source: bytes, export: str | None) -> Fault | None:
 
 
 def size_fault(source: bytes) -> Fault | None:
-    """Return the fault of a source that is larger than MAX_BYTES."""
+    """Return a fault if the source is larger than MAX_BYTES, else None."""
     if len(source) <= MAX_BYTES:
         return None
     return fault_at(1, f"has {len(source)} bytes; Python files are checked up to {MAX_BYTES}")
 
 
 def fault_at(line: int, message: str) -> Fault:
-    """Return a fault whose message names the line."""
+    """Return a fault with the line in its message."""
     return Fault(f"{message} (line {line})", line)
 
 
@@ -95,7 +100,7 @@ def _raise(problem: Problem | None) -> None:
 
 
 def parsed_source(source: bytes) -> ast.Module | None:
-    """Return the syntax tree of a source, or None if it is too large or does not parse."""
+    """Return the syntax tree of a source, or None if the source is too large or does not parse."""
     if size_fault(source):
         return None
     try:
@@ -105,12 +110,14 @@ def parsed_source(source: bytes) -> ast.Module | None:
 
 
 def defined_names(tree: ast.Module) -> set[str]:
-    """Return the names that a module may define at its top level; `*` for a star import."""
+    """Return the names that a module may define at its top level. A star import adds the name `*`."""
     return {name for statement in _top_level(tree) for name in _names(statement)}
 
 
 def _compiled(source: bytes) -> ast.Module | Fault:
-    """Return the syntax tree, without `finally`, of a source that compiles; else its fault."""
+    """Return the fault of a source that does not compile, else its syntax tree, with each `finally` body after its
+    `try`.
+    """
     try:
         tree = _parse(source)
         _inline_finally(tree)
@@ -147,7 +154,10 @@ def _parse(source: bytes) -> ast.Module:
 
 
 def _decoded(source: bytes) -> str:
-    """Return the text of a source file, decoded by PEP 263."""
+    """Return the text of a source file, decoded as PEP 263 requires.
+
+    Raise _Undecodable if the source has a NUL byte, an encoding that is refused, or invalid bytes.
+    """
     if b"\x00" in source:
         raise _Undecodable("holds a NUL byte", source.count(b"\n", 0, source.index(b"\x00")) + 1)
     encoding = _encoding(source)
@@ -174,10 +184,10 @@ def _encoding(source: bytes) -> str:
 
 
 def _inline_finally(tree: ast.Module) -> None:
-    """Move every `finally` body behind its `try`.
+    """Move every `finally` body after its `try`.
 
-    The compiler copies such a body to each exit of the `try`, so that 20 nested ones make a million copies. The
-    position of the body does not change whether the syntax is valid.
+    The compiler copies a `finally` body to each exit of its `try`, so 20 nested ones would give a million copies. The
+    move does not change whether the source compiles.
     """
     waiting: list[ast.AST] = [tree]
     while waiting:
@@ -209,8 +219,9 @@ def _blocks(node: ast.AST) -> Iterator[list[ast.stmt]]:
 
 
 def _top_level(tree: ast.Module) -> Iterator[ast.stmt]:
-    """Yield the statements that run when the module is imported, including those in `if`, `try`, `with`, loops and
-    `match`."""
+    """Yield the statements that run when the module is imported, also those in `if`, `try`, `with`, loops and
+    `match`.
+    """
     waiting: list[ast.AST] = [tree]
     while waiting:
         for block in _blocks(node := waiting.pop()):
@@ -233,9 +244,9 @@ def _names(statement: ast.stmt) -> Iterator[str]:
 
 
 def _stored(statement: ast.stmt) -> Iterator[str]:
-    """Yield the names that the statement itself assigns: targets of `=`, `for`, `with`, `:=`, `match`.
+    """Yield the names that the statement itself assigns, as targets of `=`, `for`, `with`, `:=` or `match`.
 
-    Names in its blocks, in a lambda or in a comprehension do not count.
+    Names that are assigned in its inner statements, in a lambda or in a comprehension are omitted.
     """
     waiting: list[ast.AST] = [statement]
     while waiting:

@@ -1,8 +1,8 @@
 """Version ranges by the rules of npm (https://docs.npmjs.com/cli/configuring-npm/package-json#dependencies).
 
-A range becomes intervals of `Version.precedence`, so a database finds the matching versions with a few index scans. A
-range consists of alternatives (`||`); an alternative consists of comparators that must all hold. A pre-release matches
-only if a comparator of the same alternative names a pre-release of the same major.minor.patch.
+A range becomes intervals of `Version.precedence`, so that a database finds the matching versions with a few index
+scans. A range has alternatives (`||`). An alternative has comparators, and a version must satisfy all of them. A
+pre-release matches only if a comparator of the same alternative names a pre-release of the same major.minor.patch.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ RANGE_HINT = "Ranges are written as in npm, e.g. '^1.2', '~1.2.3', '1.x', '>=1 <
 
 
 class Segment(msgspec.Struct, frozen=True):
-    """The releases, or with `release` False the pre-releases, with `low <= precedence < high`.
+    """An interval of versions: `low <= precedence < high`. It contains only releases, or only pre-releases (`release`
+    False).
 
-    `high` None: no upper bound.
+    `high` None means no upper bound.
     """
 
     low: bytes
@@ -39,9 +40,10 @@ class Segment(msgspec.Struct, frozen=True):
 
 
 def parse_range(text: str) -> tuple[Segment, ...]:
-    """Return the segments of an npm range, sorted, disjoint and not empty; `()` if no version can match (`>2 <1`).
+    """Return the segments of an npm range: sorted, disjoint and not empty. `()` means that no version can match (`>2
+    <1`).
 
-    Raises InvalidVersionSpec.
+    Raise InvalidVersionSpec if the text is not a range or is too long.
     """
     if len(text) > MAX_LENGTH:
         raise InvalidVersionSpec(
@@ -55,7 +57,7 @@ def parse_range(text: str) -> tuple[Segment, ...]:
             hint="Use a wider range with fewer alternatives.",
         )
     alternatives = [_parse_alternative(part.strip(), text) for part in parts]
-    # As in npm, an alternative that admits everything is the whole range, so `* || 1.0.0-a` admits no pre-release.
+    # As in npm, an alternative without bounds replaces the whole range, so `* || 1.0.0-a` matches no pre-release.
     if any(not bounds for bounds in alternatives):
         alternatives = [[]]
     return _merge(segment for bounds in alternatives for segment in _segments(bounds))
@@ -72,13 +74,13 @@ _FULL_PREFIX = re.compile(r"[<>]?=?v?[0-9]")
 
 
 class _Partial(msgspec.Struct, frozen=True):
-    """A version whose last numbers may be missing (`1.x`, `1`, `*`)."""
+    """A version without some of its last numbers (`1.x`, `1`, `*`)."""
 
     numbers: tuple[int, ...]
     prerelease: tuple[str, ...]
 
     def floor(self) -> Version:
-        """Return the version with 0 for the missing numbers."""
+        """Return the version with 0 for each missing number."""
         major, minor, patch = (*self.numbers, 0, 0, 0)[:3]
         return Version(major, minor, patch, self.prerelease)
 
@@ -93,16 +95,18 @@ class _Partial(msgspec.Struct, frozen=True):
 
 
 class _Bound(msgspec.Struct, frozen=True):
-    """A limit of a comparator: a lower bound (`>=`) or an upper bound (`<`) on the precedence."""
+    """One bound of a comparator on the precedence: a lower bound (`>=`), or an upper bound (`<`)."""
 
     upper: bool
     key: bytes
     tagged: Version | None = None
-    """The comparator's version if it is a pre-release: it admits pre-releases of the same numbers."""
+    """The version of the comparator if it is a pre-release, else None. Pre-releases with the same numbers then
+    match.
+    """
 
     @property
     def release_key(self) -> bytes:
-        """The key of this bound for releases."""
+        """The key of this bound in the interval of releases."""
         if self.tagged is None:
             return self.key
         return _first(self.tagged) if self.upper else _release(self.tagged)
@@ -112,7 +116,7 @@ _NOTHING = _Bound(upper=True, key=core_key(0, 0, 0))
 
 
 def _parse_alternative(text: str, whole: str) -> list[_Bound]:
-    """Return all bounds of one alternative; [] if it admits everything."""
+    """Return the bounds of all comparators of one alternative, or [] if every release matches."""
     hyphen = _HYPHEN.fullmatch(text)
     if hyphen:
         groups = hyphen.groups()
@@ -138,7 +142,8 @@ def _comparator(token: str, whole: str) -> Iterator[_Bound]:
 
 
 def _check_prefix(text: str, whole: str) -> None:
-    """Refuse prefixes that npm refuses: a full version takes one operator and one `v` (`>=v1.2.3`).
+    """Raise InvalidVersionSpec for prefixes that npm refuses: a full version takes one operator and one `v`
+    (`>=v1.2.3`).
 
     npm accepts `==1.2`, but not `==1.2.3`.
     """
@@ -232,7 +237,7 @@ def _at_least(version: Version) -> Iterator[_Bound]:
 
 
 def _before(release: Version) -> _Bound:
-    """Return the bound below a release and all its pre-releases, `<2.0.0-0` in npm's notation."""
+    """Return an upper bound that excludes a release and all its pre-releases: `<2.0.0-0` in the notation of npm."""
     return _Bound(True, _first(release))
 
 
@@ -261,12 +266,12 @@ def _segments(bounds: list[_Bound]) -> Iterator[Segment]:
 
 
 def _first(version: Version) -> bytes:
-    """Return the key at which the pre-releases of the version's numbers begin."""
+    """Return the key that sorts before all pre-releases of this major.minor.patch."""
     return core_key(version.major, version.minor, version.patch)
 
 
 def _release(version: Version) -> bytes:
-    """Return the key at which the pre-releases of the version's numbers end."""
+    """Return the key that sorts after all pre-releases of this major.minor.patch: the key of the release."""
     return Version(version.major, version.minor, version.patch).precedence
 
 

@@ -1,4 +1,4 @@
-"""A skill.toml with another name or version. All other lines keep their bytes."""
+"""A skill.toml with another name or version. All other lines stay the same, byte for byte."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _TABLE = re.compile(rb"^[ \t]*\[", re.MULTILINE)
 def renamed_toml(data: bytes, name: str, version: str) -> tuple[bytes, dict[str, object]]:
     """Return a skill.toml with another name and version, and its manifest. `data` is a valid skill.toml.
 
-    A `namespace` that is no prefix of the new name is left out. If `name` or `version` is not on a plain line of its
-    own, the file is generated from its manifest, without comments.
+    A `namespace` that is not a prefix of the new name is removed. If `name` or `version` is not on a separate plain
+    line, the whole file is generated from the manifest, without comments.
     """
     before = toml_manifest(data)
     wanted = _renamed(before, name, version)

@@ -1,19 +1,19 @@
-"""Repairs that a lenient reader made to foreign files. Each repair is listed, so that no change is silent."""
+"""Repairs: deviations of foreign files that a lenient reader accepted. Each repair is listed for the user."""
 
 from __future__ import annotations
 
 import msgspec
 
 MAX_LISTED = 50
-"""Limit on the listed repairs of one skill. A file can need thousands."""
+"""The maximum number of listed repairs of one skill. A file can need thousands."""
 HARMLESS = frozenset({"unknown_keys", "odd_metadata", "odd_compatibility"})
-"""Codes of notes: the reader kept the value unchanged, so nothing was repaired."""
+"""Codes of notes that are not real repairs: the reader kept the value unchanged."""
 
 
 class Repair(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A mistake in a foreign file, and how it was read. A repair never changes the stored bytes.
+    """A mistake in a foreign file, and the way in which the reader understood it. The stored bytes are not changed.
 
-    `code` is a stable snake_case word. The message states the found value and how it was read. `line` counts from 1.
+    `code` is a stable snake_case word. The message has the found value and its interpretation. `line` counts from 1.
     """
 
     code: str
@@ -21,11 +21,13 @@ class Repair(msgspec.Struct, frozen=True, omit_defaults=True):
     file: str | None = None
     line: int | None = None
     harmless: bool = False
-    """True for a note about a value that is kept unchanged. Such a skill does not count as repaired."""
+    """True for a note about a value that is kept unchanged. A skill that has only such notes does not count as
+    repaired.
+    """
 
 
 class Repairs:
-    """Collector of repairs: each repair once, at most MAX_LISTED in all."""
+    """Collects repairs without duplicates. Further repairs after the first MAX_LISTED are only counted."""
 
     def __init__(self) -> None:
         self.listed: list[Repair] = []

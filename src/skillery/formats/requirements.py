@@ -1,4 +1,4 @@
-"""Package requirements of a skill, and the lock that pins them.
+"""Package requirements of a skill, and the lock of packages with their exact versions.
 
 Formats: PEP 508, PEP 440, and lock lines `name==version --hash=…`.
 """
@@ -17,12 +17,14 @@ from packaging.version import InvalidVersion, Version
 from skillery.formats.wording import printable, quoted
 
 LOCK = "requirements.lock"
-"""File of a bundle that pins the packages of a skill with dependencies. In other skills it has no special meaning."""
+"""The file of a bundle with the lock of packages. In a skill without dependencies, a file with this name is an
+ordinary file.
+"""
 MOST = 100
 LONGEST = 300
 MOST_LOCK_BYTES = 4 * 1024 * 1024
 MOST_LINE = 256 * 1024
-"""Limit on a pin with all its hashes, and on one line of a lock, in characters."""
+"""The maximum number of characters of a locked package with all its hashes, and of one line of a lock."""
 DEPENDENCIES, REQUIRES_PYTHON = "runtime.dependencies", "runtime.requires-python"
 FORM = "expected a name with versions, as in 'pandas>=2,<3'"
 
@@ -34,7 +36,7 @@ _INFERRED_BYTES = 16 * 1024
 
 
 class Pin(NamedTuple):
-    """One package of a lock: normalised name, exact version, and the SHA-256 values that its files may have."""
+    """One package of a lock: normalised name, exact version, and the permitted SHA-256 values of its files."""
 
     name: str
     version: str
@@ -42,7 +44,9 @@ class Pin(NamedTuple):
 
 
 class InvalidLock(ValueError):
-    """Raised for a lock that cannot be read. The message is a clause that follows "the lock". `line` counts from 1."""
+    """Raised for a lock of packages that cannot be read. The message is a clause after "the lock". `line` counts
+    from 1.
+    """
 
     def __init__(self, message: str, line: int | None = None) -> None:
         super().__init__(message)
@@ -51,7 +55,7 @@ class InvalidLock(ValueError):
 
 
 def requirement_problem(text: str) -> str | None:
-    """Return the problem of a dependency, as a clause after "which"; None if it is valid."""
+    """Return the problem of a dependency as a clause after "which", or None if the dependency is valid."""
     if "\\" in text or not text.isprintable():
         # An escape in a marker's value would become a separate line when the requirement is parsed again.
         return f"has a backslash, or a character that is not printable; {FORM}"
@@ -68,7 +72,7 @@ def requirement_problem(text: str) -> str | None:
 
 
 def python_problem(text: str) -> str | None:
-    """Return the problem of `requires-python`, as a clause after "which"; None if it is valid."""
+    """Return the problem of a `requires-python` text as a clause after "which", or None if the text is valid."""
     try:
         SpecifierSet(text)
     except InvalidSpecifier:
@@ -77,17 +81,17 @@ def python_problem(text: str) -> str | None:
 
 
 def fits_python(requires: str, version: str) -> bool:
-    """Return whether an interpreter version satisfies `requires-python`."""
+    """Return whether a Python version satisfies a `requires-python` text."""
     return SpecifierSet(requires).contains(version, prereleases=True)
 
 
 def package_of(requirement: str) -> str:
-    """Return the normalised name of the package that a dependency names."""
+    """Return the normalised package name of a dependency."""
     return canonicalize_name(Requirement(requirement).name)
 
 
 def normalised(requirements: Iterable[str]) -> list[str]:
-    """Return the requirements in a sorted form that is equal for equal requirements, however they are written."""
+    """Return the requirements sorted, without duplicates, in one notation. Equal requirements give equal results."""
     return sorted({str(Requirement(one)) for one in requirements})
 
 
@@ -95,10 +99,10 @@ def normalised(requirements: Iterable[str]) -> list[str]:
 
 
 def read_lock(content: bytes) -> tuple[Pin, ...]:
-    """Return the pins of a lock, sorted by name.
+    """Return the packages of a lock, sorted by name.
 
-    Raises InvalidLock for every line that is not a pin with a hash: an option or an address could change where packages
-    come from.
+    Raise InvalidLock if a line is not a package with a SHA-256 hash, or if the lock is too long, not UTF-8, or has a
+    package twice. Options and addresses are refused, because they could change the source of the packages.
     """
     if len(content) > MOST_LOCK_BYTES:
         raise InvalidLock(f"has {len(content)} bytes, at most {MOST_LOCK_BYTES} are allowed")
@@ -116,7 +120,10 @@ def read_lock(content: bytes) -> tuple[Pin, ...]:
 
 
 def _logical_lines(text: str) -> Iterable[tuple[int, str]]:
-    """Yield the joined lines without comments, each with the number of its first line. Raise InvalidLock."""
+    """Yield logical lines without comments, each with the number of its first line.
+
+    Raise InvalidLock if a logical line is too long.
+    """
     began, size, parts = 0, 0, list[str]()
     for number, line in enumerate(text.splitlines(), 1):
         size = size + len(line) if parts else len(line)
@@ -151,12 +158,12 @@ def _pin(line: str, number: int) -> Pin:
 
 
 def mark_inferred(lock: bytes, packages: Iterable[str]) -> bytes:
-    """Return the lock with a first line that names the packages which the skill imports and does not declare."""
+    """Return the lock with a first line that lists the packages that the skill imports and does not declare."""
     return f"{_INFERRED}{', '.join(packages)}\n".encode() + lock
 
 
 def inferred_in(lock: bytes) -> tuple[str, ...]:
-    """Return the packages that `mark_inferred` named in a lock."""
+    """Return the packages that `mark_inferred` listed in the lock, or () if the lock has no such line."""
     line = lock[:_INFERRED_BYTES].partition(b"\n")[0].decode("utf-8", "replace")
     if not line.startswith(_INFERRED):
         return ()
@@ -165,9 +172,9 @@ def inferred_in(lock: bytes) -> tuple[str, ...]:
 
 
 def why_unfit(pins: Sequence[Pin], requirements: Iterable[str]) -> str | None:
-    """Return why a lock does not pin the declared requirements; None if it does.
+    """Return the reason why a lock does not fit the declared requirements, or None if it fits.
 
-    Indirect packages are not checked: only a resolver knows them.
+    Indirect dependencies are not checked: only a resolver can determine them.
     """
     pinned = {pin.name: pin.version for pin in pins}
     for text in requirements:
@@ -183,9 +190,10 @@ def why_unfit(pins: Sequence[Pin], requirements: Iterable[str]) -> str | None:
 
 
 def clash(locks: Mapping[str, Sequence[Pin]]) -> tuple[str, str, str, str, str] | None:
-    """Return the first package that two locks pin at different versions, or None.
+    """Return the first package with different versions in two locks, or None. `locks` maps an owner to the packages of
+    its lock.
 
-    The tuple is: package, one owner, its version, the other owner, its version.
+    The tuple is: package, first owner, its version, second owner, its version.
     """
     there: dict[str, tuple[str, str]] = {}
     for owner, pins in locks.items():

@@ -1,4 +1,4 @@
-"""Points of a word for search, by the field that contains it: name first, then description, tags and text."""
+"""Points of a word in the search, by the field that contains the word: name, description, tags or text."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from skillery.formats.stems import stem_of
 from skillery.formats.words import FILLERS, spelt_words
 
 IN_NAME = (16, 13, 11, 10)
-"""Points of a word in the last segment of the name, if the segment has one, two, three or more words.
+"""Points of a word in the last segment of the name, if this segment has one, two, three, or at least four words.
 
-A short name says more about its subject: `pdf` is more about PDF than `pdf-to-word-converter`.
+A word in a short name says more about the skill: `pdf` is more about PDF than `pdf-to-word-converter`.
 """
 IN_NAMESPACE = 4
 EARLY, IN_DESCRIPTION = 6, 5
 EARLY_WORDS = 12
-"""The first words of a description, which usually say what the skill is."""
+"""Number of words at the start of a description that get EARLY points: they usually say the purpose of the skill."""
 IN_TAGS = 3
 IN_TEXT = 1
 MOST_IMPACT = IN_NAME[0] + EARLY + IN_TAGS
 MOST_DESCRIPTION_WORDS = 64
-"""Limit on the words that count as description. Further words count as words of the text."""
+"""The maximum number of words that count as description. Further words count as words of the text."""
 MOST_TAG_WORDS = 32
 _HYPHENATED = re.compile(r"[^\W\d_]{2,12}(?:-[^\W\d_]{2,12})+")
 
@@ -33,13 +33,13 @@ class Fields(NamedTuple):
     impacts: dict[str, int]
     """Points from 1 to MOST_IMPACT for each stem in name, description and tags."""
     spellings: dict[str, str]
-    """The stem of each of these words, by spelling."""
+    """The stem of each word of name, description and tags, by spelling."""
     further: list[str]
-    """Stems of the description that count as words of the text: fillers (*the*, *with*), and words past the limit."""
+    """Stems of the description that count as words of the text: fillers (*the*, *with*), and words over the limit."""
 
 
 def search_fields(name: str, description: str, tags: Sequence[str]) -> Fields:
-    """Return the search fields of a skill without its text."""
+    """Return the searched words of a skill's name, description and tags. The text of SKILL.md is not included."""
     above, _, last = name.rpartition(".")
     in_name = _with_joined(last.replace("_", "-"))
     described = _with_joined(description)
@@ -49,12 +49,12 @@ def search_fields(name: str, description: str, tags: Sequence[str]) -> Fields:
     in_tags = _with_joined("\n".join(tags))[:MOST_TAG_WORDS]
     points = IN_NAME[min(len(spelt_words(last.replace("_", "-"))), len(IN_NAME)) - 1]
     impacts: Counter[str] = Counter(dict.fromkeys(_stems(spelt_words(above)), IN_NAMESPACE))
-    # `|` keeps the larger count: a word of the namespace that the name repeats counts as the name's.
+    # `|` keeps the larger count: a word of both namespace and name gets the points of the name.
     impacts |= Counter(dict.fromkeys(_stems(in_name), points))
     impacts += Counter({stem: _described(place) for place, stem in reversed([*enumerate(_stems(described_words))])})
     impacts += Counter(dict.fromkeys(_stems(in_tags), IN_TAGS))
     spelt = (*spelt_words(above), *in_name, *described_words, *in_tags)
-    # A stem is a spelling too: a typo of `brainstorm` is far from `brainstorming`.
+    # Stems are stored as spellings too: a misspelt `brainstorm` is not similar enough to `brainstorming`.
     spellings = {each: stem_of(word) for word in spelt for each in (word, stem_of(word)) if is_known_spelling(each)}
     return Fields(dict(impacts), spellings, [stem for stem in _stems(further) if stem not in impacts])
 
@@ -68,6 +68,6 @@ def _stems(words: Iterable[str]) -> list[str]:
 
 
 def _with_joined(text: str) -> list[str]:
-    """Return the words of a text, with hyphenated ones as one word too: `frontend` finds `front-end`."""
+    """Return the words of a text. Hyphenated words are added as one word too, so that `frontend` finds `front-end`."""
     joined = (word for each in _HYPHENATED.findall(text) for word in spelt_words(each.replace("-", "")))
     return list(dict.fromkeys((*spelt_words(text), *joined)))

@@ -1,7 +1,7 @@
-"""Names of secrets, and the skills and namespaces that a secret can be granted to.
+"""Names of secrets, and grantees: the skills and namespaces that a secret can be granted to.
 
-A run gets a secret as an environment variable of that name. Names with a meaning for an interpreter, a loader or an
-HTTP client are therefore refused.
+A run gets a secret as an environment variable with the secret's name. Therefore names of variables that interpreters,
+loaders or HTTP clients read are refused.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _RESERVED_ENDS = ("_PROXY",)
 
 
 def secret_name_problem(text: str) -> str | None:
-    """Return the problem of a secret's name, as a clause that follows it (`is no name …`); None if it is valid."""
+    """Return the problem of a secret's name as a clause after the name, or None if the name is valid."""
     if not is_variable_name(text):
         return f"is not a secret name: {_FORM}"
     if changes_what_runs(text):
@@ -43,13 +43,13 @@ def is_variable_name(text: str) -> bool:
 
 
 def changes_what_runs(name: str) -> bool:
-    """Return whether a variable of that name has a meaning for an interpreter, a loader or an HTTP client."""
+    """Return whether an interpreter, a loader or an HTTP client reads an environment variable with this name."""
     upper = name.upper()
     return upper in _RESERVED or upper.startswith(_RESERVED_STARTS) or upper.endswith(_RESERVED_ENDS)
 
 
 def parse_secret_name(text: str) -> str:
-    """Return the name as given. Raise InvalidName."""
+    """Return the name unchanged. Raise InvalidName if the text is not a valid name for a secret."""
     problem = secret_name_problem(text)
     if problem:
         raise InvalidName(f"{quoted(text)} {problem}")
@@ -57,9 +57,9 @@ def parse_secret_name(text: str) -> str:
 
 
 def parse_grantee(text: str) -> str:
-    """Return the grantee as given. Raise InvalidParams.
+    """Return the grantee unchanged. Raise InvalidParams if the text is neither a skill name nor a namespace with `.*`.
 
-    `acme.mail` is that skill, `acme.*` is every skill whose name starts with `acme.`.
+    `acme.mail` means the skill with this name. `acme.*` means every skill with a name that starts with `acme.`.
     """
     try:
         if text.endswith(".*"):
@@ -75,7 +75,7 @@ def parse_grantee(text: str) -> str:
 
 
 def grantees_of(skill: str) -> list[str]:
-    """Return all grantees that include `skill`: `a.b.c`, `a.b.*` and `a.*` for `a.b.c`."""
+    """Return all grantees that include the skill: for `a.b.c`, these are `a.b.c`, `a.b.*` and `a.*`."""
     found = [skill]
     while skill := namespace_of(skill):
         found.append(f"{skill}.*")

@@ -1,4 +1,4 @@
-"""Versions by SemVer 2.0.0 (https://semver.org), and a key that sorts them with plain byte comparison."""
+"""Versions by SemVer 2.0.0 (https://semver.org), with a key for sorting by plain byte comparison."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from skillery.formats.wording import quoted
 MAX_LENGTH = 256
 
 NUMBER = r"(?:0|[1-9][0-9]*)"
-"""A number of a version: no leading zeros."""
+"""Regular expression for a number of a version, without leading zeros."""
 PRERELEASE = r"(?:{0})(?:\.(?:{0}))*".format(r"0|[1-9][0-9]*|[0-9]*[a-zA-Z-][0-9a-zA-Z-]*")
 BUILD = r"[0-9a-zA-Z-]+(?:\.[0-9a-zA-Z-]+)*"
 
@@ -25,7 +25,9 @@ _RELEASE = b"\xff"
 
 
 class Version(msgspec.Struct, frozen=True):
-    """A version. Equality includes build metadata; `precedence` ignores it, as SemVer §10 requires."""
+    """A SemVer version. `==` compares build metadata too. `precedence` ignores build metadata, as SemVer §10
+    requires.
+    """
 
     major: int
     minor: int
@@ -35,7 +37,9 @@ class Version(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> Version:
-        """Return the version that the text states by SemVer 2.0.0, at most 256 characters. Raise InvalidVersion."""
+        """Return the version in the text. Raise InvalidVersion if the text is not SemVer 2.0.0 or has over 256
+        characters.
+        """
         if len(text) > MAX_LENGTH:
             raise InvalidVersion(
                 f"The version {quoted(text)} has {len(text)} characters, at most {MAX_LENGTH} are allowed.",
@@ -58,9 +62,10 @@ class Version(msgspec.Struct, frozen=True):
 
     @property
     def precedence(self) -> bytes:
-        """The key whose byte order is SemVer precedence; equal for versions that differ only in build metadata.
+        """A key for sorting: its byte order is SemVer precedence. Versions that differ only in build metadata have
+        equal keys.
 
-        Keys are prefix-free: no key sorts between a key and the same key followed by a zero byte.
+        No key is a prefix of another key. So no key sorts between a key and the same key with a zero byte added.
         """
         core = core_key(self.major, self.minor, self.patch)
         if not self.prerelease:
@@ -81,7 +86,9 @@ class Version(msgspec.Struct, frozen=True):
 
 
 def core_key(major: int, minor: int, patch: int) -> bytes:
-    """Return the start of the precedence of `major.minor.patch` and its pre-releases. It sorts below all of them."""
+    """Return the common start of the precedence keys of `major.minor.patch` and its pre-releases. It sorts before
+    these keys.
+    """
     return _number_key(major) + _number_key(minor) + _number_key(patch)
 
 

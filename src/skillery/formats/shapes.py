@@ -1,4 +1,4 @@
-"""Checked reading of a table of foreign values, which reports all problems at once."""
+"""Checked reading of tables from foreign input. All problems of a table are collected."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from skillery.formats.problems import MAX_SHOWN, Problem
 from skillery.formats.wording import did_you_mean, printable, quoted
 
 MAX_WORD = 128
-"""Characters of a tag, an input's name or a secret's name."""
+"""The maximum number of characters of a tag, an input's name or a secret's name."""
 
 
 class Shapes:
-    """Reader base class that collects problems and warnings.
+    """Base class of readers. Collects problems and warnings.
 
-    A method that finds a problem returns a value of the right type. The caller checks `problems` before it uses any
+    A method that finds a problem returns a placeholder of the right type. The caller checks `problems` before using any
     value.
     """
 
@@ -64,9 +64,9 @@ class Shapes:
         return value is True
 
     def unknown_keys(self, where: str, table: Mapping[str, object], known: tuple[str, ...]) -> None:
-        """Warn of keys that have no effect, until there are MAX_SHOWN warnings.
+        """Add a warning for each unknown key, until there are MAX_SHOWN warnings.
 
-        Further warnings would not be shown, and each one costs a comparison with all known keys.
+        Further warnings would not be shown, and each costs a comparison with all known keys.
         """
         for key in table:
             if len(self.warnings) >= MAX_SHOWN:
@@ -81,7 +81,7 @@ class Shapes:
 
 
 def shown(value: object) -> str:
-    """Return a JSON value for a message: short values as JSON, others by their type."""
+    """Return a JSON value as text for a message: scalars as JSON, other values by their type."""
     if isinstance(value, str):
         return quoted(value)
     if isinstance(value, bool | int | float):

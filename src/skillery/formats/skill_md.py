@@ -1,7 +1,7 @@
 """SKILL.md: Markdown after YAML frontmatter.
 
-Frontmatter is foreign input, and YAML has many features that no SKILL.md needs. The reader uses the parser's events
-only: it resolves no tags, follows no aliases, and refuses deep nesting before it builds a value.
+Frontmatter is untrusted input, and YAML has many features that no SKILL.md needs. This reader therefore uses only the
+events of the YAML parser: it resolves no tags, follows no aliases, and refuses deep nesting before it builds a value.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ FILE = "SKILL.md"
 MAX_FRONTMATTER_BYTES = 64 * 1024
 MAX_DEPTH = 8
 HEAD_CHARACTERS = 1024 * 1024
-"""Characters that are searched for frontmatter. A list of lines takes many times the memory of a text of short lines.
+"""The maximum number of characters that are searched for frontmatter: a list of short lines needs many times the
+memory of the text.
 """
 
 _PIECE = 64 * 1024
@@ -32,9 +33,10 @@ _HINT = "Frontmatter is between two lines of '---' and is a YAML mapping of plai
 
 
 class SkillMd(msgspec.Struct, frozen=True):
-    """A parsed SKILL.md. `body` is the text after the frontmatter, line ends unchanged.
+    """A parsed SKILL.md. `body` is the text after the frontmatter, with its original line ends.
 
-    Every scalar of `frontmatter` is a string as written (`1.10` stays `1.10`); `{}` if the file has no frontmatter.
+    Every scalar of `frontmatter` is a string as written in the file (`1.10` stays `1.10`). `frontmatter` is {} if the
+    file has none.
     """
 
     frontmatter: dict[str, object]
@@ -43,7 +45,11 @@ class SkillMd(msgspec.Struct, frozen=True):
 
 
 def parse_skill_md(text: str) -> SkillMd:
-    """Return the parsed file. Raise InvalidBundle with file and line. A byte order mark and CRLF are accepted."""
+    """Return the parsed SKILL.md. A byte order mark and CRLF are permitted.
+
+    Raise InvalidBundle, with file and line, if the frontmatter is invalid or the text has characters that cannot be
+    stored.
+    """
     problem = text_problem(text)
     if problem:
         _refuse(problem, None)
@@ -61,16 +67,16 @@ def parse_skill_md(text: str) -> SkillMd:
 
 
 def body_of(text: str) -> str:
-    """Return the body of a SKILL.md that was checked at publishing, without parsing its frontmatter."""
+    """Return the body of a SKILL.md without parsing the frontmatter. Publishing has checked the frontmatter before."""
     lines, rest = head_of(text)
     end = _end_of_frontmatter(lines)
     return "".join([*lines[end + 1 :], rest]) if end else without_mark(text)
 
 
 def text_of(data: bytes) -> str:
-    """Return the text of a SKILL.md, which may be imported and contain any bytes.
+    """Return the text of a SKILL.md. Imported files may contain any bytes.
 
-    The encoding is UTF-8, or UTF-16 if the byte order mark says so. Invalid bytes become U+FFFD.
+    The encoding is UTF-16 if the file has a UTF-16 byte order mark, else UTF-8. Invalid bytes become U+FFFD.
     """
     encoding = "utf-16" if data.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8"
     try:
@@ -80,7 +86,9 @@ def text_of(data: bytes) -> str:
 
 
 def _replaced(data: bytes, encoding: str) -> str:
-    """Return the text, decoded in pieces: each invalid byte is slow, and other threads get a turn between pieces."""
+    """Return the decoded text. The data is decoded in pieces: invalid bytes are slow, and other threads run between
+    pieces.
+    """
     decoder = codecs.getincrementaldecoder(encoding)("replace")
     pieces = [decoder.decode(data[at : at + _PIECE]) for at in range(0, len(data), _PIECE)]
     return "".join([*pieces, decoder.decode(b"", final=True)])
@@ -91,9 +99,11 @@ def without_mark(text: str) -> str:
 
 
 def head_of(text: str, most: int = HEAD_CHARACTERS) -> tuple[list[str], str]:
-    """Return the lines at the top that may hold frontmatter, with their ends, and the text after them.
+    """Return the lines at the start of the text that may contain frontmatter, with their line ends, and the rest of the
+    text.
 
-    Only a line feed ends a line. The last line is cut if it is more than `MAX_FRONTMATTER_BYTES` longer than `most`.
+    Only a line feed ends a line. The lines have about `most` characters together. The last one is cut if it continues
+    for more than MAX_FRONTMATTER_BYTES beyond `most`.
     """
     bare = without_mark(text)
     end = bare.find("\n", most, most + MAX_FRONTMATTER_BYTES) + 1 or most
@@ -101,7 +111,9 @@ def head_of(text: str, most: int = HEAD_CHARACTERS) -> tuple[list[str], str]:
 
 
 def _end_of_frontmatter(lines: list[str]) -> int | None:
-    """Return the number of the closing fence; 0 if the file has no frontmatter; None if the frontmatter has no end."""
+    """Return the index of the closing fence, 0 if the file has no frontmatter, or None if the frontmatter is not
+    closed.
+    """
     if not lines or lines[0].rstrip() != _FENCE:
         return 0
     return next((i for i, line in enumerate(lines) if i and line.rstrip() == _FENCE), None)
@@ -121,7 +133,7 @@ def _frontmatter(source: str) -> dict[str, object]:
 
 
 class Builder:
-    """Builder of strings, lists and dicts from YAML events, with a minimal subset of YAML."""
+    """Builds strings, lists and dicts from YAML events. Supports a minimal subset of YAML."""
 
     def __init__(self, source: str) -> None:
         self.events: Iterator[yaml.Event] = yaml.parse(source, Loader=yaml.BaseLoader)

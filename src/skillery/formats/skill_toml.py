@@ -1,4 +1,4 @@
-"""skill.toml as text: generated from the manifest, and parsed into it."""
+"""The text of skill.toml: generated from a manifest, or parsed to a manifest."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from skillery.formats.json_values import MAX_DEPTH, same
 from skillery.formats.problems import Problem, raise_problems
 
 MAX_BYTES = 512 * 1024
-"""Limit on the text in bytes: twice the limit on its manifest, to leave room for comments."""
+"""The maximum number of bytes of the text: twice the limit for a manifest, to leave room for comments."""
 
 _FIRST = ("name", "version", "description", "kind", "namespace", "tags")
 _FIRST_TABLES = ("runtime", "inputs", "permissions")
@@ -27,8 +27,8 @@ _LINE = re.compile(r"\(at line (\d+), column \d+\)")
 def manifest_toml(raw: Mapping[str, object]) -> bytes:
     """Return the skill.toml of a manifest that `parse_manifest` accepts.
 
-    The digest of a bundle depends on these bytes, so they must be the same in every release. Known keys come first,
-    then other values, then tables; otherwise the given order is kept.
+    The digest of a bundle depends on these bytes, so every release must generate the same bytes. Known keys come first,
+    then other values, then tables. Apart from that, the order of the manifest is kept.
     """
     tables = [key for key, value in raw.items() if isinstance(value, Mapping)]
     values = [key for key in raw if key not in tables]
@@ -37,12 +37,18 @@ def manifest_toml(raw: Mapping[str, object]) -> bytes:
 
 
 def toml_manifest(data: bytes) -> dict[str, object]:
-    """Return the manifest in a skill.toml, dates as ISO strings. Raise InvalidManifest with file and line."""
+    """Return the manifest in a skill.toml. Dates become ISO strings.
+
+    Raise InvalidManifest, with file and line, if the text is not UTF-8 or TOML, is too long or is nested too deep.
+    """
     return read_toml(data, "skill.toml")
 
 
 def read_toml(data: bytes, what: str) -> dict[str, object]:
-    """Return the values of a TOML text that errors call `what`, as `toml_manifest` does."""
+    """Return the values of a TOML text. Dates become ISO strings. `what` names the text in errors.
+
+    Raise the errors of `toml_manifest`.
+    """
     if len(data) > MAX_BYTES:
         _refuse(what, f"has {len(data)} bytes, at most {MAX_BYTES} are allowed", None)
     try:
@@ -64,8 +70,9 @@ def read_toml(data: bytes, what: str) -> dict[str, object]:
 
 
 def same_manifest(one: Mapping[str, object], other: Mapping[str, object]) -> bool:
-    """Return whether two manifests are equal. The order of keys does not count; `1` equals `1.0` and differs from
-    `true`."""
+    """Return whether two manifests are equal. The order of keys does not count. `1` equals `1.0` and differs from
+    `true`.
+    """
     return same(one, other)
 
 

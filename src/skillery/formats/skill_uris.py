@@ -1,8 +1,8 @@
-"""MCP resource URIs of a skill's files: `skill://a/b/c/SKILL.md` is the SKILL.md of the skill `a.b.c`.
+"""MCP resource URIs for files of skills: `skill://a/b/c/SKILL.md` is the SKILL.md of the skill `a.b.c`.
 
-The dots of a name become slashes. An Agent Skill has the name of its folder, without `_` and with at most 64
-characters. A skill whose last segment is no such name has one more folder: `skill://a/b_c/~/b-c/SKILL.md`. No skill
-name has a segment `~`, so two skills never share a URI.
+The dots of a name become slashes. An Agent Skill must have the name of its folder, without `_` and with at most 64
+characters. If the last segment of a name does not fit this rule, two folders are added: `skill://a/b_c/~/b-c/SKILL.md`.
+No skill name has a segment `~`, so two skills never share a URI.
 """
 
 from __future__ import annotations
@@ -17,20 +17,22 @@ SCHEME = "skill://"
 RENAMED = "~"
 MAX_NAME = 128
 MAX_BYTES = 4096
-"""Limit on a URI: three bytes for each byte of the longest name and the longest path, and some more."""
+"""The maximum number of characters of a URI: three for each byte of the longest name and the longest path, and some
+more.
+"""
 _UNRESERVED = "/!$&'()*+,;=:@~"
 _SEGMENT = re.compile(r"[a-z0-9]+(?:[_-][a-z0-9]+)*")
 
 
 class SkillPath(NamedTuple):
-    """One interpretation of a URI: a skill, and the path inside it (`()` is the skill's own folder)."""
+    """One interpretation of a URI: a skill, and the path inside its folder. `()` is the folder itself."""
 
     name: str
     rest: tuple[str, ...]
 
 
 def agent_name(name: str) -> str:
-    """Return the name of a skill as an Agent Skill: its last segment, or the nearest valid name."""
+    """Return the name of a skill as an Agent Skill: its last segment, or the `index_name` of an invalid segment."""
     last = name.rpartition(".")[2]
     return last if is_agent_skill_name(last) else index_name(last)
 
@@ -42,12 +44,12 @@ def folder_of(name: str) -> tuple[str, ...]:
 
 
 def uri_of(segments: tuple[str, ...], path: str = "") -> str:
-    """Return the URI of a folder, or of a file in it."""
+    """Return the URI of a folder, or of the file `path` in the folder."""
     return SCHEME + quote("/".join((*segments, path) if path else segments), safe=_UNRESERVED)
 
 
 def segments_of(uri: str) -> tuple[str, ...] | None:
-    """Return the segments of a URI; None if it is no URI of a folder or file."""
+    """Return the segments of a URI, or None if it is not a URI of a folder or file."""
     if not uri.startswith(SCHEME) or len(uri) > MAX_BYTES:
         return None
     text = uri.removeprefix(SCHEME)
@@ -65,7 +67,8 @@ def segments_of(uri: str) -> tuple[str, ...] | None:
 def skill_paths_of(segments: tuple[str, ...]) -> list[SkillPath]:
     """Return all interpretations of a URI as a skill and a path, the longest skill name first.
 
-    The first one whose skill exists is right: the folder of `a.b` inside the folder of `a` belongs to `a.b`.
+    The first interpretation with an existing skill is the right one: the folder of `a.b` inside that of `a` belongs to
+    `a.b`.
     """
     found: list[SkillPath] = []
     for count in range(1, len(segments) + 1):
@@ -81,6 +84,6 @@ def skill_paths_of(segments: tuple[str, ...]) -> list[SkillPath]:
 
 
 def name_above(segments: tuple[str, ...]) -> str | None:
-    """Return the dotted name of a folder that skills may be below; None if there can be none."""
+    """Return the dotted name for a folder that can contain skills, or None if no skill can be in the folder."""
     names = segments[: segments.index(RENAMED)] if RENAMED in segments else segments
     return ".".join(names) if all(_SEGMENT.fullmatch(each) for each in names) else None

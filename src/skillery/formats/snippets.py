@@ -1,4 +1,6 @@
-"""A short excerpt of a text around the searched words: plain text, with marks that occur nowhere else in it."""
+"""Snippets: a short excerpt of a text around the searched words. The excerpt is plain text, with « and » around each
+match.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,14 @@ LENGTH = 200
 BEFORE = 40
 MOST_LOOKED_AT = 50
 OPEN, CLOSE = "«", "»"
-# Such marks in the stored text are replaced, so that all marks in a snippet come from the search.
+# These marks in the stored text are replaced, so that every mark in a snippet is around a match.
 _OTHERS = str.maketrans({OPEN: "‹", CLOSE: "›"})
 
 
 class Term(Protocol):
-    """A searched word."""
+    """A searched word. `matches` returns whether a stem matches. Every matching word begins with one of
+    `beginnings`.
+    """
 
     def matches(self, word: str) -> bool: ...
 
@@ -26,9 +30,9 @@ class Term(Protocol):
 
 
 def snippet_of(texts: Iterable[str], terms: Sequence[Term]) -> str:
-    """Return the best excerpt of the first text with most of the terms, each match between « and ».
+    """Return the best excerpt of the text in which the most terms match. Each match is between « and ».
 
-    If no text contains a term, return the beginning of the first text.
+    If no term matches, return the beginning of the first text.
     """
     best, most, beginning = "", 0, None
     for text in texts:
@@ -49,13 +53,13 @@ def _matching(text: str, terms: Sequence[Term]) -> Iterator[Found]:
 
 
 def _printable(text: str) -> str:
-    """Return the text on one line, without characters that change how the rest is displayed."""
+    """Return the text on one line, without characters that are not printable or would look like marks of matches."""
     line = " ".join(normalized("NFC", text).translate(_OTHERS).split())
     return line if line.isprintable() else "".join(filter(str.isprintable, line))
 
 
 def _best_place(found: Sequence[Found], terms: Sequence[Term]) -> tuple[int, int]:
-    """Return the start of the excerpt with the most terms, and their number."""
+    """Return the start of the excerpt with the most terms, and the number of these terms."""
     best = (0, 0)
     for at, first in enumerate(found):
         near = [one.word for one in found[at:] if one.end <= first.start + LENGTH - BEFORE]
@@ -77,7 +81,7 @@ def _marked(text: str, found: Sequence[Found], start: int) -> str:
 
 
 def _cut(text: str, low: int, high: int) -> str:
-    """Return part of a text, cut after a whole word if possible."""
+    """Return `text[low:high]`, cut after a whole word if possible, with ` …` if the text continues."""
     if high >= len(text):
         return text[low:]
     space = text.rfind(" ", low, high)

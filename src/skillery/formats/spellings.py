@@ -1,36 +1,36 @@
-"""Words similar to a misspelt one: three-letter pieces to find candidates, and the distance that decides."""
+"""Words similar to a misspelt word: three-letter pieces find the candidates, and a distance decides between them."""
 
 from __future__ import annotations
 
 WHOLE = ""
 LEAST_LETTERS = 4
-"""Fewest letters of a word that is corrected: a shorter word has too many similar words."""
+"""The minimum number of letters of a word that may be corrected: shorter words have too many similar words."""
 LONG_WORD = 8
-"""Letters from which a word may have two mistakes."""
+"""A word with at least this many letters may have two mistakes."""
 SHORT_WORD = 5
-"""Letters up to which a replaced letter makes another word: flow is no typo of slow."""
+"""In a word with at most this many letters, a replaced letter gives another word: slow is not a misspelt flow."""
 MOST_LETTERS = 32
-"""Limit on the letters of a word. Longer runs are identifiers or encoded data."""
+"""The maximum number of letters of a word. Longer ones are identifiers or encoded data."""
 
 
 def pieces_of(word: str) -> list[str]:
-    """Return the runs of three characters of a word between `^` and `$`, each once."""
+    """Return all parts of three characters of `^word$`, without duplicates."""
     marked = f"^{word}$"
     return list(dict.fromkeys(marked[at : at + 3] for at in range(len(marked) - 2)))
 
 
 def stored_pieces(word: str) -> list[str]:
-    """Return the keys that store a word: WHOLE, for searches in alphabetical order, and its pieces."""
+    """Return the keys under which a word is stored: WHOLE, for searches in alphabetical order, and its pieces."""
     return [WHOLE, *pieces_of(word)]
 
 
 def is_known_spelling(word: str) -> bool:
-    """Return whether a word of a text is stored as a correct spelling."""
+    """Return whether a word of a text may be stored as a correct spelling."""
     return 2 <= len(word) <= MOST_LETTERS
 
 
 def may_be_misspelt(word: str) -> bool:
-    """Return whether a word may be corrected. Numbers and names with digits are not: 2024 is no typo of 2025."""
+    """Return whether a word may be corrected. Words with digits may not: 2024 is not a misspelt 2025."""
     return LEAST_LETTERS <= len(word) <= MOST_LETTERS and word.isalpha()
 
 
@@ -39,10 +39,10 @@ def mistakes_allowed(word: str) -> int:
 
 
 def distance(left: str, right: str, most: int) -> int:
-    """Return the optimal string alignment distance of two words; `most + 1` if it is larger than `most`.
+    """Return the optimal string alignment distance of two words, or `most + 1` if the distance is larger than `most`.
 
-    One step adds, drops or replaces a letter, or swaps it with the next one. In a short word a replaced letter counts
-    twice.
+    One step adds, drops or replaces a letter, or swaps two adjacent letters. In a short word, a replaced letter counts
+    as two steps.
     """
     if abs(len(left) - len(right)) > most:
         return most + 1

@@ -1,4 +1,6 @@
-"""English words as stems: `deploying`, `deploys` and `deployed` are `deploy` (Snowball's English stemmer, Porter 2)."""
+"""Stems of English words: `deploying`, `deploys` and `deployed` have the stem `deploy` (Snowball's Porter 2
+stemmer).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from functools import lru_cache
 import snowballstemmer
 
 _KEPT = 65_536
-"""Number of cached stems: the stemmer takes 20 µs, and texts share most of their words."""
+"""The number of cached stems: the stemmer takes 20 µs for a word, and texts have most words in common."""
 _ENGLISH = re.compile("[a-z]{3,64}")
 # British spellings that differ from American ones: organise, summarising, colour, behaviour.
 _ISE = re.compile("(?<=[a-z]{3})is(e|ed|es|er|ers|ing|ation|ations)$")
@@ -17,14 +19,14 @@ _YSE = re.compile("(?<=anal)ys(e|ed|er|ers|ing)$")
 _OUR = re.compile("(?<=[a-z]{3})our(s|ed|ing|al|ful)?$")
 
 
-# Plurals of abbreviations, which have no vowels that the stemmer could use: pdfs, csvs.
+# Plurals of abbreviations (pdfs, csvs): the stemmer does not handle them, because they have no vowels.
 _PLURAL = re.compile("[^aeiouy]{3,}(?<!s)s")
 _SAME = {"analysi": "analyz"}
-"""Stems of nouns, mapped to the stem of their verb where it differs."""
+"""Stems of nouns, mapped to the stems of their verbs if the two differ."""
 
 
 class _Stemmer(threading.local):
-    """Holds one stemmer for each thread, because a stemmer keeps the current word as its state."""
+    """Holds a separate stemmer for each thread, because a stemmer stores the current word in itself."""
 
     def __init__(self) -> None:
         self.stem = snowballstemmer.stemmer("english").stemWord
@@ -35,7 +37,7 @@ _stemmer = _Stemmer()
 
 @lru_cache(_KEPT)
 def stem_of(word: str) -> str:
-    """Return the stem of a word in lower case. Words with characters outside `a` to `z` are their own stems."""
+    """Return the stem of a word in lower case. A word with other characters than `a` to `z` is returned unchanged."""
     if not _ENGLISH.fullmatch(word):
         return word
     if _PLURAL.fullmatch(word):

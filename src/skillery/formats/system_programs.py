@@ -1,4 +1,6 @@
-"""Host programs that public skills call, and the Debian packages that contain them (names of Debian 12)."""
+"""Programs of the host that public skills call, by the Debian package that contains them (package names of Debian
+12).
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ USUAL: Mapping[str, tuple[str, ...]] = {
     "wget": ("wget",),
     "zip": ("zip",),
 }
-"""Programs in `skillery doctor`, the container file and docs/operate/operations.md."""
+"""Usual programs: `skillery doctor` and docs/operate/operations.md list them, and the container file installs them."""
 RARE: Mapping[str, tuple[str, ...]] = {
     "antiword": ("antiword",),
     "bc": ("bc",),
@@ -80,11 +82,11 @@ RARE: Mapping[str, tuple[str, ...]] = {
     "xxd": ("xxd",),
     "yt-dlp": ("yt-dlp",),
 }
-"""Programs that only the errors of runs name."""
+"""Rare programs: only error messages of runs name their packages."""
 
 _PACKAGES = {program: package for table in (RARE, USUAL) for package, programs in table.items() for program in programs}
 
 
 def package_of(program: str) -> str | None:
-    """Return the Debian package of a program; None for a program that public skills do not call."""
+    """Return the Debian package of a program, or None if no public skill calls the program."""
     return _PACKAGES.get(program)

@@ -1,4 +1,4 @@
-"""Timestamps in the form that people write: a date, a time, or a duration from now."""
+"""Timestamps as people write them: a date, a time, or a duration from now."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _LONGEST = timedelta(days=36_500)
 
 
 def parse_timestamp(text: str, param: str, now: datetime) -> datetime:
-    """Return the time that the text means, in UTC. Raise InvalidParams.
+    """Return the time that the text states, in UTC. Raise InvalidParams if the text is not a time.
 
-    The text is a date or time in ISO 8601 (`2026-11-22`, `2026-11-22T09:30:00Z`; UTC if it names no zone), or an age
-    before `now`: `90m`, `24h`, `7d`.
+    The text is a date or time in ISO 8601 (`2026-11-22`, `2026-11-22T09:30:00Z`), or an age: `24h` means 24 hours
+    before `now`. A time without a zone is in UTC.
     """
     age = parse_age(text)
     if age is not None:
@@ -36,10 +36,11 @@ def parse_timestamp(text: str, param: str, now: datetime) -> datetime:
 
 
 def parse_until(text: str, now: datetime) -> datetime | None:
-    """Return the end that the text means; None, forever, for `""` and `never`. Raise InvalidParams, also for the past.
+    """Return the end that the text states, or None for "" and `never`: no end. Raise InvalidParams for any other text.
 
-    The text is a duration from now (`90d`; units `s`, `m`, `h`, `d`, `w`), a date such as `2027-01-31` including that
-    whole day (UTC), or a time with its zone as in RFC 3339.
+    The text is a duration from now (`90d`; units `s`, `m`, `h`, `d`, `w`), a date in UTC, or a time with its zone as in
+    RFC 3339. A date such as `2027-01-31` includes that whole day. The end must be in the future and at most 100 years
+    away.
     """
     if text in {"", "never"}:
         return None
@@ -70,7 +71,7 @@ def _refused(message: str) -> InvalidParams:
 
 
 def timestamp_text(timestamp: datetime | None) -> str | None:
-    """Return the time as RFC 3339 in UTC, to the second."""
+    """Return the time as RFC 3339 in UTC, with whole seconds, or None for None."""
     if timestamp is None:
         return None
     # SQLite returns times without a zone.

@@ -1,4 +1,4 @@
-"""Tokens as text (`sky_<id>_<secret>`), and the checked parameters of a new token."""
+"""Tokens as text (`sky_<id>_<secret>`), and the checks of the parameters for a new token."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PREFIX = "sky_"
 MOST_NAME = 100
 MOST_NAMESPACES = 100
 REMEMBERED_SECONDS = 1.0
-"""How long a server may accept a token that another server has revoked."""
+"""The longest time in which a server may still accept a token that another server has revoked."""
 RESERVED = {"skillery": "the bundled skills are published under it"}
 _ID_LENGTH = 12
 _SECRET = string.ascii_letters + string.digits
@@ -28,16 +28,16 @@ _TOKEN = re.compile(rf"{PREFIX}([0-9a-z]{{{_ID_LENGTH}}})_([0-9A-Za-z]{{{_SECRET
 
 
 class NewToken(NamedTuple):
-    """A token as its owner gets it, and its id, which is not secret."""
+    """A new token: the text for its owner, and the id, which is not secret."""
 
     text: str
     id: str
 
 
 def new_token() -> NewToken:
-    """Return a new token: 256 random bits after an id of 62 bits.
+    """Return a new token with an id of 62 random bits and a secret of 256 random bits.
 
-    Letters and digits only, so that a double click selects the whole token.
+    Both consist of letters and digits, so that a double click selects the whole token.
     """
     token_id = "".join(secrets.choice(string.digits + string.ascii_lowercase) for _ in range(_ID_LENGTH))
     secret = "".join(secrets.choice(_SECRET) for _ in range(_SECRET_LENGTH))
@@ -45,13 +45,16 @@ def new_token() -> NewToken:
 
 
 def id_of(text: str) -> str | None:
-    """Return the id in a token; None if the text is no token."""
+    """Return the id in a token, or None if the text is not a token."""
     match = _TOKEN.fullmatch(text)
     return match[1] if match else None
 
 
 def parse_token_name(text: str) -> str:
-    """Return the token's name, which audit entries show as the caller. Raise InvalidName."""
+    """Return the token name unchanged. Audit entries show this name as the caller.
+
+    Raise InvalidName if the name is reserved, empty, too long or not printable.
+    """
     if text in RESERVED:
         raise InvalidName(f"the name {quoted(text)} is taken: {RESERVED[text]}", hint="Choose another name.")
     is_plain = text.isprintable() and text == text.strip() and unicodedata.is_normalized("NFC", text)
@@ -64,7 +67,10 @@ def parse_token_name(text: str) -> str:
 
 
 def parse_grants(texts: Iterable[str]) -> tuple[str, ...]:
-    """Return namespace grants, sorted, each once: `sales.*`, or `*` for all. Raise InvalidParams."""
+    """Return namespace grants, sorted and without duplicates: `sales.*`, or `*` for all names.
+
+    Raise InvalidParams if a text is not a grant, or if there are too many grants.
+    """
     given = sorted(set(texts))
     if len(given) > MOST_NAMESPACES:
         raise InvalidParams(f"a token has at most {MOST_NAMESPACES} namespaces, not {len(given)}", param="namespaces")
@@ -91,8 +97,10 @@ def _parse_grant(text: str) -> str:
 
 
 def parse_lifetime(text: str) -> timedelta | None:
-    """Return the lifetime `90d` (units `s`, `m`, `h`, `d`, `w`); None, forever, for `""` and `never`. Raise
-    InvalidParams."""
+    """Return the lifetime in a text such as `90d`, or None for "" and `never`: no end.
+
+    The units are `s`, `m`, `h`, `d` and `w`. Raise InvalidParams if the text is not a duration.
+    """
     if text in {"", "never"}:
         return None
     try:

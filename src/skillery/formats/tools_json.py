@@ -1,8 +1,8 @@
-"""tools.json: the tools of a bundle, by Skill Tools 1.0.0.
+"""tools.json: the tools of a bundle, by the convention Skill Tools 1.0.0.
 
-The file name is older than the convention, and thousands of files with that name have another purpose. Therefore the
-kind of the file is determined first: `[]`, an array of objects, or an object with `name` and `description` is meant as
-Skill Tools and must follow its rules; any other content is an ordinary file.
+The file name is older than the convention, and thousands of files with this name have another purpose. The content
+decides. `[]`, an array of objects, or an object with `name` and `description` counts as Skill Tools and must follow the
+rules. Any other content is an ordinary file.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ FILE = "tools.json"
 MAX_BYTES = 1024 * 1024
 MAX_TOOLS = 1_000
 MAX_TOOL_BYTES = 64 * 1024
-"""Limit on one tool as compact JSON: agents get the whole tool."""
+"""The maximum number of bytes of one tool as compact JSON: agents receive the whole tool."""
 MAX_AGENT_SKILLS_NAME = 64
 
 ParameterType: TypeAlias = Literal["string", "number", "boolean", "object", "array"]
 PARAMETER_TYPES: tuple[ParameterType, ...] = get_args(ParameterType)
 HANDLER_LANGUAGES = {".js": "javascript", ".mjs": "javascript", ".py": "python", ".sh": "bash"}
-"""The language of a script, by its ending."""
+"""The language of a script, by its file ending."""
 WORK_DIR = "__workDir"
-"""The argument that the server gives to every handler. Values from callers are ignored."""
+"""The argument that the server gives to every handler. A value from the caller is ignored."""
 
 _TOOL_NAME = re.compile(r"[a-z][a-z0-9_]*")
 _AGENT_SKILLS_NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
@@ -61,8 +61,9 @@ class Parameter(msgspec.Struct, frozen=True):
 
 
 class Tool(msgspec.Struct, frozen=True):
-    """A valid tool. `script` is a path in the bundle, None for a stub; `declared` is `parameters` as written in the
-    file."""
+    """A valid tool. `script` is a path in the bundle, or None for a tool without code. `declared` is `parameters` as
+    in the file.
+    """
 
     name: str
     description: str
@@ -72,34 +73,38 @@ class Tool(msgspec.Struct, frozen=True):
 
 
 class ToolsFile(msgspec.Struct, frozen=True):
-    """A parsed tools.json: its tools and problems, or the reason why it is an ordinary file."""
+    """A parsed tools.json: its tools and problems, or the reason why the file is an ordinary file."""
 
     tools: tuple[Tool, ...] = ()
     """The valid tools."""
     problems: tuple[Problem, ...] = ()
-    """The broken rules. A strict caller refuses the file (`refuse_broken`); a lenient caller lists them (`skipped`) and
-    leaves out the tools concerned."""
+    """The broken rules. A strict caller refuses the file (`refuse_broken`). A lenient caller omits the tools that
+    break a rule, and lists the problems as warnings (`skipped`).
+    """
     warnings: tuple[str, ...] = ()
     is_skill_tools: bool = False
-    """False for an ordinary file of that name; `warnings` give the reason."""
+    """False for an ordinary file with this name. `warnings` then has the reason."""
 
     @property
     def has_scripts(self) -> bool:
-        """Whether a tool can be run, which makes the skill an action."""
+        """Whether a tool has a script. If so, the skill is an action skill."""
         return any(tool.script is not None for tool in self.tools)
 
     @property
     def skipped(self) -> tuple[str, ...]:
-        """The problems as warnings."""
+        """The problems as warnings about omitted tools."""
         return tuple(f"{problem.message}; that tool is left out" for problem in self.problems[:MAX_SHOWN])
 
 
 NO_TOOLS = ToolsFile()
-"""The result for a bundle without a tools.json."""
+"""The result for a bundle without tools.json."""
 
 
 def read_tools(data: bytes, paths: Set[str]) -> ToolsFile:
-    """Return the tools of a bundle with files at `paths`. Never raises for any bytes."""
+    """Return the tools of a bundle. `data` is the content of tools.json, `paths` are the files of the bundle.
+
+    No content raises an error: problems are part of the result.
+    """
     value = _json(data)
     if isinstance(value, _Unreadable):
         return ToolsFile(warnings=(f"{FILE} {value.why}: it is treated as an ordinary file without tools",))
@@ -116,15 +121,16 @@ def read_tools(data: bytes, paths: Set[str]) -> ToolsFile:
 
 
 def refuse_broken(file: ToolsFile) -> None:
-    """Raise InvalidBundle that lists all broken rules, if there are any."""
+    """Raise InvalidBundle, with a list of all broken rules, if the file breaks a rule."""
     if file.problems:
         raise_problems(InvalidBundle, file.problems, hint=HINT)
 
 
 def parse_definition(name: str, description: str, parameters: str, script: str) -> Tool:
-    """Return a tool defined outside a file, checked by the same rules. `parameters` is JSON text.
+    """Return a tool that is defined by a call instead of tools.json, checked by the same rules. `parameters` is JSON
+    text.
 
-    Raises InvalidParams that lists all broken rules.
+    Raise InvalidParams, with a list of all broken rules, if the tool breaks a rule.
     """
     declared = _json(parameters.encode("utf-8", "surrogatepass")) if parameters.strip() else {}
     if isinstance(declared, _Unreadable):
@@ -137,12 +143,12 @@ def parse_definition(name: str, description: str, parameters: str, script: str) 
 
 
 def parameters_of(declared: Mapping[str, Any]) -> dict[str, Parameter]:
-    """Return the parameters of a tool that was checked before."""
+    """Return the parameters of a stored tool. Publishing has checked them before."""
     return _Reader(frozenset()).parameters({"parameters": declared}, "")
 
 
 def inputs_of(parameters: Mapping[str, Parameter]) -> dict[str, Input]:
-    """Return the inputs that the arguments of a call are checked against."""
+    """Return the inputs for checking the arguments of a call. WORK_DIR is omitted."""
     return {
         name: Input(type=one.type, description=one.description, enum=one.enum, required=not one.optional)
         for name, one in parameters.items()
@@ -151,9 +157,9 @@ def inputs_of(parameters: Mapping[str, Parameter]) -> dict[str, Input]:
 
 
 def name_warnings(name: str, stated: object) -> Iterator[str]:
-    """Yield warnings for other runtimes about the name of a skill with tools.
+    """Yield warnings about the name of a skill with tools, for use in other runtimes.
 
-    `stated` is the `name` in the frontmatter of its SKILL.md, or None.
+    `stated` is the `name` in the frontmatter of SKILL.md, or None.
     """
     if len(name) > MAX_AGENT_SKILLS_NAME or not _AGENT_SKILLS_NAME.fullmatch(name):
         yield (
@@ -169,7 +175,9 @@ class _Unreadable(msgspec.Struct, frozen=True):
 
 
 class _Repeated(dict[str, object]):
-    """A JSON object that contains a key twice. Its last value counts, but a reader of the file may see the first."""
+    """A JSON object with a duplicate key. Python uses the last value; another reader of the file may use the first
+    value.
+    """
 
     key: str
 
@@ -204,7 +212,7 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 class _Reader(Shapes):
-    """Reader of tools that collects problems and warnings."""
+    """Reads tools, and collects their problems and warnings."""
 
     def __init__(self, paths: Set[str]) -> None:
         super().__init__()
@@ -223,7 +231,7 @@ class _Reader(Shapes):
         )
 
     def tool(self, where: str, table: dict[str, Any]) -> Tool | None:
-        """Return the tool; None if it breaks a rule."""
+        """Return the tool, or None if the tool breaks a rule."""
         before = len(self.problems), len(self.warnings)
         self.problems.extend(_value_problems(table, where))
         if len(self.problems) > before[0]:
@@ -328,13 +336,15 @@ class _Reader(Shapes):
 
 
 def ending_of(path: str) -> str:
-    """Return the ending of a path, `.py` for `scripts/a.py`; "" if the last segment has none."""
+    """Return the ending of a path, for example `.py` for `scripts/a.py`, or "" if the file name has no ending."""
     stem, dot, ending = path.rpartition("/")[2].rpartition(".")
     return f".{ending}" if dot and stem else ""
 
 
 def _value_problems(table: dict[str, Any], where: str) -> Iterator[Problem]:
-    """Yield the problems that prevent storing and sending a tool, before its rules are checked."""
+    """Yield the problems that prevent the tool from being stored or sent. These are checked before the rules of
+    tools.
+    """
     found = list(value_problems(table, where, nullable=True))
     what = where or "the tool"
     found += [

@@ -1,4 +1,4 @@
-"""Checking a bundle: its manifest, SKILL.md, tools, examples, paths and sources, with all problems in one error."""
+"""The check of a bundle: manifest, SKILL.md, tools, examples, paths and sources. One error lists all problems."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ _T = TypeVar("_T")
 _HINT = "Fix the files and publish again; nothing was stored."
 
 MAX_CHECKED_BYTES = 2 * 1024 * 1024
-"""Total size up to which the Python files next to the entrypoint are compiled. Files past it are stored with a warning.
+"""The maximum number of bytes of Python files next to the entrypoint that are compiled. Further files are stored
+with a warning.
 """
 
 
@@ -51,7 +52,7 @@ def make_bundle(
     *,
     skip_broken_tools: bool = False,
 ) -> Bundle:
-    """Check a bundle and compile its Python files in this process, so only for trusted files.
+    """Check a bundle and compile its Python files in this process. Use this function only for trusted files.
 
     Raise the errors of `begin_bundle` and `UnfinishedBundle.finish`.
     """
@@ -68,12 +69,13 @@ def begin_bundle(
     *,
     skip_broken_tools: bool = False,
 ) -> UnfinishedBundle:
-    """Check the parts of a bundle that need neither a compiler nor a sandbox.
+    """Check the parts of a bundle that need no compiler and no sandbox. Raise BundleTooLarge if `files` exceed
+    `limits`.
 
-    `files` may contain skill.toml and SKILL.md if they equal `manifest` and `skill_md`; otherwise both are generated.
-    If `skill_md` is a parsed SkillMd, the SKILL.md in `files` stays unchanged. With `skip_broken_tools`, a tool that
-    breaks a rule of tools.json is left out with a warning, and missing JavaScript modules are warnings too. Raise
-    BundleTooLarge; `finish` raises all other errors.
+    `UnfinishedBundle.finish` raises all other errors. `files` may contain skill.toml and SKILL.md if their content is
+    the same as `manifest` and `skill_md`; else both files are generated. If `skill_md` is a parsed SkillMd, `files`
+    contain SKILL.md, which stays unchanged. With `skip_broken_tools`, tools that break a rule are omitted with a
+    warning, and missing JavaScript modules are only warnings.
     """
     check_size(files, limits)
     begun = UnfinishedBundle(manifest, skill_md, files, limits, skip_broken_tools)
@@ -82,7 +84,7 @@ def begin_bundle(
 
 
 class UnfinishedBundle:
-    """A bundle whose Python files are not yet compiled, with the problems of its other parts."""
+    """A bundle before its Python files are compiled, with the problems of its other parts."""
 
     def __init__(
         self,
@@ -120,9 +122,9 @@ class UnfinishedBundle:
 
     @cached_property
     def sources(self) -> tuple[Source, ...]:
-        """The files to compile: the entrypoint first, the only file that must define a name.
+        """The files to compile, entrypoint first. Only the entrypoint must define its export.
 
-        If the bundle has another problem, the entrypoint is the only source.
+        If the bundle has other problems, only the entrypoint is compiled.
         """
         is_sound = not self.problems and not (self.examples and self.examples.problems)
         return (*([self.entrypoint] if self.entrypoint else ()), *(self.other_sources if is_sound else ()))
@@ -130,7 +132,8 @@ class UnfinishedBundle:
     def finish(self, source_problems: Mapping[str, Problem]) -> Bundle:
         """Return the bundle. `source_problems` are the problems of `sources`, by path.
 
-        Raise BundleTooLarge, or InvalidManifest, InvalidPath or InvalidBundle that lists all problems.
+        Raise BundleTooLarge if the bundle exceeds its limits. Raise InvalidManifest, InvalidPath or InvalidBundle, with
+        a list of all problems, if there is a problem.
         """
         self.check_entrypoint(source_problems)
         self.check_examples()
@@ -154,8 +157,7 @@ class UnfinishedBundle:
 
     @cached_property
     def toml_text(self) -> str | None:
-        """The text of the given skill.toml. None if there is no such file, or if it is too large for line numbers to
-        matter."""
+        """The text of the given skill.toml, or None if no skill.toml is given or if its text is too large to search."""
         given = self.by_path.get(SKILL_TOML)
         return given.content.decode("utf-8", "replace") if given and given.size <= MAX_TOML_BYTES else None
 
@@ -181,7 +183,9 @@ class UnfinishedBundle:
             self.attempt(lambda: check_paths([*missing, *(file.path for file in self.files)]))
 
     def skill_toml(self, manifest: Manifest | None) -> BundleFile | None:
-        """Return skill.toml generated from the manifest, or None if the file is given."""
+        """Return the file skill.toml generated from the manifest, or None if skill.toml is given or the manifest is
+        invalid.
+        """
         given = self.by_path.get(SKILL_TOML)
         if given is None:
             return BundleFile(SKILL_TOML, manifest_toml(manifest.raw)) if manifest else None
@@ -193,7 +197,7 @@ class UnfinishedBundle:
         return None
 
     def skill_md(self, skill_md: SkillMd | None) -> BundleFile | None:
-        """Return SKILL.md as a file, or None if the file is given."""
+        """Return SKILL.md as a file, or None if SKILL.md is among the given files or is invalid."""
         given = self.by_path.get(SKILL_MD)
         if given is None:
             assert self.parsed_md is None, "a parsed SKILL.md is among the files"
@@ -228,7 +232,9 @@ class UnfinishedBundle:
             self.hints.setdefault(InvalidBundle, _HINT)
 
     def check_javascript(self, manifest: Manifest | None, tools: Sequence[Tool]) -> tuple[str, ...]:
-        """Return warnings. Missing JavaScript modules are problems, or warnings in an imported bundle."""
+        """Return warnings about JavaScript dependencies. Missing modules are problems, or warnings with
+        `skip_broken_tools`.
+        """
         handlers = {tool.script for tool in tools if tool.script and tool.script.endswith(package_json.JAVASCRIPT)}
         of_scripts = manifest is not None and manifest.called is None
         run = handlers | (package_json.script_paths(self.by_path) if of_scripts else frozenset())
@@ -253,7 +259,7 @@ class UnfinishedBundle:
 
     @cached_property
     def other_python_files(self) -> list[BundleFile]:
-        """Python files that may be modules or data, and handlers of tools. Their faults are warnings."""
+        """The other Python files that may be modules, and handlers of tools. Their faults are only warnings."""
         entrypoint = self.entrypoint.path if self.entrypoint else ""
         folders = {"code", entrypoint.rpartition("/")[0]}
         handlers = {tool.script for tool in self.offered.tools}

@@ -1,4 +1,4 @@
-"""Version specs: nothing, `latest`, a version, a range, a label or the digest of a bundle."""
+"""Version specs: texts that select a version. Kinds: empty or `latest`, a version, a range, a label, a digest."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from skillery.formats.wording import quoted
 
 
 class Latest(msgspec.Struct, frozen=True):
-    """The highest release, or the highest pre-release if there is no release."""
+    """Selects the highest release, or the highest pre-release if there is no release."""
 
 
 class Exact(msgspec.Struct, frozen=True):
-    """One version. Matching ignores build metadata (compare `version.precedence`)."""
+    """Selects one version. Build metadata is ignored (compare `version.precedence`)."""
 
     version: Version
 
 
 class Range(msgspec.Struct, frozen=True):
-    """The highest version in any of the segments."""
+    """Selects the highest version in any of the segments."""
 
     text: str
     segments: tuple[Segment, ...]
 
 
 class Digest(msgspec.Struct, frozen=True):
-    """The version whose bundle has this digest (`sha256:` and 64 hex digits in lower case)."""
+    """Selects the version of the bundle with this digest (`sha256:` and 64 hex digits in lower case)."""
 
     digest: str
 
 
 class Label(msgspec.Struct, frozen=True):
-    """The version that the label points to."""
+    """Selects the version that the label points to."""
 
     label: str
 
@@ -54,7 +54,7 @@ _HINT = (
 
 
 def parse_version_spec(text: str | None) -> VersionSpec:
-    """Return the version spec. Raise InvalidVersionSpec if `text` is of no known kind."""
+    """Return the version spec. Raise InvalidVersionSpec if the text is not a version spec of any kind."""
     stripped = (text or "").strip()
     if stripped in ("", LATEST):
         return Latest()
@@ -69,9 +69,9 @@ def parse_version_spec(text: str | None) -> VersionSpec:
 
 
 def parse_reference(text: str) -> tuple[str, VersionSpec]:
-    """Return name and version spec of `name` or `name@<version spec>`, as in `mount_skills`.
+    """Return name and version spec for `name` or `name@<version spec>`, as in `mount_skills`.
 
-    Raises InvalidName, InvalidVersionSpec.
+    Raise InvalidName if the name is invalid, and InvalidVersionSpec if the version spec is invalid.
     """
     name, _, version = text.partition("@")
     return parse_skill_name(name), parse_version_spec(version)

@@ -1,4 +1,4 @@
-"""Foreign text in messages, and guesses at the word that a misspelt one means."""
+"""Foreign text in messages, and suggestions for misspelt words."""
 
 from __future__ import annotations
 
@@ -7,28 +7,30 @@ import itertools
 from collections.abc import Iterable, Mapping
 
 MOST_COMPARED = 50
-"""Limit on the candidates that are compared letter by letter."""
+"""The maximum number of candidates that are compared letter by letter."""
 LONGEST_COMPARED = 128
-"""Characters at the end of a word that are compared: a whole name, and the part of a path that distinguishes files."""
+"""The maximum number of characters of a word that are compared, taken from its end: enough for a name, or for the
+last parts of a path.
+"""
 
 
 def quoted(text: str, limit: int = 80) -> str:
-    """Return `text` in quotes, cut to `limit` characters. The result is printable even for lone surrogates, NUL and
-    newlines."""
+    """Return `text` in quotes, cut to `limit` characters. NUL, newlines and lone surrogates are escaped."""
     shown = text if len(text) <= limit else text[: limit - 1] + "…"
     return repr(shown)
 
 
 def printable(text: str, limit: int = 200) -> str:
-    """Return the text as `quoted` does, without the quotes."""
+    """Return `text` cut and escaped like `quoted`, without the quotes."""
     return quoted(text, limit)[1:-1]
 
 
 def near_words(word: str, known: Iterable[str], most: int = 3, cutoff: float = 0.6) -> list[str]:
-    """Return up to `most` known words similar to `word`, the most similar first; `cutoff` is from 0 to 1.
+    """Return up to `most` known words similar to `word`, most similar first. `cutoff` is the least similarity, from 0
+    to 1.
 
-    Callers and publishers choose the words, so the cost must not depend on their letters. difflib takes cubic time for
-    repetitive words; this function takes a few milliseconds at most.
+    The time must not depend on the letters, because callers choose the words. difflib takes cubic time for repetitive
+    words; this function takes a few milliseconds at most.
     """
     word = word[-LONGEST_COMPARED:]
     places = _places(word)
@@ -38,7 +40,9 @@ def near_words(word: str, known: Iterable[str], most: int = 3, cutoff: float = 0
 
 
 def _to_compare(word: str, known: Iterable[str]) -> list[str]:
-    """Return the candidates; if there are many, those that share the most pairs of letters with `word`."""
+    """Return the candidates. If there are more than MOST_COMPARED, return those that share the most pairs of letters
+    with `word`.
+    """
     candidates = list(dict.fromkeys(known))
     if len(candidates) <= MOST_COMPARED:
         return candidates
@@ -54,7 +58,7 @@ def _pairs(word: str) -> set[tuple[str, str]]:
 
 
 def _places(word: str) -> dict[str, int]:
-    """Return, for each letter, one bit for each of its positions in `word`."""
+    """Return a bit mask for each letter: bit N is set if the letter is at position N of `word`."""
     places: dict[str, int] = {}
     for number, letter in enumerate(word):
         places[letter] = places.get(letter, 0) | 1 << number
@@ -62,9 +66,10 @@ def _places(word: str) -> dict[str, int]:
 
 
 def _similarity(word: str, places: Mapping[str, int], other: str, cutoff: float) -> float:
-    """Return the share of letters in the longest common subsequence, from 0 to 1; 0 if the lengths rule out `cutoff`.
+    """Return the share of letters in the longest common subsequence of two words, from 0 to 1.
 
-    One step for each letter of `other` (Hyyrö, "Bit-parallel LCS-length computation revisited", 2004).
+    Return 0 if the lengths already rule out `cutoff`. The time is one step for each letter of `other` (Hyyrö,
+    "Bit-parallel LCS-length computation revisited", 2004).
     """
     length = len(word) + len(other)
     if not length or 2 * min(len(word), len(other)) < cutoff * length:
@@ -77,16 +82,16 @@ def _similarity(word: str, places: Mapping[str, int], other: str, cutoff: float)
 
 
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """Return the known word that `word` most likely means, or None."""
+    """Return the known word that is most similar to `word`, or None if no known word is similar."""
     return next(iter(near_words(word, known, 1, cutoff)), None)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return ` (did you mean 'x'?)`, or ""."""
+    """Return ` (did you mean 'x'?)` with the most similar known word, or "" if no known word is similar."""
     match = nearest(word, known)
     return f" (did you mean {quoted(match)}?)" if match else ""
 
 
 def has_surrogate(text: str) -> bool:
-    """Return whether `text` contains a lone surrogate, which no encoding can represent."""
+    """Return whether `text` contains a lone surrogate. No encoding can represent it."""
     return not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text)

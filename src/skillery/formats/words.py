@@ -1,7 +1,7 @@
-"""Words of a text for searching. The databases do not split words, so results are the same on each of them.
+"""The words of a text for searching. The databases do not split words, so SQLite and Postgres find the same results.
 
-A word is a run of letters and digits without accents and in lower case. English words count as their stems. In scripts
-without spaces between words (Chinese, Japanese), each character counts.
+A word is a sequence of letters and digits, in lower case and without accents. English words are stored as their stems.
+In scripts without spaces between words (Chinese, Japanese), each character is a word.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from skillery.formats.normal_forms import normalized
 from skillery.formats.stems import stem_of
 
 MAX_WORD = 64
-"""Characters of a word that count."""
+"""The number of characters of a word that count. The rest is cut off."""
 MAX_QUERY = 200
 MAX_QUERY_WORDS = 16
 
@@ -28,9 +28,9 @@ _ALONE = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003f
 _MARKS = "\u0300-\u036f\u0900-\u0dff\u0e00-\u0fff"
 _WORD = re.compile(rf"[{_ALONE}]|(?:(?![{_ALONE}])[^\W_][{_MARKS}]*)+")
 _ASCII_WORD = re.compile("[A-Za-z0-9]+")
-"""Words of an ASCII text; the same result as `_WORD`."""
+"""Matches a word of an ASCII text. Gives the same result as `_WORD`, but is faster."""
 _ACCENT = re.compile("[\u0300-\u036f]")
-# Left out of queries, unless the query has no other word: "how do I profile a csv".
+# These words are removed from queries ("how do I profile a csv"), unless a query has no other words.
 FILLERS = frozenset(
     """a about also an and any are as at be been but by can could do does doing don for from get give had has have help
     her his how i if in into is it its just ll like ll me my need of on or our please s should so some t than that the
@@ -56,7 +56,7 @@ class Term(msgspec.Struct, frozen=True):
     spelt: str
     """The word as typed, in lower case and without accents."""
     is_last: bool = False
-    """True for the last word, which may be unfinished."""
+    """True for the last word of a query, which may be unfinished."""
 
     def matches(self, word: str) -> bool:
         return word == self.word or (self.is_last and word.startswith(self.spelt))
@@ -66,7 +66,7 @@ class Term(msgspec.Struct, frozen=True):
 
 
 def find_words(text: str, low: int = 0, high: int = sys.maxsize) -> Iterator[Found]:
-    """Yield every word of a text in Unicode form NFC, or of a part of it, with its position."""
+    """Yield every word of `text[low:high]` with its position. The text is in Unicode form NFC."""
     for match in _WORD.finditer(text, low, high):
         word = _plain(match[0])
         if word:
@@ -74,9 +74,9 @@ def find_words(text: str, low: int = 0, high: int = sys.maxsize) -> Iterator[Fou
 
 
 def find_words_begun(text: str, beginnings: Iterable[str]) -> Iterator[Found]:
-    """Yield the words of a line that have one of the beginnings, with adjacent words up to a blank.
+    """Yield all words of each part of a line that contains one of the beginnings. Spaces separate the parts.
 
-    Much faster than finding all words.
+    This is much faster than finding all words of the line. The caller checks each word again.
     """
     lowered = text.lower()
     if len(lowered) != len(text):
@@ -92,7 +92,7 @@ def find_words_begun(text: str, beginnings: Iterable[str]) -> Iterator[Found]:
 
 
 def spelt_words(text: str) -> list[str]:
-    """Return the words of a text as spelt, in lower case and without accents, each once and in order."""
+    """Return the words of a text in their order, in lower case, without accents and duplicates."""
     text = normalized("NFC", text)
     # Each spelling is processed once; an ASCII text is ten times as fast.
     spelt = dict.fromkeys((_ASCII_WORD if text.isascii() else _WORD).findall(text))
@@ -100,14 +100,14 @@ def spelt_words(text: str) -> list[str]:
 
 
 def words_of(text: str) -> list[str]:
-    """Return the stems of the words of a text, each once and in order."""
+    """Return the stems of the words of a text in their order, without duplicates."""
     return list(dict.fromkeys(map(stem_of, spelt_words(text))))
 
 
 def parse_query(text: str) -> tuple[Term, ...]:
-    """Return the words that a query searches, each stem once; () if the query has no word.
+    """Return the words that a query searches for, each stem once, or () if the query has no word.
 
-    Raises InvalidParams for a NUL, and for a query that is too long. A query has no operators.
+    Raise InvalidParams if the query contains a NUL or is too long. A query has no operators.
     """
     if "\0" in text:
         raise InvalidParams("'query' holds a NUL", hint="Write some words.", param="query")
@@ -131,9 +131,9 @@ def parse_query(text: str) -> tuple[Term, ...]:
 
 
 def beginning_of(stem: str) -> str:
-    """Return the letters that all words with this stem begin with.
+    """Return the letters with which all words of this stem begin.
 
-    They can be fewer than the stem: `analyz` is the stem of `analysis`.
+    These can be fewer than the stem: `analyz` is also the stem of `analysis`.
     """
     return stem[: max(2, len(stem) - 2)]
 
@@ -141,7 +141,7 @@ def beginning_of(stem: str) -> str:
 def _plain(word: str) -> str:
     if not word.isascii():
         word = _ACCENT.sub("", normalized("NFKD", word)).casefold()
-        # Characters that decomposition adds, such as a space or a sign, would split the word in an index.
+        # Decomposition can add a space or a sign, which would split the word in an index.
         word = "".join(filter(_belongs, word))
     return word[:MAX_WORD].lower()
 

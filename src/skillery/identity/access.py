@@ -1,4 +1,4 @@
-"""Access rules: scopes decide which methods an identity may call, namespace grants decide on which skills."""
+"""Access rules: scopes decide which methods an identity may call, and namespace grants decide for which skills."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def is_admin(identity: Identity) -> bool:
 
 
 def require(identity: Identity, scope: Scope) -> None:
-    """Raise NotAllowed unless the identity has the scope. `admin` includes every scope."""
+    """Raise NotAllowed if the identity does not have the scope. `admin` includes every scope."""
     if scope in identity.scopes or "admin" in identity.scopes:
         return
     raise NotAllowed(
@@ -24,7 +24,8 @@ def require(identity: Identity, scope: Scope) -> None:
 
 def covers(identity: Identity, name: str) -> bool:
     """Return whether a namespace grant covers a skill: `sales.*` covers names that start with `sales.`, `*` covers all.
-    Admins are covered for all names.
+
+    Admins may use all names.
     """
     return is_admin(identity) or any(
         grant == "*" or (grant.endswith(".*") and name.startswith(grant[:-1])) for grant in identity.namespaces
@@ -32,16 +33,16 @@ def covers(identity: Identity, name: str) -> bool:
 
 
 def covers_all(identity: Identity, pattern: str) -> bool:
-    """Return whether the grants cover a whole namespace (`sales.*`), or everything (`*`)."""
+    """Return whether the grants cover a whole namespace (`sales.*`), or all names (`*`)."""
     if pattern == "*":
         return is_admin(identity) or "*" in identity.namespaces
     return covers(identity, pattern)
 
 
 def require_namespace(identity: Identity, scope: Scope, name: str) -> None:
-    """Raise NotAllowed unless the identity has the scope and a grant that covers `name`.
+    """Raise NotAllowed if the identity does not have the scope, or has no grant that covers `name`.
 
-    A reviewer without any grant may review everything. For every other scope, no grant means no access.
+    A reviewer without any grant may review everything. For other scopes, an identity without grants has no access.
     """
     require(identity, scope)
     if _reaches(identity, scope, name):
@@ -61,7 +62,7 @@ def require_namespace(identity: Identity, scope: Scope, name: str) -> None:
 
 
 def reviews(identity: Identity, name: str) -> bool:
-    """Return whether the identity may decide on versions of the skill."""
+    """Return whether the identity may review versions of the skill."""
     return is_admin(identity) or ("review" in identity.scopes and _reaches(identity, "review", name))
 
 

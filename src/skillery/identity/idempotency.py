@@ -1,8 +1,8 @@
-"""Idempotent calls: the same `Idempotency-Key` gets the first answer again.
+"""Idempotent calls: a call with the same `Idempotency-Key` gets the first answer again.
 
-Each key is a row, so it outlasts the server and holds for all servers of one database. A row without an answer is a
-call that its server works on. If that server dies, `settle` ends the call: with the answer of the run that it became,
-or as if it was never made.
+Each key is a row, so keys survive the server and are shared by all servers of a database. A row without an answer
+belongs to a call that its server is making. If that server dies, `settle` ends the call: with the answer of its run,
+or, if the call did not start a run, as if the call was never made.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NOTE_SECONDS = 1.0
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """The right to make a call. The holder must `keep` its answer or `release` it."""
+    """The right to make a call. Its holder must call `keep` with the answer, or `release`."""
 
     identity: str
     key: str
@@ -45,13 +45,13 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """The answer of a call that was made before."""
+    """The answer of an earlier call with the same key."""
 
     result_json: str
 
 
 claimed: ContextVar[Claim | None] = ContextVar("claimed", default=None)
-"""Claim of the current call. A run that the call starts is noted with it."""
+"""The claim of the current call, or None. If the call starts a run, the run is recorded with the claim."""
 
 _INSERT = {
     dialect.__name__.rpartition(".")[2]: dialect.insert(idempotency_keys)
@@ -62,7 +62,10 @@ _INSERT = {
 
 
 def parse_key(text: str) -> str:
-    """Return the key. Raises InvalidIdempotencyKey."""
+    """Return the key unchanged.
+
+    Raise InvalidIdempotencyKey if the key is empty, blank, over 255 characters, or not printable ASCII.
+    """
     if 1 <= len(text) <= LONGEST_KEY and text.isascii() and text.isprintable() and text.strip():
         return text
     shown = f"{quoted(text)} is no Idempotency-Key" if text else "the Idempotency-Key is empty"
@@ -72,7 +75,7 @@ def parse_key(text: str) -> str:
 
 
 def digest_of(*parts: bytes) -> str:
-    """Return a digest of the parts. Only the same parts have the same digest."""
+    """Return a digest of the parts. Other parts, or parts with other boundaries, have another digest."""
     found = hashlib.sha256()
     for part in parts:
         found.update(len(part).to_bytes(8, "big") + part)
@@ -80,7 +83,9 @@ def digest_of(*parts: bytes) -> str:
 
 
 def canonical(params: bytes) -> bytes:
-    """Return the same bytes for equal JSON, or the bytes as given if they cannot be re-encoded."""
+    """Return a normal form of JSON: equal values give equal bytes. JSON that cannot be re-encoded is returned
+    unchanged.
+    """
     try:
         with without_collecting() if len(params) > BIG_TEXT else nullcontext():
             return msgspec.json.encode(msgspec.json.decode(params), order="sorted")
@@ -89,9 +94,11 @@ def canonical(params: bytes) -> bytes:
 
 
 def claim(connection: Connection, *, identity: Identity, key: str, asked: str, server: str) -> Claim | Kept:
-    """Return the right to make the call, or its answer. Of several callers at once, on any server, one gets the right.
+    """Return the right to make the call, or the answer of the earlier call with this key. `asked` is a digest of the
+    call.
 
-    Raises CallUnderWay if the call is being made, and IdempotencyKeyReused if the key belongs to another call.
+    If several callers ask at the same time, on any servers, only one gets the right. Raise CallUnderWay if the call is
+    being made. Raise IdempotencyKeyReused if the key was used for a call with another digest.
     """
     now = datetime.now(UTC)
     row = {"identity": identity.name, "key": key, "asked": asked, "server": server, "created_at": now}
@@ -123,25 +130,26 @@ def _found(connection: Connection, mine: Claim, asked: str) -> Kept:
 
 
 def keep(connection: Connection, claim: Claim, result_json: str) -> None:
-    """Store the answer of the call, for 24 hours."""
+    """Store the answer of the call. It is kept for 24 hours."""
     connection.execute(update(idempotency_keys).where(_is_open(claim)).values(result_json=result_json))
 
 
 def release(connection: Connection, claim: Claim) -> None:
-    """Free the key, because the call was refused and nothing was done. A call that became a run keeps its key, and gets
-    the answer of that run.
+    """Free the key, because the call was refused and changed nothing.
+
+    If the call has started a run, the key is kept: it gets the answer of that run.
     """
     is_free = and_(_is_open(claim), idempotency_keys.c.run_id.is_(None))
     connection.execute(delete(idempotency_keys).where(is_free))
 
 
 def note_run(connection: Connection, claim: Claim, run_id: str) -> None:
-    """Record that the call became this run. That holds even if the server dies."""
+    """Record that the call has started this run. Even if the server dies, the key gets the answer of the run."""
     connection.execute(update(idempotency_keys).where(_is_open(claim)).values(run_id=run_id))
 
 
 def workers(connection: Connection) -> list[str]:
-    """Return the servers that have open calls, dead ones included."""
+    """Return the ids of servers with open calls, also of dead servers."""
     table = idempotency_keys
     return list(connection.scalars(select(table.c.server).where(table.c.result_json.is_(None)).distinct()))
 
@@ -149,10 +157,10 @@ def workers(connection: Connection) -> list[str]:
 def settle(
     connection: Connection, servers: Sequence[str], result_of: Callable[[str], str | None], *, only_runs: bool
 ) -> None:
-    """End the open calls of dead servers. A call that became a run gets the answer of that run: `result_of` its id. Any
-    other call counts as never made.
+    """End the open calls of these servers. The servers are dead, unless `only_runs` is set.
 
-    With `only_runs`, settle only calls whose runs have ended. Use it for servers that are alive.
+    A call that has started a run gets the answer that `result_of` returns for the run's id. Any other call counts as
+    never made, and its key is freed. With `only_runs`, settle only calls with ended runs, and leave the others open.
     """
     left = and_(idempotency_keys.c.server.in_(servers), idempotency_keys.c.result_json.is_(None))
     for row in connection.execute(select(idempotency_keys).where(left)).all():
@@ -165,7 +173,7 @@ def settle(
 
 
 def forget_keys(connection: Connection, *, limit: int) -> int:
-    """Delete at most `limit` keys older than 24 hours. Return how many."""
+    """Delete at most `limit` keys that are older than 24 hours. Return the number of deleted keys."""
     table = idempotency_keys
     old = select(table.c.identity, table.c.key).where(table.c.created_at < datetime.now(UTC) - KEPT)
     found = connection.execute(old.order_by(table.c.created_at).limit(limit)).all()
@@ -175,7 +183,7 @@ def forget_keys(connection: Connection, *, limit: int) -> int:
 
 
 class Once:
-    """Makes each call that carries a key once."""
+    """Makes each call with an idempotency key only once."""
 
     def __init__(self, database: Database, server: str) -> None:
         self._database = database
@@ -183,9 +191,10 @@ class Once:
         self._working: set[asyncio.Task[Any]] = set()
 
     async def call(self, identity: Identity, key: str, asked: str, work: Callable[[], Awaitable[bytes]]) -> bytes:
-        """Return the JSON that `work` returns, or that it returned for this key before.
+        """Return the JSON that `work` returns, or the JSON of the earlier call with this key.
 
-        The work continues if the caller disconnects. If it raises, the key may be used again.
+        The work continues if the caller disconnects. If the work raises an error, the key can be used again. Raise the
+        errors of `claim` and `parse_key`.
         """
         found = await self._database.write(
             partial(claim, identity=identity, key=parse_key(key), asked=asked, server=self._server)
@@ -202,8 +211,10 @@ class Once:
         return await self._database.read(lambda connection: connection.scalar(answered) is not None)
 
     def at_once(self, identity: Identity, key: str, connection: Connection, asked: str, result: bytes) -> bytes:
-        """Return the first answer for this key, within a transaction: `result` if there was none. Raises
-        IdempotencyKeyReused and InvalidIdempotencyKey.
+        """Return the first answer for this key: the stored one, or else `result`, which is then stored. Use this in a
+        transaction.
+
+        Raise the errors of `claim` and `parse_key`.
         """
         found = claim(connection, identity=identity, key=parse_key(key), asked=asked, server=self._server)
         if isinstance(found, Kept):
@@ -222,7 +233,9 @@ class Once:
         return result
 
     async def _note(self, note: Callable[[Connection], None]) -> None:
-        """Update the row of a key. Retry while the database is unreachable: else the call would stay open for a day."""
+        """Update the row of a key. Repeat this while the database is unreachable, because an open call blocks its
+        key for a day.
+        """
         try:
             await self._database.write(note)
         except SkilleryError:
@@ -252,5 +265,5 @@ def _is(claim: Claim) -> ColumnElement[bool]:
 
 
 def _is_open(claim: Claim) -> ColumnElement[bool]:
-    """Return the condition that this server still holds the claim, and no other server has taken it over."""
+    """Return the SQL condition that the call is still open and belongs to this server."""
     return and_(_is(claim), idempotency_keys.c.server == claim.server, idempotency_keys.c.result_json.is_(None))

@@ -1,11 +1,12 @@
-"""Quotas: limits on what an identity or a namespace may use, checked in the transaction that adds to it.
+"""Quotas: limits for an identity or a namespace. The transaction that adds something checks them.
 
-The used amount is summed from the rows each time a limit applies. A separate counter could be wrong, and each sum reads
-a part of an index that the limit bounds.
+The used amount is summed from the rows for each check, because a separate counter could become wrong. A sum reads only
+a part of an index, and the limit bounds the size of this part.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
@@ -18,7 +19,9 @@ from skillery.errors import QuotaExceeded, RateLimited
 
 MINUTE = timedelta(minutes=1)
 LONGEST_RUN = timedelta(minutes=70)
-"""Age of a run that cannot be under way any more: its server has died. A run takes at most an hour."""
+"""The age at which a run without an end no longer counts as active: its server has died. A run takes at most an
+hour.
+"""
 CONCURRENT_RETRY_MS = 1_000
 
 _BLOBS = Statement(
@@ -26,13 +29,18 @@ _BLOBS = Statement(
         blobs.c.owner == bindparam("owner"), or_(blobs.c.expires_at.is_(None), blobs.c.expires_at > bindparam("now"))
     )
 )
+_NEXT_EXPIRY = Statement(
+    select(func.min(blobs.c.expires_at)).where(
+        blobs.c.owner == bindparam("owner"), blobs.c.expires_at > bindparam("now")
+    )
+)
 _OWN = and_(runs.c.identity == bindparam("identity"), runs.c.parent_run_id.is_(None))
 _UNDER_WAY = Statement(
     select(func.count()).where(_OWN, runs.c.status == "started", runs.c.started_at > bindparam("since"))
 )
 _PACE = Statement(select(func.count()).where(_OWN, runs.c.started_at > bindparam("since")))
-# One statement for both questions of a start saves a round trip to Postgres: how many runs are under way, and when the
-# oldest run began that still counts towards the rate.
+# One statement with two results, which saves a round trip to Postgres: the number of active runs, and the start time of
+# the oldest run that counts towards the rate.
 _AT_START = Statement(
     select(
         select(func.count())
@@ -55,7 +63,7 @@ _SESSION_TOOLS = Statement(
 
 
 class IdentityQuota(msgspec.Struct, frozen=True):
-    """Limits of one identity. 0 means no limit."""
+    """The limits of one identity. 0 means no limit."""
 
     blobs: int = 0
     blob_bytes: int = 0
@@ -65,26 +73,30 @@ class IdentityQuota(msgspec.Struct, frozen=True):
 
 
 class Quotas(msgspec.Struct, frozen=True):
-    """All limits. A pattern of identities is a name, or a prefix followed by `*`. A pattern of namespaces is a
-    namespace grant.
+    """All limits. Keys of `identities` are names, or prefixes with `*` at the end. Keys of `namespaces` are
+    namespace grants.
     """
 
     default: IdentityQuota = IdentityQuota()
     identities: Mapping[str, IdentityQuota] = {}
     bundle_bytes: int = 0
-    """Limit of every top-level namespace that no pattern covers. 0 means no limit."""
+    """The limit in bytes for each top-level namespace that no key of `namespaces` covers. 0 means no limit."""
     namespaces: Mapping[str, int] = {}
 
     def of(self, identity: str) -> IdentityQuota:
-        """Return the limits of an identity: by its name, else by the longest matching prefix, else the default."""
+        """Return the limits of an identity: those of its name, else those of the longest matching prefix, else the
+        default.
+        """
         if identity in self.identities:
             return self.identities[identity]
         fitting = [one for one in self.identities if one.endswith("*") and identity.startswith(one[:-1])]
         return self.identities[max(fitting, key=len)] if fitting else self.default
 
     def over(self, skill: str) -> dict[str, int]:
-        """Return every limit that applies to a skill, by namespace: those of all matching patterns, else the default of
-        its top-level namespace.
+        """Return the limits that apply to a skill, by namespace grant.
+
+        These are the limits of all matching keys of `namespaces`. If no key matches, the only limit is the default, for
+        the top-level namespace of the skill.
         """
         covering = {one: limit for one, limit in self.namespaces.items() if one == "*" or _covers(one[:-2], skill)}
         return dict(sorted(covering.items())) or {f"{skill.partition('.')[0]}.*": self.bundle_bytes}
@@ -101,14 +113,15 @@ def _covers(namespace: str, skill: str) -> bool:
 
 
 def check_blob(connection: Connection, quotas: Quotas, owner: str, size_bytes: int) -> None:
-    """Raise QuotaExceeded if the blob may not be added."""
+    """Raise QuotaExceeded if a blob of this size would exceed a quota of its owner."""
     quota = quotas.of(owner)
     if not quota.blobs and not quota.blob_bytes:
         return
     take_turns(connection, "blobs of", owner)
     count, used = blobs_used(connection, owner)
     if quota.blobs and count >= quota.blobs:
-        raise _no_more_blobs("blobs", owner, count, quota.blobs, f"{owner!r} has {count} blobs, which is its limit")
+        message = f"{owner!r} has {count} blobs, which is its limit"
+        raise _no_more_blobs("blobs", owner, count, quota.blobs, message, _expiry_after_now(connection, owner))
     if quota.blob_bytes and used + size_bytes > quota.blob_bytes:
         raise _no_more_blobs(
             "blob_bytes",
@@ -117,13 +130,22 @@ def check_blob(connection: Connection, quotas: Quotas, owner: str, size_bytes: i
             quota.blob_bytes,
             f"the blobs of {owner!r} have {used} bytes, and with {size_bytes} more would exceed its quota of "
             f"{quota.blob_bytes}",
+            _expiry_after_now(connection, owner),
         )
 
 
-def room_for_blob(connection: Connection, quotas: Quotas, owner: str) -> int | None:
-    """Return how many bytes a new blob may have now, or None for any number. Raises QuotaExceeded if there is no room.
+def _expiry_after_now(connection: Connection, owner: str) -> datetime | None:
+    """Return when the next blob of the owner expires; None if no blob expires."""
+    now = as_stored(connection, datetime.now(UTC))
+    expires_at: datetime | None = _NEXT_EXPIRY.rows(connection, owner=owner, now=now)[0][0]
+    return in_utc(expires_at)
 
-    The transaction that adds the blob decides. This check saves the transfer of a blob that would be refused.
+
+def room_for_blob(connection: Connection, quotas: Quotas, owner: str) -> int | None:
+    """Return the maximum size of a new blob in bytes, or None if there is no limit.
+
+    Raise QuotaExceeded if there is no room at all. This check only saves the transfer of a blob that would be refused:
+    the transaction that adds the blob checks again.
     """
     quota = quotas.of(owner)
     check_blob(connection, quotas, owner, 0)
@@ -131,7 +153,9 @@ def room_for_blob(connection: Connection, quotas: Quotas, owner: str) -> int | N
 
 
 def blobs_used(connection: Connection, owner: str) -> tuple[int, int]:
-    """Return number and bytes of the blobs. Expired blobs do not count, swept or not."""
+    """Return the number and the bytes of an owner's blobs. Expired blobs do not count, even if no sweep has removed
+    them.
+    """
     now = as_stored(connection, datetime.now(UTC))
     count, size = _BLOBS.rows(connection, owner=owner, now=now)[0]
     return int(count), int(size)
@@ -149,11 +173,14 @@ def past_room(owner: str, size_bytes: int, room: int, limit: int) -> QuotaExceed
     )
 
 
-def _no_more_blobs(quota: str, owner: str, used: int, limit: int, message: str) -> QuotaExceeded:
+def _no_more_blobs(
+    quota: str, owner: str, used: int, limit: int, message: str, next_expiry: datetime | None = None
+) -> QuotaExceeded:
+    wait = f" The next blob expires at {next_expiry:%Y-%m-%d %H:%M:%S} UTC." if next_expiry else ""
     return QuotaExceeded(
         message,
         hint="Nothing was stored. Delete blobs that are not needed (delete_blob), give new blobs a ttl, "
-        "or ask an admin for a larger quota.",
+        f"or ask an admin for a larger quota.{wait}",
         quota=quota,
         identity=owner,
         used=used,
@@ -165,7 +192,7 @@ def _no_more_blobs(quota: str, owner: str, used: int, limit: int, message: str) 
 
 
 def check_run(connection: Connection, quotas: Quotas, identity: str) -> None:
-    """Raise RateLimited if the run may not start. Runs that a run's code starts do not count."""
+    """Raise RateLimited if a further run would exceed a quota. Runs that the code of a run starts are not counted."""
     quota = quotas.of(identity)
     if not quota.runs_per_minute and not quota.concurrent_runs:
         return
@@ -198,7 +225,7 @@ def _too_many_at_once(identity: str, count: int, limit: int) -> RateLimited:
 def _too_fast(identity: str, limit: int, left: timedelta) -> RateLimited:
     return RateLimited(
         f"{identity!r} has started {limit} runs within a minute, which is its limit",
-        hint="Nothing was run. Try again after retry_after_ms, or ask an admin for a larger quota.",
+        hint=f"Nothing was run. Try again in {math.ceil(left.total_seconds())} s, or ask an admin for a larger quota.",
         retry_after_ms=max(1, round(left / timedelta(milliseconds=1))),
         quota="runs_per_minute",
         used=limit,
@@ -220,7 +247,7 @@ def runs_of_last_minute(connection: Connection, identity: str) -> int:
 
 
 def check_session_tool(connection: Connection, quotas: Quotas, identity: str) -> None:
-    """Raise QuotaExceeded if the tool may not be added."""
+    """Raise QuotaExceeded if a further tool of a session would exceed the quota."""
     limit = quotas.of(identity).session_tools
     if not limit:
         return
@@ -237,7 +264,7 @@ def check_session_tool(connection: Connection, quotas: Quotas, identity: str) ->
 
 
 def session_tools_of(connection: Connection, identity: str) -> int:
-    """Return the number of session tools that have not expired."""
+    """Return the number of an identity's tools in sessions that have not expired."""
     now = as_stored(connection, datetime.now(UTC))
     return int(_SESSION_TOOLS.rows(connection, identity=identity, now=now)[0][0])
 
@@ -246,7 +273,7 @@ def session_tools_of(connection: Connection, identity: str) -> int:
 
 
 def check_bundle(connection: Connection, quotas: Quotas, skill: str, size_bytes: int) -> None:
-    """Raise QuotaExceeded if the version may not be added."""
+    """Raise QuotaExceeded if a version of this size would exceed a quota of the skill's namespaces."""
     for namespace, limit in quotas.over(skill).items():
         if not limit:
             continue
@@ -266,9 +293,9 @@ def check_bundle(connection: Connection, quotas: Quotas, skill: str, size_bytes:
 
 
 def bundle_bytes(connection: Connection, namespace: str) -> int:
-    """Return the bytes of all versions of the skills that a grant covers.
+    """Return the bytes of all versions of the skills that a namespace grant covers.
 
-    Here, `sales.*` covers `sales` itself and all names below.
+    Unlike in access rules, `sales.*` also covers the skill `sales` itself.
     """
     total = select(func.coalesce(func.sum(skill_versions.c.size_bytes), 0)).select_from(
         skill_versions.join(skills, skills.c.id == skill_versions.c.skill_id)
@@ -280,6 +307,3 @@ def bundle_bytes(connection: Connection, namespace: str) -> int:
             or_(skills.c.name == above, and_(skills.c.name >= f"{above}.", skills.c.name < f"{above}/"))
         )
     return int(connection.scalar(total) or 0)
-
-
-# -- what is used ------------------------------------------------------------------------------------------------

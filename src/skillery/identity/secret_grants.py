@@ -1,4 +1,6 @@
-"""Secrets and secret grants: a secret that a manifest declares reaches the skill only if an admin granted it."""
+"""Secrets and secret grants: a skill gets a secret only if its manifest declares the secret and an admin has granted
+it.
+"""
 
 from __future__ import annotations
 
@@ -20,18 +22,18 @@ from skillery.formats.secret_names import grantees_of
 class Grant(msgspec.Struct, frozen=True):
     secret: str
     grantee: str
-    """Name of a skill, or a namespace and `.*`."""
+    """The name of a skill, or a namespace with `.*`."""
     granted_by: str
     granted_at: datetime
 
 
 def set_secret(database: Database, secrets: Secrets, actor: Actor, name: str, value: str) -> None:
-    """Set a value in place of the one before, if any. The audit entry says only whether there was one. Blocking."""
+    """Set the value of a secret. The audit entry records only whether the secret had a value before. Blocking."""
     if isinstance(secrets, KeepsSecrets):
         work = secrets.setting(name, value)
         database.write_now(lambda connection: _note_value(connection, actor, name, work(connection)))
         return
-    # The audit entry first: a value that was set without an entry is worse than an entry for a change that then failed.
+    # The audit entry comes first: a changed value without an entry is worse than an entry for a change that failed.
     had = name in secrets.names()
     database.write_now(lambda connection: _note_value(connection, actor, name, had))
     secrets.set(name, value)
@@ -42,16 +44,16 @@ def _note_value(connection: Connection, actor: Actor, name: str, had: bool) -> N
 
 
 def remove_secret(database: Database, secrets: Secrets, actor: Actor, name: str) -> tuple[bool, int]:
-    """Remove a value and all its grants. Return whether there was a value, and how many grants were removed. Blocking.
+    """Remove the value of a secret and all its grants. Return whether it had a value, and the number of removed grants.
 
-    Raises NotAllowed if values are set elsewhere. Then the grants stay too.
+    Blocking. If values are set outside of this server, raise NotAllowed and keep the grants.
     """
     if isinstance(secrets, KeepsSecrets):
         work = secrets.removing(name)
         return database.write_now(lambda connection: _forget(connection, actor, name, work(connection)))
     if secrets.read_only:
         return secrets.remove(name), 0
-    # The grants first: after a command that was interrupted there must be no grant of a missing secret.
+    # The grants are removed first: if the command is interrupted, there must be no grant of a missing secret.
     had = name in secrets.names()
     _, revoked = database.write_now(lambda connection: _forget(connection, actor, name, had))
     return secrets.remove(name), revoked
@@ -69,7 +71,7 @@ def _forget(connection: Connection, actor: Actor, name: str, had: bool) -> tuple
 
 
 def grant(connection: Connection, actor: Actor, secret: str, grantee: str, granted_by: str) -> bool:
-    """Grant a secret. Return False if it was granted before."""
+    """Grant a secret. Return False if the grant exists already."""
     table = secret_grants
     there = select(table.c.secret).where(table.c.secret == secret, table.c.grantee == grantee)
     if connection.execute(there).first() is not None:
@@ -82,7 +84,7 @@ def grant(connection: Connection, actor: Actor, secret: str, grantee: str, grant
 
 
 def covers_a_skill(connection: Connection, grantee: str) -> bool:
-    """Return whether a skill of this name, or below this namespace, was published."""
+    """Return whether a skill with this name, or below this namespace, exists."""
     prefix = grantee.removesuffix("*")
     name = skills.c.name
     there = name.startswith(prefix, autoescape=True) if grantee.endswith(".*") else name == grantee
@@ -90,7 +92,7 @@ def covers_a_skill(connection: Connection, grantee: str) -> bool:
 
 
 def revoke(connection: Connection, actor: Actor, secret: str, grantee: str) -> None:
-    """Remove a grant. Raises NotFound if there is none."""
+    """Remove a grant. Raise NotFound if there is no such grant."""
     table = secret_grants
     gone = connection.execute(delete(table).where(table.c.secret == secret, table.c.grantee == grantee))
     if not gone.rowcount:

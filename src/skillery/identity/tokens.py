@@ -25,7 +25,7 @@ SCOPES: tuple[Scope, ...] = get_args(Scope)
 Kind = Literal["person", "agent"]
 Status = Literal["live", "expired", "revoked"]
 BOOTSTRAP = "admin"
-"""Name of the token that a first start makes."""
+"""The name of the token that the first start of a server creates."""
 USED_EVERY = timedelta(minutes=1)
 _FIND = Statement(
     select(
@@ -100,14 +100,16 @@ class RegistryTokens:
 
 
 def digest_of(token: str) -> bytes:
-    """Return what is stored of a token. One round of hashing is enough, because a token has 256 random bits."""
+    """Return the hash that is stored for a token. One round of hashing is enough, because a token has 256 random
+    bits.
+    """
     return hashlib.sha256(token.encode()).digest()
 
 
 def parse_scopes(words: Iterable[str]) -> tuple[Scope, ...]:
     """Return the scopes in the order of SCOPES, without duplicates.
 
-    Raises InvalidParams for an unknown scope, and for an empty list.
+    Raise InvalidParams if a scope is unknown, or if there is no scope.
     """
     given = set(words)
     for word in sorted(given - set(SCOPES)):
@@ -132,10 +134,11 @@ def create_token(
     expires: str = "",
     created_by: str | None = None,
 ) -> CreatedToken:
-    """Create a token. Tokens with one name are one identity, whose runs and blobs outlast each token.
+    """Create a token. Tokens with the same name are one identity, which keeps its runs and blobs when a token ends.
 
-    `created_by` is the name of the actor unless given. Raises InvalidName, InvalidParams, and Conflict if tokens of
-    a person and of an agent would have one name.
+    `created_by` is the name of the actor by default. Raise InvalidName if the name is invalid. Raise InvalidParams if
+    scopes, namespaces or `expires` are invalid. Raise Conflict if a valid token with this name has the other `kind`
+    (person or agent).
     """
     lifetime = parse_lifetime(expires)
     now = datetime.now(UTC)
@@ -160,8 +163,9 @@ def create_token(
 
 
 def first_token(connection: Connection) -> CreatedToken | None:
-    """Create an admin token if there was never a token, else return None. If several servers start at once, one gets
-    it.
+    """Create an admin token if no token was ever created, else return None.
+
+    If several servers start at the same time, only one of them creates the token.
     """
     _one_at_a_time(connection)
     if connection.scalar(select(exists().select_from(tokens))):
@@ -171,15 +175,15 @@ def first_token(connection: Connection) -> CreatedToken | None:
 
 
 def list_tokens(connection: Connection) -> list[Token]:
-    """Return all tokens, revoked and expired ones included, oldest first."""
+    """Return all tokens, oldest first, also revoked and expired ones."""
     rows = connection.execute(select(tokens).order_by(tokens.c.created_at, tokens.c.id))
     return [_token(row) for row in rows]
 
 
 def revoke_token(connection: Connection, actor: Actor, token_id: str) -> Token:
-    """Revoke a token for good. Revoking it again changes nothing. A whole token is accepted in place of its id.
+    """Revoke a token permanently and return it. `token_id` may also be the whole token. A second call changes nothing.
 
-    Raises TokenNotFound.
+    Raise TokenNotFound if there is no such token.
     """
     wanted = id_of(token_id) or token_id
     live = update(tokens).where(tokens.c.id == wanted, tokens.c.revoked_at.is_(None))
@@ -195,7 +199,7 @@ def revoke_token(connection: Connection, actor: Actor, token_id: str) -> Token:
 
 
 def verify_token(connection: Connection, token: str, token_id: str) -> VerifiedToken:
-    """Return the identity of a token. Raises NotAuthenticated if the token is unknown, expired or revoked."""
+    """Return the identity of a token. Raise NotAuthenticated if the token is unknown, expired or revoked."""
     # The id finds the row. The hash of the whole token decides, compared in constant time.
     rows = _FIND.rows(connection, token_id=token_id)
     stored = bytes(rows[0][0]) if rows else _NOBODY
@@ -212,16 +216,16 @@ def verify_token(connection: Connection, token: str, token_id: str) -> VerifiedT
 
 
 def note_use(connection: Connection, token_id: str) -> None:
-    """Record that a token is used now, unless a use was recorded within the last minute."""
+    """Record the current time as the last use of a token, unless a use was recorded within the last minute."""
     now = datetime.now(UTC)
     is_due = or_(tokens.c.last_used_at.is_(None), tokens.c.last_used_at < now - USED_EVERY)
     connection.execute(update(tokens).where(tokens.c.id == token_id, is_due).values(last_used_at=now))
 
 
 def _one_at_a_time(connection: Connection) -> None:
-    """Lock out other writers of tokens until the transaction ends, so that no read becomes outdated.
+    """Prevent other transactions from changing tokens until this one ends, so that the result of a check stays true.
 
-    SQLite needs no lock: it has one writer at a time.
+    SQLite needs no lock, because it has one writer at a time.
     """
     if connection.dialect.name == "postgresql":
         connection.execute(text("LOCK TABLE tokens IN SHARE ROW EXCLUSIVE MODE"))

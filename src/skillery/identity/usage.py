@@ -1,4 +1,4 @@
-"""get_usage: what an identity and its namespaces use of their quotas."""
+"""get_usage: the amounts that an identity and its namespaces use of their quotas."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from skillery.identity.quotas import (
 
 class Used(msgspec.Struct, frozen=True):
     used: int | None
-    """None: the caller may not know it."""
+    """None if the caller may not know the amount."""
     limit: int | None
-    """None: there is no limit."""
+    """None if there is no limit."""
 
 
 class NamespaceUse(msgspec.Struct, frozen=True):
-    """The use of a namespace and everything below it."""
+    """The use of a namespace together with all namespaces below."""
 
     namespace: str
     bundle_bytes: Used
 
 
 class IdentityUse(msgspec.Struct, frozen=True):
-    """The use of each quota by an identity, and its limit."""
+    """The use and the limit of each quota of an identity."""
 
     identity: str
     blobs: Used
@@ -46,9 +46,9 @@ class IdentityUse(msgspec.Struct, frozen=True):
 def get_usage(
     connection: Connection, quotas: Quotas, identity: str, namespaces: list[str], sees: Callable[[str], bool]
 ) -> IdentityUse:
-    """Return the use and the limit of each quota, for the identity and for every limit below these namespaces.
+    """Return the use and the limit of each quota of the identity, and of each limit that applies to `namespaces`.
 
-    `used` is given only if the caller may see everything that is counted.
+    `sees` returns whether the caller may see everything in a namespace. If not, `used` of the namespace is None.
     """
     quota = quotas.of(identity)
     count, size = blobs_used(connection, identity)

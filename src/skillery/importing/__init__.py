@@ -1,6 +1,6 @@
 """Importing: from an archive of foreign skills to versions in the registry.
 
-Reading is lenient, storing is strict: the report lists every repair, and the stored bytes are unchanged.
+Deviations from the formats are accepted on reading and listed in the report. The stored bytes are unchanged.
 """
 
 from skillery.importing.entries import ImportLimits

@@ -1,4 +1,4 @@
-"""Opening an uploaded archive. Its content determines its format; its name does not."""
+"""Opening of an uploaded archive. The content determines the format; the file name does not matter."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ _HINT = "Send a .zip, .skill, .tar.gz, .tgz or .tar of folders with a SKILL.md."
 
 @contextmanager
 def open_archive(file: BinaryIO, limits: ImportLimits, folder: Path) -> Iterator[Archive]:
-    """Open an archive of any supported format. Blocking.
+    """Context manager that opens an archive of any supported format. Blocking.
 
-    `folder` gets the nameless file into which a packed tar is unpacked. Raises InvalidArchive or ArchiveTooLarge; no
-    content of the archive has been read then.
+    A compressed tar is unpacked into a file without a name in `folder`. Raise InvalidArchive if the archive is
+    malformed or has an unsafe entry. Raise ArchiveTooLarge if the archive exceeds the limits. No file of the archive
+    has been read then.
     """
     start = _start(file)
     if start.startswith(_ZIPS):
@@ -57,5 +58,5 @@ def _start(file: BinaryIO) -> bytes:
 
 
 def _is_tar(start: bytes) -> bool:
-    """Return whether a file begins as a tar. An empty tar contains only zeros."""
+    """Return whether a file begins like a tar. An empty tar contains only zeros."""
     return start[_USTAR] == b"ustar" or (len(start) == 512 and not start.strip(b"\x00"))

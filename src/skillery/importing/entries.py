@@ -1,4 +1,4 @@
-"""The entries of an archive, each at a safe path, and access to their contents."""
+"""The entries of an archive, all with safe paths, and access to their contents."""
 
 from __future__ import annotations
 
@@ -19,53 +19,59 @@ _DRIVE = re.compile(r"[A-Za-z]:")
 
 
 class ImportLimits(msgspec.Struct, frozen=True):
-    """Limits on one archive, checked before its contents are read."""
+    """Limits for one archive. They are checked before any file of the archive is read."""
 
     max_bytes: int = 1024 * MIB
-    """Bytes as sent."""
+    """The maximum number of bytes of the archive as sent, before decompression."""
     max_unpacked_bytes: int = 4096 * MIB
     max_entries: int = 100_000
 
 
 class Entry(NamedTuple):
-    """A file, or a link if `target` is not empty. Folders are not entries."""
+    """A file, or a link if `target` is not "". Folders are not entries."""
 
     path: str
     size: int
     executable: bool
     target: str
     place: Any
-    """Position of the content in the archive; its type depends on the format."""
+    """Position of the content in the archive. The type depends on the format."""
 
 
 class Archive(Protocol):
-    """An open archive whose entries have all been checked.
+    """An open archive with checked entries.
 
-    No entry leads out of the archive, none is a device, and all together stay within the limits.
+    No path or link target is outside of the archive, no entry is a device, and all entries together are within the
+    limits.
     """
 
     entries: Sequence[Entry]
 
     def read(self, entry: Entry) -> bytes:
-        """Return the content of a file, from any thread. Raise InvalidArchive that names the file."""
+        """Return the content of a file. Any thread may call this. Raise InvalidArchive, with the path, if the
+        content is damaged.
+        """
         ...
 
     def close(self) -> None: ...
 
 
 def refuse(path: str, what: str, hint: str = "Nothing was imported. Pack the folder again.") -> InvalidArchive:
-    """Return the error that refuses the archive because of one entry."""
+    """Return the error for an archive with an unsafe entry `path`. `what` is a clause after the path."""
     return InvalidArchive(f"the entry {quoted(path, 200)} {what}", hint=hint, entry=shown(path))
 
 
 def broken(what: str, last: str | None, hint: str = "Nothing was imported. Send it again.") -> InvalidArchive:
-    """Return the error for an archive that ends, or is damaged, at or after the entry `last`."""
+    """Return the error for an archive that is damaged at or after the entry `last` (None: at an unknown place)."""
     where = f" at or after the entry {quoted(last, 200)}" if last else ""
     return InvalidArchive(f"the archive {what}{where}", hint=hint, **({"entry": shown(last)} if last else {}))
 
 
 def safe_path(name: str) -> str:
-    """Return the path of an entry in the archive, "" for its root. Raise InvalidArchive if the path leads out."""
+    """Return the path of an entry, or "" for the root of the archive.
+
+    Raise InvalidArchive if the path is outside of the archive, is too long or contains a NUL.
+    """
     if "\x00" in name:
         raise refuse(name, "has a NUL in its name")
     path = name.replace("\\", "/")
@@ -79,15 +85,17 @@ def safe_path(name: str) -> str:
 
 
 def decoded(name: str) -> str:
-    """Return the name; if its bytes are not UTF-8, decode them as Latin-1, which has a character for every byte."""
+    """Return the name. If its bytes are not UTF-8, decode them as Latin-1, which has a character for every byte."""
     if not has_surrogate(name):
         return name
     return name.encode("utf-8", "surrogateescape").decode("latin-1")
 
 
 def safe_target(path: str, target: str) -> str:
-    """Return the target of the link at `path`, as written. Raise InvalidArchive if the target is outside of the
-    archive."""
+    """Return the target of the link at `path` as written.
+
+    Raise InvalidArchive if the target is outside of the archive, is too long or is invalid.
+    """
     target = decoded(target)
     if not target or "\x00" in target:
         raise refuse(path, "is a link without a valid target")
@@ -101,7 +109,7 @@ def safe_target(path: str, target: str) -> str:
 
 
 class Sizes:
-    """Counter of entries and bytes. Raises ArchiveTooLarge that names the entry."""
+    """Counts entries and bytes of an archive. `add` raises ArchiveTooLarge, with the entry, if a limit is exceeded."""
 
     def __init__(self, limits: ImportLimits) -> None:
         self._limits = limits
@@ -137,5 +145,5 @@ def unpacks_too_large(most: int, path: str | None) -> ArchiveTooLarge:
 
 
 def shown(path: str) -> str:
-    """Return a path for a field of an answer: short, and without lone surrogates."""
+    """Return a path for a field of an answer: cut, and without lone surrogates."""
     return path[:300].encode("utf-8", "replace").decode()

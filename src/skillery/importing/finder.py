@@ -1,4 +1,4 @@
-"""Assignment of an archive's files to its skills. Each omitted file is listed."""
+"""Assignment of an archive's files to its skills. Each omitted file is listed with a reason."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from skillery.importing.links import CIRCLE, Links, Tree, is_below, is_outside, 
 from skillery.importing.roots import SKILL_MD, SKILL_TOML, Root, Roots
 
 MOST_LISTED = 50
-"""Limit on the listed files that belong to no skill. Links are always listed."""
+"""The maximum number of listed files that belong to no skill. Links are always listed."""
 MOST_SEARCHED = 50
 MOST_FILES = 10_000
-"""Limit on the files of a skill, including those that links lead to. No server allows so many."""
+"""The maximum number of files of a skill, including those that are reached by links. No server allows so many."""
 
 
 class FoundSkill(NamedTuple):
     root: str
-    """The skill's folder in the archive; "" is the archive itself."""
+    """The skill's folder in the archive. "" is the root of the archive."""
     files: dict[str, Entry]
-    """Files by path in the skill, after following links."""
+    """The files by path in the skill. Links are replaced by the files that they lead to."""
     renamed: str | None
-    """The spelling of SKILL.md in the archive, if it differs."""
+    """The name of the file that is used as SKILL.md if it is written differently, for example `skill.md`, else None."""
     left_out: tuple[LeftOut, ...]
     problem: InvalidPath | BundleTooLarge | None
     nested: tuple[str, ...] = ()
-    """The path of each nested SKILL.md, which is a file of this skill."""
+    """The path of each nested SKILL.md that is imported as a file of this skill."""
 
     @property
     def folder(self) -> str:
@@ -38,7 +38,7 @@ class FoundSkill(NamedTuple):
 
 
 class Merged(NamedTuple):
-    """A path that leads by a link to a skill. The skill is imported under its path `by`."""
+    """A path that leads to a skill by a link. The skill is imported under the path `by` instead."""
 
     path: str
     by: str
@@ -46,21 +46,21 @@ class Merged(NamedTuple):
 
 class Found(NamedTuple):
     roots: list[str]
-    """Paths of the skills. If several state one name, the skill that keeps the name comes first."""
+    """The paths of the skills. If several skills state the same name, the skill that keeps the name comes first."""
     left_out: tuple[LeftOut, ...]
     """Files that belong to no skill."""
     other_files: int
-    """Number of files of no skill that are not listed."""
+    """The number of further files that belong to no skill and are not listed."""
     merged: tuple[Merged, ...] = ()
     searched: tuple[str, ...] = ()
-    """If there is no skill: the folders that contain files, at most MOST_SEARCHED; "" is the archive itself."""
+    """If there is no skill: the folders with files, at most MOST_SEARCHED. "" is the root of the archive."""
 
 
 class Finder:
     """Finds the skills among the entries of one archive."""
 
     def __init__(self, entries: Iterable[Entry], links: Links = Links(), *, split: bool = False) -> None:  # noqa: B008
-        """`split` makes each nested SKILL.md a separate skill."""
+        """With `split`, each nested SKILL.md is a separate skill."""
         self._tree = Tree(entries, links)
         self._roots = Roots(self._tree, split=split)
         self._owned: dict[str, list[str]] = {}
@@ -121,10 +121,10 @@ class Finder:
 
 
 class _Reading:
-    """Collector of the files of one skill."""
+    """Collects the files of one skill."""
 
     def __init__(self, tree: Tree, root: str, marked: str) -> None:
-        """`marked` is the spelling of the skill's SKILL.md, "" if it has none."""
+        """`marked` is the name of the skill's SKILL.md as written in the archive, or "" if the skill has none."""
         self._tree = tree
         self._root = root
         self._marked = marked
@@ -150,7 +150,7 @@ class _Reading:
             self.files[name] = entry
 
     def _follow(self, name: str, link: Entry, *, anywhere: bool) -> None:
-        """Add the file that a link leads to, or the files of the folder that it leads to."""
+        """Add the file that a link leads to, or all files of the folder that the link leads to."""
         real = self._tree.real(link.path)
         entry = self._tree.by_path.get(real or "")
         if real is None or not (is_below(real, self._root) or (anywhere and entry is not None)):

@@ -1,11 +1,11 @@
-"""The identity of imported skills: a source, and the whole path in its tree.
+"""The identity of imported skills: a source, and the whole path in the tree of this source.
 
-The first import of a path records an alias, and later imports find the skill by the alias. A skill at a new path may be
-a skill that has moved. This is so if an alias of the same source has the same stated name, and the tree no longer
-contains the path of that alias.
+The first import of a path records an alias, and later imports find the skill by this alias. A skill at a new path may
+have moved there. This is assumed if an alias of the same source has the same stated name, and the path of that alias is
+no longer in the tree.
 
-A skill at the root of an archive has no path, and archives without a source may come from anywhere. For these, the
-stated name is part of the key, so that two archives with one skill each stay two skills.
+A skill at the root of an archive has no path, and archives without a source can come from anywhere. For these skills,
+the stated name is part of the key, so that the skills of two such archives stay different skills.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from skillery.importing.preparation import same_files
 from skillery.registry import Alias, KnownPath
 
 MAX_PATH = 200
-"""Characters of a path that an alias stores. A longer path ends with its hash."""
+"""The maximum number of characters of a path in an alias. A longer path is cut and ends with a hash."""
 STATED = "/./"
-"""Separator of path and stated name if both are the key. No path in an archive has a segment `.`."""
+"""Separator between path and stated name, if the key has both. No path in an archive has a segment `.`."""
 UPLOADS = "/v1"
-"""The source of skills that were uploaded to /v1/skills, one by one and without a path."""
+"""The source of skills that were uploaded to /v1/skills: single skills without a path."""
 
 
 class Source(NamedTuple):
-    """The source of a tree."""
+    """The source of a tree, for imports into one namespace."""
 
     namespace: str
     name: str
@@ -39,7 +39,7 @@ class Source(NamedTuple):
 
 
 def path_key(root: str) -> str:
-    """Return the path of a skill as aliases store it: whole, or its beginning and the SHA-256 of the whole path."""
+    """Return the path of a skill in aliases: the whole path, or a cut path with the SHA-256 of the whole path."""
     try:
         root.encode()
     except UnicodeEncodeError:
@@ -52,12 +52,12 @@ def path_key(root: str) -> str:
 
 
 def tree_path(path: str) -> str:
-    """Return the path in the tree that an alias's path contains."""
+    """Return the path in the tree, from the path of an alias, without the stated name."""
     return path.partition(STATED)[0]
 
 
 class Aliases:
-    """The aliases that earlier imports of a source recorded, for the tree of one import."""
+    """The aliases that earlier imports of a source recorded, compared with the tree of one import."""
 
     def __init__(self, source: Source, roots: Iterable[str], known: Sequence[KnownPath]) -> None:
         self.source = source
@@ -75,9 +75,10 @@ class Aliases:
         return not self._by_path
 
     def check_source(self, may: Callable[[str], bool]) -> None:
-        """Raise SourceUnclear if the source is a default and the tree has fewer than half of its earlier paths.
+        """Raise SourceUnclear if the source is a default and fewer than half of its earlier paths are in the tree.
 
-        Only skills whose names `may` accepts count. So callers without a grant learn nothing about a source.
+        Only skills with names that `may` accepts are counted, so that callers without a grant learn nothing about a
+        source.
         """
         present = (one for one in self._by_path.values() if not one.is_absent and may(one.name))
         earlier = {tree_path(one.alias.path) for one in present if not one.alias.path.startswith("/")}
@@ -96,7 +97,9 @@ class Aliases:
         )
 
     def adopt(self, adopted: Mapping[str, Alias]) -> None:
-        """Use aliases from releases without sources, given by the folder of the skill in the archive."""
+        """Use these aliases from early releases, which had no sources. Keys are the folders of the skills in the
+        archive.
+        """
         self._adopted = adopted
 
     def alias_of(self, root: str, stated: str) -> Alias:
@@ -106,7 +109,9 @@ class Aliases:
         return Alias(self.source.namespace, self.source.name, path)
 
     def recorded(self, root: str, stated: str, source_digest: str) -> Alias | None:
-        """Return the alias that an earlier import recorded for a skill, under its path or its path before a move."""
+        """Return the alias that an earlier import recorded for a skill, under its present path or an earlier path,
+        or None.
+        """
         alias = self.alias_of(root, stated)
         if alias.path in self._by_path:
             return alias
@@ -134,12 +139,12 @@ class Aliases:
 
 
 def key_before_sources(stated: str, root: str) -> str:
-    """Return the key that releases without sources stored for the second skill with one stated name."""
+    """Return the key under which early releases recorded a further skill with the same stated name."""
     return f"{stated} ({shown(root)[:40]})"[:255]
 
 
 class Fingerprint(NamedTuple):
-    """The values that identify a skill for which no source was recorded."""
+    """The values that identify a skill if no source was recorded."""
 
     root: str
     stated: str
@@ -149,8 +154,8 @@ class Fingerprint(NamedTuple):
 def adopted_aliases(prints: Iterable[Fingerprint], known: Sequence[KnownPath]) -> dict[str, Alias]:
     """Return the aliases without a source that a tree adopts, by folder in the archive.
 
-    If at least half of the matching aliases were imported from the same files, the tree adopts all of them. Otherwise
-    the tree adopts only those with the same files: the others may belong to another source.
+    If at least half of the matching aliases have the same files as the tree, all matching aliases are adopted.
+    Otherwise only those with the same files are adopted: the others may belong to another source.
     """
     by_stated = {one.stated: one for one in known}
     matches: dict[str, tuple[KnownPath, bool]] = {}
@@ -170,7 +175,7 @@ def adopted_aliases(prints: Iterable[Fingerprint], known: Sequence[KnownPath]) -
 
 
 def _common_end(one: str, other: str) -> int:
-    """Return how many of their last segments two paths share."""
+    """Return the number of equal segments at the ends of two paths."""
     count = 0
     for left, right in zip(reversed(one.split("/")), reversed(other.split("/")), strict=False):
         if left != right:

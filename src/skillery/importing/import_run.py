@@ -1,7 +1,7 @@
-"""One import under way.
+"""The run of one import.
 
-Skills are read one after the other, because each may affect the name of the next; a few are published at a time. The
-import therefore holds only those few in memory, however many the archive contains.
+Skills are read one after another, because each can affect the name of the next skill. A few skills are published at the
+same time. Therefore only these few are in memory, even if the archive contains many skills.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from skillery.publishing import Publisher
 from skillery.registry import Alias, Removed, find_imported, mark_absent, note_removed
 
 AT_ONCE = 12
-"""Limit on the skills that are published at a time."""
+"""The maximum number of skills that are published at the same time."""
 AT_ONCE_BYTES = 32 * 1024 * 1024
-"""Limit on the bytes of their files. Above it, no further skill is read."""
+"""If the files of these skills have more bytes than this together, no further skill is read."""
 VERSIONS = "(a version of it)"
-"""The path in the alias of versions uploaded into a named skill. No skill can have this name."""
+"""The path in the alias of versions that are uploaded for a named skill. No skill can have this path."""
 
 
 class _ReadSkill(NamedTuple):
-    """An already read skill, to compare others that state the same name."""
+    """A skill that was already read. Later skills that state the same name are compared with it."""
 
     root: str
     source_digest: str
 
 
 class ImportRun:
-    """One import under way: reads and names the skills in order, and publishes a few at a time."""
+    """One import: reads and names the skills in order, and publishes a few at the same time."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class ImportRun:
         self._held_bytes = 0
 
     async def reports(self, roots: list[str], merged: Iterable[Merged] = ()) -> AsyncGenerator[SkillReport, None]:
-        """Yield the reports in the order of `roots`, then those of the links to them."""
+        """Yield the reports of the skills in the order of `roots`, then those of the links to skills."""
         under_way: deque[asyncio.Task[SkillReport]] = deque()
         try:
             for root in roots:
@@ -93,7 +93,7 @@ class ImportRun:
 
     async def summary(self) -> Summary:
         removed: tuple[Removed, ...] = ()
-        # A skill that could not be read may be one that seems missing: then no skill counts as removed.
+        # A skill that could not be read may be one of those that seem missing. So no skill counts as removed then.
         if not (self._stopped or self._unread or self._options.is_upload):
             removed = await self._removed()
         missed = tuple(sorted(self._options.take_over - self._naming.taken_over))
@@ -128,7 +128,7 @@ class ImportRun:
     # -- one skill ---------------------------------------------------------------------------------------------------
 
     async def _start_skill(self, root: str) -> asyncio.Task[SkillReport]:
-        """Read a skill and determine its name. Return the task that publishes it."""
+        """Read a skill and determine its name. Return the task that publishes the skill."""
         found, prepared = await asyncio.to_thread(self._read, root)
         if isinstance(prepared, PreparedSkill):
             return await self._name_and_import(prepared)
@@ -154,7 +154,7 @@ class ImportRun:
             prepared = _with_path_in_alias(prepared, first)
         self._kept_paths.add(self._aliases.alias_of(prepared.found.root, prepared.key).path)
         task = asyncio.create_task(self._import(prepared, await self._name(prepared)))
-        # Let the task start: reading the next skill keeps this thread busy.
+        # Let the task start now, because reading the next skill takes time.
         await asyncio.sleep(0)
         return task
 
@@ -195,7 +195,7 @@ class ImportRun:
 
 
 def _with_path_in_alias(prepared: PreparedSkill, first: _ReadSkill) -> PreparedSkill:
-    """Return the skill with its path in its alias, because an earlier skill of the import states the same name."""
+    """Return the skill with a repair about its name: an earlier skill of the import states the same name."""
     message = f"{first.root or 'the root'!r} has the name {prepared.stated!r} too; this skill gets another name"
     return prepared._replace(
         is_name_repaired=True, repairs=(*prepared.repairs, Repair("name_of_another", shown(message)))
@@ -203,7 +203,7 @@ def _with_path_in_alias(prepared: PreparedSkill, first: _ReadSkill) -> PreparedS
 
 
 def _ready(report: SkillReport) -> asyncio.Task[SkillReport]:
-    """Return a finished task, which keeps a report in its place among those of running tasks."""
+    """Return a finished task with a report, for the queue of tasks in the order of the reports."""
 
     async def finished() -> SkillReport:
         return report

@@ -1,6 +1,6 @@
 """The import of one archive.
 
-Each skill is imported completely or not at all, and a failed skill does not stop the others.
+Each skill is imported completely or not at all. A failed skill does not stop the others.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ class Importer:
         at_once: int,
         folder: Path,
     ) -> None:
-        """`at_once` limits the imports that run at a time. `folder` gets the nameless files of archives."""
+        """`at_once` is the maximum number of imports at the same time. `folder` is for the temporary files of
+        archives.
+        """
         self._database = database
         self._publisher = publisher
         self._bundles = bundles
@@ -58,7 +60,10 @@ class Importer:
 
     @contextmanager
     def receive(self) -> Iterator[BinaryIO]:
-        """Reserve one of the import slots, and yield a nameless file for the archive. Raise Busy, StorageFull."""
+        """Context manager that takes one of the import slots and yields a temporary file for the archive.
+
+        Raise Busy if all slots are taken, and StorageFull if the disk is full while the context is open.
+        """
         if not self._free_slots:
             raise Busy(
                 "the allowed number of imports are already running",
@@ -79,11 +84,12 @@ class Importer:
     async def import_archive(
         self, identity: Identity, file: BinaryIO, options: ImportOptions
     ) -> AsyncGenerator[Begun | SkillReport | Summary, None]:
-        """Yield Begun, a report for each skill, then Summary.
+        """Yield Begun, a report for each skill, and then Summary.
 
-        If the caller stops reading early, skills under way are finished and no others begin. The same import again
-        continues there. Raises InvalidArchive, ArchiveTooLarge, InvalidManifest (permissions) and SourceUnclear before
-        any skill is published.
+        If the caller stops iterating early, the skills that are being published are finished, and no others begin. The
+        same import, started again, continues with the others. Before any skill is published, raise InvalidArchive or
+        ArchiveTooLarge if the archive cannot be opened, InvalidManifest if the permissions are invalid, and
+        SourceUnclear if the source is unclear.
         """
         check_permissions(options.permissions)
         async with AsyncExitStack() as stack:
@@ -108,7 +114,9 @@ class Importer:
     async def _aliases(
         self, identity: Identity, options: ImportOptions, roots: list[str], finder: Finder, skill_reader: SkillReader
     ) -> Aliases:
-        """Return the aliases that earlier imports of the source recorded. Raise SourceUnclear."""
+        """Return the aliases that earlier imports of the source recorded. Raise SourceUnclear if the source is
+        unclear.
+        """
         source = Source(options.namespace, options.source, options.is_default_source)
         if options.is_upload:
             return Aliases(source._replace(name=UPLOADS), (), ())
@@ -124,7 +132,7 @@ class Importer:
 
 
 def _fingerprints(roots: list[str], finder: Finder, skill_reader: SkillReader) -> list[Fingerprint]:
-    """Read every skill once. Only the first import of a source after an upgrade needs this."""
+    """Read every skill once. Only the first import of a source after an upgrade from an early release needs this."""
     prints = []
     for root in roots:
         with contextlib.suppress(SkilleryError):
@@ -139,6 +147,6 @@ def _find_skills(archive: Archive, options: ImportOptions) -> tuple[Finder, Foun
 
 
 def check_permissions(permissions: Mapping[str, Any] | None) -> None:
-    """Check permissions as in a skill.toml. Raise InvalidManifest."""
+    """Raise InvalidManifest if the permissions would not be valid in a skill.toml."""
     if permissions is not None:
         parse_manifest({"name": "x", "version": "1.0.0", "description": "x", "permissions": permissions})

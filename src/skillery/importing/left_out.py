@@ -1,4 +1,4 @@
-"""Files that an import leaves out, with the reasons."""
+"""Files that an import omits, with the reasons."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Why = Literal["junk", "hidden", "link", "special", "outside"]
 
 
 class LeftOut(msgspec.Struct, frozen=True):
-    """A file or link that is not imported, or a folder with `files` of them.
+    """A file or link that is not imported, or a folder with `files` such files.
 
-    `path` is relative to the skill. For files of no skill it is relative to the archive.
+    `path` is relative to the skill. If the file belongs to no skill, `path` is relative to the archive.
     """
 
     path: str
@@ -32,7 +32,7 @@ class LeftOut(msgspec.Struct, frozen=True):
 
 
 class Reason(NamedTuple):
-    """One file that is left out. `path` is the topmost folder that is left out with it."""
+    """The reason why one file is omitted. `path` is the topmost omitted folder above the file, or the file itself."""
 
     path: str
     why: Why
@@ -40,7 +40,7 @@ class Reason(NamedTuple):
 
 
 def junk(path: str) -> Reason | None:
-    """Return why a path is junk, or None: systems and interpreters leave such files behind."""
+    """Return the reason if a path is junk (a file that a system or an interpreter left behind), else None."""
     segments = path.split("/")
     for number, segment in enumerate(segments):
         is_last = number == len(segments) - 1
@@ -50,7 +50,7 @@ def junk(path: str) -> Reason | None:
 
 
 def hidden(path: str) -> Reason | None:
-    """Return why a path of a skill is hidden, or None: one of its segments begins with a dot."""
+    """Return the reason if a path of a skill is hidden (a segment begins with a dot), else None."""
     segments = path.split("/")
     for number, segment in enumerate(segments):
         if segment.startswith("."):
@@ -60,6 +60,6 @@ def hidden(path: str) -> Reason | None:
 
 
 def gathered(reasons: Iterator[Reason]) -> Iterator[LeftOut]:
-    """Yield each folder once, with the number of its files that are left out."""
+    """Yield each omitted file or folder once, with the number of its files."""
     for (path, why, message), files in Counter(reasons).items():
         yield LeftOut(shown(path), why, message, files)

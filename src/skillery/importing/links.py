@@ -1,4 +1,4 @@
-"""Resolution of the links in an archive without a file system: every step is looked up among the entries."""
+"""Resolution of the links in an archive. No file system is used: each step is looked up among the entries."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from skillery.importing.entries import Entry
 
 MAX_STEPS = 40
-"""Limit on the links that one path may lead through, as on Linux."""
+"""The maximum number of links that the resolution of one path may follow, as on Linux."""
 OUTSIDE = "\0"
 """First character of the paths of entries outside of the imported folder. No file can have such a name."""
 CIRCLE = "leads in a circle"
@@ -19,7 +19,9 @@ NOTHING = "leads to nothing"
 
 
 class Links(NamedTuple):
-    """Links of a local folder, resolved by the file system. Empty for an archive, whose entries are enough."""
+    """The links of a local folder, resolved by the file system. Empty for archives, which are resolved by their
+    entries.
+    """
 
     leads: Mapping[str, str] = {}
     """The path of a link's target among the entries, by the path of the link."""
@@ -50,12 +52,12 @@ class Tree:
         return path in self._folders
 
     def file(self, path: str) -> Entry | None:
-        """Return the file at a path, after following all links."""
+        """Return the file at a path after all links are followed, or None if there is no file."""
         real = self.real(path)
         return self.by_path.get(real) if real is not None else None
 
     def below(self, folder: str) -> Iterator[Entry]:
-        """Yield every entry in a folder and in those below it."""
+        """Yield every entry in a folder and in the folders below."""
         if not self._sorted:
             self._sorted = sorted(self.by_path)
         prefix = f"{folder}/" if folder else ""
@@ -65,15 +67,15 @@ class Tree:
             yield self.by_path[path]
 
     def real(self, path: str) -> str | None:
-        """Return the path of the file or folder that `path` leads to; None if there is no such entry."""
+        """Return the path of the file or folder that `path` leads to, or None if `path` leads to no entry."""
         return self._walk(path)[0]
 
     def why_lost(self, path: str) -> str:
-        """Return why a link leads to no file or folder of the archive."""
+        """Return the reason why a link leads to no file or folder of the archive."""
         return self.links.lost.get(path) or self._walk(path)[1]
 
     def _walk(self, path: str) -> tuple[str | None, str]:
-        """Return the path that a path leads to, or None and the reason."""
+        """Return the path that `path` leads to and "", or None and the reason if it leads nowhere."""
         todo, done, steps = path.split("/")[::-1], "", 0
         while todo:
             segment = todo.pop()
@@ -95,7 +97,9 @@ class Tree:
         return (done, "") if done in self.by_path or self.is_folder(done) else (None, NOTHING)
 
     def _step(self, link: str, target: str, todo: list[str]) -> str:
-        """Follow one link: return the folder to go on from, and put the segments of its target on `todo`."""
+        """Follow one link. Return the folder from which the walk continues, and add the segments of the target to
+        `todo`.
+        """
         lead = self.links.leads.get(link)
         if lead is not None:
             return lead
@@ -104,7 +108,7 @@ class Tree:
 
 
 def parents(path: str) -> Iterator[str]:
-    """Yield `a/b`, `a`, "" for `a/b/c`."""
+    """Yield the folders above a path, nearest first: `a/b`, `a`, "" for `a/b/c`."""
     while path:
         path = path.rpartition("/")[0]
         yield path
@@ -115,5 +119,5 @@ def is_below(path: str, folder: str) -> bool:
 
 
 def is_outside(path: str) -> bool:
-    """Return whether an entry is outside of the imported folder. Only links lead there."""
+    """Return whether an entry is outside of the imported folder. Only links lead to such entries."""
     return path.startswith(OUTSIDE)

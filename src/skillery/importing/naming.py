@@ -1,4 +1,4 @@
-"""The name of an imported skill in the registry, and the reason if the name differs from the stated one."""
+"""The name of an imported skill in the registry, and a note if it differs from the stated name."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from skillery.registry import (
 
 
 class NamedSkill(NamedTuple):
-    """The registry name of an imported skill, with the alias that it is recorded under."""
+    """The registry name of an imported skill, with the alias for its record."""
 
     name: str
     alias: Alias
     before: Alias | None = None
-    """The alias that an earlier import recorded."""
+    """The alias that an earlier import recorded, or None."""
     imported: Imported | None = None
-    """The last import of the same files or of the same alias; None if the skill is new."""
+    """The last import of the same alias or of the same files, or None if the skill is new."""
     owns: bool = True
     """Whether the source may publish new versions of the skill."""
     is_known: bool = False
-    """True if `imported` was imported under this alias, or under the alias that this one replaces."""
+    """True if `imported` was imported under `alias` or `before`."""
     takes_over: bool = False
     notes: tuple[Repair, ...] = ()
 
@@ -48,7 +48,7 @@ class NamedSkill(NamedTuple):
 
 
 class Naming:
-    """Names the skills of one import, in their order."""
+    """Determines the names of the skills of one import, one skill after another."""
 
     def __init__(self, identity: Identity, skill_reader: SkillReader, take_over: Set[str]) -> None:
         self._identity = identity
@@ -58,7 +58,11 @@ class Naming:
         self.taken_over: set[str] = set()
 
     def name(self, connection: Connection, prepared: PreparedSkill, alias: Alias, before: Alias | None) -> NamedSkill:
-        """Return the name of a skill. Raise NotAllowed, NameTaken."""
+        """Return the name of a skill.
+
+        Raise NotAllowed if the identity may not publish under this name, and NameTaken if the skill of the alias is
+        invisible to the identity.
+        """
         named = self._find_name(connection, prepared, alias, before)
         self._claimed.add(named.name)
         if named.takes_over:
@@ -66,7 +70,7 @@ class Naming:
         return named
 
     def name_again(self, connection: Connection, prepared: PreparedSkill, alias: Alias) -> NamedSkill:
-        """Return another name for a skill whose name another import has just taken."""
+        """Return another name for a skill, because another import has just taken the first name."""
         named = self._new(connection, prepared, alias, None)
         self._claimed.add(named.name)
         return named
@@ -86,7 +90,7 @@ class Naming:
         if imported is not None and (imported.owns or is_same) and not takes_over:
             notes = (_name_note(imported.name),) if _has_other_name(prepared, imported.name) else ()
             return NamedSkill(imported.name, alias, before, imported, imported.owns, is_known=True, notes=notes)
-        # A generated name reveals which names exist, so the caller must be allowed to publish there.
+        # A generated name reveals that a name exists, so the caller must be allowed to publish under the wanted name.
         access.require_namespace(self._identity, "publish", prepared.wanted)
         if takes_over:
             return self._taken_over(connection, prepared, alias, before)
@@ -117,7 +121,7 @@ class Naming:
 
     def _new(self, connection: Connection, prepared: PreparedSkill, alias: Alias, before: Alias | None) -> NamedSkill:
         wanted = prepared.wanted
-        # A skill.toml states the registry name, so it continues a skill that was published by hand.
+        # A skill.toml states the registry name, so the import may continue a skill that was published by hand.
         may_continue = prepared.manifest is not None and not prepared.is_name_repaired
         claimed = partial(self._is_claimed, prepared)
         name = free_name(connection, alias, wanted, claimed, may_continue=may_continue)
@@ -147,7 +151,7 @@ class Naming:
     def _is_claimed(self, prepared: PreparedSkill, name: str) -> bool:
         """Return whether another skill of this import has the name.
 
-        A repaired name does not take the name of a folder that is read later.
+        For a repaired name, also return True if it is the name of another folder, because that skill may be read later.
         """
         return name in self._claimed or (
             prepared.is_name_repaired and self._skill_reader.is_other_folder(prepared.found, name)
@@ -155,7 +159,7 @@ class Naming:
 
 
 def _is_renamed(prepared: PreparedSkill, imported: Imported) -> bool:
-    """Return whether the author changed the name in skill.toml, which makes the skill another one."""
+    """Return whether the author has changed the name in skill.toml. The result is then a different skill."""
     is_renamed = imported.stated != prepared.key and imported.name != prepared.wanted
     return prepared.manifest is not None and is_renamed
 
@@ -165,7 +169,7 @@ def _has_other_name(prepared: PreparedSkill, name: str) -> bool:
 
 
 def _note(code: str, message: str) -> Repair:
-    """Return a note about a name. Nothing in the skill was repaired."""
+    """Return a note about a name. The note does not count as a repair."""
     return Repair(code, message, harmless=True)
 
 

@@ -1,4 +1,4 @@
-"""Nested skills in reports: each SKILL.md below another skill's folder."""
+"""Nested skills in reports: SKILL.md files in folders below another skill's SKILL.md."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from skillery.importing.finder import FoundSkill
 SPLIT = "--nested split imports each nested SKILL.md as a skill of its own"
 _ITEM = re.compile(r"\s*(?:[-*+]|\d{1,9}[.)])\s")
 _OTHERS = re.compile(r"\s*(?:#{1,6}(?:\s|$)|<!--|(?:-{3,}|\*{3,}|_{3,})\s*$)")
-"""Headings, comments and rules, which may surround a list of skills."""
+"""Matches headings, comments and rules, which may surround a list of skills."""
 
 
 def nested_in(found: FoundSkill, body: str | None = None) -> dict[str, Any]:
-    """Return `nested` and `suggestion` of the skill's report. `body` is the text of its SKILL.md, if it was read."""
+    """Return the fields `nested` and `suggestion` of a skill's report. `body` is the text of its SKILL.md, or None
+    if unread.
+    """
     if not found.nested:
         return {}
     nested: dict[str, Any] = {"nested": tuple(shown(path) for path in found.nested)}

@@ -9,33 +9,37 @@ from skillery.publishing import Mode
 
 
 class ImportOptions(NamedTuple):
-    """The parameters of an import."""
+    """The options of one import."""
 
     namespace: str = ""
-    """Namespace for all imported skills."""
+    """The namespace for all imported skills. "" means none."""
     permissions: Mapping[str, Any] | None = None
     """`[permissions]` for skills without a skill.toml."""
     name: str = ""
-    """Name of the archive, for a skill at its root that states no name."""
+    """The name of the archive, for a skill at its root that does not state a name."""
     source: str = ""
-    """Source of the archive; "" if unknown."""
+    """The source of the archive, or "" if unknown."""
     is_default_source: bool = False
-    """True if the caller did not state the source: it is the archive's name, or the remote of its repository."""
+    """True if the caller did not state the source. The source is then the archive's name, or the remote of its
+    repository.
+    """
     take_over: frozenset[str] = frozenset()
-    """Names of skills of other sources that become skills of this source."""
+    """Names of skills of other sources that this import takes over for its source."""
     prune: bool = False
-    """True if the import yanks the skills that the source no longer contains."""
+    """True if the import yanks the versions of skills that are no longer in the tree of the source."""
     dry_run: bool = False
     into: str = ""
-    """Name of the skill that gets the archive's only skill as a version. The name that the files state is ignored."""
+    """The name of a skill, or "". The only skill of the archive becomes a version of this skill; its stated name is
+    ignored.
+    """
     packages: Mode | None = None
-    """Handling of undeclared packages; None follows the server's setting."""
+    """The handling of undeclared packages. None means the setting of the server."""
     split: bool = False
     """True if a SKILL.md below another skill's folder is a separate skill."""
     is_new: bool = False
-    """True if each skill must be new, or equal to the stored one."""
+    """True if each skill must be new, or the same as the stored skill."""
 
     @property
     def is_upload(self) -> bool:
-        """True for one skill uploaded to /v1/skills, which has no source."""
+        """True for a single skill that is uploaded to /v1/skills. It has no source."""
         return self.is_new or bool(self.into)

@@ -29,29 +29,29 @@ MEBIBYTE = 1024 * 1024
 
 
 class PreparedSkill(NamedTuple):
-    """A skill that is read but not yet looked up in the registry."""
+    """A skill after reading. The registry has not been searched for it."""
 
     found: FoundSkill
     skill_md: SkillMd
     files: tuple[BundleFile, ...]
     stated: str
     key: str
-    """The stated name as its alias stores it."""
+    """The stated name as stored in the alias."""
     wanted: str
-    """The registry name to use if it is free."""
+    """The registry name that is used if it is free."""
     is_name_repaired: bool
     """True if `wanted` differs from the stated name."""
     description: str
     declared: Version | None
     manifest: dict[str, Any] | None
-    """The manifest of skill.toml, if there is one; it then decides all fields."""
+    """The manifest in skill.toml, which decides all other fields, or None if the skill has no skill.toml."""
     source_digest: str
     repairs: tuple[Repair, ...]
     needs: Needs = Needs()
-    """The packages that the files name, if there is no skill.toml."""
+    """The packages that the files declare, for a skill without skill.toml."""
 
     def files_as(self, name: str, version: str) -> tuple[dict[str, Any], tuple[BundleFile, ...]]:
-        """Return the manifest and the files of a skill with a skill.toml, under another name and version."""
+        """Return the manifest and the files of a skill with a skill.toml, with another name and version."""
         toml = next(file for file in self.files if file.path == SKILL_TOML)
         content, manifest = renamed_toml(toml.content, name, version)
         named = BundleFile(SKILL_TOML, content, toml.executable)
@@ -74,7 +74,9 @@ class SkillReader:
         archive_name: str,
         folders: frozenset[str],
     ) -> None:
-        """`folders` are the folder names of all skills. `archive_name` names a skill at the root of the archive."""
+        """`folders` are the folder names of all skills. A skill at the root of the archive is named after
+        `archive_name`.
+        """
         self._archive = archive
         self._limits = limits
         self._namespace = namespace
@@ -84,11 +86,15 @@ class SkillReader:
         self._named_as_folders = frozenset(self._below(folder) for folder in folders)
 
     def is_other_folder(self, found: FoundSkill, name: str) -> bool:
-        """Return whether `name` is the name of another skill's folder."""
+        """Return whether `name` is the name for another skill's folder."""
         return name in self._named_as_folders and name != self._below(found.folder)
 
     def prepare(self, found: FoundSkill) -> PreparedSkill:
-        """Read a skill. Raise InvalidBundle, InvalidManifest, InvalidPath, BundleTooLarge, InvalidArchive."""
+        """Read a skill and return its name, files and repairs.
+
+        Raise InvalidBundle, InvalidManifest or InvalidPath if the files are not a valid skill, BundleTooLarge if they
+        exceed the limits, and InvalidArchive if a file is damaged in the archive.
+        """
         if found.problem is not None:
             raise found.problem
         if SKILL_MD not in found.files:
@@ -178,7 +184,7 @@ class SkillReader:
         return name if is_below else f"{self._namespace}.{name}"
 
     def _check_size(self, found: FoundSkill) -> None:
-        """Check the limits before any file is read. Raise BundleTooLarge."""
+        """Raise BundleTooLarge if the skill exceeds the limits. No file is read for this."""
         limits, files = self._limits, len(found.files) + (SKILL_TOML not in found.files)
         if files > limits.max_files:
             raise BundleTooLarge(
@@ -199,7 +205,9 @@ class SkillReader:
 
 
 def is_export(manifest: Manifest, files: tuple[BundleFile, ...]) -> bool:
-    """Return whether files look like an export of a skill: SKILL.md conforms to Agent Skills under its index name."""
+    """Return whether files look like an exported skill: SKILL.md conforms to Agent Skills with the index name of the
+    skill.
+    """
     content = next(file.content for file in files if file.path == SKILL_MD)
     name = index_name(manifest.name)
     return not agent_skill(content, name=name, description=manifest.description).is_generated
@@ -208,7 +216,7 @@ def is_export(manifest: Manifest, files: tuple[BundleFile, ...]) -> bool:
 def with_packages(source_digest: str, packages: Sequence[str]) -> str:
     """Return the source digest of the same files with inferred packages.
 
-    The result has the same length, and keeps enough of `source_digest` to identify the files.
+    The result has the same length as `source_digest`, and its first part still identifies the files.
     """
     if not packages:
         return source_digest
@@ -225,7 +233,9 @@ def same_files(source_digest: str, other: str) -> bool:
 
 
 def _source_digest(files: tuple[BundleFile, ...], permissions: Mapping[str, Any] | None) -> str:
-    """Return a digest of all input that decides what is published. If the digest is equal, nothing has changed."""
+    """Return a digest of all input that determines the published content. Equal digests mean that nothing has
+    changed.
+    """
     digest = digest_of(files)
     if not permissions:
         return digest

@@ -1,4 +1,4 @@
-"""The publishing step of an import: a skill that is read and named becomes a version, or stays unchanged."""
+"""The publishing step of an import: a skill that is read and named is published as a version, or stays unchanged."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ from skillery.registry import Imported, NewVersion, is_owned, record_import, ski
 
 TRIES = 3
 MOST_NAMED = 10
-"""Limit on the packages that a warning names."""
+"""The maximum number of packages that a warning names."""
 
 
 class _StoredVersion(NamedTuple):
-    """A version that already has the files of a skill."""
+    """A stored version with the same files as a skill of the import."""
 
     name: str
     version: str
     digest: str
     status: str
     owns: bool | None
-    """Whether the source owns the skill; None if no alias is recorded yet."""
+    """Whether the source owns the skill, or None if no alias is recorded."""
 
     def shown(self) -> dict[str, str]:
         return {"name": self.name, "version": self.version, "digest": self.digest, "status": self.status}
 
 
 class _Bundle(NamedTuple):
-    """The manifest and files to publish for a skill."""
+    """The manifest and files for publishing a skill."""
 
     manifest: Mapping[str, Any]
     files: tuple[BundleFile, ...]
@@ -72,7 +72,9 @@ class SkillPublication:
         self._naming = naming
 
     async def import_skill(self, prepared: PreparedSkill, named: NamedSkill) -> SkillReport:
-        """Publish a skill, or check it in a dry run, and return its report. Raise the errors of `Publisher.publish`."""
+        """Publish a skill, or only check the skill in a dry run. Return its report. Raise the errors of
+        `Publisher.publish`.
+        """
         # The grant is checked first: without it, the caller must not learn which skills exist.
         access.require_namespace(self._identity, "publish", named.name)
         mode = self._options.packages or self._publisher.checks.undeclared.mode
@@ -103,7 +105,7 @@ class SkillPublication:
         return report_of(prepared, "unchanged", repairs=repairs, **same.shown())
 
     async def _stored(self, prepared: PreparedSkill, named: NamedSkill) -> _StoredVersion | None:
-        """Return the version that already has the same files."""
+        """Return the stored version with the same files, or None if there is none."""
         imported = named.imported
         # A copy of another source's skill stays unchanged, even if other packages are inferred for it.
         packages = (self._options.packages or self._publisher.checks.undeclared.mode) if named.owns else None
@@ -122,7 +124,9 @@ class SkillPublication:
     async def _exports(
         self, prepared: PreparedSkill, named: NamedSkill
     ) -> list[tuple[str, Version | None, tuple[BundleFile, ...]]]:
-        """Return the stored versions that the files may be an export of: name, version and files."""
+        """Return candidates for stored versions that were exported and are imported again: name, version and files
+        of each.
+        """
         if prepared.manifest is None:
             if named.imported is not None or self._options.permissions is not None:
                 return []
@@ -148,9 +152,10 @@ class SkillPublication:
         return scan, prepared._replace(source_digest=with_packages(prepared.source_digest, scan.packages))
 
     async def _runtime(self, prepared: PreparedSkill) -> tuple[dict[str, object], PreparedSkill]:
-        """Return `[runtime]` for the packages of the skill's scripts. Raise PackageIndexUnavailable.
+        """Return `[runtime]` for the packages of the skill's scripts. Raise PackageIndexUnavailable if the index is
+        unreachable.
 
-        If this server cannot install them, return {} and note a repair: the skill is imported without them.
+        If this server cannot install the packages, return {} and note a repair: the skill is imported without packages.
         """
         needs = prepared.needs
         runtime = needs.runtime()
@@ -256,7 +261,7 @@ class SkillPublication:
 
 
 def _with_warnings(prepared: PreparedSkill) -> PreparedSkill:
-    """Return the skill with warnings about omitted requirements: users of its scripts need to know."""
+    """Return the skill with warnings about omitted requirements, for users of its scripts."""
     omitted = [one for one in prepared.repairs if one.code in {NO_PACKAGES, LEFT_OUT}]
     warnings = [f"{one.file}:{one.line}: {one.message}" if one.file and one.line else one.message for one in omitted]
     read = prepared.skill_md
@@ -264,9 +269,10 @@ def _with_warnings(prepared: PreparedSkill) -> PreparedSkill:
 
 
 def _is_unchanged(prepared: PreparedSkill, imported: Imported, packages: Mode | None) -> bool:
-    """Return whether the same files were imported, and with the same inferred packages if `packages` asks for that.
+    """Return whether the same files were imported before.
 
-    A version that the identity may not see counts as absent.
+    If `packages` is `lock` or `off`, the inferred packages must be the same too. A version that the identity may not
+    see counts as absent.
     """
     source, earlier = prepared.source_digest, imported.source_digest
     is_same = source == earlier if packages in {"lock", "off"} else same_files(source, earlier)

@@ -1,4 +1,4 @@
-"""Reports of an import: one for each skill, and one for the whole."""
+"""Reports of an import: one for each skill, one before them and one after them."""
 
 from __future__ import annotations
 
@@ -18,30 +18,32 @@ from skillery.registry import CheckedExample, CheckFinding, Removed
 
 log = logging.getLogger(__name__)
 Outcome = Literal["published", "draft", "unchanged", "checked", "merged", "overridden", "refused"]
-"""`checked` is a skill that a dry run would publish. `merged` is a link to a skill, or a copy of one, that is imported
-under another path. `overridden` is a different skill whose name a later folder of the command line has too."""
+"""`checked`: a dry run found that the skill would be published. `merged`: a link to a skill, or a copy of a skill,
+that is imported under another path. `overridden`: another folder of the command line, given later, has a
+different skill with the same name.
+"""
 
 
 class Begun(msgspec.Struct, frozen=True):
-    """The first report, before those of the skills."""
+    """The first report, before the reports of the skills."""
 
     skills: int
-    """Number of reports that follow, including `merged` links."""
+    """The number of skill reports that follow, including `merged` links."""
     left_out: tuple[LeftOut, ...] = ()
     """Files that belong to no skill."""
     other_files: int = 0
-    """Number of files of no skill that are not listed."""
+    """The number of further files that belong to no skill and are not listed."""
     merged: int = 0
-    """The part of `skills` that are links to skills imported under another path."""
+    """The number of links among `skills` that lead to skills imported under another path."""
     searched: tuple[str, ...] = ()
-    """If there is no skill: the folders that were searched, "" for the archive itself."""
+    """If there is no skill: the folders that were searched. "" is the root of the archive."""
 
 
 class SkillReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The report of one skill."""
 
     path: str
-    """The skill's folder in the archive; "" is the archive itself."""
+    """The skill's folder in the archive. "" is the root of the archive."""
     outcome: Outcome
     stated: str = ""
     """The name that the skill states."""
@@ -57,35 +59,37 @@ class SkillReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     findings: tuple[CheckFinding, ...] = ()
     examples: tuple[CheckedExample, ...] = ()
     by: str = ""
-    """The path of the skill that counts instead, if this one is merged or overridden."""
+    """If this skill is merged or overridden: the path of the skill that is imported instead. Else ""."""
     nested: tuple[str, ...] = ()
-    """Each SKILL.md below the skill's folder that stays a file of the skill."""
+    """Each SKILL.md below the skill's folder that is imported as a file of the skill."""
     suggestion: str = ""
-    """Suggested handling of the nested skills."""
+    """A suggestion how to import the nested skills, or ""."""
     error: Any = None
-    """The exception that refused the skill. The endpoint converts it into an error object."""
+    """The exception because of which the skill was refused, or None. The endpoint converts it into an error object."""
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """The last report, after those of the skills."""
+    """The last report, after the reports of the skills."""
 
     counts: dict[str, int]
-    """Number of skills by outcome."""
+    """The number of skills by outcome."""
     repaired: int
-    """Skills in which something was read differently from how it is written. Harmless notes do not count."""
+    """The number of skills with repairs. Harmless notes do not count as repairs."""
     removed: tuple[Removed, ...] = ()
     unread: int = 0
-    """Skills whose name could not be read. If there are any, no skill counts as removed."""
+    """The number of skills that could not be read, so that their names are unknown. If there are any, `removed` is
+    empty.
+    """
     stopped: bool = False
-    """True if the server could not continue. Skills after the last report were not read."""
+    """True if the import could not continue. Skills after the last report were not read."""
     source: str = ""
-    """The source that the import belongs to."""
+    """The source of the import."""
     not_taken_over: tuple[str, ...] = ()
     """Names that the import should take over, and that no skill of the tree has."""
 
 
 def report_of(prepared: PreparedSkill, outcome: Outcome, **fields: Any) -> SkillReport:
-    """Return the report of a skill that was read. `fields` are added, or replace those of the skill."""
+    """Return the report of a skill that was read. `fields` are added to the report, or replace its values."""
     return SkillReport(
         **{
             "path": shown(prepared.found.root),

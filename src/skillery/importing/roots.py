@@ -1,9 +1,9 @@
 """The folders of an archive that are skills, and the links that lead to skills.
 
-A folder with a SKILL.md (or a skill.toml) is a skill. A SKILL.md below a skill's folder is nested: it stays a file of
-that skill, unless its folder is `…/skills/NAME` or nested skills are split off. A link to a skill's folder is one more
-path to that skill. If the link's target is no skill by itself (nested, junk, or outside of the imported folder), the
-first link to it makes it a skill.
+A folder with a SKILL.md or a skill.toml is a skill. A SKILL.md below a skill's folder is nested: it is a file of that
+skill, unless its folder is `…/skills/NAME` or nested skills are split off. A link to a skill's folder is another path
+to that skill. If a link leads to a folder with a SKILL.md that is not a skill (nested, junk, or outside of the imported
+folder), the first such link makes the folder a skill.
 """
 
 from __future__ import annotations
@@ -19,24 +19,26 @@ from skillery.importing.links import CIRCLE, Tree, is_below, is_outside, parents
 SKILL_MD = "SKILL.md"
 SKILL_TOML = "skill.toml"
 AGENTS = (".agents", ".claude", ".opencode")
-"""Agent folders in the order in which their skills get a name. All others follow, by path."""
+"""Agent folders, in the order in which their skills get a name. Other agent folders follow, sorted by path."""
 MOST_STEPS = 100_000
-"""Limit on the skills and links that are visited for links. Links past that are not followed."""
+"""The maximum number of skills and links that are visited while links are followed. Further links are not followed."""
 TOO_MANY = f"is one of links that together lead to more than {MOST_STEPS} skills"
 
 
 class Root(NamedTuple):
-    """A skill. `real` is the folder with its files; it differs from the skill's path if a link leads there."""
+    """A skill. `real` is the folder with its files. If the path of the skill is a link, `real` is the target of the
+    link.
+    """
 
     real: str
     inner: frozenset[str] = frozenset()
-    """Real folders below `real` that are separate skills."""
+    """Folders below `real` that are separate skills."""
     nested: tuple[str, ...] = ()
     """Folders of nested skills, relative to the skill."""
 
 
 class Roots:
-    """Chooses the skills of one archive. `by_path` contains them by path."""
+    """Determines the skills of one archive. `by_path` has the skills by path."""
 
     def __init__(self, tree: Tree, *, split: bool = False) -> None:
         self._tree = tree
@@ -52,12 +54,14 @@ class Roots:
         """The path of a skill behind a link, mapped to the path under which the skill is imported."""
         self.followed: set[str] = set()
         self.lost: dict[str, str] = {}
-        """The reason why a link is not followed, by its path."""
+        """The reason why a link is not followed, by the path of the link."""
         for link in sorted(self._links, key=lambda link: rank_of(f"{link}/x")):
             self._follow(link)
 
     def in_order(self) -> list[str]:
-        """Return the paths of the skills. If several state one name, the skill that keeps it comes first."""
+        """Return the paths of the skills. If several skills state the same name, the skill that keeps the name comes
+        first.
+        """
         ranks = {path: rank_of(path) for path in self.by_path}
         for path, root in self.merged.items():
             ranks[root] = min(ranks[root], rank_of(path))
@@ -66,7 +70,7 @@ class Roots:
     # -- folders -----------------------------------------------------------------------------------------------------
 
     def _plain(self) -> dict[str, Root]:
-        """Return the skills that need no link to be found."""
+        """Return the skills that are found without links."""
         own = {
             folder: name
             for folder, name in self.marked.items()
@@ -76,7 +80,7 @@ class Roots:
         return {root: Root(root, nested=tuple(nested.get(root, ()))) for root in chosen}
 
     def _choose(self, marked: Mapping[str, str]) -> tuple[set[str], dict[str, list[str]]]:
-        """Return the folders that are skills, and by skill the folders that stay files of it."""
+        """Return the folders that are skills, and the nested folders by the skill that contains them as files."""
         roots: set[str] = set()
         nested: dict[str, list[str]] = {}
         for folder in sorted(marked, key=lambda folder: (folder.count("/") + bool(folder), folder)):
@@ -90,7 +94,7 @@ class Roots:
     # -- links -------------------------------------------------------------------------------------------------------
 
     def _single_links(self) -> Iterator[tuple[str, str]]:
-        """Yield each folder that contains only a link to a SKILL.md, with the folder of that SKILL.md."""
+        """Yield each folder that contains only a link to a SKILL.md, and the folder of that SKILL.md."""
         for folder, name in self.marked.items():
             path = f"{folder}/{name}" if folder else name
             if not name or not self._tree.by_path[path].target or len(list(islice(self._tree.below(folder), 2))) > 1:
@@ -101,7 +105,7 @@ class Roots:
                 yield folder, target
 
     def _follow(self, link: str) -> None:
-        """Make the target of a link a skill, unless it is one already."""
+        """Make the target of a link a skill, unless the target is a skill already."""
         if is_outside(link) or junk(link) or self._tree.is_folder(link) or self._is_of_a_skill(link):
             return
         if self._steps > MOST_STEPS:
@@ -122,15 +126,16 @@ class Roots:
             self._add(link, found)
 
     def _is_of_a_skill(self, link: str) -> bool:
-        """Return whether a link is a file of a skill. The skill then decides about it."""
+        """Return whether a link is a file of a skill. Such a link is handled when the skill is read."""
         folder, _, name = link.rpartition("/")
         place = folder if folder in self._stands_for else link
         is_place = is_in_skills(place) or (name == "skills" and agent_folder(f"{link}/x") is not None)
         return not is_place and any(one in self.by_path for one in parents(place))
 
     def _reached(self, path: str, folder: str, seen: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-        """Yield each skill in a folder that is reached as `path`, also through further links: its path and its real
-        folder."""
+        """Yield each skill in `folder` and behind further links: its path, as if `folder` were at `path`, and its
+        real folder.
+        """
         for real in _in(self._folders, folder):
             if self._is_allowed() and real not in self._stands_for and not _is_junk_in(real, folder):
                 yield _moved(real, folder, path), real
@@ -166,9 +171,9 @@ class Roots:
 
 
 def rank_of(path: str) -> tuple[int, bytes]:
-    """Return a sort key: of two skills with one name, the lower key keeps the name.
+    """Return a sort key. Of two skills with the same name, the skill with the lower key keeps the name.
 
-    `skills/…` comes first, then all other folders, then agent folders.
+    The order is: `skills/…`, other folders, agent folders.
     """
     segments = path.split("/")
     agent = agent_folder(path)
@@ -178,7 +183,7 @@ def rank_of(path: str) -> tuple[int, bytes]:
 
 
 def agent_folder(path: str) -> str | None:
-    """Return the agent folder of a skill, `.claude` for `a/.claude/skills/pdf`; None if it is in none."""
+    """Return the agent folder of a skill, for example `.claude` for `a/.claude/skills/pdf`, or None if it has none."""
     segments = path.split("/")[:-1]
     for number, segment in enumerate(segments):
         if segment.startswith(".") and "skills" in segments[number + 1 :]:
@@ -192,7 +197,9 @@ def is_in_skills(folder: str) -> bool:
 
 
 def _marks(tree: Tree) -> dict[str, str]:
-    """Return each folder marked as a skill, with the spelling of its SKILL.md ("" if it has only skill.toml)."""
+    """Return the folders that are marked as skills. The value is the name of SKILL.md as written, or "" for only
+    skill.toml.
+    """
     found: dict[str, str] = {}
     for path, entry in tree.by_path.items():
         folder, _, name = path.rpartition("/")
@@ -208,7 +215,9 @@ def _marks(tree: Tree) -> dict[str, str]:
 
 
 def _is_text(tree: Tree, link: str) -> bool:
-    """Return whether a link leads to a file that may be a SKILL.md. A hidden file may contain a secret."""
+    """Return whether a link leads to a file that may be a SKILL.md. Hidden files are excluded, because they may be
+    secrets.
+    """
     file = tree.file(link)
     if file is None or file.target:
         return False
@@ -218,7 +227,7 @@ def _is_text(tree: Tree, link: str) -> bool:
 
 
 def _in(paths: list[str], folder: str) -> Iterator[str]:
-    """Yield those of the sorted paths that are a folder or below it."""
+    """Yield the paths that are the folder or below the folder. `paths` is sorted."""
     prefix = f"{folder}/" if folder else ""
     at = bisect_left(paths, folder)
     if at < len(paths) and paths[at] == folder:
@@ -231,7 +240,7 @@ def _in(paths: list[str], folder: str) -> Iterator[str]:
 
 
 def _moved(path: str, folder: str, to: str) -> str:
-    """Return the path of an entry in `folder`, as if that folder were at `to`."""
+    """Return the path of an entry in `folder`, as if `folder` were at the path `to`."""
     inside = path[len(folder) + 1 :] if folder else path
     return f"{to}/{inside}" if inside else to
 

@@ -1,8 +1,8 @@
-"""Tar archives, plain or in gzip.
+"""Tar archives, plain or compressed with gzip.
 
-A packed tar is first unpacked to a nameless file, so that contents can be read in any order, and nothing remains if
-this process dies. Python's tarfile reads the headers through a file that limits their size; the contents are read by
-their offsets.
+A compressed tar is first unpacked to a file without a name: then contents can be read in any order, and no file remains
+if this process dies. Python's tarfile reads the headers through a wrapper that limits their size. The contents are read
+by their offsets.
 """
 
 from __future__ import annotations
@@ -31,9 +31,11 @@ from skillery.importing.zips import MAX_RATIO
 
 CHUNK_BYTES = 1024 * 1024
 MAX_HEADER_BYTES = 256 * 1024
-"""Limit on a name or on extended headers, which tarfile reads whole."""
+"""The maximum number of bytes of a name or an extended header. tarfile reads each of them as a whole."""
 MAX_HEADERS_BYTES = 2 * MAX_HEADER_BYTES
-"""Limit on the headers of one entry: several may precede it, and tarfile reads all of them first."""
+"""The maximum number of bytes of all headers of one entry. An entry may have several, and tarfile reads all of them
+first.
+"""
 RATIO_BYTES = 64 * 1024 * 1024
 _BLOCK = 512
 _WORDS = frozenset(tarfile.PAX_FIELDS)
@@ -41,7 +43,11 @@ _WORDS = frozenset(tarfile.PAX_FIELDS)
 
 class TarArchive:
     def __init__(self, file: BinaryIO, limits: ImportLimits) -> None:
-        """Raises InvalidArchive, ArchiveTooLarge. The caller closes the file."""
+        """Read and check all headers. The caller closes the file.
+
+        Raise InvalidArchive if the archive is malformed or has an unsafe entry, and ArchiveTooLarge if it exceeds the
+        limits.
+        """
         self._fd = file.fileno()
         sizes = Sizes(limits)
         self.entries: Sequence[Entry] = [
@@ -59,11 +65,15 @@ class TarArchive:
         return b"".join(parts)
 
     def close(self) -> None:
-        """Do nothing: the caller owns the file."""
+        """Do nothing, because the caller owns the file."""
 
 
 def unpacked(file: BinaryIO, limits: ImportLimits, folder: Path) -> BinaryIO:
-    """Return the content of a gzip as a nameless file in `folder`. Raise InvalidArchive, ArchiveTooLarge."""
+    """Return the content of a gzip file as a file without a name in `folder`. The caller closes the result.
+
+    Raise InvalidArchive if the gzip file is damaged or expands suspiciously much, and ArchiveTooLarge if the content
+    exceeds the limits.
+    """
     packed = file.seek(0, 2)
     file.seek(0)
     into = cast(BinaryIO, tempfile.TemporaryFile(dir=folder))  # noqa: SIM115 - the caller closes it
@@ -80,7 +90,7 @@ def _unpack(file: BinaryIO, into: BinaryIO, packed: int, limits: ImportLimits) -
     size = 0
     try:
         with gzip.GzipFile(fileobj=file, mode="rb") as content:
-            # Content before a cut is needed too: read1 returns it instead of waiting for more.
+            # read1 also returns the content before a cut, which names the last entry. read would raise instead.
             while chunk := content.read1(CHUNK_BYTES):
                 size += len(chunk)
                 if size > limits.max_unpacked_bytes:
@@ -98,7 +108,7 @@ def _unpack(file: BinaryIO, into: BinaryIO, packed: int, limits: ImportLimits) -
 
 
 def members(file: BinaryIO) -> Iterator[tarfile.TarInfo]:
-    """Yield the members one after the other, keeping none. Raise InvalidArchive."""
+    """Yield the members one after another, without collecting them. Raise InvalidArchive if the tar is damaged."""
     size = file.seek(0, 2)
     file.seek(0)
     last: str | None = None
@@ -119,14 +129,14 @@ def members(file: BinaryIO) -> Iterator[tarfile.TarInfo]:
     except (tarfile.TarError, EOFError, ValueError, OverflowError, IndexError, RecursionError) as error:
         raise broken(f"is not a readable tar ({type(error).__name__})", last) from None
     file.seek(end)
-    # tarfile reports a header that it cannot read as the end, and the end of the file too.
+    # tarfile treats an unreadable header and a truncated file like the end of the archive. Check for the real end.
     block = file.read(_BLOCK)
     if len(block) < _BLOCK or block.strip(b"\x00"):
         raise broken("is damaged" if block.strip(b"\x00") else "is cut off", last)
 
 
 def _forget(tar: tarfile.TarFile) -> None:
-    """Drop what tarfile keeps: every entry, and for each later entry all words of the global headers."""
+    """Drop the data that tarfile collects: all members, and unknown words of the global headers."""
     tar.members.clear()  # type: ignore[attr-defined]
     for_all = cast(dict[str, str], tar.pax_headers)
     for word in for_all.keys() - _WORDS:
@@ -134,7 +144,7 @@ def _forget(tar: tarfile.TarFile) -> None:
 
 
 def _entry(member: tarfile.TarInfo, sizes: Sizes) -> Entry | None:
-    """Return the entry; None for a folder."""
+    """Return the entry, or None for a folder. Raise InvalidArchive if the entry is unsafe."""
     path = safe_path(member.name)
     sizes.add(path, member.size if member.isreg() else 0)
     if member.isdir() or not path:
@@ -153,7 +163,7 @@ def _entry(member: tarfile.TarInfo, sizes: Sizes) -> Entry | None:
 
 
 def _last_name(into: BinaryIO) -> str | None:
-    """Return the name of the last entry whose header has been unpacked so far."""
+    """Return the name of the last entry with a complete header in the content unpacked up to now, or None."""
     last = None
     try:
         for member in members(into):
@@ -164,7 +174,7 @@ def _last_name(into: BinaryIO) -> str | None:
 
 
 class _Headers:
-    """The file as tarfile reads it, with a limit on each read and on the headers of one entry."""
+    """The file that tarfile reads, with a limit on each read and on the headers of one entry."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -186,4 +196,4 @@ class _Headers:
         self._left = MAX_HEADERS_BYTES
 
     def close(self) -> None:
-        """Do nothing: the caller owns the file."""
+        """Do nothing, because the caller owns the file."""

@@ -8,7 +8,11 @@ FIRST = Version(1, 0, 0)
 
 
 def next_version(declared: Version | None, taken: list[Version]) -> Version:
-    """Return the declared version if it is free; else the lowest free patch after it, or after all taken versions."""
+    """Return the declared version if it is free, else the lowest free patch after it.
+
+    Without a declared version, return the next patch after all taken versions, or 1.0.0 for a new skill. `taken` is
+    sorted.
+    """
     precedences = {version.precedence for version in taken}
     if declared is not None and declared.precedence not in precedences:
         return declared

@@ -1,7 +1,7 @@
-"""Zip archives (`.zip`, `.skill`), checked from their directory before any content is unpacked.
+"""Zip archives (`.zip`, `.skill`), checked by their directory before any content is unpacked.
 
-Python's zipfile does the work. This module first checks the values that zipfile trusts: the number of entries (zipfile
-makes an object of each), their types, and their unpacked sizes.
+Python's zipfile reads the archive. This module first checks values that zipfile trusts: the number of entries (zipfile
+creates an object for each), their types, and their unpacked sizes.
 """
 
 from __future__ import annotations
@@ -17,12 +17,16 @@ from skillery.errors import ArchiveTooLarge, InvalidArchive
 from skillery.importing.entries import Entry, ImportLimits, Sizes, broken, refuse, safe_path, safe_target, too_many
 
 MAX_RATIO = 200
-"""Unpacked bytes per packed byte above which an entry is a zip bomb. Deflate reaches 1032, text by people about 20."""
+"""The maximum ratio of unpacked to packed bytes: an entry with more is refused as a zip bomb. Deflate can reach
+1032, ordinary text about 20.
+"""
 RATIO_BYTES = 4 * 1024 * 1024
-"""Unpacked size up to which no entry counts as a bomb."""
+"""An entry with at most this many unpacked bytes is never refused as a zip bomb."""
 MAX_TARGET_BYTES = 4096
 MAX_DIRECTORY_BYTES = 64 * 1024 * 1024
-"""Limit on the directory, which zipfile reads whole, with a comment of up to 64 KiB for each entry."""
+"""The maximum number of bytes of the directory. zipfile reads all of it, with a comment of up to 64 KiB for each
+entry.
+"""
 _METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
 _DIRECTORY = b"PK\x01\x02"
 _LOCAL = b"PK\x03\x04"
@@ -41,7 +45,11 @@ _UNIX = 3
 
 class ZipArchive:
     def __init__(self, file: BinaryIO, limits: ImportLimits) -> None:
-        """Raises InvalidArchive, ArchiveTooLarge. The caller closes the file."""
+        """Read and check the directory. The caller closes the file.
+
+        Raise InvalidArchive if the archive is malformed or has an unsafe entry, and ArchiveTooLarge if it exceeds the
+        limits.
+        """
         _count_entries(file, limits.max_entries)
         try:
             self._zip = zipfile.ZipFile(file)
@@ -75,7 +83,7 @@ class ZipArchive:
         return data
 
     def _entry(self, info: zipfile.ZipInfo, sizes: Sizes) -> Entry | None:
-        """Return the entry; None for a folder."""
+        """Return the entry, or None for a folder. Raise InvalidArchive if the entry is unsafe."""
         path = safe_path(_name(info))
         sizes.add(path, info.file_size)
         if info.flag_bits & _ENCRYPTED:
@@ -100,7 +108,7 @@ class ZipArchive:
 def _name(info: zipfile.ZipInfo) -> str:
     """Return the name of an entry.
 
-    Many programs write UTF-8 without marking it, and zipfile cuts names at a NUL.
+    Not `info.filename`: many programs write UTF-8 without marking it, and zipfile cuts names at a NUL.
     """
     if info.flag_bits & _UTF8:
         return info.orig_filename
@@ -111,7 +119,11 @@ def _name(info: zipfile.ZipInfo) -> str:
 
 
 def _count_entries(file: BinaryIO, most: int) -> None:
-    """Walk the directory without building objects. Raise InvalidArchive, ArchiveTooLarge."""
+    """Count the entries of the directory without creating objects for them.
+
+    Raise InvalidArchive if the directory is missing or damaged, and ArchiveTooLarge if it is too large or has too many
+    entries.
+    """
     size = file.seek(0, 2)
     file.seek(max(0, size - _TAIL))
     tail = file.read(_TAIL)
@@ -146,9 +158,9 @@ def _count_entries(file: BinaryIO, most: int) -> None:
 
 
 def _length64(before: bytes, length: int) -> int:
-    """Return the length of the directory by the zip64 record before its locator.
+    """Return the length of the directory in the zip64 record before the locator.
 
-    zipfile uses this record and ignores the `length` of the short record. Raises InvalidArchive if they differ.
+    zipfile uses this record and ignores the `length` in the short record. Raise InvalidArchive if the two differ.
     """
     record = before[-_LOCATOR64_BYTES - _END64_BYTES : -_LOCATOR64_BYTES]
     length64 = int.from_bytes(record[40:48], "little")
@@ -158,7 +170,7 @@ def _length64(before: bytes, length: int) -> int:
 
 
 def _last_local_name(file: BinaryIO, size: int) -> str | None:
-    """Return the name of the last entry before the end of a cut zip. An entry of unknown size ends the search."""
+    """Return the name of the last entry that starts in a truncated zip, or None. Stop at an entry of unknown size."""
     last, at = None, 0
     while at + 30 < size:
         file.seek(at)

@@ -1,1 +1,1 @@
-"""Care of a registry: integrity checks, garbage collection, backup and restore."""
+"""Maintenance of a registry: integrity checks, garbage collection, backup and restore."""

@@ -34,7 +34,7 @@ class Fault(msgspec.Struct, frozen=True):
 def check(database: Database, storage: Storage, *, deep: bool, dead_servers: frozenset[str]) -> Iterator[Fault]:
     """Yield the faults of the registry in one snapshot, while writers continue. Blocking.
 
-    `deep` reads every content and compares its digest. `dead_servers` are known to have ended.
+    With `deep`, every content is read and compared with its digest. `dead_servers` are ids of servers that have ended.
     """
     with database.snapshot() as connection:
         yield from _storage_of_another(connection, storage)
@@ -43,7 +43,7 @@ def check(database: Database, storage: Storage, *, deep: bool, dead_servers: fro
         yield from _lost_rows(connection)
         yield from _open_runs(connection, dead_servers)
         for fault in _contents(connection, storage, deep):
-            # A row that was deleted since the snapshot needs no content.
+            # A content that was deleted after the snapshot is not a fault.
             if database.read_now(partial(_is_recorded, sha256=fault.subject)):
                 yield fault
 
@@ -54,7 +54,7 @@ def _storage_of_another(connection: Connection, storage: Storage) -> Iterator[Fa
 
 
 def _versions(connection: Connection) -> Iterator[Fault]:
-    """Yield versions without files, and versions whose files do not match their digest."""
+    """Yield a fault for each version without files, and for each version with files that do not match its digest."""
     rows = connection.execute(
         select(
             skill_versions.c.id,

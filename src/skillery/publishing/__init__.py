@@ -1,6 +1,6 @@
-"""Publishing: from an uploaded bundle to a version in the registry.
+"""Publishing: check a bundle and store it as a version in the registry.
 
-All checks come before all writes, and all rows are written in one transaction.
+All checks come before anything is stored, and one transaction stores all rows.
 """
 
 from skillery.publishing.bundle_checks import BundleChecks, Trials

@@ -1,4 +1,6 @@
-"""The checks of a bundle before it is published: its files, its lock, the findings of plugins, and its examples."""
+"""The checks of a bundle before it is published: its files, its lock of packages, the findings of plugins, and its
+examples.
+"""
 
 from __future__ import annotations
 
@@ -47,16 +49,16 @@ from skillery.registry import (
 from skillery.registry.files import read_file
 
 MOST_FINDINGS = 500
-"""Limit on the findings stored with a version. Errors without a waiver come first."""
+"""Limit of the findings that are stored with a version. The findings that refuse a version come first in the list."""
 
 
 class RegistryState(NamedTuple):
-    """The registry's state before a version is added."""
+    """The registry's state before a bundle is stored. `taken` is the stored version with the same files, or None."""
 
     taken: NewVersion | None
     diff: PermissionsDiff
     scan: ImportScan | None
-    """The result about undeclared packages, if the lock needed one."""
+    """The undeclared packages of the bundle, or None if no scan was necessary for the lock of packages."""
 
 
 class Trials(NamedTuple):
@@ -67,7 +69,7 @@ class Trials(NamedTuple):
 
 
 class BundleChecks:
-    """Checks bundles. Stores nothing but the runs of their examples."""
+    """Checks bundles. Only the records of the runs of examples are stored."""
 
     def __init__(
         self,
@@ -81,7 +83,7 @@ class BundleChecks:
         compilers: CompilePool,
         undeclared: Undeclared,
     ) -> None:
-        """`most_of` is the server's maximum of each limit that a skill can request."""
+        """Store the parts. `most_of` maps each limit that a skill can request to the maximum of this server."""
         self.undeclared = undeclared
         self._database = database
         self._storage = storage
@@ -107,7 +109,7 @@ class BundleChecks:
         problems = await self._compilers.check(identity.name, begun.sources)
         bundle = await asyncio.to_thread(begun.finish, problems)
         bundle = msgspec.structs.replace(bundle, warnings=(*bundle.warnings, *self._limit_warnings(bundle)))
-        # The grant is checked first: without it, the caller must not learn which versions exist.
+        # Check the grant first: a caller without a grant must not learn which versions exist.
         access.require_namespace(identity, "publish", bundle.manifest.name)
         infer = partial(self._infer, identity, bundle, scan)
         with with_toml_lines(files):
@@ -124,9 +126,10 @@ class BundleChecks:
     async def check_needs(
         self, identity: Identity, dependencies: Sequence[str], requires_python: str, lock: bytes | None
     ) -> None:
-        """Raise the errors that a version with these needs and its own lock would get.
+        """Check the packages of a version: raise the error that publishing the version would raise.
 
-        The results are cached for publishing.
+        `lock` is the lock of packages in the bundle, or None. The results are cached, so that publishing the version is
+        faster.
         """
         check_python(requires_python)
         if dependencies and lock is not None:
@@ -137,9 +140,10 @@ class BundleChecks:
     async def findings(
         self, publication: Publication, bundle: Bundle, scan: ImportScan | None, identity: Identity, *, trials: bool
     ) -> tuple[CheckFinding, ...]:
-        """Return the findings of plugins, about undeclared packages and, with `trials`, of the import check.
+        """Return the findings of plugins, the findings about undeclared packages and, with `trials`, the findings of
+        the import check. Waivers are applied.
 
-        Waivers are applied, and refusing findings come first. Code that they refuse is not imported.
+        Findings that refuse the version come first. If there is one before the import check, the code is not imported.
         """
         scan = scan or await self.undeclared.scan(identity.name, bundle.files)
         called = bundle.manifest.called
@@ -161,7 +165,11 @@ class BundleChecks:
         return tuple(await self._database.read(judge))
 
     async def run_examples(self, identity: Identity, bundle: Bundle, checks: Checks, permitted: bool) -> Checks:
-        """Return the checks with the results of the examples. Raise Refused, Busy, Unavailable."""
+        """Run the examples of a bundle, and return `checks` with their results. With `permitted`, examples that need
+        permissions run too.
+
+        Raise Refused if an example fails. Raise Busy or Unavailable if the examples cannot be run.
+        """
         if not bundle.examples.read:
             return checks
         manifest = bundle.manifest
@@ -173,12 +181,18 @@ class BundleChecks:
         return with_examples(checks, tested.examples)
 
     async def test_examples(self, identity: Identity, bundle: Bundle) -> Tested:
-        """Run the examples that need no permissions, and return their results. Raise Busy, Unavailable."""
+        """Run the examples that need no permissions, and return their results. Raise Busy or Unavailable if they
+        cannot be run.
+        """
         subject = Subject(bundle.manifest, bundle.digest, published_files(bundle.files))
         return await self._trials.examples.test(identity, subject, bundle.examples, permitted=False)
 
     async def run_waiting_examples(self, identity: Identity, row: VersionRow) -> Checks:
-        """Run the examples that need permissions, as the approving reviewer, and return the checks."""
+        """Run the examples of a stored version that wait for an approval. Return the checks of the version with the
+        results.
+
+        The runs belong to the approving reviewer, `identity`. Raise Refused if an example fails.
+        """
         stored = partial(self.stored_publication, identity=identity, name=row.name, version=Version.parse(row.version))
         publication = await asyncio.to_thread(self._database.read_now, stored)
         toml = next(file.content.decode("utf-8", "replace") for file in publication.files if file.path == "skill.toml")
@@ -222,7 +236,7 @@ class BundleChecks:
 
 
 def refuse(name: str, version: str, findings: Sequence[CheckFinding], examples: Sequence[CheckedExample]) -> None:
-    """Raise Refused if a finding refuses the version."""
+    """Raise Refused if a finding of severity error is not waived."""
     refusing = [finding for finding in findings if finding.refuses]
     if not refusing:
         return
@@ -255,7 +269,9 @@ def publication_of(bundle: Bundle, identity: Identity) -> Publication:
 
 
 def _audit_permitted_examples(connection: Connection, identity: Identity, bundle: Bundle) -> None:
-    """Record the run of examples with permissions before it starts: a refused version leaves no other trace."""
+    """Record in the audit trail that examples run with permissions. If the version is then refused, this is the only
+    trace.
+    """
     manifest = bundle.manifest
     network = [pattern.text for pattern in manifest.permissions.network]
     after = {"digest": bundle.digest, "network": network, "secrets": list(manifest.permissions.secrets)}

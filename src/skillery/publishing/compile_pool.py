@@ -1,5 +1,6 @@
-"""Compilation of foreign Python source in worker processes, so that no publisher can block the server or fill its
-memory."""
+"""Compilation of untrusted Python source in worker processes, so that no publisher can block the server or fill its
+memory.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +24,9 @@ from skillery.publishing.compile_workers import CompileWorker, WorkerDied
 
 WORKERS = 2
 KEPT_SOURCES = 2_000
-"""Limit on the sources whose imports are cached."""
+"""Limit of the sources with cached imports."""
 UNBOUNDED = 1 << 40
-"""Size of the wait queues. They need no limit, because the server already limits the requests of their callers."""
+"""A limit that is never reached. The waiting requests already count against the server's limits of requests."""
 
 TOO_LONG = fault_at(1, "takes too long to compile")
 CRASHED = fault_at(1, "does not compile: the compiler crashed")
@@ -33,10 +34,10 @@ TOO_LONG_TOGETHER = Fault("was not checked: the Python files of this bundle take
 
 
 class CompileLimits(msgspec.Struct, frozen=True):
-    """Cost limits of one source: processor seconds, seconds by the clock, and address space of its worker.
+    """Limits for one source: processor time, elapsed time, and address space of the worker.
 
-    `bundle_seconds` is the processor time of a bundle: when it is spent, the other files are not checked. A worker with
-    more than `resident_bytes` of memory after its answer is replaced.
+    `bundle_seconds` limits the processor time of all files of a bundle: the later files are not checked. A worker that
+    has more than `resident_bytes` of memory after an answer is replaced.
     """
 
     cpu_seconds: int = 10
@@ -48,10 +49,11 @@ class CompileLimits(msgspec.Struct, frozen=True):
 
 
 class CompilePool:
-    """Worker processes, started when first needed and kept for the next caller.
+    """Worker processes that compile Python source. A worker is started at the first request, and kept for the next
+    caller.
 
-    A caller has one worker at a time, so that a publisher of slow sources leaves the others to other publishers.
-    Callers are served in the order of their arrival.
+    A caller has only one worker at a time, so that a publisher of slow sources does not occupy all workers. Callers are
+    served in the order of their arrival.
     """
 
     def __init__(self, limits: CompileLimits = CompileLimits(), workers: int = WORKERS) -> None:  # noqa: B008 - frozen
@@ -65,10 +67,9 @@ class CompilePool:
         self._closed = False
 
     async def check(self, caller: str, sources: Sequence[Source]) -> dict[str, Problem]:
-        """Return the problems of the sources, by path.
+        """Return the problems of the sources, by path. Raise Unavailable if no worker can be started.
 
-        The first problem of a source that must define a name ends the check. Raises Unavailable if no worker can be
-        started.
+        The check ends at the first problem in a source with `export` (the entrypoint or a handler).
         """
         problems: dict[str, Problem] = {}
         spent = 0.0
@@ -83,7 +84,11 @@ class CompilePool:
         return problems
 
     async def handler(self, caller: str, path: str, code: str) -> str | Problem:
-        """Return the file at `path` that `define_tool` makes from a Python body, or the body's problem."""
+        """Return the text of the file `path` with the handler of a tool. `code` is the Python body that `define_tool`
+        got.
+
+        Return a problem if the body does not compile. Raise Unavailable if no worker can be started.
+        """
         body = code.encode("utf-8", "replace")
         too_large = size_fault(body)
         if too_large:
@@ -94,9 +99,9 @@ class CompilePool:
         return located(path, answer.fault) if answer.fault else answer.handler.decode()
 
     async def imports(self, caller: str, sources: Mapping[str, bytes]) -> dict[str, tuple[Import, ...]] | None:
-        """Return the imports of each source, by its SHA-256; None if the worker could not find them.
+        """Return the imports of each source. `sources` maps the SHA-256 of a source to the source.
 
-        Raises Unavailable if no worker can be started.
+        Return None if a worker crashed or took too long. Raise Unavailable if no worker can be started.
         """
         known = {sha256: self._imports[sha256] for sha256 in sources if sha256 in self._imports}
         new = [sha256 for sha256 in sources if sha256 not in known]
@@ -115,13 +120,13 @@ class CompilePool:
         return () if isinstance(answer, Fault) else answer.relative
 
     def _keep(self, found: Mapping[str, tuple[Import, ...]]) -> None:
-        """Cache the imports of the latest sources: many skills contain copies of the same files."""
+        """Cache the imports of the most recent sources, because many skills contain copies of the same files."""
         self._imports |= found
         for sha256 in list(self._imports)[: max(0, len(self._imports) - KEPT_SOURCES)]:
             del self._imports[sha256]
 
     async def close(self) -> None:
-        """End all workers. Callers still waiting for one get Unavailable."""
+        """End all workers. Callers that wait for a worker get Unavailable."""
         self._closed = True
         workers = [*self._idle, *self._busy]
         self._idle.clear()
@@ -174,7 +179,10 @@ class CompilePool:
         return worker
 
     async def _answer(self, worker: CompileWorker, request: Request) -> Answer | Fault:
-        """Return the answer of the worker. Keep the worker for the next caller if it can continue, else end it."""
+        """Send a request to the worker and return its answer. Return a fault if the worker crashes or takes too long.
+
+        A worker that can continue is kept for the next caller. Any other worker is ended.
+        """
         answer: Answer | Fault | None = None
         self._busy.add(worker)
         try:

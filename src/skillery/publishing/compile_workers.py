@@ -1,4 +1,6 @@
-"""One compile worker, as the server controls it: a fresh interpreter that compiles one source after the other."""
+"""A compile worker, as the server controls it: a separate interpreter process that compiles one source after the
+other.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,11 @@ _START = (
 
 
 class WorkerDied(Exception):
-    """Raised if the process ended before it answered."""
+    """Raised if the worker process ended before its answer, or sent a malformed answer."""
 
 
 class CompileWorker:
-    """A running worker process. One caller at a time may use it."""
+    """A running worker process. Only one caller at a time may use it."""
 
     def __init__(
         self, process: subprocess.Popen[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -35,9 +37,9 @@ class CompileWorker:
 
     @classmethod
     async def start(cls, *limits: int) -> CompileWorker:
-        """Start a process with the `limits` of `compile_process.main` and wait until it is ready.
+        """Start a worker process and wait until it is ready. `limits` are the arguments of `compile_process.main`.
 
-        Raises Unavailable if the host cannot start one.
+        Raise Unavailable if the process cannot be started.
         """
         try:
             worker = await cls._spawn([*map(str, limits), *filter(None, sys.path)])
@@ -66,9 +68,10 @@ class CompileWorker:
         return cls(process, reader, writer)
 
     async def ask(self, request: Request, seconds: float) -> Answer:
-        """Send a request and return the answer. Raise WorkerDied, or TimeoutError after `seconds`.
+        """Send a request and return the answer. Raise WorkerDied if the process ends first, TimeoutError after
+        `seconds`.
 
-        After either error the worker cannot be used any more and must be ended.
+        After an error, the caller must end the worker, which cannot be used again.
         """
         encoded = msgspec.msgpack.encode(request)
         async with asyncio.timeout(seconds):
@@ -89,15 +92,15 @@ class CompileWorker:
             raise WorkerDied from None
 
     async def end(self) -> int:
-        """Kill the process unless it has ended, and return its exit code: -N after signal N."""
+        """Kill the process if it still runs, and return its exit code. After signal N, the exit code is -N."""
         self._writer.transport.abort()
-        # A process that a signal is already ending keeps the code of that signal.
+        # If another signal is already ending the process, the exit code is that of the other signal.
         self._process.kill()
         return await asyncio.to_thread(self._process.wait)
 
 
 def _started(server: socket.socket, arguments: list[str]) -> subprocess.Popen[bytes]:
-    # Isolated, but with the server's own path to the packages, and without its environment variables.
+    # Isolated mode (-I), with the server's sys.path as arguments, and without its environment variables.
     command = [sys.executable, "-I", "-c", _START, *arguments]
     # A separate process group, so that Ctrl-C in the server's terminal only reaches the server.
     return subprocess.Popen(command, env={}, stdin=server.fileno(), stdout=subprocess.DEVNULL, process_group=0, cwd="/")

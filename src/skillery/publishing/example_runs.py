@@ -1,4 +1,4 @@
-"""The examples of a skill, run like any other run, and their results."""
+"""Runs of the examples of a skill, in the same way as other runs, and their results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from skillery.runs.cache import Cache
 
 RULE = "examples"
 LEAST_MS = 5
-"""Milliseconds below which no run is started."""
+"""If fewer milliseconds are left for the examples of a version, no further example is started."""
 _MESSAGE_CHARACTERS = 400
 _WHY_LESS = (
     "an example runs without network and secrets; if it needs them, set needs_permissions = true, and it runs when "
@@ -31,14 +31,14 @@ _WHY_LESS = (
 
 
 class Tested(NamedTuple):
-    """All examples in their order, and a finding for each that failed."""
+    """The results of all examples in order, and a finding for each failed example."""
 
     examples: tuple[CheckedExample, ...]
     findings: tuple[Finding, ...]
 
 
 class Subject(NamedTuple):
-    """The skill whose examples are run."""
+    """The skill to which the examples belong."""
 
     manifest: Manifest
     digest: str
@@ -46,10 +46,12 @@ class Subject(NamedTuple):
 
 
 class ExampleRuns:
-    """Runs examples one after the other, each through the queue in its publisher's turn."""
+    """Runs the examples of a skill one after the other. Each run waits in the queue like other runs of the
+    publisher.
+    """
 
     def __init__(self, runner: Runner, cache: Cache, seconds: float) -> None:
-        """`seconds` limits the examples of one version together. Time in the queue does not count."""
+        """Store the parts. `seconds` limits all examples of one version together, without the time in the queue."""
         self._runner = runner
         self._cache = cache
         self._seconds = seconds
@@ -63,9 +65,10 @@ class ExampleRuns:
         permitted: bool,
         known: Sequence[CheckedExample] = (),
     ) -> Tested:
-        """Run the examples and return their results. Raise Busy and Unavailable.
+        """Run the examples and return their results. Raise Busy or Unavailable if an example cannot be run.
 
-        With `permitted` False, examples that need permissions wait. `known` are earlier results that still hold.
+        If not `permitted`, examples that need permissions do not run: their status is `waiting`. Examples that passed
+        according to the earlier results `known` do not run again.
         """
         passed = {one.name: one for one in known if one.status == "passed"}
         waiting = {one.name for one in examples.read if one.needs_permissions and not permitted}
@@ -108,7 +111,9 @@ class ExampleRuns:
     async def _try(
         self, identity: Identity, subject: Subject, folder: Path, example: Example, left_ms: float
     ) -> tuple[CheckedExample, str, float]:
-        """Run one example. Return its result, the problem ("" if it passed), and the time in milliseconds."""
+        """Run one example for at most `left_ms`. Return its result, the problem ("" if it passed), and the used
+        milliseconds.
+        """
         runtime, permissions = subject.manifest.runtime, subject.manifest.permissions
         assert runtime is not None, "examples are checked with the bundle"
         ids = {path: new_blob_id() for path in example.files}

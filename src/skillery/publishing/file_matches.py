@@ -1,4 +1,4 @@
-"""Comparison of given files with a version: as stored, or as an export returns them."""
+"""Comparison of files with the files of a version: the stored files, or the files of its export."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from skillery.registry.files import read_file
 
 
 def holds(connection: Connection, storage: Storage, row: VersionRow, files: Sequence[BundleFile]) -> bool:
-    """Return whether a version has these files.
+    """Return whether the given files are the files of a version.
 
-    Modes do not count, because clients that install a skill lose them. skill.toml and requirements.lock may be missing:
-    the server adds them. SKILL.md may be the exported one (formats.agent_skill).
+    File modes do not matter, because clients that install a skill lose them. skill.toml and requirements.lock may be
+    missing, because the server adds them. SKILL.md may be the stored file, or the file that an export contains.
     """
     stored = {file.path: file.sha256 for file in files_of(connection, row.version_id)}
     given = {file.path: file.sha256 for file in files}
@@ -32,7 +32,7 @@ def holds(connection: Connection, storage: Storage, row: VersionRow, files: Sequ
 
 
 def _exported(connection: Connection, storage: Storage, row: VersionRow) -> str:
-    """Return the SHA-256 of SKILL.md in an export."""
+    """Return the SHA-256 of the SKILL.md that an export of the version contains."""
     description: str = msgspec.json.decode(row.manifest_json)["description"]
     content = read_file(connection, storage, row, SKILL_MD)
     made = agent_skill(content, name=index_name(row.name), description=description)

@@ -1,4 +1,4 @@
-"""A skill folder on disk, as `skillery publish DIR` and the bundled skills pass it to create_skill."""
+"""Read a skill folder. `skillery publish DIR` and the publication of bundled skills use this module."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from skillery.formats.manifest import toml_manifest
 # Folders that interpreters create and that are never meant to be published. Names that begin with a dot are skipped
 # too, because a published .env cannot be withdrawn.
 IGNORED = frozenset({"__pycache__", "node_modules"})
-# Far above any server's own limit; only prevents reading a wrong folder completely.
+# Higher than the limits of servers. It only prevents that a wrong folder is read completely.
 MOST_BYTES = 256 * 1024 * 1024
 
 
@@ -21,15 +21,16 @@ class SkillFolder(NamedTuple):
     manifest: dict[str, Any]
     skill_md: str
     files: list[BundleFile]
-    """All files, including skill.toml and SKILL.md verbatim."""
+    """All files of the folder, including skill.toml and SKILL.md, unchanged."""
     skipped: list[str]
     """Names of the skipped files and folders."""
 
 
 def read_skill_folder(folder: Path) -> SkillFolder:
-    """Return the skill in a folder. Raise InvalidBundle, InvalidManifest, BundleTooLarge.
+    """Return the skill in a folder.
 
-    Errors include a missing skill.toml or SKILL.md, a symlink and a device.
+    Raise InvalidBundle if skill.toml or SKILL.md is missing, or if there is a link or a device. Raise InvalidManifest
+    if skill.toml is not valid TOML. Raise BundleTooLarge if the files are too large.
     """
     skipped: list[str] = []
     files = list(_read_files(folder, skipped))

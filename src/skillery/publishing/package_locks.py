@@ -1,4 +1,6 @@
-"""The lock of a bundle whose skill needs packages: made at publishing, or given and verified."""
+"""The lock of packages of a bundle. A bundle either contains a lock, which is verified, or gets a new lock when it
+is published.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from skillery.formats.toml_advice import with_toml
 from skillery.publishing.undeclared_findings import ImportScan
 
 Infer = Callable[[], Awaitable[ImportScan]]
-"""Function that finds undeclared packages and what to lock for them."""
+"""Function that finds the undeclared packages of a bundle, and the packages to lock for them."""
 
 
 async def with_lock(
@@ -35,12 +37,12 @@ async def with_lock(
     caller: str,
     infer: Infer,
 ) -> tuple[Bundle, ImportScan | None]:
-    """Return the bundle with its `requirements.lock`, which is part of its digest, and the result of `infer`.
+    """Return the bundle with its `requirements.lock`, and the result of `infer` (None if `infer` was not called).
 
-    Inferred packages become dependencies in the manifest too. So do packages that a given lock names as inferred. An
-    existing version keeps its lock, so that the same files are the same bundle again.
+    If the bundle contains a lock, the lock is verified. If the version exists, its lock is used, so that the same files
+    give the same bundle. Otherwise, a new lock is made. Inferred packages become dependencies in the manifest.
 
-    Raises the errors of `Locks.make`, `Locks.verify` and `infer`.
+    Raise the errors of `Locks.make`, `Locks.verify` and `infer` if the lock cannot be made or verified.
     """
     check_python(bundle.manifest.runtime.requires_python if bundle.manifest.runtime else "")
     given = next((file.content for file in bundle.files if file.path == LOCK), None)
@@ -53,7 +55,7 @@ async def with_lock(
     if digest:
         same = _with_kept(bundle, kept, limits) if kept is not None and given is None else bundle
         if same.digest == digest or given is None:
-            return same, None  # the stored bundle, or a taken version: in both cases nothing needs resolving
+            return same, None  # the stored bundle, or a taken version: neither needs a new lock
     if given is None:
         return await _with_made(locks, limits, bundle, caller, infer)
     if dependencies_of(bundle):
@@ -74,14 +76,14 @@ async def _with_made(
 
 
 def dependencies_of(bundle: Bundle) -> tuple[str, ...]:
-    """Return the dependencies that are locked for a bundle."""
+    """Return the declared and inferred dependencies in the manifest of a bundle."""
     return bundle.manifest.runtime.dependencies if bundle.manifest.runtime else ()
 
 
 def _with_kept(bundle: Bundle, lock: bytes, limits: BundleLimits) -> Bundle:
-    """Return the bundle with the lock of its version.
+    """Return the bundle with `lock`, the lock of packages of its stored version.
 
-    Without dependencies, a lock that names no inferred package is an ordinary file.
+    If there are no dependencies and `lock` names no inferred package, `lock` is an ordinary file and is not added.
     """
     bundle = _with_inferred(bundle, inferred_in(lock))
     return with_file(bundle, BundleFile(LOCK, lock), limits) if dependencies_of(bundle) else bundle
@@ -93,7 +95,7 @@ def _with_inferred(bundle: Bundle, packages: Sequence[str]) -> Bundle:
 
 @contextmanager
 def with_toml_lines(files: Sequence[BundleFile]) -> Iterator[None]:
-    """Add the line in the given skill.toml to errors about dependencies."""
+    """Context manager: if InvalidManifest is raised, add the line in the given skill.toml to its problems."""
     try:
         yield
     except InvalidManifest as error:
@@ -112,7 +114,7 @@ def _located(problems: Any, skill_toml: str) -> dict[str, object]:
 
 
 def lock_of(bundle: Bundle) -> bytes | None:
-    """Return the lock of a bundle; None if it needs no packages."""
+    """Return the lock of packages of a bundle, or None if the bundle has no dependencies."""
     if not dependencies_of(bundle):
         return None
     return next((file.content for file in bundle.files if file.path == LOCK), None)

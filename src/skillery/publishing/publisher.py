@@ -1,4 +1,6 @@
-"""create_skill; approve_version, which publishes a draft; check_skill, which checks without publishing."""
+"""Publishing of bundles: the methods create_skill, check_skill (without publishing) and approve_version (of a
+draft).
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ log = logging.getLogger(__name__)
 
 
 class CheckedSkill(msgspec.Struct, frozen=True):
-    """The answer of `check_skill`. `status` is the first status that the version would have."""
+    """The result of `check_skill`. `ok` says whether the version could be published, `status` which status it would
+    get.
+    """
 
     ok: bool
     name: str
@@ -60,11 +64,11 @@ class CheckedSkill(msgspec.Struct, frozen=True):
 
 
 Also = Callable[[Connection, NewVersion], None]
-"""Function that records more in the transaction that adds a version."""
+"""Function that stores additional rows, in the transaction that adds a version."""
 
 
 class Published(NamedTuple):
-    """The result of publishing a bundle, with its warnings and findings."""
+    """The result of publishing a bundle: the version, and warnings, findings and examples."""
 
     created: NewVersion
     warnings: tuple[str, ...]
@@ -73,7 +77,7 @@ class Published(NamedTuple):
 
 
 class Publisher:
-    """Publishes bundles into the registry."""
+    """Publishes bundles as versions in the registry."""
 
     def __init__(
         self,
@@ -104,14 +108,17 @@ class Publisher:
         *,
         made_by: str | None = None,
     ) -> NewVersion:
-        """Publish a bundle completely or not at all.
+        """Publish a bundle completely or not at all, and return the version. If the same bundle is stored already,
+        return its version.
 
-        Raises InvalidManifest, InvalidBundle, InvalidPath, BundleTooLarge, NotAllowed (no grant covers the name),
-        NameTaken, VersionExists, Refused, QuotaExceeded; Busy, RateLimited and Unavailable if its examples cannot be
-        run; the errors of `Locks.make` if its dependencies cannot be locked.
+        `rules` and `quotas` replace those of this publisher. `made_by` is the name of the method that generated the
+        bundle. If the version becomes a draft, only its author and reviewers see it.
 
-        `rules` and `quotas` replace those of the publisher. Only the author and reviewers see a draft. The same bundle
-        again returns the stored version. `made_by` is the method that generated the bundle.
+        Raise InvalidManifest, InvalidBundle, InvalidPath or BundleTooLarge if the bundle is not valid. Raise NotAllowed
+        if no namespace grant covers the name. Raise NameTaken or VersionExists if the name or the version belongs to
+        something else. Raise Refused if a finding or an example refuses the version. Raise QuotaExceeded if a quota is
+        used up. Raise Busy, RateLimited or Unavailable if the examples cannot be run. Raise the errors of `Locks.make`
+        if the dependencies cannot be locked.
         """
         published = await self.publish(identity, manifest, skill_md, files, rules, quotas, made_by=made_by)
         return published.created
@@ -129,11 +136,11 @@ class Publisher:
         also: Also | None = None,
         scan: ImportScan | None = None,
     ) -> Published:
-        """Publish as create_skill does, and return warnings and findings too.
+        """Publish a bundle like `create_skill`, and return warnings and findings too.
 
-        `scan` is the caller's result about undeclared packages. `also` runs in the transaction that adds the version,
-        or in its own if the version exists. If `skill_md` is already parsed, the bundle is imported: tools that break a
-        rule are skipped.
+        `scan` is an earlier result about undeclared packages. `also` is called in the transaction that adds the
+        version; if the version exists, in a separate transaction. A parsed `skill_md` means that the bundle is
+        imported: tools that are not valid are then skipped.
         """
         rules = rules or self._rules
         bundle, state = await self.checks.check(identity, manifest, skill_md, files, scan)
@@ -163,7 +170,7 @@ class Publisher:
         )
         created = await self._store(bundle, insert)
         if (lock := lock_of(bundle)) is not None:
-            self._environments.begin(lock)  # so that the first run need not wait for all of it
+            self._environments.begin(lock)  # install the packages early, so that the first run waits less
         if created.status == "published":
             await self._events.after_publish(publication)
         return Published(created, bundle.warnings, checks.findings, checks.examples)
@@ -176,10 +183,10 @@ class Publisher:
         files: Sequence[BundleFile],
         scan: ImportScan | None = None,
     ) -> CheckedSkill:
-        """Run all checks of create_skill without publishing.
+        """Run all checks of `create_skill` without publishing, and return the findings.
 
-        Findings are returned; other errors are raised as in create_skill. Only the runs of the examples are stored. For
-        an existing version, its examples run again.
+        Raise the errors of `create_skill`, except for findings and failed examples. Only the records of the runs of
+        examples are stored. If the version exists, its examples run again.
         """
         bundle, state = await self.checks.check(identity, manifest, skill_md, files, scan)
         publication = publication_of(bundle, identity)
@@ -205,7 +212,10 @@ class Publisher:
     async def find_stored(
         self, identity: Identity, name: str, version: Version | None, files: Sequence[BundleFile]
     ) -> VersionRow | None:
-        """Return the version (default: the latest) if the identity sees it and it has the files; else None."""
+        """Return the version if the identity sees it and it has the given files. Otherwise, return None.
+
+        If `version` is None, compare the files with the latest version.
+        """
 
         def look(connection: Connection) -> VersionRow | None:
             try:
@@ -219,7 +229,11 @@ class Publisher:
     async def approve_version(
         self, identity: Identity, name: str, version: Version, digest: str | None, note: str
     ) -> NewVersion:
-        """Approve a version as the registry does, then report the publication to the `after_publish` hooks."""
+        """Approve a version, and call the `after_publish` hooks. Run the examples that wait for the approval first.
+
+        `digest` is the digest that the reviewer approves, or None. Raise the errors of `registry.approve_version`, and
+        Refused if an example fails.
+        """
         look = partial(find_approvable, identity=identity, name=name, version=version, digest=digest)
         row = await self._database.read(look)
         checks = await self.checks.run_waiting_examples(identity, row) if checks_of(row.checks_json).waiting else None
@@ -238,7 +252,9 @@ class Publisher:
         return approved
 
     async def _store(self, bundle: Bundle, insert: Callable[[Connection], NewVersion]) -> NewVersion:
-        """Store large files first and rows last: a crash leaves an unused file, never a version without its files."""
+        """Store the large files, then call `insert` in a transaction. After a crash, there may be an unused file,
+        but no version without its files.
+        """
         large = {file.sha256: file.content for file in bundle.files if not is_inline(file.size)}
         if not large:
             return await self._database.write_together(insert)
@@ -268,7 +284,7 @@ class Publisher:
         also: Also | None,
     ) -> NewVersion:
         def landing(diff: PermissionsDiff) -> str:
-            # An approval runs the waiting examples, so the version is not published before.
+            # If examples wait, the version must be approved first, because the approval runs them.
             return "draft" if checks.waiting else rules.status_for(identity, diff)
 
         inline = {file.sha256: file.content for file in bundle.files if is_inline(file.size)}

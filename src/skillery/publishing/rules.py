@@ -1,4 +1,4 @@
-"""Rules that decide which versions are published at once, and which begin as drafts."""
+"""Rules that decide whether a new version is published at once or becomes a draft."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ Landing = Literal["publish", "draft"]
 
 
 class PublishingRules(NamedTuple):
-    """First status of new versions, and visibility of new skills."""
+    """The first status of new versions, by publisher and permissions, and the visibility of new skills."""
 
     people: Landing = "publish"
     agents: Landing = "publish"
     visibility: Visibility = "public"
     """The visibility of a new skill."""
     increases: Landing = "publish"
-    """First status of a version with more permissions than the skill's published versions, from any publisher."""
+    """First status of a version that has more permissions than the published versions of the skill. It applies to
+    people and agents.
+    """
     first_permissions: Landing = "publish"
-    """First status of the first version of a skill, if it has permissions."""
+    """First status of the first version of a skill, if the version has permissions."""
     trials: bool = True
-    """Whether the entrypoint is imported and the examples are run."""
+    """Whether the entrypoint is imported and the examples run before a version is published."""
 
     def status_for(self, identity: Identity, diff: PermissionsDiff) -> str:
         asked = [self.agents if identity.kind == "agent" else self.people]

@@ -1,4 +1,4 @@
-"""define_tool and remove_tool: tools that agents define, for a session or as permanent skills."""
+"""The methods define_tool and remove_tool. Agents define tools for a session, or as published skills."""
 
 from __future__ import annotations
 
@@ -49,17 +49,19 @@ class Definition(msgspec.Struct, frozen=True):
     parameters: str
     """The parameters as JSON text."""
     code: str
-    """The body of the handler."""
+    """The body of the handler function."""
     is_persistent: bool
     language: Language | None
-    """None: JavaScript if this server can run it, else Python."""
+    """Language of the code. None: JavaScript if this server can run JavaScript, else Python."""
     session: str
     namespace: str | None
-    """Namespace of the skill. None: no namespace if the grants allow that, else the first granted namespace."""
+    """Namespace of the skill. None: no namespace if the grants of the identity allow this, else the first granted
+    namespace.
+    """
 
 
 class DefinedTool(msgspec.Struct, frozen=True):
-    """The answer of both methods. Skill and version are None for a tool of a session."""
+    """The result of define_tool and remove_tool. `skill` and `version` are None for a tool of a session."""
 
     name: str
     skill: str | None
@@ -68,7 +70,7 @@ class DefinedTool(msgspec.Struct, frozen=True):
 
 
 class ToolMaker:
-    """Defines tools, and removes tools that were defined."""
+    """Defines tools, and removes tools that were made with define_tool."""
 
     def __init__(
         self,
@@ -80,7 +82,9 @@ class ToolMaker:
         keep_for: timedelta,
         reserved: Set[str],
     ) -> None:
-        """`reserved` are names of the server's own tools."""
+        """Store the parts. `keep_for` is the lifetime of a session tool. `reserved` are the names of the server's
+        own tools.
+        """
         self._database = database
         self._publisher = publisher
         self._compilers = compilers
@@ -90,8 +94,12 @@ class ToolMaker:
         self._reserved = reserved
 
     async def define_tool(self, identity: Identity, asked: Definition) -> DefinedTool:
-        """Define a tool. Raise InvalidParams, InvalidName, ToolProtected, QuotaExceeded, and the errors of
-        create_skill."""
+        """Define a tool for a session, or publish it as a skill.
+
+        Raise InvalidParams or InvalidName if the definition is not valid. Raise ToolProtected if the name is reserved,
+        or if the skill was not made with define_tool. Raise QuotaExceeded if a quota is used up. Raise the errors of
+        `create_skill` if the skill cannot be published.
+        """
         self._check_reserved(asked.name)
         language = asked.language or ("javascript" if await self._runs_javascript() else "python")
         script = script_path(asked.name, language)
@@ -112,9 +120,11 @@ class ToolMaker:
         return DefinedTool(tool.name, None, None, "session")
 
     async def remove_tool(self, identity: Identity, name: str, skill: str | None, session: str) -> DefinedTool:
-        """Remove the session's tool if no skill is named and there is one; else yank the versions of its skill.
+        """Remove a tool of the session, or yank all versions of the skill that define_tool made for the tool.
 
-        Raises ToolNotFound, ToolProtected, NotAllowed, IllegalStep.
+        A tool of the session is removed only if `skill` is None. Raise ToolNotFound if there is no such tool,
+        ToolProtected if it was not made with define_tool, NotAllowed if no grant covers the skill, IllegalStep if the
+        skill has only drafts.
         """
         self._check_reserved(name)
         work = partial(_remove, identity=identity, name=name, skill=skill, session=session)
@@ -144,7 +154,7 @@ class ToolMaker:
         return await self._publisher.create_skill(identity, written.manifest, written.skill_md, files, made_by=MADE_BY)
 
     async def _handler(self, identity: Identity, code: str, language: Language, script: str) -> str:
-        """Return the file of the handler. Raise InvalidParams for Python that does not compile."""
+        """Return the text of the file with the handler. Raise InvalidParams if Python code does not compile."""
         if language != "python":
             return handler_of(code, language)
         made = await self._compilers.handler(identity.name, script, code)
@@ -162,7 +172,11 @@ def _refuse(problem: Problem) -> NoReturn:
 
 
 def _skill_for(identity: Identity, tool: str, namespace: str | None) -> str:
-    """Return the name of the skill for a tool: without a namespace if the identity may publish there."""
+    """Return the name of the skill for a tool. `namespace` is the requested namespace, or None.
+
+    If `namespace` is None, the name has no namespace if the identity may publish there, else the first granted
+    namespace.
+    """
     plain = defined_skill_name(tool, namespace or "")
     if namespace is not None or access.covers(identity, plain):
         return plain
@@ -171,7 +185,7 @@ def _skill_for(identity: Identity, tool: str, namespace: str | None) -> str:
 
 
 def _versions(connection: Connection, skill: str) -> list[Any]:
-    """Return the versions of a skill, highest first."""
+    """Return the version, status, maker and publisher of each version of a skill, highest version first."""
     versions = (
         select(skill_versions.c.version, skill_versions.c.status, skill_versions.c.made_by, skill_versions.c.publisher)
         .join_from(skill_versions, skills, skills.c.id == skill_versions.c.skill_id)
@@ -182,7 +196,11 @@ def _versions(connection: Connection, skill: str) -> list[Any]:
 
 
 def _next_version(connection: Connection, identity: Identity, skill: str) -> str:
-    """Return the next patch version. Raise ToolProtected, NameTaken."""
+    """Return the version number after the highest version of a skill.
+
+    Raise ToolProtected if a version was not made with define_tool. Raise NameTaken if the identity does not see the
+    skill.
+    """
     versions = _versions(connection, skill)
     if not versions:
         return FIRST
@@ -223,7 +241,10 @@ def _remove(connection: Connection, identity: Identity, name: str, skill: str | 
 
 
 def _where_kept(connection: Connection, identity: Identity, name: str) -> str | None:
-    """Return the skill in which define_tool stores a tool of this name, else the skill that the bare name means."""
+    """Return the skill under which define_tool stores a tool of this name, if this skill exists.
+
+    Otherwise, return the skill that offers a tool of this name, or None if there is none.
+    """
     try:
         kept = _skill_for(identity, name, None)
     except InvalidParams:

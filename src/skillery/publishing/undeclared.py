@@ -1,4 +1,4 @@
-"""Undeclared packages: modules that the Python files of a bundle import, and that no dependency provides."""
+"""Undeclared packages: packages that the Python files of a bundle import, and that the skill does not declare."""
 
 from __future__ import annotations
 
@@ -20,16 +20,18 @@ from skillery.publishing.compile_pool import CompilePool
 from skillery.publishing.undeclared_findings import ImportScan, Missing, Mode, findings_of, is_provided
 
 MOST_MODULES = 50
-"""Limit on the modules that are reported, and on the packages that are inferred."""
+"""Limit of the modules that are reported, and of the packages that are inferred."""
 MOST_TRIES = 8
-"""Limit on the locks that are tried, each without the packages that made the one before fail."""
+"""Limit of the attempts to lock the inferred packages. Each attempt omits the packages that made the previous
+attempt fail.
+"""
 MOST_FILES = 1_000
 UNREAD = "the imports of its Python files were not checked: the files take too long to parse"
 _ENDING = ".py"
 
 
 class Undeclared:
-    """Finds undeclared packages. `mode` is the default mode."""
+    """Finds undeclared packages. `mode` is the default mode of this server."""
 
     def __init__(self, compilers: CompilePool, locks: Locks, named: NamedEnvironments, mode: Mode) -> None:
         self._compilers = compilers
@@ -38,8 +40,10 @@ class Undeclared:
         self.mode = mode
 
     async def scan(self, caller: str, files: Sequence[BundleFile], mode: Mode | None = None) -> ImportScan:
-        """Return the imports that the bundle itself does not provide. Raise Unavailable if no compile worker can be
-        started."""
+        """Return the modules that Python files of the bundle import and the bundle does not contain.
+
+        `caller` is the name of the identity. Raise Unavailable if no compile worker can be started.
+        """
         mode = mode or self.mode
         sources = _sources(files) if mode != "off" else []
         if not sources:
@@ -53,9 +57,10 @@ class Undeclared:
     async def infer(
         self, caller: str, files: Sequence[BundleFile], declared: Sequence[str], mode: Mode | None = None
     ) -> ImportScan:
-        """Return the result of `scan`; in mode `lock`, also the packages to lock next to the declared ones.
+        """Return the result of `scan`. In mode `lock`, the result also has the inferred package of each module.
 
-        A package that cannot be locked has a reason. Raises PackageIndexUnavailable too.
+        If no package can be locked for a module, the result has the reason. Raise the errors of `scan`, and
+        PackageIndexUnavailable if the index does not answer.
         """
         scan = await self.scan(caller, files, mode)
         if scan.mode != "lock" or not scan.missing:
@@ -74,8 +79,11 @@ class Undeclared:
         )
 
     async def findings(self, scan: ImportScan, entrypoint: str, lock: bytes | None) -> tuple[Finding, ...]:
-        """Return a finding for each import that neither `lock` nor the default environment provides, and for each
-        inferred package."""
+        """Return a finding for each undeclared module, and a finding for each inferred package.
+
+        A module is undeclared if the packages in `lock` do not provide it. Without a lock, the packages of the default
+        environment count.
+        """
         if not scan.missing and not scan.unread:
             return ()
         if lock:
@@ -86,9 +94,10 @@ class Undeclared:
     async def _dropped(
         self, caller: str, declared: Sequence[str], packages: Sequence[str], optional: set[str]
     ) -> dict[str, str]:
-        """Return the packages that cannot be locked together with the others, with the reasons.
+        """Return the packages that cannot be locked together with the declared ones, each with the reason.
 
-        The package at fault is dropped if known; else first the optional ones, then all.
+        If an attempt fails and the error names a package, this package is dropped. Otherwise, the optional packages are
+        dropped first, then all.
         """
         dropped: dict[str, str] = {}
         for _ in range(MOST_TRIES):
@@ -106,7 +115,10 @@ class Undeclared:
         return dropped | {one: "too many packages cannot be locked" for one in packages if one not in dropped}
 
     async def _of_default(self) -> tuple[frozenset[str], bool]:
-        """Return the packages of the default environment, and whether the list is complete."""
+        """Return the packages of the default environment, and whether the list is complete.
+
+        Before the environment is locked, only its declared packages are known.
+        """
         default = self._named.defined.default
         if default is None:
             return frozenset(), True
@@ -117,14 +129,14 @@ class Undeclared:
 
 
 def _sources(files: Sequence[BundleFile]) -> list[BundleFile]:
-    """Return the Python files to check: the first ones by path, up to MAX_CHECKED_BYTES together."""
+    """Return the Python files to check: in the order of their paths, at most MAX_CHECKED_BYTES together."""
     scripts = sorted((file for file in files if file.path.endswith(_ENDING)), key=lambda file: file.path)[:MOST_FILES]
     sized = zip(scripts, accumulate(file.size for file in scripts), strict=True)
     return [file for file, size in takewhile(lambda pair: pair[1] <= MAX_CHECKED_BYTES, sized)]
 
 
 def _missing(imports: Sequence[tuple[str, Import]], own: frozenset[str]) -> tuple[Missing, ...]:
-    """Return one entry for each module, at the first place that requires it."""
+    """Return one entry for each imported module that is not in `own`, with the first place that requires the module."""
     found: dict[str, list[tuple[str, Import]]] = {}
     for path, one in imports:
         if one.module.partition(".")[0] not in own:

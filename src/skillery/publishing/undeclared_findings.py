@@ -12,15 +12,15 @@ from skillery.backends import Finding
 from skillery.formats.import_names import Providers, is_known_package
 
 Mode = Literal["off", "suggest", "lock"]
-"""Handling of undeclared packages: none, a finding for each, or locking them."""
+"""Handling of undeclared packages: no check, a finding for each, or a lock that contains them."""
 UNDECLARED, INFERRED = "undeclared_package", "inferred_package"
-"""Rules of the findings."""
+"""The rules of findings about undeclared and inferred packages."""
 
 
 class Missing(msgspec.Struct, frozen=True, eq=False):
-    """A module that Python files of a bundle import and the bundle does not contain.
+    """A module that Python files of a bundle import and that the bundle does not contain.
 
-    `file` and `line` are the first place, `more` counts the others.
+    `file` and `line` are the first import. `more` is the number of other imports.
     """
 
     module: str
@@ -29,32 +29,32 @@ class Missing(msgspec.Struct, frozen=True, eq=False):
     optional: bool
     more: int
     required_by: Mapping[str, int]
-    """The files that cannot be imported without it, each with the line."""
+    """The files that cannot be imported without the module, each with the line of the import."""
     providers: Providers
 
 
 class ImportScan(msgspec.Struct, frozen=True):
-    """The undeclared modules of a bundle."""
+    """The modules that a bundle imports and does not contain, and the packages that provide them."""
 
     mode: Mode
     missing: tuple[Missing, ...] = ()
     chosen: Mapping[str, str] = {}
-    """By module, the package that is inferred."""
+    """The inferred package of each module."""
     reasons: Mapping[str, str] = {}
-    """By module, why no package is inferred."""
+    """The reason for each module without an inferred package."""
     unread: str = ""
-    """Why files were not checked."""
+    """The reason if files were not checked, else ""."""
 
     @property
     def packages(self) -> tuple[str, ...]:
-        """The packages to lock next to the declared ones."""
+        """The inferred packages, which are locked together with the declared packages."""
         return tuple(sorted(set(self.chosen.values())))
 
 
 def is_provided(missing: Missing, packages: frozenset[str]) -> bool:
     """Return whether one of the packages provides the module.
 
-    If the provider is unknown, a package with unknown modules may provide it.
+    If the provider of the module is only guessed, also return True if one of the packages contains unknown modules.
     """
     if packages & {*missing.providers.packages, canonicalize_name(missing.module.partition(".")[0])}:
         return True
@@ -62,10 +62,12 @@ def is_provided(missing: Missing, packages: frozenset[str]) -> bool:
 
 
 def findings_of(scan: ImportScan, entrypoint: str, packages: frozenset[str], *, is_sure: bool) -> tuple[Finding, ...]:
-    """Return the findings of a skill whose runs have `packages`. `is_sure` means that this list is complete.
+    """Return the findings of a skill. `packages` are the packages in its runs, `is_sure` says whether this list is
+    complete.
 
-    If an import of the entrypoint certainly fails, the finding is an error. If a package with unknown modules might
-    provide the module, the finding is a warning.
+    If an import of the entrypoint certainly fails, its finding is an error. If a package with unknown modules may
+    provide
+    the module, the finding is a warning.
     """
     is_sure = is_sure and all(map(is_known_package, packages))
     return tuple(_findings(scan, entrypoint, packages, is_sure))

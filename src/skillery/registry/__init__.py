@@ -1,5 +1,6 @@
-"""The registry: the stored skills and versions. This folder contains rules and SQL, no sandbox and no publishing
-checks."""
+"""The registry: the rules and the SQL of stored skills and versions. Sandboxes and publishing checks are in other
+folders.
+"""
 
 from skillery.registry.checks import CheckedExample, CheckFinding, Checks, checks_of, compare_permissions, with_examples
 from skillery.registry.cursors import cursor_key

@@ -1,4 +1,4 @@
-"""list_audit: the audit trail, newest first, in pages by keyset."""
+"""list_audit: pages of the audit trail, newest entry first, with keyset cursors."""
 
 from __future__ import annotations
 
@@ -23,17 +23,21 @@ class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
     identity: str = ""
     action: str = ""
     subject: str = ""
-    """The exact subject; for a skill's name, also the subjects of its versions."""
+    """The exact subject. If the subject is the name of a skill, the subjects of its versions (`name@version`) match
+    too.
+    """
     outcome: Literal["done", "refused", ""] = ""
     since: str = ""
     until: str = ""
-    """Upper end, exclusive. The text is kept as written, because an age means another time on the next page."""
+    """The upper bound, exclusive. Like `since`, a timestamp or an age ("7d"), kept as the caller wrote it: a cursor
+    is bound to the text, and an age means another time on the next page.
+    """
 
 
 def parse_filter(
     identity: str, action: str, subject: str, outcome: Literal["done", "refused", ""], since: str, until: str
 ) -> AuditFilter:
-    """Return the filter. Raise InvalidParams."""
+    """Return the filter. Raise InvalidParams if a text contains a NUL, or if `since` or `until` is not a time."""
     for param, value in (("identity", identity), ("action", action), ("subject", subject)):
         if "\0" in value:
             raise InvalidParams(f"'{param}' holds a NUL", hint="No audit entry contains one.", param=param)
@@ -44,7 +48,7 @@ def parse_filter(
 
 
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of `list_audit`."""
+    """One entry of the audit trail, as `list_audit` returns it."""
 
     seq: int
     at: str
@@ -70,7 +74,7 @@ class AuditPage(msgspec.Struct, frozen=True):
 
 
 def list_audit(connection: Connection, key: bytes, wanted: AuditFilter, *, limit: int, cursor: str) -> AuditPage:
-    """Return a page of the audit trail, newest first. Raises InvalidCursor."""
+    """Return a page of the audit trail, newest first. Raise InvalidCursor if `cursor` belongs to another filter."""
     bound_to = ("list_audit", msgspec.json.encode(wanted).decode())
     conditions = _conditions(wanted)
     if cursor:
@@ -98,7 +102,7 @@ def _conditions(wanted: AuditFilter) -> list[ColumnElement[bool]]:
 
 
 def _text(timestamp: datetime) -> str:
-    """Return the time as entries store it, years before 1000 with four digits."""
+    """Return the time in the format of audit entries. Years before 1000 have four digits."""
     return timestamp.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 

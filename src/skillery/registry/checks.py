@@ -19,7 +19,7 @@ Severity = Literal["error", "warning", "info"]
 
 
 class WaiverNote(msgspec.Struct, frozen=True):
-    """The part of a waiver that is shown with the finding that it waives."""
+    """The part of a waiver that is shown with the waived finding."""
 
     id: str
     by: str
@@ -30,7 +30,7 @@ class WaiverNote(msgspec.Struct, frozen=True):
 
 
 class CheckFinding(msgspec.Struct, frozen=True):
-    """A finding of a check about a version, with the waiver that applies to it."""
+    """A finding about a version, with the waiver that applies to the finding, if there is one."""
 
     rule: str
     message: str
@@ -45,7 +45,7 @@ class CheckFinding(msgspec.Struct, frozen=True):
 
 
 class CheckedExample(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An example and the run that tested it. An example that needs permissions waits until the version is published."""
+    """An example and the run that tested it. `waiting`: the test needs permissions, and follows the publication."""
 
     name: str
     status: Literal["passed", "failed", "waiting", "not_run"]
@@ -57,7 +57,7 @@ class Checks(msgspec.Struct, frozen=True, omit_defaults=True):
     """The check results that `describe_skill` returns."""
 
     verified: bool
-    """True if the version has examples and all of them passed with exactly these contents."""
+    """True if the version has examples and all of them passed with exactly the files of this version."""
     examples: tuple[CheckedExample, ...] = ()
     findings: tuple[CheckFinding, ...] = ()
     permissions_diff: PermissionsDiff | None = None
@@ -84,7 +84,9 @@ def checks_json(checks: Checks) -> str | None:
 
 
 def record_runs(connection: Connection, version_id: int, checks: Checks) -> None:
-    """Assign the runs that tested a version's examples to the version. Call this after its row is inserted."""
+    """Store the version id in the runs that tested the version's examples. Call this after the version's row is
+    inserted.
+    """
     run_ids = [example.run_id for example in checks.examples if example.run_id]
     if run_ids:
         skill_id = select(skill_versions.c.skill_id).where(skill_versions.c.id == version_id).scalar_subquery()
@@ -110,8 +112,8 @@ _OF_SKILL = (
         skill_versions.c.status.in_([literal_column(f"'{status}'") for status in WAS_PUBLISHED]),
     )
 )
-# Resolvable versions come first. Yanked versions count if there is no other: else a yank would make the next version
-# the first.
+# Resolvable versions come first. If there are none, yanked versions count: else, after a yank, the next version would
+# be treated as the first version of the skill.
 _BELOW = Statement(
     _OF_SKILL.where(skill_versions.c.precedence < bindparam("precedence"))
     .order_by(_standing, skill_versions.c.precedence.desc())
@@ -137,12 +139,12 @@ _HIGHEST = Statement(
 
 
 def compare_permissions(connection: Connection, manifest: Manifest) -> PermissionsDiff:
-    """Return the permissions that this version adds to the highest published version below it, or to the latest
-    version.
+    """Return the permissions that a version adds, compared with two published versions: the next lower and the latest
+    one.
 
-    So users of the version below and users of `latest` get no unreviewed permission when they change to this version.
-    The version below and the latest version are determined twice: once as they resolve now, and once as if no version
-    were yanked, because a yank can be undone.
+    So users of both versions get no unreviewed permission when they change to the new version. If no version is lower,
+    only the latest one is compared. Both are determined twice, with and without yanked versions, because a yank can be
+    undone.
     """
     own = {"name": manifest.name, "precedence": manifest.version.precedence}
     below = _BELOW.rows(connection, **own)
@@ -157,7 +159,7 @@ def compare_permissions(connection: Connection, manifest: Manifest) -> Permissio
 
 
 def compare_with_none(manifest: Manifest) -> PermissionsDiff:
-    """Return the permissions of the first version of a skill: all of them are added."""
+    """Return the permissions of the first version of a skill. All of them count as added."""
     return permissions_diff(manifest.permissions, Permissions(), (), None)
 
 
@@ -171,7 +173,7 @@ class _Stored(msgspec.Struct):
 
 
 def _permissions(manifest_json: str) -> Permissions:
-    """Return the permissions of a manifest. Decoding the whole manifest would take too long."""
+    """Return the permissions in the JSON text of a manifest. Only this part is decoded, to save time."""
     listed = msgspec.json.decode(manifest_json, type=_Stored).permissions
     patterns = [parse_network_pattern(text) for text in listed.network]
     return Permissions(tuple(one for one in patterns if not isinstance(one, str)), tuple(listed.secrets))

@@ -1,4 +1,6 @@
-"""Opaque cursors: the position in a listing, signed with the registry's own key and bound to the query."""
+"""Opaque cursors: each contains a position in a listing, is signed with the registry's key, and is bound to the
+query.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ _MAC_BYTES = 12
 
 
 def cursor_key(connection: Connection) -> bytes:
-    """Return the key of this registry, generated on first use. Needs a transaction that may write."""
+    """Return the signing key of this registry. The first call generates and stores the key in the transaction."""
     return keep_value(connection, KEY_NAME, secrets.token_bytes(32))
 
 
@@ -28,7 +30,7 @@ def make_cursor(key: bytes, bound_to: tuple[str, ...], position: tuple[str, ...]
 
 
 def read_cursor(key: bytes, bound_to: tuple[str, ...], cursor: str, parts: int) -> tuple[str, ...]:
-    """Return the position in the cursor. Raise InvalidCursor if the registry did not issue it for this query."""
+    """Return the position in the cursor. Raise InvalidCursor if the cursor was not issued for this query."""
     try:
         raw = base64.b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
     except (UnicodeEncodeError, binascii.Error):

@@ -1,4 +1,4 @@
-"""describe_skill: the manifest and documentation of a version, mostly stored as JSON that is ready to send."""
+"""describe_skill: the manifest and documentation of a version. Most of the answer is stored as JSON text."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ Detail = Literal["manifest", "summary"]
 def describe_skill(
     connection: Connection, identity: Identity, storage: Storage, *, name: str, spec: VersionSpec, detail: Detail
 ) -> msgspec.Raw:
-    """Return `{"skill": {…}}` as JSON. Raise SkillNotFound, VersionNotFound, LabelNotFound."""
+    """Return `{"skill": {…}}` as JSON.
+
+    Raise SkillNotFound, VersionNotFound or LabelNotFound if `name` and `spec` match no version that the identity sees.
+    """
     row = resolve(connection, identity, name, spec)
     return msgspec.Raw(f'{{"skill":{{{_described(connection, identity, storage, row, detail)}}}}}'.encode())
 
@@ -49,7 +52,7 @@ def describe_in_full(
 ) -> JsonPieces:
     """Return the answer of `describe_skill`, with SKILL.md and the list of files.
 
-    `expect` is called with the size of the answer before SKILL.md is read, and as the answer grows.
+    `expect` is called with the size of SKILL.md before SKILL.md is read, and with further sizes as the answer grows.
     """
     row = resolve(connection, identity, name, spec)
     described = _described(connection, identity, storage, row, "full")
@@ -66,7 +69,7 @@ def describe_in_full(
 def _described(
     connection: Connection, identity: Identity, storage: Storage, row: VersionRow, detail: Detail | Literal["full"]
 ) -> str:
-    """Return the fields of `skill`, without SKILL.md and the files."""
+    """Return the JSON fields of `skill` as text without the outer braces, without SKILL.md and the list of files."""
     [[usage_cells, last_run_at, holder]] = _DETAILS.rows(
         connection, version_id=row.version_id, index_name=index_name(row.name)
     )
@@ -93,7 +96,11 @@ def _json(value: object) -> str:
 
 
 def _with_more_warnings(row: VersionRow, more: str | None) -> str:
-    """Return the fields of a version with further states or warnings: each state as a field and as a warning."""
+    """Return the JSON fields of a version that has an approval, a deprecation, a yank or a rejection, or the warning
+    `more`.
+
+    Each deprecation, yank or rejection is also a warning.
+    """
     standing: dict[str, Any] = msgspec.json.decode(row.standing_json) if row.standing_json else {}
     warnings = [*msgspec.json.decode(row.warnings_json), *_warnings(standing), *([more] if more else [])]
     fields = {

@@ -1,4 +1,4 @@
-"""read_skill_file, and the files of a version."""
+"""read_skill_file, and other queries for the files of a version."""
 
 from __future__ import annotations
 
@@ -65,10 +65,11 @@ def read_skill_file(
     path: str,
     expect: Callable[[int], None],
 ) -> JsonPieces:
-    """Return `content` and its `encoding` as JSON: `utf-8`, or `base64` if the file is not UTF-8 text.
+    """Return `content` and `encoding` of a file as JSON: `utf-8` for UTF-8 text, else `base64`.
 
-    `expect` is called with the size of the answer before the file is read, and as the answer grows. A file over 64 KiB
-    is read from the storage. Raises SkillNotFound, VersionNotFound, FileNotInSkill.
+    `expect` is called with the size of the file before the file is read, and with further sizes as the answer grows. A
+    file over 64 KiB is read from the storage. Raise SkillNotFound, VersionNotFound or LabelNotFound if the identity
+    sees no such version. Raise FileNotInSkill if the version has no such file.
     """
     row = resolve(connection, identity, name, spec)
     found = _FILE.rows(connection, version_id=row.version_id, path=path)
@@ -83,10 +84,10 @@ def read_skill_file(
 def read_inline_file(
     connection: Connection, identity: Identity, *, name: str, spec: VersionSpec, path: str
 ) -> SkillFileContent | None:
-    """Return the answer of `read_skill_file` if the file is in the database, as most are.
+    """Return the answer of `read_skill_file` if the content is in the database, as for most files, else None.
 
-    None if the file is in the storage or does not exist: both need a slower call. Raises SkillNotFound,
-    VersionNotFound.
+    With None, the caller uses `read_skill_file`: the file is in the storage or does not exist. Raise SkillNotFound,
+    VersionNotFound or LabelNotFound if the identity sees no such version.
     """
     row = resolve(connection, identity, name, spec)
     found = _FILE.rows(connection, version_id=row.version_id, path=path)
@@ -101,13 +102,13 @@ def _as_answered(content: bytes) -> SkillFileContent:
 
 
 def check_file(connection: Connection, version: VersionRow, path: str) -> None:
-    """Check that the version has the file. Raise FileNotInSkill with the nearest names."""
+    """Raise FileNotInSkill, with the most similar paths, if the version does not have the file."""
     if not _FILE.rows(connection, version_id=version.version_id, path=path):
         raise _not_found(connection, version, path)
 
 
 def find_module(connection: Connection, version: VersionRow, module: str) -> str:
-    """Return the path of the file that `python -m module` runs. Raise FileNotInSkill."""
+    """Return the path of the file that `python -m module` runs. Raise FileNotInSkill if there is no such file."""
     path = module.replace(".", "/")
     for candidate in (f"{path}.py", f"{path}/__main__.py"):
         if _FILE.rows(connection, version_id=version.version_id, path=candidate):
@@ -125,13 +126,13 @@ def read_file(connection: Connection, storage: Storage, version: VersionRow, pat
 
 
 def file_size(connection: Connection, version: VersionRow, path: str) -> int:
-    """Return the size in bytes; 0 if the version has no such file."""
+    """Return the size of a file in bytes, or 0 if the version has no such file."""
     found = _FILE.rows(connection, version_id=version.version_id, path=path)
     return int(found[0][2]) if found else 0
 
 
 def open_content(connection: Connection, storage: Storage, sha256: str) -> BinaryIO:
-    """Open the content of a version's file, which must exist."""
+    """Open a content that a file of a version refers to. The content must exist."""
     return _open(storage, sha256, connection.scalar(select(objects.c.data).where(objects.c.sha256 == sha256)))
 
 

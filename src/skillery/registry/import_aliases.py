@@ -1,8 +1,8 @@
-"""Aliases of imported skills: the registry skill for each path of a source.
+"""Aliases of imported skills. An alias maps a path of a source to a skill of the registry.
 
-An alias belongs to a namespace, a source and a path. The first import records it, so the same path of the same source
-stays the same skill even if its name changes. An alias owns its skill, or is a copy of a skill that another source
-owns. Only an alias that owns the skill publishes new versions of it.
+The key of an alias is a namespace, a source and a path. The first import of the path records the alias, so later
+imports publish to the same skill even if the stated name changes. An alias either owns its skill or refers to a skill
+that another source owns. Only an alias that owns the skill publishes new versions of the skill.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _WITH_VERSION = (
     )
 )
 FILES_PART = len("sha256:") + 48
-"""Characters of a source digest that identify the files."""
+"""Number of leading characters of a source digest that identify the files."""
 _FOUND = Statement(
     _WITH_VERSION.where(
         import_aliases.c.namespace == bindparam("namespace"),
@@ -71,7 +71,7 @@ _VERSIONS = Statement(
 
 
 class Alias(NamedTuple):
-    """The identity of an imported skill."""
+    """The key of an imported skill."""
 
     namespace: str
     source: str
@@ -79,7 +79,7 @@ class Alias(NamedTuple):
 
 
 class KnownPath(NamedTuple):
-    """An alias of an earlier import."""
+    """An alias that an earlier import recorded."""
 
     alias: Alias
     stated: str
@@ -89,7 +89,7 @@ class KnownPath(NamedTuple):
 
 
 class Imported(NamedTuple):
-    """The skill of an alias. `version` was last published from it."""
+    """The skill of an alias. `version` is the version that was last published through the alias."""
 
     stated: str
     name: str
@@ -97,7 +97,7 @@ class Imported(NamedTuple):
     source_digest: str
     owns: bool
     is_removed: bool
-    """True if a sync yanked its versions."""
+    """True if an import with `prune` yanked the versions of the skill."""
     digest: str | None
     status: str | None
     is_seen: bool
@@ -105,25 +105,25 @@ class Imported(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """The values that are recorded with an alias."""
+    """The values to record for an alias."""
 
     alias: Alias
     stated: str
     source_digest: str
     owns: bool
     before: Alias | None = None
-    """The alias that this one replaces, if the skill has moved."""
+    """The previous alias of a skill that has moved to another path."""
     takes_over: bool = False
-    """True if other sources lose the skill."""
+    """True if the aliases of other sources that own the skill are deleted."""
 
 
 def known_paths(connection: Connection, namespace: str, source: str) -> list[KnownPath]:
-    """Return all aliases of a source."""
+    """Return all aliases of a source in a namespace."""
     return _known(connection, and_(import_aliases.c.namespace == namespace, import_aliases.c.source == source))
 
 
 def known_without_path(connection: Connection, namespace: str) -> list[KnownPath]:
-    """Return the aliases from imports before there were sources."""
+    """Return the aliases that early releases recorded without a source."""
     return _known(connection, and_(import_aliases.c.namespace == namespace, import_aliases.c.path.like("/%")))
 
 
@@ -146,7 +146,10 @@ def _known(connection: Connection, condition: Any) -> list[KnownPath]:
 
 
 def find_imported(connection: Connection, identity: Identity, alias: Alias) -> Imported | None:
-    """Return the skill of an alias. Raise NameTaken if the identity may not see that skill."""
+    """Return the skill of an alias, or None if there is no such alias.
+
+    Raise NameTaken if the alias exists and the identity may not see its skill.
+    """
     rows = _FOUND.rows(connection, namespace=alias.namespace, source=alias.source, path=alias.path)
     if not rows:
         return None
@@ -160,14 +163,16 @@ def find_imported(connection: Connection, identity: Identity, alias: Alias) -> I
 def find_same_files(
     connection: Connection, identity: Identity, namespace: str, stated: str, source_digest: str
 ) -> Imported | None:
-    """Return a skill that was imported from the same files, from any source. None if the identity sees none."""
+    """Return a skill that was imported from the same files, from any source, or None if the identity sees no such
+    skill.
+    """
     rows = _SAME_FILES.rows(connection, namespace=namespace, stated=stated, source_digest=source_digest)
     found = (_imported(connection, identity, row) for row in rows)
     return next((one for one in found if one is not None and one.is_seen and one.digest), None)
 
 
 def _imported(connection: Connection, identity: Identity, row: Sequence[Any]) -> Imported | None:
-    """Return the import; None if the identity may not see the skill."""
+    """Return the values of a row, or None if the identity may not see the skill."""
     stated, name, version, source_digest, owns, removed_at, digest, status, publisher, skill_id, visibility = row
     if skill_id is not None and not sees_skill(connection, identity, skill_id, name, visibility):
         return None
@@ -176,7 +181,7 @@ def _imported(connection: Connection, identity: Identity, row: Sequence[Any]) ->
 
 
 def taken_versions(connection: Connection, name: str) -> list[Version]:
-    """Return every version that a skill ever had, lowest first."""
+    """Return every version that a skill has, in any status, lowest first."""
     found = [Version.parse(row[0]) for row in _VERSIONS.rows(connection, name=name)]
     return sorted(found, key=lambda version: version.precedence)
 
@@ -184,7 +189,7 @@ def taken_versions(connection: Connection, name: str) -> list[Version]:
 def record_import(connection: Connection, created: NewVersion, identity: Identity, recorded: Recorded) -> None:
     """Record the alias of a version, in the transaction that adds the version.
 
-    Raise NameTaken if the alias owns the skill and another import has just taken its name.
+    Raise NameTaken if the alias should own the skill and another import has taken the name since the name was chosen.
     """
     alias, before = recorded.alias, recorded.before or recorded.alias
     if recorded.takes_over:
@@ -210,7 +215,10 @@ def record_import(connection: Connection, created: NewVersion, identity: Identit
 
 
 def mark_absent(connection: Connection, namespace: str, source: str, is_present: Callable[[str], bool]) -> None:
-    """Record the paths that the source no longer contains, and those that it contains again."""
+    """Set `absent_at` of the aliases that have left the tree of the source, and clear it for those that have returned.
+
+    `is_present` returns whether a path is in the tree.
+    """
     for known in known_paths(connection, namespace, source):
         if is_present(known.alias.path) == known.is_absent:
             since = None if known.is_absent else datetime.now(UTC)

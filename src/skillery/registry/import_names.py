@@ -1,4 +1,4 @@
-"""Names of imported skills: the names that are free for a source, and the holders of the others."""
+"""Names of imported skills: free names for a source, and the holders of taken names."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ _OTHERS = Statement(
 
 
 def is_of_another(connection: Connection, source: str, name: str, path: str, path_before: str) -> bool:
-    """Return whether another source, or another path of this one, owns the skill of that name.
+    """Return whether the skill `name` belongs to another source, or to another path of this source.
 
-    `path_before` is the skill's path before it moved to `path`; equal to `path` if it did not move.
+    `path_before` is the path of the skill before the skill moved to `path`. If the skill did not move, both are equal.
     """
     return bool(_OTHERS.rows(connection, name=name, source=source, path=path, path_before=path_before))
 
 
 def is_free(connection: Connection, alias: Alias, name: str, *, may_continue: bool) -> bool:
-    """Return whether a skill of this alias may have the name.
+    """Return whether the imported skill of this alias may have the name.
 
-    An existing skill without an owner was published by hand. With `may_continue` the alias may publish its next
-    version.
+    A skill without an owner was published by hand. With `may_continue`, the import may publish the next version of that
+    skill.
     """
     if _OWNERS.rows(connection, name=name):
         return not is_of_another(connection, alias.source, name, alias.path, alias.path)
@@ -61,9 +61,9 @@ def is_free(connection: Connection, alias: Alias, name: str, *, may_continue: bo
 def free_name(
     connection: Connection, alias: Alias, wanted: str, is_claimed: Callable[[str], bool], *, may_continue: bool
 ) -> str:
-    """Return `wanted`, with the lowest numeric suffix that makes it free if necessary.
+    """Return `wanted` if that name is free, else `wanted` with the lowest numeric suffix that gives a free name.
 
-    `is_claimed` returns whether another skill of the same import is about to get a name.
+    `is_claimed` returns whether another skill of the same import will get a name.
     """
     name, number = wanted, 1
     while is_claimed(name) or not is_free(connection, alias, name, may_continue=may_continue and number == 1):
@@ -74,13 +74,14 @@ def free_name(
 
 
 def is_owned(connection: Connection, name: str) -> bool:
-    """Return whether any source owns the skill of that name."""
+    """Return whether any source owns the skill `name`."""
     return bool(_OWNERS.rows(connection, name=name))
 
 
 def holder_of(connection: Connection, identity: Identity, source: str, name: str) -> str:
-    """Return a text that names the holder of a skill name, without the source of a skill that is invisible to the
-    identity."""
+    """Return a text about the holder of a skill name. If the identity may not see the skill, the text does not name
+    its source.
+    """
     rows = _SKILL.rows(connection, name=name)
     if rows and not sees_skill(connection, identity, rows[0][0], name, rows[0][1]):
         return "belongs to another skill"

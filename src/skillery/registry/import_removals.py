@@ -1,4 +1,4 @@
-"""Skills that their source no longer contains."""
+"""Skills that are no longer in the tree of their source."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from skillery.registry.visibility import sees_skill
 
 
 class Removed(msgspec.Struct, frozen=True):
-    """A skill that its source no longer contains. `yanked` are the versions that the import yanked."""
+    """A skill that is no longer in the tree of its source. `yanked` lists the versions that the import yanked."""
 
     name: str
     stated: str
@@ -28,9 +28,11 @@ class Removed(msgspec.Struct, frozen=True):
 def note_removed(
     connection: Connection, identity: Identity, namespace: str, source: str, kept: Set[str], *, prune: bool
 ) -> list[Removed]:
-    """Return the skills that the source owns and the tree does not contain. `kept` are the paths of the tree's skills.
+    """Return the skills that the source owns and that are not in the tree. `kept` contains the paths of the tree's
+    skills.
 
-    `prune` yanks their resolvable versions. Skills that the identity may not publish or see are left out.
+    With `prune`, the published and deprecated versions of these skills are yanked. Skills that the identity may not
+    publish or see are omitted.
     """
     columns = import_aliases.c
     of_source = columns.namespace == namespace, columns.source == source, columns.owns, columns.removed_at.is_(None)

@@ -1,8 +1,8 @@
-"""Names of skills in the indexes of Agent Skills.
+"""Index names: the names of skills in the indexes of Agent Skills.
 
-If two skills map to the same index name, the first published skill keeps it permanently in the server's index, even
-while it is hidden or yanked: a name never changes its meaning. In the index of a namespace, skills of that namespace
-come before those of namespaces below it, so that each skill is in the index of its own namespace.
+If two skills map to the same index name, the first published skill keeps the name permanently in the server's index,
+even while this skill is hidden or yanked: a name never changes its meaning. In the index of a namespace, a skill of
+that namespace has priority over skills of namespaces below, so that each skill is in the index of its own namespace.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ HOLDER = (
     .limit(literal_column("1"))
     .scalar_subquery()
 )
-"""The name of the skill that holds `index_name` in the server's index."""
+"""SQL subquery for the name of the skill that holds `index_name` in the server's index."""
 _others = skills.alias("others")
 _other_names = index_names.alias("other_names")
 
@@ -79,11 +79,11 @@ class Listed(NamedTuple):
     version: str
     version_id: int
     facts_json: str | None
-    """None if no server has made the facts yet."""
+    """None if no server has derived the facts of this version yet (`exports`)."""
 
 
 def claim_index_name(connection: Connection, skill_id: int) -> None:
-    """Reserve the index name of a skill. Call this function in the transaction that publishes."""
+    """Reserve the index name of a skill. Call this function in the transaction that publishes the skill."""
     [(name, claimed)] = _CLAIMED.rows(connection, skill_id=skill_id)
     if claimed is not None:
         return
@@ -94,7 +94,9 @@ def claim_index_name(connection: Connection, skill_id: int) -> None:
 
 
 def index_name_warning(connection: Connection, identity: Identity, name: str) -> str | None:
-    """Return a warning for the publisher if another skill already holds the index name of this skill, else None."""
+    """Return a warning for the publisher if another skill already holds the index name of the skill `name`, else
+    None.
+    """
     wanted = index_name(name)
     rows = _HOLDER.rows(connection, index_name=wanted)
     if not rows or rows[0][1] == name:
@@ -109,7 +111,10 @@ def index_name_warning(connection: Connection, identity: Identity, name: str) ->
 
 
 def _namespace_index(connection: Connection, wanted: str, name: str) -> list[str]:
-    """Return the index of the skill's namespace, unless another skill holds the name there."""
+    """Return the path of the namespace's index in a list, or [] if another skill holds the index name in this index.
+
+    The list is also empty if the skill has no namespace.
+    """
     # An unpublished skill has no row yet: its namespace then follows from its name.
     found = connection.scalar(select(skills.c.namespace).where(skills.c.name == name))
     namespace = name.rpartition(".")[0] if found is None else found
@@ -120,17 +125,17 @@ def _namespace_index(connection: Connection, wanted: str, name: str) -> list[str
 
 
 def skills_with_index_name(connection: Connection, wanted: str) -> list[str]:
-    """Return the names of all skills with this index name, the first published one first."""
+    """Return the names of all skills with the index name `wanted`, the first published skill first."""
     return [row[0] for row in _WITH_INDEX_NAME.rows(connection, index_name=wanted)]
 
 
 def list_index(
     connection: Connection, identity: Identity, namespace: str, maker: int, *, after: str, limit: int
 ) -> list[Listed]:
-    """Return the skills of an index that the identity sees, sorted by their index names.
+    """Return the skills of an index that the identity sees, sorted by index name.
 
-    `namespace` "" is the server's index. Else it is the index of the namespace, of those below it, and of the skill
-    with that name.
+    If `namespace` is "", the index is that of the server. Else the index has the skills of this namespace and of
+    namespaces below, and the skill with this name. `maker` is the version of the code that derives the facts.
     """
     page = _listed(identity, namespace, maker).where(index_names.c.index_name > after)
     rows = connection.execute(page.order_by(index_names.c.index_name).limit(limit), _values(identity, namespace))
@@ -140,9 +145,10 @@ def list_index(
 def list_unprepared(
     connection: Connection, maker: int, *, after: str, limit: int, names: Sequence[str] | None = None
 ) -> list[Listed]:
-    """Return latest versions without facts of this `maker`, sorted by skill name, after the name `after`.
+    """Return latest versions without facts of this `maker`, sorted by skill name, starting after the skill name
+    `after`.
 
-    `names` restricts the result to these skills.
+    `names`, if given, restricts the result to these skills.
     """
     missing = _latest(maker).where(exports.c.version_id.is_(None), skills.c.name > after)
     if names is not None:
@@ -151,7 +157,9 @@ def list_unprepared(
 
 
 def find_in_index(connection: Connection, identity: Identity, namespace: str, wanted: str) -> str:
-    """Return the name of the skill that holds a name in an index. Raise SkillNotFound."""
+    """Return the name of the skill that holds the index name `wanted`. Raise SkillNotFound if the index has no such
+    skill.
+    """
     found = _listed(identity, namespace, 0).where(index_names.c.index_name == wanted)
     row = connection.execute(found, _values(identity, namespace)).first()
     if row is not None:
@@ -171,7 +179,7 @@ def _listed(identity: Identity, namespace: str, maker: int) -> Select[tuple[str,
 
 
 def _latest(maker: int) -> Select[tuple[str, str, str, int, str | None]]:
-    """Return the statement for the latest version of each skill, with the facts of this maker if they exist."""
+    """Return the statement for the latest version of each skill, with the facts of this `maker` or NULL."""
     return (
         select(
             index_names.c.index_name,
@@ -188,7 +196,9 @@ def _latest(maker: int) -> Select[tuple[str, str, str, int, str | None]]:
 
 
 def _has_a_better(namespace: str) -> ColumnElement[bool]:
-    """Return the condition that the name means another skill in this index, even one that the identity does not see."""
+    """Return the SQL condition that another skill holds the index name in this index, even if the identity does not
+    see it.
+    """
     same_name = _other_names.c.index_name == index_names.c.index_name
     earlier = _other_names.c.id < index_names.c.id
     if not namespace:

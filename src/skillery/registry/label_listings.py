@@ -1,4 +1,4 @@
-"""list_labels: where the labels of a skill point, and how they moved."""
+"""list_labels: the current targets of a skill's labels, and the history of the labels."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Label(msgspec.Struct, frozen=True):
 
 
 class LabelMove(msgspec.Struct, frozen=True):
-    """A move of a label."""
+    """One move of a label."""
 
     label: str
     move: MoveName
@@ -53,9 +53,10 @@ class Labels(msgspec.Struct, frozen=True):
 def list_labels(
     connection: Connection, identity: Identity, key: bytes, *, name: str, label: str, limit: int, cursor: str
 ) -> Labels:
-    """Return the labels as they are now, and a page of their history, newest first.
+    """Return the current labels, and a page of their history, newest first.
 
-    `label` "" is all labels; a removed label still has its history. Raises SkillNotFound, LabelNotFound, InvalidCursor.
+    `label` "" selects all labels. A removed label still has its history. Raise SkillNotFound if the identity sees no
+    such skill, LabelNotFound if the label never existed, and InvalidCursor if the cursor belongs to another listing.
     """
     skill_id = find_skill(connection, identity, name)
     if skill_id is None:

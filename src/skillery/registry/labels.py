@@ -1,7 +1,8 @@
-"""Labels of a skill. A label points to one version, is moved by publishers, and can be rolled back move by move.
+"""Labels of a skill. A label points to one version. Publishers move labels and roll back moves.
 
-`label_moves` is append-only and complete; `labels` is its last row for each label, for resolving. A move names the move
-that a rollback goes back to (`back_id`), so that repeated rollbacks go down the history instead of back and forth.
+`label_moves` has every move and is append-only. `labels` has the current target of each label, for fast look-up. Each
+move stores the move that a rollback returns to (`back_id`), so that repeated rollbacks go further back in the history
+instead of back and forth.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from skillery.registry.resolution import label_not_found, resolve
 
 MoveName = Literal["set", "rollback", "remove"]
 MOST_LABELS = 100
-"""Limit on the labels of a skill: an answer lists all of them."""
+"""The highest number of labels of a skill: answers list all labels."""
 
 _DIALECTS = {"sqlite": sqlite, "postgresql": postgresql}
 of_version = skill_versions.alias("of_version")
@@ -32,7 +33,7 @@ of_previous = skill_versions.alias("of_previous")
 
 
 class MovedLabel(msgspec.Struct, frozen=True):
-    """The answer of each move. A removed label has no version."""
+    """The answer of `set_label`, `rollback_label` and `remove_label`. A removed label has no version."""
 
     name: str
     label: str
@@ -40,7 +41,7 @@ class MovedLabel(msgspec.Struct, frozen=True):
     status: str | None
     digest: str | None
     previous: str | None
-    """The version that the label pointed to before."""
+    """The version that the label pointed to before the move."""
 
 
 class _Move(NamedTuple):
@@ -58,17 +59,19 @@ class _Goal(NamedTuple):
     status: str
     digest: str
     back_id: int | None
-    """`back_id` of the move that the rollback goes back to."""
+    """`back_id` of the move that the rollback returns to."""
 
 
-# -- moving --------------------------------------------------------------------------------------------------------
+# -- moves of labels -----------------------------------------------------------------------------------------------
 
 
 def set_label(connection: Connection, identity: Identity, name: str, label: str, spec: VersionSpec) -> MovedLabel:
-    """Point a label to the version that the spec means now.
+    """Point a label to the version that `spec` selects now.
 
-    A move to the same version is recorded, and rollbacks skip it. Raises NotAllowed, SkillNotFound, VersionNotFound,
-    LabelNotFound; NotPublished if the version is not published; TooManyLabels.
+    A move to the same version is recorded, but rollbacks skip it. Raise NotAllowed if the identity may not publish the
+    skill. Raise SkillNotFound, VersionNotFound or LabelNotFound if `name` and `spec` match no version that the identity
+    sees. Raise NotPublished if the version is not published or deprecated, and TooManyLabels if the skill has the most
+    labels already.
     """
     access.require_namespace(identity, "publish", name)
     skill_id = lock_skill(connection, identity, name)
@@ -91,10 +94,11 @@ def set_label(connection: Connection, identity: Identity, name: str, label: str,
 
 
 def rollback_label(connection: Connection, identity: Identity, name: str, label: str) -> MovedLabel:
-    """Point a label to its version before the last move; repeated calls go further back.
+    """Point a label to the version that it pointed to before the last move. Repeated calls go further back.
 
-    Versions that no longer resolve, because they were yanked, are skipped. A removed label is restored. Raises
-    NotAllowed, SkillNotFound, LabelNotFound, NothingToGoBackTo.
+    Yanked versions are skipped. A removed label is restored. Raise NotAllowed if the identity may not publish the
+    skill, SkillNotFound if the identity sees no such skill, LabelNotFound if the label never existed, NothingToGoBackTo
+    if no earlier version is published, and TooManyLabels if a restored label would be one too many.
     """
     access.require_namespace(identity, "publish", name)
     skill_id = lock_skill(connection, identity, name)
@@ -118,7 +122,11 @@ def rollback_label(connection: Connection, identity: Identity, name: str, label:
 
 
 def remove_label(connection: Connection, identity: Identity, name: str, label: str) -> MovedLabel:
-    """Remove a label. Its history stays, and a rollback restores it. Raise the errors of `rollback_label`."""
+    """Remove a label. Its history stays, and a rollback restores the label.
+
+    Raise NotAllowed if the identity may not publish the skill, SkillNotFound if the identity sees no such skill, and
+    LabelNotFound if the skill has no such label.
+    """
     access.require_namespace(identity, "publish", name)
     skill_id = lock_skill(connection, identity, name)
     last = last_move(connection, skill_id, label)
@@ -147,7 +155,7 @@ def last_move(connection: Connection, skill_id: int, label: str) -> _Move | None
 
 
 def _goal(connection: Connection, last: _Move) -> _Goal | None:
-    """Return the nearest earlier version that resolves and differs from the current one."""
+    """Return the nearest earlier version that is published and differs from the current version, or None."""
     columns = (label_moves.c.id, label_moves.c.version_id, label_moves.c.back_id)
     way = select(*columns).where(label_moves.c.id == last.back_id).cte("way", recursive=True)
     way = way.union_all(select(*columns).join(way, label_moves.c.id == way.c.back_id))

@@ -1,7 +1,7 @@
-"""The life of a version (draft, in_review, published, deprecated, yanked, rejected), and the visibility of a skill.
+"""The status of a version (draft, in_review, published, deprecated, yanked, rejected), and the visibility of a skill.
 
-Each function is one step in its caller's transaction, which locks the skill's row. If two callers take a step at once,
-the second one finds the version as the first one left it.
+Each function takes one step in the transaction of its caller and locks the skill's row first. If two callers take a
+step at the same time, the second step applies to the result of the first.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ from skillery.registry.visibility import Visibility
 
 
 def submit_version(connection: Connection, identity: Identity, name: str, version: Version) -> NewVersion:
-    """Ask for a review of a draft.
+    """Submit a draft for review.
 
-    Raises NotAllowed, SkillNotFound, VersionNotFound or IllegalStep, as all steps do.
+    Raise NotAllowed if the identity may not publish the skill, SkillNotFound or VersionNotFound if the identity sees no
+    such version, and IllegalStep if the version's status does not permit the step. All steps raise these errors.
     """
     access.require_namespace(identity, "publish", name)
     return step_one(connection, identity, name, version, "submit")
@@ -61,10 +62,11 @@ def approve_version(
     note: str,
     checks: Checks | None = None,
 ) -> NewVersion:
-    """Publish a submitted version.
+    """Publish a submitted version. The approval is recorded with the version's digest. `checks` replace the check
+    results.
 
-    The approval is recorded with the digest of the version and with new check results. Raises DigestDiffers if `digest`
-    is not the version's digest, and NotAllowed for the author, unless the author is an admin.
+    Raise NotAllowed if the identity may not review the skill, or is the author of the version and not an admin. Raise
+    DigestDiffers if `digest` is given and is not the version's digest. Raise the other errors of `submit_version`.
     """
     access.require_namespace(identity, "review", name)
     approved = step_one(connection, identity, name, version, "approve", note=note, digest=digest)
@@ -74,19 +76,19 @@ def approve_version(
 
 
 def reject_version(connection: Connection, identity: Identity, name: str, version: Version, reason: str) -> NewVersion:
-    """Reject a version. A rejected version is neither changed nor published later."""
+    """Reject a submitted version for good: a rejected version cannot be published."""
     access.require_namespace(identity, "review", name)
     return step_one(connection, identity, name, version, "reject", note=reason)
 
 
 def yank_version(connection: Connection, identity: Identity, name: str, version: Version, reason: str) -> NewVersion:
-    """Yank a version. From now on, only its exact version or digest resolves to it."""
+    """Yank a version. Then only requests for the exact version or its digest resolve to this version."""
     access.require_namespace(identity, "publish", name)
     return step_one(connection, identity, name, version, "yank", note=reason)
 
 
 def unyank_version(connection: Connection, identity: Identity, name: str, version: Version) -> NewVersion:
-    """Undo a yank."""
+    """Undo the yank of a version."""
     access.require_namespace(identity, "publish", name)
     return step_one(connection, identity, name, version, "unyank")
 
@@ -99,7 +101,8 @@ def deprecate_skill(
 ) -> NewVersion:
     """Deprecate all published versions of a skill.
 
-    They still resolve, and carry the message; versions published later do not.
+    Deprecated versions still resolve, and show `message` to users. Versions that are published later are not
+    deprecated.
     """
     if successor == name:
         raise InvalidParams(f"'successor' is '{name}' itself", hint="Name the skill to use instead.", param="successor")
@@ -113,7 +116,7 @@ def undeprecate_skill(connection: Connection, identity: Identity, name: str) -> 
 
 
 def set_visibility(connection: Connection, identity: Identity, name: str, visibility: Visibility) -> NewVersion:
-    """Set the visibility of a skill from now on."""
+    """Set the visibility of a skill. Return its latest version."""
     access.require_namespace(identity, "publish", name)
     skill_id = lock_skill(connection, identity, name)
     found = connection.scalar(select(skills.c.visibility).where(skills.c.id == skill_id))

@@ -1,4 +1,4 @@
-"""The steps of a version's life: what each needs, and how it is taken."""
+"""The steps between the statuses of a version: the conditions of each step, and its execution."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ StepName = Literal["submit", "approve", "reject", "yank", "unyank", "deprecate",
 
 class Step(NamedTuple):
     starts: tuple[str, ...]
-    """The statuses that the step may start from."""
+    """The statuses in which the step is legal."""
     leads_to: str
     method: str
     done: str
@@ -37,13 +37,13 @@ STEPS: dict[StepName, Step] = {
     "approve": Step(("in_review",), "published", "approve_version", "approved"),
     "reject": Step(("in_review",), "rejected", "reject_version", "rejected"),
     "yank": Step(("published", "deprecated"), "yanked", "yank_version", "yanked"),
-    # Back to deprecated if the version was deprecated before.
+    # If the version was deprecated before the yank, _apply_step sets "deprecated" instead.
     "unyank": Step(("yanked",), "published", "unyank_version", "unyanked"),
     # A deprecated version can be deprecated again with another message.
     "deprecate": Step(("published", "deprecated"), "deprecated", "deprecate_skill", "deprecated"),
     "undeprecate": Step(("deprecated",), "published", "undeprecate_skill", "undeprecated"),
 }
-"""Every legal step. Any other step raises IllegalStep."""
+"""Every legal step. `check_step` and `step_all` raise IllegalStep for any other step."""
 
 
 class _Found(NamedTuple):
@@ -130,7 +130,7 @@ def _apply_step(
     note: str,
     deprecated: dict[str, Any] | None = None,
 ) -> str:
-    """Take a step and return the new status. The caller, time and reason are recorded."""
+    """Take a step and return the new status. The row of `version_steps` records the identity, the time and the note."""
     now = datetime.now(UTC)
     standing: dict[str, Any] = msgspec.json.decode(found.standing_json) if found.standing_json else {}
     by = {"by": identity.name, "kind": identity.kind, "at": now.isoformat(timespec="seconds").replace("+00:00", "Z")}
@@ -202,7 +202,9 @@ def _check_approval(identity: Identity, name: str, found: _Found, digest: str | 
 
 
 def lock_skill(connection: Connection, identity: Identity, name: str) -> int:
-    """Lock the skill's row until the transaction ends, and return its id. Raise SkillNotFound."""
+    """Lock the skill's row until the transaction ends, and return its id. Raise SkillNotFound if the identity sees
+    no such skill.
+    """
     connection.execute(select(skills.c.id).where(skills.c.name == name).with_for_update())
     skill_id = find_skill(connection, identity, name)
     if skill_id is None:
@@ -211,7 +213,9 @@ def lock_skill(connection: Connection, identity: Identity, name: str) -> int:
 
 
 def latest_version(connection: Connection, identity: Identity, name: str, skill_id: int) -> NewVersion:
-    """Return the latest version; if no version resolves, the highest one that the identity sees."""
+    """Return the latest version of a skill. If no version is published, return the highest one that the identity
+    sees.
+    """
     latest_id = connection.scalar(select(skills.c.latest_version_id).where(skills.c.id == skill_id))
     if latest_id is not None:
         found = _Found(*connection.execute(_FOUND.where(skill_versions.c.id == latest_id)).one())
@@ -223,7 +227,7 @@ def latest_version(connection: Connection, identity: Identity, name: str, skill_
 
 
 def _illegal(name: str, version: str | None, statuses: Sequence[str], step: StepName) -> IllegalStep:
-    """Return the error for a version with one status, or for a skill whose versions have these statuses."""
+    """Return the error for one version, or for a skill whose versions have only these statuses (`version` None)."""
     legal = [one.method for one in STEPS.values() if set(statuses) & set(one.starts)]
     what = f"'{name}' {version} is" if version else f"every version of '{name}' is"
     leads = f"The next step can be {_either(legal)}." if legal else "No step is possible: publish a new version."

@@ -1,4 +1,4 @@
-"""list_skills: one row for each skill, its latest version, in pages by keyset."""
+"""list_skills: one row for each skill, with the data of its latest version. Pages continue from a (namespace, name)."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ ITEMS: dict[Item, Column[Any]] = {
 }
 
 
-# Limit on the cached compiled statements. The row limit is part of their text and not a parameter: Postgres plans a
-# statement once for all parameters, and can plan well for a million skills only if it knows how few rows are wanted.
+# The number of cached compiled statements. The row limit is part of a statement's text and not a parameter: Postgres
+# plans a statement once for all parameters, and for a million skills the plan is good only if the limit is known.
 _KEPT = 256
 
 
@@ -63,10 +63,10 @@ def _after() -> ColumnElement[bool]:
 
 
 def _places(is_below: bool) -> list[ColumnElement[bool]]:
-    """Return the ranges of the index (namespace, name) that a page is read from.
+    """Return the conditions for the ranges of the index (namespace, name) that a page is read from.
 
-    A namespace itself and all below it are two ranges. Look-alikes lie between them (`a`, `a-b`, `a.c`), so one range
-    with a filter would read them all.
+    With `is_below`, two ranges: the namespace, and the namespaces below. Similar names sort between the two (`a`,
+    `a-b`, `a.c`), so one range with a filter would also read them.
     """
     if not is_below:
         return [_after()]
@@ -76,7 +76,10 @@ def _places(is_below: bool) -> list[ColumnElement[bool]]:
 
 @lru_cache(_KEPT)
 def _whole(detail: Item, rows: int, is_below: bool, only_public: bool) -> Statement:
-    """Return the statement for the first rows, visible or not. With `only_public`, items of other skills are null."""
+    """Return the statement for the first rows, of visible and hidden skills.
+
+    With `only_public`, the item of a skill that is not public is null.
+    """
     places = _places(is_below)
     if len(places) == 1:
         return Statement(_page(detail, rows, only_public, places[0]))
@@ -86,9 +89,9 @@ def _whole(detail: Item, rows: int, is_below: bool, only_public: bool) -> Statem
 
 @lru_cache(_KEPT)
 def _seen(detail: Item, rows: int, is_below: bool, view: View) -> Statement:
-    """Return the statement for the first rows that this view sees.
+    """Return the statement for the first rows of the skills that an identity with this view sees.
 
-    Each condition for visibility is read by itself, up to one page; hidden skills are not read at all.
+    Each condition for visibility has its own subquery, which reads at most one page. Hidden skills are not read at all.
     """
     places = _places(is_below)
     branches = [
@@ -125,10 +128,11 @@ def list_skills(
     limit: int,
     cursor: str,
 ) -> msgspec.Raw:
-    """Return `{"skills": […], "next_cursor": …}` as JSON: the skills that the identity sees.
+    """Return `{"skills": […], "next_cursor": …}` as JSON: a page of the skills that the identity sees.
 
-    They are sorted by the bytes of (namespace, name). A page with large items is shorter than `limit`. `namespace`
-    matches itself and all below it by whole segments; "" matches all. Raises InvalidCursor.
+    The skills are sorted by the bytes of (namespace, name). If items are large, a page is shorter than `limit`.
+    `namespace` selects the skills of this namespace and of the namespaces below; "" selects all skills. Raise
+    InvalidCursor if the cursor belongs to another listing.
     """
     bound_to = _bound_to(namespace, detail)
     after = read_cursor(key, bound_to, cursor, 2) if cursor else ("", "")
@@ -140,12 +144,14 @@ def list_skills(
 
 
 def cursor_after_skill(key: bytes, namespace: str, name: str) -> str:
-    """Return a cursor for all skills (detail `names`) that continues behind a skill, which need not exist any more."""
+    """Return a cursor for all skills (detail `names`) that continues after the given skill. The skill need not
+    exist.
+    """
     return make_cursor(key, _bound_to("", "names"), (namespace, name))
 
 
 def _bound_to(namespace: str, detail: Detail) -> tuple[str, str, str]:
-    """Return what a cursor is bound to: it is valid for the same question only."""
+    """Return the query that a cursor is valid for."""
     return "list_skills", namespace, detail
 
 
@@ -174,9 +180,9 @@ def seen_rows(
     after: tuple[str, str],
     namespace: str = "",
 ) -> list[Any]:
-    """Return (namespace, name, item) of the first skills after `after` that the identity sees.
+    """Return (namespace, name, item) of the first `count` skills after the position `after` that the identity sees.
 
-    The item belongs to the latest version; for `key` the item is the version's id.
+    The item belongs to the latest version of the skill: JSON text, or for `key` the id of the version.
     """
     view = view_of(identity)
     values = {"after_namespace": after[0], "after_name": after[1]}

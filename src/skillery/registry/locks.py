@@ -1,4 +1,4 @@
-"""Locks: the exact version of each skill, by its digest, and the check that a lock still holds."""
+"""Locks of skills: the exact version and digest of each skill, and the check of such a lock."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from skillery.registry.resolution import VersionRow, find_skill, resolve, versio
 
 MOST_LOCKED = 1000
 _SHOWN = 400
-"""Characters of a reference in errors."""
+"""The highest number of characters of a reference in an error."""
 ProblemName: TypeAlias = Literal["gone", "yanked", "rejected", "digest_changed", "two_versions", "invalid"]
 
 
@@ -33,13 +33,13 @@ class Locked(msgspec.Struct, frozen=True):
 
 
 class Lock(msgspec.Struct, frozen=True):
-    """Exact versions of skills."""
+    """A lock of skills: exact versions with their digests."""
 
     lock: list[Locked]
 
 
 class Pin(msgspec.Struct, frozen=True):
-    """One skill of a lock, as the caller sent it."""
+    """One skill of a lock, as the caller sent it to verify_lock."""
 
     name: str
     version: str
@@ -54,7 +54,7 @@ class LockProblem(msgspec.Struct, frozen=True):
 
 
 class Verified(msgspec.Struct, frozen=True):
-    """The result of verify_lock. `ok` is true if there are no problems; warnings do not count."""
+    """The result of verify_lock. `ok` is true if `problems` is empty; `warnings` do not matter."""
 
     ok: bool
     problems: list[LockProblem]
@@ -62,10 +62,11 @@ class Verified(msgspec.Struct, frozen=True):
 
 
 def resolve_skills(connection: Connection, identity: Identity, texts: Sequence[str]) -> Lock:
-    """Return the exact version of each `name` or `name@<version spec>`, in the given order, duplicates once.
+    """Return the exact version of each `name` or `name@<version spec>`, in the given order and without duplicates.
 
-    Raises the error of the first reference that does not resolve, with `data["skill"]`, and InvalidParams for two
-    versions of one skill: a lock gives each name one meaning.
+    Raise the error of the first reference that does not resolve, with the reference in `data["skill"]`. Raise
+    InvalidParams if there are more than MOST_LOCKED references, or if two of them select different versions of one
+    skill.
     """
     if len(texts) > MOST_LOCKED:
         raise InvalidParams(
@@ -99,7 +100,9 @@ def _resolved(connection: Connection, identity: Identity, text: str) -> VersionR
 
 
 def verify_lock(connection: Connection, identity: Identity, pins: Sequence[Pin]) -> Verified:
-    """Return whether each version is still the locked one. Problems are returned, never raised."""
+    """Compare each version of a lock with the registry. Return problems and warnings instead of raising them as
+    errors.
+    """
     problems: list[LockProblem] = []
     warnings: list[LockProblem] = []
     versions: dict[str, str] = {}

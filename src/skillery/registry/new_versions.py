@@ -1,4 +1,4 @@
-"""Insertion of a version: all rows in the caller's transaction, or none."""
+"""Insertion of a version: all its rows are inserted in the caller's transaction."""
 
 from __future__ import annotations
 
@@ -75,12 +75,13 @@ _POINT = Change(
 _POINT_TO_NONE = update(skills).where(skills.c.id == bindparam("skill_id")).values(latest_version_id=None)
 
 Landing = Callable[[PermissionsDiff], str]
-"""Function that returns the first status of a version, given its permissions compared with the skill's other versions.
+"""Function that returns the first status of a version. The argument is the permissions diff with the skill's other
+versions.
 """
 
 
 class NewVersion(msgspec.Struct, frozen=True):
-    """The answer of `create_skill`."""
+    """The answer of `create_skill` and of each step of a version."""
 
     name: str
     version: str
@@ -89,11 +90,11 @@ class NewVersion(msgspec.Struct, frozen=True):
 
 
 def version_if_taken(connection: Connection, bundle: Bundle, identity: Identity) -> NewVersion | None:
-    """Return the stored version with this name and version if it is the same bundle; None if there is no such version.
+    """Return the stored version with the bundle's name, version and digest, or None if the version does not exist.
 
-    Raises VersionExists for another bundle, for the same bundle under other build metadata, and for a version that the
-    identity may not see; NameTaken if the identity may not see the skill. A publisher learns no more than that: a name
-    and a version are never used twice.
+    Raise NameTaken if the identity may not see the skill. Raise VersionExists if the stored version has another digest,
+    or if the identity may not see the stored version. The errors tell an unauthorised publisher only that the name or
+    the version is taken.
     """
     manifest = bundle.manifest
     _check_name(connection, identity, manifest.name)
@@ -133,11 +134,12 @@ def insert_version(
     checks: Checks = NOTHING,
     made_by: str | None = None,
 ) -> NewVersion:
-    """Record a version whose large files are already in the storage; `inline` contains the small ones by digest.
+    """Insert a version, or return the stored version if it has the same bundle.
 
-    `landing` is called while no other caller can publish a version of the skill. `visibility` applies to a new skill.
-    `made_by` is the method that generated the bundle. Raises VersionExists, NameTaken, QuotaExceeded. The same bundle
-    again returns the stored version.
+    The large files are already in the storage; `inline` contains the small files by digest. `landing` returns the first
+    status; no other caller can publish a version of the skill during this call. `visibility` applies to a new skill.
+    `made_by` is the method that generated the bundle, or None. Raise the errors of `version_if_taken`, and
+    QuotaExceeded if the bundle exceeds a quota.
     """
     name = bundle.manifest.name
     skill_id, is_new = _lock_skill(connection, name, visibility)
@@ -169,9 +171,10 @@ def insert_version(
 
 
 def point_to_latest(connection: Connection, skill_id: int) -> None:
-    """Compute a skill's latest version again: the highest resolvable release, else the highest resolvable pre-release.
+    """Determine a skill's latest version: the highest published release, else the highest published pre-release, or
+    none.
 
-    The search rows and the offered tools follow the latest version.
+    Update the searched words and the offered tools for this version. Deprecated versions count as published.
     """
     newest = connection.execute(_NEWEST, {"id": skill_id}).one_or_none()
     if newest is not None:
@@ -183,7 +186,7 @@ def point_to_latest(connection: Connection, skill_id: int) -> None:
 
 
 def _point_to(connection: Connection, skill_id: int, version_id: int, namespace: str) -> None:
-    """Make this version the latest one of the skill."""
+    """Make this version the latest version of the skill."""
     _POINT.run(connection, skill_id=skill_id, latest=version_id, in_namespace=namespace)
     claim_index_name(connection, skill_id)
     index_latest(connection, skill_id, version_id)
@@ -193,8 +196,8 @@ def _point_to(connection: Connection, skill_id: int, version_id: int, namespace:
 def _lock_skill(connection: Connection, name: str, visibility: Visibility) -> tuple[int, bool]:
     """Return the skill's id, and whether this transaction adds the skill.
 
-    The row stays locked until the transaction ends, so that two publishers of one skill take turns. SQLite needs no
-    lock: it has one writer at a time.
+    The row stays locked until the transaction ends, so that two publishers of a skill do not run at the same time. On
+    SQLite, `with_for_update` does nothing: SQLite has only one writer at a time.
     """
     added = _ADD_SKILL.run(connection, name=name, created_at=datetime.now(UTC), visibility=visibility)
     [(skill_id,)] = _LOCK_SKILL.rows(connection, name=name)
@@ -248,16 +251,16 @@ def _version_values(bundle: Bundle, identity: Identity, skill_id: int, status: s
 
 
 def _start_of_large(bundle: Bundle) -> str | None:
-    """Return the searched text of a large SKILL.md, None for a small one.
+    """Return the start of SKILL.md that is searched, or None if SKILL.md is small enough for the database.
 
-    The text stays in the database, because no transaction waits for the storage.
+    The start of a large file is stored in the database, because no transaction waits for the storage.
     """
     size = next(file.size for file in bundle.files if file.path == SKILL_MD)
     return None if is_inline(size) else bundle.skill_md.body[:MAX_BODY]
 
 
 def _next_free(connection: Connection, skill_id: int, version: Version) -> str:
-    """Return the next free patch of this major and minor."""
+    """Return the next free version with the same major and minor number."""
     taken = set(connection.scalars(select(skill_versions.c.version).where(skill_versions.c.skill_id == skill_id)))
     patch = version.patch + 1
     while f"{version.major}.{version.minor}.{patch}" in taken:

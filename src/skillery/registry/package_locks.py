@@ -1,4 +1,4 @@
-"""The packages of a version, as describe_skill shows them."""
+"""The locked packages of a version, as `describe_skill` returns them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _DECLARES = '"dependencies":'
 
 
 def lock_json(connection: Connection, storage: Storage, row: VersionRow, *, blocking: bool) -> str:
-    """Return `,"lock":{…}` for a version with a lock, else "".
+    """Return `,"lock":{…}` for a version with a lock of packages, else "".
 
-    A lock in the storage is only opened with `blocking`; otherwise its packages are null.
+    With `blocking`, a lock in the storage is read. Without, `packages` of such a lock is null.
     """
     if _DECLARES not in row.manifest_json or not _runtime(row.manifest_json).get("dependencies"):
         return ""
@@ -39,7 +39,7 @@ def lock_json(connection: Connection, storage: Storage, row: VersionRow, *, bloc
 
 
 def _states(connection: Connection, sha256: str) -> list[dict[str, str | int]]:
-    """Return the state of the lock's environment on each server of this database."""
+    """Return the state of the lock's environment on each server with this database."""
     shown = ("state", "message", "step", "done", "total")
     found = select(*(environments.c[name] for name in shown)).where(environments.c.lock_sha256 == sha256)
     rows = connection.execute(found.order_by(environments.c.server))

@@ -1,4 +1,4 @@
-"""The registry as endpoints and methods use it: functions with SQL, each run in one transaction of its database."""
+"""The registry for endpoints and methods: they pass functions with SQL, and each function runs in one transaction."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Registry:
-    """Runs functions that take a connection. The functions of `skillery.registry` are such functions."""
+    """Runs functions that take a connection, for example those of `skillery.registry`."""
 
     def __init__(self, database: Database, storage: Storage, cursor_key: bytes) -> None:
         """`cursor_key` signs the cursors of listings."""
@@ -24,13 +24,18 @@ class Registry:
         self.cursor_key = cursor_key
 
     def read(self, work: Callable[[Connection], T]) -> Awaitable[T]:
-        """Run a function that reads little. Raise Unavailable, and what the function raises."""
+        """Return the result of a function that reads a few rows. Raise Unavailable if the database fails.
+
+        An error of the function is passed on.
+        """
         return self._database.read(work)
 
     def read_page(self, work: Callable[[Connection], T]) -> Awaitable[T]:
-        """Run a function that may read much, in a thread of its own. Raise as `read`."""
+        """Return the result of a function that may read many rows, in a separate thread. Raise the errors of `read`."""
         return asyncio.to_thread(self._database.read_now, work)
 
     def write(self, work: Callable[[Connection], T]) -> Awaitable[T]:
-        """Run a function that changes something. Everything that it changed is undone if it raises."""
+        """Return the result of a function that changes something. If it raises an error, the transaction is rolled
+        back.
+        """
         return self._database.write(work)

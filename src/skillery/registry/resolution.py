@@ -1,4 +1,4 @@
-"""Resolution of a name and a version spec to one version, in one statement."""
+"""Resolution of a name and a version spec to one version, with one SQL statement."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from skillery.registry.visibility import (
 )
 
 _MOST_OWN = 200
-"""Limit on the identity's own private skills that are compared with a misspelt name."""
+"""The maximum number of private skills of the identity that are compared with a misspelt name."""
 
 
 class VersionRow(NamedTuple):
-    """A stored version. Its immutable parts are JSON text that is ready to send."""
+    """A stored version. Its immutable parts are JSON text that answers contain unchanged."""
 
     version_id: int
     name: str
@@ -97,9 +97,10 @@ BY_LABEL = Statement(
 
 
 def resolve(connection: Connection, identity: Identity, name: str, spec: VersionSpec) -> VersionRow:
-    """Return the version that the spec means. Raise SkillNotFound, VersionNotFound or LabelNotFound, with near matches.
+    """Return the version that `spec` selects.
 
-    Versions that the identity may not see count as absent, in the answer and in the errors.
+    Raise SkillNotFound, VersionNotFound or LabelNotFound, with similar names, if the identity sees no such version. A
+    version that the identity may not see is treated as absent, also in the texts of errors.
     """
     rows = _rows(connection, name, spec)
     if rows and _sees(connection, identity, row := VersionRow(*rows[0])):
@@ -108,7 +109,10 @@ def resolve(connection: Connection, identity: Identity, name: str, spec: Version
 
 
 def version_if_there(connection: Connection, identity: Identity, name: str, version: Version) -> VersionRow | None:
-    """Return the exact version, or None. Faster than `resolve`: an absent version costs no search for near matches."""
+    """Return exactly this version, or None if the identity sees no such version.
+
+    Unlike `resolve`, this function does not search for similar names, and is faster for absent versions.
+    """
     rows = EXACT.rows(connection, name=name, precedence=version.precedence)
     if rows and _sees(connection, identity, row := VersionRow(*rows[0])):
         return row
@@ -136,7 +140,9 @@ def _rows(connection: Connection, name: str, spec: VersionSpec) -> list[Any]:
 
 
 def _highest_in(connection: Connection, name: str, segments: tuple[Segment, ...]) -> list[Any]:
-    """Return the highest version of all segments, with one index scan for each."""
+    """Return the row of the highest version in any segment, or [] if there is none. Each segment needs one index
+    scan.
+    """
     if not segments:
         return []
     statement = _range_statement(tuple((segment.release, segment.high is not None) for segment in segments))
@@ -151,7 +157,10 @@ def _highest_in(connection: Connection, name: str, segments: tuple[Segment, ...]
 # The cache is small because callers choose the shape, and a compiled statement holds up to a megabyte.
 @lru_cache(64)
 def _range_statement(shape: tuple[tuple[bool, bool], ...]) -> Statement:
-    """Return the statement for segments of this shape: (releases or pre-releases, has an upper end) each."""
+    """Return the statement for segments of the given shape, which has a pair for each segment.
+
+    The pair states whether the segment has releases (else pre-releases), and whether it has an upper bound.
+    """
     parts = [_segment_statement(place, *one).subquery() for place, one in enumerate(shape)]
     found = union_all(*(select(part) for part in parts)).subquery()
     newest = select(found).order_by(found.c.precedence.desc()).limit(literal_column("1")).subquery()
@@ -170,18 +179,18 @@ def _segment_statement(place: int, is_release: bool, has_high: bool) -> Select[A
     return statement.order_by(precedence.desc()).limit(literal_column("1"))
 
 
-# -- what to say where nothing was found ---------------------------------------------------------------------------
+# -- errors for absent skills, versions and labels -----------------------------------------------------------------
 
 
 def skill_not_found(connection: Connection, identity: Identity, name: str) -> SkillNotFound:
-    """Return the error for a skill that does not exist or that the identity may not see, in the same words."""
+    """Return the error for an absent skill. A skill that the identity may not see gets the same text."""
     near = _near_names(connection, identity, name)
     hint = f"Did you mean {_either(near)}?" if near else "list_skills shows all skills."
     return SkillNotFound(f"there is no skill '{name}'", hint=hint, name=name, near=near)
 
 
 def find_skill(connection: Connection, identity: Identity, name: str) -> int | None:
-    """Return the id of a skill if the identity sees one of its versions, of any status; else None."""
+    """Return the id of a skill, or None if the identity sees no version of the skill, whatever the version's status."""
     found = connection.execute(select(skills.c.id, skills.c.visibility).where(skills.c.name == name)).one_or_none()
     if found is None or not sees_skill(connection, identity, found.id, name, found.visibility):
         return None
@@ -223,7 +232,7 @@ def label_not_found(connection: Connection, skill_id: int, name: str, label: str
 def _label_leads_nowhere(
     connection: Connection, skill_id: int, name: str, label: str
 ) -> VersionNotFound | LabelNotFound:
-    """Return the error for a label that does not exist, or whose version was yanked after the label was set."""
+    """Return the error for a label that does not exist, or for a label of a version that was yanked later."""
     pointed_to = connection.scalar(
         select(skill_versions.c.version)
         .join_from(labels, skill_versions, skill_versions.c.id == labels.c.version_id)
@@ -265,9 +274,9 @@ def _newest_versions(connection: Connection, skill_id: int) -> list[str]:
 
 
 def _near_names(connection: Connection, identity: Identity, name: str) -> list[str]:
-    """Return similar names among those next to `name` in the index and those with its first segment.
+    """Return similar names of skills that the identity sees.
 
-    The number of names compared is limited.
+    The candidates are limited: neighbours of `name` in the index, and names with the same first segment.
     """
     view, values = view_of(identity), parameters(identity)
     listed = select(skills.c.name).where(skills.c.latest_version_id.is_not(None))

@@ -34,7 +34,7 @@ from skillery.registry.skill_folders import (
 
 MOST_FILES = 512
 MOST_BYTES = 16 * 1024 * 1024
-"""Limits that every MCP host must support for one skill. A larger skill is not served."""
+"""Limits of the MCP extension for skills that every host must support. Larger skills are not served."""
 SKILLS_A_PAGE = 50
 RESOURCES_A_PAGE = 500
 CHILDREN_A_PAGE = 200
@@ -46,7 +46,7 @@ class Resource(NamedTuple):
     uri: str
     name: str
     media_type: str | None
-    """None if the name does not tell."""
+    """The media type that follows from the name, or None if the name has no known ending."""
     size: int | None = None
     description: str | None = None
 
@@ -75,7 +75,10 @@ class Content(NamedTuple):
 def list_skill_entries(
     connection: Connection, identity: Identity, key: bytes, storage: Storage, *, cursor: str
 ) -> tuple[list[SkillEntry], str | None]:
-    """Return a page of the skills that can be served, sorted as in list_skills. Skills past the limits are left out."""
+    """Return a page of skill entries and the next cursor. The order is that of list_skills.
+
+    Skills over the limits of MCP (MOST_FILES, MOST_BYTES) are omitted.
+    """
     bound_to = ("skills/list",)
     namespace, name = read_cursor(key, bound_to, cursor, 2) if cursor else ("", "")
     rows = seen_rows(connection, identity, "key", SKILLS_A_PAGE + 1, (namespace, name))
@@ -94,8 +97,10 @@ def _size_of(served: SkillEntry | str) -> int:
 
 
 def get_skill_entry(connection: Connection, identity: Identity, storage: Storage, *, uri: str) -> SkillEntry:
-    """Return the entry of a skill. Raise ResourceNotFound if `uri` is not a skill's SKILL.md, or the skill is too
-    large."""
+    """Return the entry of a skill.
+
+    Raise ResourceNotFound if `uri` is not the SKILL.md of a skill, or if the skill is over the limits of MCP.
+    """
     folder, path = _find(connection, identity, storage, uri)
     if path != SKILL_MD:
         raise ResourceNotFound(
@@ -110,7 +115,7 @@ def get_skill_entry(connection: Connection, identity: Identity, storage: Storage
 def list_resources(
     connection: Connection, identity: Identity, key: bytes, storage: Storage, *, cursor: str
 ) -> tuple[list[Resource], str | None]:
-    """Return a page of the SKILL.md of all skills. Their other files are children of their folders."""
+    """Return a page with the SKILL.md of each skill, and the next cursor. `read_directory` returns the other files."""
     bound_to = ("resources/list",)
     namespace, name = read_cursor(key, bound_to, cursor, 2) if cursor else ("", "")
     rows = seen_rows(connection, identity, "key", RESOURCES_A_PAGE + 1, (namespace, name))
@@ -127,9 +132,10 @@ def list_resources(
 def read_resource(
     connection: Connection, identity: Identity, storage: Storage, *, uri: str, expect: Callable[[int], None]
 ) -> Content:
-    """Return the file at a URI. Raise ResourceNotFound.
+    """Return the file at a URI. Raise ResourceNotFound if there is no file at the URI.
 
-    `expect` is called with the size of the file before it is read, and as the text grows.
+    `expect` is called with the size of the file before the file is read, and with further sizes as the text grows.
+    SKILL.md has no such first call: the server changes it for Agent Skills.
     """
     folder, path = _find(connection, identity, storage, uri)
     file = next((file for file in folder.files if file.path == path), None)
@@ -151,7 +157,10 @@ def read_resource(
 def read_directory(
     connection: Connection, identity: Identity, key: bytes, storage: Storage, *, uri: str, cursor: str
 ) -> tuple[list[Resource], str | None]:
-    """Return the direct children of a folder: files, skills and namespaces. Raise ResourceNotFound."""
+    """Return a page of the direct children of a folder (files, skills and namespaces), and the next cursor.
+
+    Raise ResourceNotFound if there is no folder at the URI.
+    """
     bound_to = ("resources/directory/read", uri)
     after = read_cursor(key, bound_to, cursor, 1)[0] if cursor else ""
     segments = segments_of(uri)
@@ -219,7 +228,9 @@ def _served(
 
 
 def _children_of_files(folder: SkillFolder, path: str) -> dict[str, Resource]:
-    """Return the files and folders directly below a folder of a skill ("" is its own folder), by name."""
+    """Return the files and folders directly below a folder of a skill, by name. `path` "" is the folder of the skill
+    itself.
+    """
     found: dict[str, Resource] = {}
     above = f"{path}/" if path else ""
     for file in folder.files:
@@ -236,7 +247,9 @@ def _children_of_files(folder: SkillFolder, path: str) -> dict[str, Resource]:
 def _children_of_skills(
     connection: Connection, identity: Identity, segments: tuple[str, ...], after: str
 ) -> tuple[list[str], str | None]:
-    """Return the direct subfolders that lead to skills, and the name after which the next page begins."""
+    """Return the direct subfolders that contain skills, and the skill name after which the next page begins, or None
+    at the end.
+    """
     name = name_above(segments)
     if name is None:
         return [], None
@@ -260,7 +273,10 @@ def _children_of_skills(
 
 
 def _names_from(connection: Connection, identity: Identity, name: str, after: str) -> Iterator[str]:
-    """Yield the skill of a name and those below it, skipping the rest of a folder that is already listed."""
+    """Yield the names of the skill `name` and of the skills below, after the name `after`.
+
+    After a batch, the names below its last child folder are skipped: that folder is already listed.
+    """
     if not after and seen_named(connection, identity, [name]):
         yield name
     while below := names_below(connection, identity, name, after=after, most=CHILDREN_A_PAGE):

@@ -1,4 +1,6 @@
-"""Results that the registry mostly answers as stored JSON. A test decodes such answers into these structs."""
+"""Structs of results. The registry mostly returns stored JSON text instead; a test decodes such answers into these
+structs.
+"""
 
 from __future__ import annotations
 
@@ -125,7 +127,7 @@ class EnvironmentState(Struct, frozen=True):
 
 
 class SkillLock(Struct, frozen=True):
-    """The packages of a skill that declares some."""
+    """The locked packages of a skill with dependencies."""
 
     sha256: str
     packages: Annotated[list[SkillPackage] | None, Meta(description="null below detail 'full' if the lock is large")]

@@ -1,8 +1,8 @@
-"""search_skills: skills by words, the best first. Both databases find and rank alike.
+"""search_skills: skills by words, best first. SQLite and Postgres find and rank the same skills.
 
-`search_terms` determines the stored words that a query means, `search_ranking` ranks, and this module builds the
-answer. A cursor contains the meanings from the first page, so that the pages of one query agree, even if skills are
-published in between.
+`search_terms` finds the stored words for each word of a query, `search_ranking` ranks the skills, and this module
+builds the answer. A cursor contains the stored words of the first page. All pages of a query therefore use the same
+words, even if skills are published in between.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ _meanings = msgspec.json.Decoder(list[Meaning])
 
 
 class _StoredRow(SkillRow, frozen=True, kw_only=True):
-    """The summary of a version as it was stored. Old summaries lack some members."""
+    """The summary of a version as it was stored. Summaries that early releases stored do not have `namespace` and
+    `kind`.
+    """
 
     namespace: str = ""
     kind: Literal["action", "instruction"] = "action"
@@ -53,9 +55,11 @@ _DETAILS = (
 
 
 class PageStart(msgspec.Struct, frozen=True):
-    """The start of a page: its position, and the stored words that stand for each word of the query.
+    """The start of a page of results: the stored words for each word of the query, and the position after the previous
+    page.
 
-    A cursor has both, so that all pages use the same words.
+    A cursor contains both, so that all pages use the same words. `after` is (points, name) of the previous result, or
+    None for the first page.
     """
 
     meanings: list[Meaning]
@@ -63,7 +67,7 @@ class PageStart(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """One skill in the results."""
+    """One skill in the results, with its points and the number of its copies."""
 
     name: str
     points: int
@@ -83,10 +87,11 @@ def search_skills(
     limit: int,
     cursor: str,
 ) -> FoundSkillPage:
-    """Return `skills` and `next_cursor`. Raise InvalidParams, InvalidCursor.
+    """Return a page of skills for a query, best first.
 
-    Each skill is an item of list_skills with `summary`, plus `score` (above 0, at most 1), `snippet` and `copies`. Only
-    skills that the identity sees are searched. A query without a word finds nothing.
+    Each item has the fields of list_skills with `summary`, and `score` (above 0, at most 1), `snippet` and `copies`.
+    Only skills that the identity sees are searched. A query without words finds nothing. Raise InvalidParams if `query`
+    or `tags` is invalid, and InvalidCursor if the cursor belongs to another query.
     """
     terms = parse_query(query)
     asked_tags = _check_tags(tags)
@@ -132,7 +137,7 @@ def _filtering(kind: Kind, tags: Sequence[str], namespace: str) -> dict[str, str
 
 
 def _read(connection: Connection, ranked: Sequence[Any], wanted: int, last: Result | None) -> list[Result]:
-    """Return the next results after `last`, with their details."""
+    """Return at most `wanted` results after `last`, with their details."""
     start = next((at for at, row in enumerate(ranked, 1) if last is not None and row[1] == last.name), 0)
     rows = ranked[start : start + wanted]
     details = {row.skill_id: row for row in connection.execute(_DETAILS, {"skill_ids": [row[0] for row in rows]})}

@@ -1,4 +1,6 @@
-"""The searched words of each skill's latest version. The transaction that changes the latest version updates them."""
+"""The searched words of each skill's latest version. The transaction that changes the latest version updates the
+words.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,10 @@ from skillery.formats.spellings import WHOLE, stored_pieces
 from skillery.formats.words import words_of
 
 MAX_BODY = 32 * 1024
-"""Characters of a SKILL.md that are searched."""
+"""Number of characters of SKILL.md that are searched."""
 SKILL_MD = "SKILL.md"
 _NAMED_INSIDE = (SKILL_MD, "skill.toml")
-"""Files that contain the name, and therefore differ between copies of a skill."""
+"""Files that contain the name of the skill, and therefore differ between copies of a skill under other names."""
 _LONG_TAG = 100
 
 _INDEXED = Statement(select(search_words.c.version_id).where(search_words.c.skill_id == bindparam("of_skill")))
@@ -74,7 +76,7 @@ _DROP = [delete(table).where(table.c.skill_id == bindparam("of_skill")) for tabl
 
 
 def index_latest(connection: Connection, skill_id: int, version_id: int | None) -> None:
-    """Index the skill by the words of this version; with None, remove it from the search."""
+    """Index the words of this version of the skill. If `version_id` is None, remove the skill from the search."""
     rows = _INDEXED.rows(connection, of_skill=skill_id)
     indexed = rows[0][0] if rows else None
     if indexed == version_id:
@@ -87,24 +89,29 @@ def index_latest(connection: Connection, skill_id: int, version_id: int | None) 
 
 
 def index_visibility(connection: Connection, skill_id: int, visibility: str) -> None:
-    """Store the skill's visibility in its postings."""
+    """Store the skill's visibility in its search rows."""
     postings = update(search_postings).where(search_postings.c.skill_id == skill_id)
     connection.execute(postings.values(visibility=visibility))
 
 
 def body_in(start: str | None, data: bytes | None) -> str:
-    """Return the searched text of a SKILL.md, without its frontmatter. `start` is that text for a large file."""
+    """Return the searched text of SKILL.md, without its frontmatter.
+
+    For a large file, the text is `start`. For a small file, it is taken from `data`, the content of the file.
+    """
     return (start or (body_of(text_of(bytes(data))) if data is not None else ""))[:MAX_BODY]
 
 
 def tag_word(tag: str) -> str:
-    """Return the word whose postings are the skills with this tag. No word of a text begins with a line feed."""
+    """Return the search word for a tag. It begins with a line feed, which no word of a text does."""
     tag = tag.strip().casefold()
     return f"\n{tag}" if len(tag) <= _LONG_TAG else f"\n{hashlib.blake2b(tag.encode(), digest_size=16).hexdigest()}"
 
 
 class Indexed(msgspec.Struct, frozen=True):
-    """The search rows of one skill."""
+    """The search rows of one skill: `losses` ranks its words (a low loss is a strong match), `spellings` has their
+    stems.
+    """
 
     copy_key: int
     words: str
@@ -113,7 +120,7 @@ class Indexed(msgspec.Struct, frozen=True):
 
 
 def indexed(name: str, description: str, tags: Sequence[str], body: str, files: Sequence[tuple[str, str]]) -> Indexed:
-    """Return the search rows of a skill with these texts and files (path and digest)."""
+    """Return the search rows of a skill. `files` are pairs of path and digest."""
     fields = search_fields(name, description, tags)
     losses = {word: MOST_IMPACT - impact for word, impact in fields.impacts.items()}
     losses |= {tag_word(tag): 0 for tag in tags if tag.strip()}
@@ -121,7 +128,7 @@ def indexed(name: str, description: str, tags: Sequence[str], body: str, files: 
 
 
 def add_rows(connection: Connection, skill_id: int, version_id: int, name: str, visibility: str, row: Indexed) -> None:
-    """Insert the search rows of a skill that has none yet."""
+    """Insert the search rows of a skill that has no search rows."""
     _ADD_WORDS.run(connection, skill_id=skill_id, version_id=version_id, copy_key=row.copy_key, words=row.words)
     common = {"skill_id": skill_id, "name": name, "visibility": visibility}
     postings = [{**common, "word": word, "loss": loss} for word, loss in row.losses.items()]
@@ -138,7 +145,7 @@ def _add(connection: Connection, skill_id: int, version_id: int) -> None:
 
 
 def _words(fields: Fields, body: str) -> str:
-    """Return the words separated by spaces, which is text for FTS5 and a tsvector for Postgres."""
+    """Return the words of the text that the fields do not contain, separated by spaces, for FTS5 and tsvector."""
     words = dict.fromkeys((*fields.further, *words_of(body)))
     return " ".join(word for word in words if word not in fields.impacts)
 
@@ -149,7 +156,7 @@ def _copy_key(description: str, body: str, files: Sequence[tuple[str, str]]) -> 
 
 
 def _add_spellings(connection: Connection, spellings: Mapping[str, str]) -> None:
-    """Insert the pieces of the new words, sorted: two publishers of one new word then wait and do not deadlock."""
+    """Insert the spellings of new words, in sorted order: two publishers of the same words then do not deadlock."""
     dialect = connection.dialect.name
     words = list(spellings) if dialect == "postgresql" else msgspec.json.encode(list(spellings)).decode()
     known = {row[0] for row in _KNOWN_SPELLINGS[dialect].rows(connection, words=words)}

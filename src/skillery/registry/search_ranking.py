@@ -1,7 +1,8 @@
-"""The SQL statement that ranks the results of a query. The number of candidates is limited, rarest words first.
+"""The SQL statement that ranks the results of a query. The number of candidate skills is limited.
 
-Each word contributes a bounded range of its postings, the best first. A word with too many postings only adds points to
-skills that rarer words found. The time therefore depends on the number of words, not on the number of skills.
+A posting is a row for a word of a skill. For rare words, all postings are read, rarest word first. A frequent word
+finds only some candidates by its best postings; its points are then looked up for each candidate. So the time depends
+on the number of words, not on the number of skills.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from skillery.registry.search_statements import Filters, Shape, statement_of
 from skillery.registry.search_terms import EXACT, Meaning, text_query
 
 _MOST_ROWS = 1024
-"""Limit on the postings of rare words that are read, all words together."""
+"""Limit on the postings that are read for all rare words together."""
 _ROWS_OF_FREQUENT = 256
 _ROWS_IF_ALL_FREQUENT = 512
 
@@ -26,7 +27,7 @@ class Ranking(NamedTuple):
 
 
 def ranking_of(filters: Filters, meanings: Sequence[Meaning], after: tuple[int, str] | None, rows: int) -> Ranking:
-    """Return the statement for `rows` results after `after`, with its parameters.
+    """Return the statement for `rows` results after the position `after` (points, name), with its parameters.
 
     The columns are skill_id, name, points and copies.
     """
@@ -42,7 +43,9 @@ def ranking_of(filters: Filters, meanings: Sequence[Meaning], after: tuple[int, 
 
 
 class _Parts:
-    """The parts of the statement for each word, the rarest first, and their parameters."""
+    """The parts of the statement and their parameters. `add` is called for each word of the query, rarest word
+    first.
+    """
 
     def __init__(self, dialect: str) -> None:
         self.given: dict[str, Any] = {}
@@ -72,9 +75,10 @@ class _Parts:
         return _ROWS_OF_FREQUENT if self.ranges or self.texts else _ROWS_IF_ALL_FREQUENT
 
     def _add_ranges(self, number: int, one: Meaning, quota: int, is_whole: bool) -> None:
-        """Add a range of postings for each stored word of a query's word.
+        """Add a range of postings for each stored word of one query word.
 
-        If `is_whole` is false, the word is frequent: its range only finds candidates, and a probe adds the points.
+        If `is_whole` is false, the query word is frequent: the range only finds candidates, and a probe adds the
+        points.
         """
         for word, counts in one.words.items():
             place, gain = len(self.ranges), counts * one.weight
@@ -96,12 +100,12 @@ def _factors(kind: str, place: int, number: int, gain: int, weight: int) -> dict
 
 
 def _rounded(quota: int) -> int:
-    """Round up to a power of two, so that few statements are compiled."""
+    """Round a quota up to a power of two, so that only a few different statements are compiled."""
     return 1 << max(4, (quota - 1).bit_length())
 
 
 def most_points(meanings: Sequence[Meaning]) -> int:
-    """Return the points of a skill whose name is every word of the query."""
+    """Return the highest possible points: those of a skill that matches every word of the query in its name."""
     total = sum(one.weight for one in meanings)
     return total * total * EXACT * MOST_IMPACT
 

@@ -1,4 +1,4 @@
-"""The statements that rank the skills that a query finds."""
+"""The SQL statements that rank the skills found by a query."""
 
 from __future__ import annotations
 
@@ -25,17 +25,19 @@ from skillery.registry.search_terms import MOST_TEXTS, texts_with
 from skillery.registry.search_visibility import VisibilityShape, is_seen
 
 MOST_PROBED = 640
-"""Limit on the candidates for which frequent words are looked up: those with the most points by rarer words."""
+"""The maximum number of candidates for which the points of frequent words are looked up. Candidates with few points
+by rarer words are dropped.
+"""
 LEAST_SHARE = 3
-"""A result must have words with at least a third of the total weight."""
+"""A result must match words that have at least a third (1 / LEAST_SHARE) of the total weight."""
 KEPT = 256
 
 MOST_FOUND = 500
-"""Limit on the results of a query. Callers do not read more."""
+"""The maximum number of results of a query. Callers do not read more."""
 
 
 class Filters(NamedTuple):
-    """The parts of the statement's text that do not depend on the words."""
+    """The filters of a search, as far as the text of the statement depends on them. `tags` is the number of tags."""
 
     visibility_shape: VisibilityShape
     kind: bool
@@ -48,13 +50,15 @@ class Shape(NamedTuple):
 
     filters: Filters
     ranges: tuple[int, ...]
-    """For each word, the limit on its postings."""
+    """For each word, the highest number of postings that are read."""
     texts: tuple[bool, ...]
-    """For each word searched in texts, whether only the first texts are read, in order."""
+    """For each word that is searched in texts: True if only the first MOST_TEXTS texts are read, in the order of
+    skill ids.
+    """
     probes: tuple[int, ...]
     """For each frequent word of the query, the number of stored words that are looked up for each candidate."""
     has_alternatives: bool
-    """True if a skill may have several words for one word of the query. The best one then counts."""
+    """True if several words of a skill can match one word of the query. Then the best of these words counts."""
     has_cursor: bool
     rows: int
 
@@ -77,7 +81,7 @@ def statement_of(shape: Shape) -> Statement:
 
 
 def _best_of_terms(found: Any) -> Any:
-    """Return the best row of each skill among the words that stand for one word of the query."""
+    """Return the rows of `found`, reduced to the best row for each skill and each word of the query."""
     columns = [func.min(found.c.name).label("name")]
     columns += [func.max(found.c[name]).label(name) for name in ("gain", "hint", "weight")]
     return select(found.c.skill_id, *columns).group_by(found.c.skill_id, found.c.term).subquery("of_term")
@@ -94,7 +98,7 @@ def _candidates(found: Any, are_probed: bool) -> Any:
 
 
 def _with_probes(candidates: Any, probes: tuple[int, ...]) -> Any:
-    """Return the candidates with the points of their postings of frequent words added."""
+    """Return the candidates with the points for frequent words added."""
     if not probes:
         return candidates
     looked_up = [_probe(candidates, place, words).label(f"gain_{place}") for place, words in enumerate(probes)]
@@ -108,9 +112,9 @@ def _with_probes(candidates: Any, probes: tuple[int, ...]) -> Any:
 
 
 def _probe(candidates: Any, place: int, words: int) -> Any:
-    """Return the points of the first alternative that a candidate has; null if it has none.
+    """Return the points of the first stored word that a candidate has, or NULL if a candidate has none of these words.
 
-    This is not a join: SQLite would build a filter of all postings for one.
+    Subqueries are used instead of a join, because SQLite would build a filter of all postings for a join.
     """
     found = []
     for alternative in range(words):
@@ -124,12 +128,12 @@ def _probe(candidates: Any, place: int, words: int) -> Any:
 
 
 def _kept(rows: Select[Any], name: str) -> Any:
-    """Return a part of the statement that is computed once, however often it is used."""
+    """Return a part of the statement that is computed only once, even if the statement uses the part several times."""
     return rows.cte(name).prefix_with("MATERIALIZED")
 
 
 def _range(filters: Filters, place: int, rows: int) -> Select[Any]:
-    """Return the best postings of a word."""
+    """Return the statement for the best postings of a word."""
     one = search_postings.alias(f"range_{place}")
     impact = _number(MOST_IMPACT) - one.c.loss
     best = select(*_columns(one.c.skill_id, one.c.name, "range", place, impact))
@@ -139,7 +143,9 @@ def _range(filters: Filters, place: int, rows: int) -> Select[Any]:
 
 
 def _texts(shape: Shape, place: int) -> Select[Any]:
-    """Return the skills whose text has a word if they are few; else the first of them."""
+    """Return the statement for the skills with a word in their text: all of them if they are few, else the first
+    MOST_TEXTS.
+    """
     matching = texts_with(shape.filters.visibility_shape.dialect, f"text_words_{place}").subquery(f"matching_{place}")
     one = skills.alias(f"of_text_{place}")
     found = select(*_columns(one.c.id, one.c.name, "text", place, _number(IN_TEXT)))
@@ -162,7 +168,9 @@ def _columns(skill_id: Any, name: Any, kind: str, place: int, impact: Any) -> li
 
 
 def _collapsed(ranked: Any) -> Any:
-    """Return the best of identical skills, with the number of copies."""
+    """Return the ranked rows with two more columns: `place` is 1 for the best copy of each skill, `copies` is the
+    number of copies.
+    """
     same = search_words.c.copy_key
     best_first = [ranked.c.points.desc(), ranked.c.name]
     numbered = select(
@@ -185,12 +193,14 @@ def _page(numbered: Any, shape: Shape) -> Select[Any]:
 
 
 def _number(value: int) -> ColumnElement[int]:
-    """Return a number as text of the statement: Postgres plans well only for a limit that it knows."""
+    """Return a number that is part of the statement's text: Postgres plans well only if it knows the limit."""
     return literal_column(str(value))
 
 
 def _narrowed(rows: Select[Any], filters: Filters, of: Any, skill_id: Any) -> Select[Any]:
-    """Restrict rows to visible skills that pass the filters. `of` has their name and visibility."""
+    """Restrict rows to visible skills that pass the filters. `of` is a table with the `name` and `visibility` of the
+    skills.
+    """
     rows = rows.where(*is_seen(filters.visibility_shape, of, skill_id))
     if filters.namespace:
         rows = rows.where(of.c.name >= bound("below"), of.c.name < bound("past"))

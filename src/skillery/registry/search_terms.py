@@ -1,6 +1,7 @@
-"""Meanings of a query's words: stems, the words that an unfinished word may begin, or corrections of a misspelt one.
+"""The stored words that stand for each word of a query.
 
-Only visible skills count: a word that only hidden skills contain is unknown.
+A word of a query stands for its stem, for words that it may begin (if it is the last and unfinished), or for
+corrections (if it is misspelt). Only words of visible skills count: a word that only hidden skills contain is unknown.
 """
 
 from __future__ import annotations
@@ -30,37 +31,37 @@ from skillery.formats.words import Term, beginning_of
 from skillery.registry.search_visibility import VisibilityShape, VisibleSkills, is_seen
 
 MOST_COUNTED = 4096
-"""Limit on the counted postings of a word. More make no difference."""
+"""The highest count of a word's postings. Higher counts would not change the weight of the word."""
 MOST_TEXTS = 300
-"""Limit on the texts with a word. A more frequent word says too little about each text."""
+"""The maximum number of texts with a word that are searched. A more frequent word says too little about each text."""
 EXACT, UNFINISHED, CORRECTED = 5, 4, 3
-"""Factors of a posting: exact word, completion of an unfinished word, correction of a misspelt word."""
+"""Factors of a posting's points: exact word, completion of an unfinished word, correction of a misspelt word."""
 _MOST_WEIGHT = MOST_COUNTED.bit_length()
 _RARE = 2
 _TIMES_AS_OFTEN = 20
-"""A rare word is a typo if a similar word is at least this many times as frequent."""
+"""A rare word counts as misspelt if a similar word is at least this many times as frequent."""
 _MOST_NEAR, _MOST_CORRECTIONS, _MOST_UNFINISHED = 60, 5, 10
 _LEAST_OF_TEXT_PREFIX = 3
 _KEPT = 128
 _FTS = table("search_index", column("rowid"))
 
 Texts = Literal["none", "few", "first"]
-"""Which texts with a word count: none, all (if there are few), or the first ones found."""
+"""The texts with a word that count: none, all (if they are few), or only the first texts that are found."""
 
 
 class Meaning(msgspec.Struct, frozen=True, array_like=True):
-    """The stored words that stand for one word of a query. Cursors contain the meanings."""
+    """The stored words that stand for one word of a query. Cursors contain these words."""
 
     words: dict[str, int]
-    """The factor of a posting, by stem."""
+    """The factor of a posting's points, by stem."""
     prefix: str
-    """Beginning of words in texts that count too; "" for none."""
+    """Words of texts that begin with this prefix count too. "" means that no prefix counts."""
     stem: str
     rows: int
-    """The number of postings of all these words."""
+    """The number of postings of all words in `words`."""
     texts: Texts
     weight: int
-    """The weight of the word, from 1 to 13; rarer words have more."""
+    """The weight of the query's word, from 1 to 13. Rarer words have higher weights."""
 
     def matches(self, word: str) -> bool:
         return word == self.stem or word in self.words or (self.prefix != "" and word.startswith(self.prefix))
@@ -71,7 +72,7 @@ class Meaning(msgspec.Struct, frozen=True, array_like=True):
 
 
 def meanings_of(connection: Connection, visible: VisibleSkills, terms: Sequence[Term]) -> list[Meaning]:
-    """Return the meaning of each word, without words that no visible skill has."""
+    """Return the stored words for each word of the query. Words that no visible skill has are omitted."""
     joined = _joined(terms)
     asked = [*(term.word for term in terms), *(word for words in joined.values() for word in words)]
     counts = count_postings(connection, visible, asked)
@@ -82,7 +83,7 @@ def meanings_of(connection: Connection, visible: VisibleSkills, terms: Sequence[
 
 
 class _LookedUp(msgspec.Struct, frozen=True):
-    """A word of a query, with the words of names, descriptions and tags that it equals or begins."""
+    """A word of a query, with the stored words of names, descriptions and tags that it equals or begins."""
 
     term: Term
     found: dict[str, int]
@@ -119,8 +120,9 @@ def _meaning(connection: Connection, visible: VisibleSkills, one: _LookedUp, in_
 
 
 def _joined(terms: Sequence[Term]) -> dict[str, list[str]]:
-    """Return, for each word as spelt, the stems of it and an adjacent word written as one: `power point` is
-    `powerpoint`."""
+    """Return, for each word of the query, the stems of this word joined with its neighbours: `power point` gives
+    `powerpoint`.
+    """
     found: dict[str, list[str]] = {term.spelt: [] for term in terms}
     for left, right in pairwise(terms):
         both = left.spelt + right.spelt
@@ -134,7 +136,7 @@ def _joined(terms: Sequence[Term]) -> dict[str, list[str]]:
 
 
 def count_postings(connection: Connection, visible: VisibleSkills, words: Sequence[str]) -> dict[str, int]:
-    """Return how many visible postings each word has, up to MOST_COUNTED."""
+    """Return the number of postings of each word in visible skills, counted up to MOST_COUNTED."""
     asked = list(dict.fromkeys(words))
     if not asked:
         return {}
@@ -157,7 +159,9 @@ def _count(name: str, visibility_shape: VisibilityShape) -> Any:
 
 
 def _count_texts(connection: Connection, visible: VisibleSkills, looked_up: Sequence[_LookedUp]) -> dict[str, int]:
-    """Return how many visible texts contain each word with few postings, up to MOST_TEXTS + 1."""
+    """Return the number of visible texts with each word, counted up to MOST_TEXTS + 1. Words with many postings are
+    omitted.
+    """
     rare = [one for one in looked_up if one.rows <= MOST_TEXTS]
     if not rare:
         return {}
@@ -185,7 +189,9 @@ def _count_of_texts(dialect: str, place: int, visibility_shape: VisibilityShape)
 
 
 def texts_with(dialect: str, parameter: str) -> Select[Any]:
-    """Return the statement for the skills whose text matches a `text_query`."""
+    """Return the statement for the ids of skills whose text matches a `text_query`, given as the SQL parameter
+    `parameter`.
+    """
     if dialect == "sqlite":
         matches = literal_column("search_index").op("MATCH", is_comparison=True)(bound(parameter))
         return select(_FTS.c.rowid.label("skill_id")).where(matches)
@@ -194,9 +200,10 @@ def texts_with(dialect: str, parameter: str) -> Select[Any]:
 
 
 def text_query(dialect: str, word: str, prefix: str) -> str:
-    """Return the search expression of a word in the database's own syntax.
+    """Return the search expression for a word in the syntax of the database. With `prefix`, words with this prefix
+    match too.
 
-    Words contain letters, digits and marks only, so nothing needs escaping.
+    Nothing is escaped: words have only letters, digits and marks.
     """
     if dialect == "sqlite":
         return f'"{word}" OR "{prefix}" *' if prefix else f'"{word}"'
@@ -207,7 +214,7 @@ def text_query(dialect: str, word: str, prefix: str) -> str:
 
 
 def _begun(connection: Connection, visible: VisibleSkills, beginning: str) -> dict[str, int]:
-    """Return stems of visible words with this beginning, the shortest words first, with their postings."""
+    """Return stems of visible words that begin with `beginning`, shortest word first, with their number of postings."""
     if not is_known_spelling(beginning):
         return {}
     given = {"piece": WHOLE, "low": beginning, "high": beginning + "\U0010ffff"}
@@ -228,9 +235,10 @@ def _beginning(visibility_shape: VisibilityShape) -> Statement:
 
 
 def _corrections(connection: Connection, visible: VisibleSkills, term: Term, found: int) -> dict[str, int]:
-    """Return stems of the nearest visible words, with their postings.
+    """Return stems of the most similar visible words, with their number of postings.
 
-    If the word itself exists, only much more frequent words count.
+    `found` is the number of postings and texts with the word itself. If the word exists, only much more frequent words
+    are returned.
     """
     most = mistakes_allowed(term.spelt)
     pieces = pieces_of(term.spelt)
@@ -260,7 +268,7 @@ def _near(pieces: int, visibility_shape: VisibilityShape) -> Statement:
 
 
 def _is_used(visibility_shape: VisibilityShape, stem: Any = search_spellings.c.stem) -> Any:
-    """Return the condition that a visible skill has the word."""
+    """Return the SQL condition that a visible skill has the word with this stem."""
     some: Select[Any] = select(literal_column("1")).where(search_postings.c.word == stem)
     some = some.where(*is_seen(visibility_shape, search_postings, search_postings.c.skill_id))
     return some.exists()

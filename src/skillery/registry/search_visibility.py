@@ -1,8 +1,8 @@
-"""The condition for skills that a search may visit, in the form that suits how many skills the identity sees.
+"""The SQL condition for skills that a search may return. Its form depends on the number of skills that the identity
+sees.
 
-For an identity that sees few skills, the condition lists their ids: a walk over all postings of a frequent word would
-find hardly any of them. For all others, the condition checks the visibility of each row, and a limit ends the walk
-soon.
+If the identity sees few skills, the condition lists their ids: a scan of all postings of a frequent word would find
+hardly any of these skills. Else the condition checks the visibility of each row: a limit ends the scan soon.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from skillery.database.tables import skills
 from skillery.registry.visibility import View, is_own, parameters, seen_by_name, sees_each, view_of
 
 FEW = 1000
-"""Limit on the skills that the condition lists by id."""
+"""The highest number of skills that the condition lists by id."""
 _KEPT = 64
 
 
@@ -33,14 +33,14 @@ class VisibilityShape(NamedTuple):
 
 
 class VisibleSkills(NamedTuple):
-    """The visibility condition of an identity: its shape and its parameters."""
+    """The visibility condition of an identity: the shape of the condition, and its SQL parameters."""
 
     visibility_shape: VisibilityShape
     parameters: dict[str, Any]
 
 
 def seen_by(connection: Connection, identity: Identity) -> VisibleSkills:
-    """Return the visibility condition of the identity as of now."""
+    """Return the visibility condition of the identity."""
     dialect, view = connection.dialect.name, view_of(identity)
     if view is None:
         return VisibleSkills(VisibilityShape(dialect, None, False), {})
@@ -56,7 +56,9 @@ def seen_by(connection: Connection, identity: Identity) -> VisibleSkills:
 def is_seen(
     visibility_shape: VisibilityShape, rows: FromClause, skill_id: ColumnElement[int]
 ) -> list[ColumnElement[bool]]:
-    """Return the conditions on rows with `name` and `visibility` of a skill; none if the identity sees every skill."""
+    """Return the conditions on `rows`, a table with the `name` and `visibility` of skills, or [] if the identity
+    sees every skill.
+    """
     if visibility_shape.view is None:
         return []
     if not visibility_shape.is_few:
@@ -69,7 +71,7 @@ def is_seen(
 
 @lru_cache(_KEPT)
 def _first(view: View) -> Statement:
-    """Return the statement for the first visible skills, by each of the conditions. Each is a range of an index."""
+    """Return the statement for the ids of the first FEW + 1 skills by each condition for visibility."""
     conditions = [*seen_by_name(view), is_own()]
     parts = [
         select(skills.c.id).where(skills.c.latest_version_id.is_not(None), one).limit(literal_column(str(FEW + 1)))

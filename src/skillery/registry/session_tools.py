@@ -1,4 +1,6 @@
-"""Tools of sessions. A tool is a row that belongs to an identity and a session. All servers of the database see it."""
+"""Tools of sessions. Each tool is a database row for an identity and a session, so all servers of the database have
+it.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,10 @@ def define_session_tool(
     keep_for: timedelta,
     quotas: Quotas,
 ) -> None:
-    """Define a tool for the session, replacing one with the same name. Raise QuotaExceeded."""
+    """Define a tool for the session. A tool with the same name is replaced.
+
+    Raise QuotaExceeded if the identity has too many tools of sessions.
+    """
     now = datetime.now(UTC)
     connection.execute(delete(session_tools).where(_of(identity), session_tools.c.expires_at <= now))
     connection.execute(delete(session_tools).where(_is(identity, session, tool.name)))
@@ -57,7 +62,7 @@ def remove_session_tool(connection: Connection, identity: Identity, session: str
 
 
 def forget_session_tools(connection: Connection, *, limit: int) -> int:
-    """Delete at most `limit` expired tools. Return their number."""
+    """Delete at most `limit` expired tools. Return the number of deleted tools."""
     old = select(session_tools.c.identity, session_tools.c.session, session_tools.c.name)
     old = old.where(session_tools.c.expires_at <= datetime.now(UTC)).order_by(session_tools.c.expires_at).limit(limit)
     found = connection.execute(old).all()

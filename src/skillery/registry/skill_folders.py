@@ -1,4 +1,6 @@
-"""Skills as folders of Agent Skills: the latest version of each, at its URI, with a conforming SKILL.md."""
+"""Skills as folders of Agent Skills: the latest version of each skill, with its URI and a SKILL.md that fits the
+format.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ class ServedFile(NamedTuple):
 
 
 class SkillMd(NamedTuple):
-    """The served SKILL.md of a skill, without its text."""
+    """The properties of the SKILL.md that is served for a skill, without its text."""
 
     name: str
     description: str
@@ -41,14 +43,16 @@ class SkillMd(NamedTuple):
 
 
 class SkillFolder(NamedTuple):
-    """The latest version of a skill that an identity sees."""
+    """The folder of a skill's latest version, for an identity that sees the skill."""
 
     name: str
     version_id: int
     folder: tuple[str, ...]
     skill_md: SkillMd
     files: tuple[ServedFile, ...]
-    """The files outside of other skills' folders, sorted by path; SKILL.md as served."""
+    """The files, sorted by path, without files at paths of other skills. SKILL.md has the digest and size of the
+    served text.
+    """
 
     def uri(self, path: str = "") -> str:
         return uri_of(self.folder, path)
@@ -57,7 +61,10 @@ class SkillFolder(NamedTuple):
 def find_folder(
     connection: Connection, identity: Identity, storage: Storage, segments: tuple[str, ...]
 ) -> tuple[SkillFolder, str] | None:
-    """Return the skill whose folder contains a URI, and the path in it; None if the identity sees no such skill."""
+    """Return the skill whose folder contains the URI path `segments`, and the rest of the path inside the folder.
+
+    Return None if the identity sees no such skill.
+    """
     candidates = skill_paths_of(segments)
     seen = seen_named(connection, identity, [candidate.name for candidate in candidates])
     for name, rest in candidates:
@@ -69,7 +76,9 @@ def find_folder(
 def open_folders(
     connection: Connection, identity: Identity, storage: Storage, versions: Sequence[tuple[str, int]]
 ) -> list[SkillFolder]:
-    """Return the folders of skills that the identity sees, given as (name, id of the latest version)."""
+    """Return the folders of skills that the identity sees. `versions` are pairs of name and id of the latest
+    version.
+    """
     if not versions:
         return []
     ids = [version_id for _, version_id in versions]
@@ -95,7 +104,9 @@ def open_folders(
 
 
 def skill_md_of(name: str, content: bytes, description: str) -> SkillMd:
-    """Return the description of the served SKILL.md for a stored one."""
+    """Return the properties of the served SKILL.md. `content` is the stored SKILL.md, `description` that of the
+    manifest.
+    """
     shown = _shown if len(content) <= _MOST_KEPT_BYTES else _shown.__wrapped__
     return shown(name, content, description)
 
@@ -112,16 +123,17 @@ def conforming(name: str, content: bytes, description: str) -> AgentSkill:
 
 
 def stored_skill_md(connection: Connection, storage: Storage, version_id: int) -> tuple[bytes, str]:
-    """Return the stored SKILL.md, and the description in the manifest."""
+    """Return the stored SKILL.md of a version, and the description in its manifest."""
     return dict(_skill_mds(connection, storage, [version_id]))[version_id]
 
 
 def names_below(
     connection: Connection, identity: Identity, name: str, *, after: str = "", most: int
 ) -> list[tuple[str, int]]:
-    """Return (name, id of the latest version) of the first skills in the folder of this name that the identity sees.
+    """Return (name, id of the latest version) of the first skills below `name` and after `after` that the identity
+    sees.
 
-    They are sorted by the bytes of their names.
+    The skills are sorted by the bytes of their names. At most `most` skills are returned.
     """
     found: list[tuple[str, int]] = []
     after = max(after, f"{name}.")
@@ -146,7 +158,7 @@ def count_files(connection: Connection, version_ids: Sequence[int]) -> int:
 
 
 def with_skills_below(connection: Connection, names: Iterable[str]) -> set[str]:
-    """Return those of the names whose folders may contain other skills, visible or not."""
+    """Return the names whose folders contain other skills. Skills that the identity does not see count too."""
     wanted = [name for name in names if folder_of(name) == tuple(name.split("."))]
     found: set[str] = set()
     if not wanted:
@@ -179,7 +191,9 @@ def _skill_mds(connection: Connection, storage: Storage, ids: Sequence[int]) -> 
 def _in_other_folders(
     connection: Connection, identity: Identity, folders: Iterable[tuple[str, list[ServedFile]]]
 ) -> set[tuple[str, str]]:
-    """Return (name, path) of files whose URIs belong to another skill: `b/x` of `a`, if there is a skill `a.b`."""
+    """Return (name, path) of the files whose URIs belong to another skill: `b/x` of the skill `a`, if a skill `a.b`
+    exists.
+    """
     may_be: dict[tuple[str, str], list[str]] = {}
     for name, files in folders:
         folder = folder_of(name)
@@ -194,7 +208,7 @@ def _in_other_folders(
 
 
 def seen_named(connection: Connection, identity: Identity, names: Iterable[str]) -> dict[str, int]:
-    """Return the id of the latest version by name, for the skills that the identity sees."""
+    """Return the skills that the identity sees, as the id of the latest version by name."""
     wanted = list(names)
     found: dict[str, int] = {}
     for start in range(0, len(wanted), _BATCH):

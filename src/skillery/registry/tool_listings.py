@@ -1,4 +1,4 @@
-"""list_tools: the tools of one version, or the session's own and all offered tools."""
+"""list_tools: the tools of one version, or the tools of the session and those of all latest versions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from skillery.registry.tools import OF_SESSION, OF_VERSION, sees_tool, session_v
 from skillery.registry.visibility import View, parameters, view_of
 
 _KEPT = 256
-"""Number of cached compiled statements."""
+"""The number of cached compiled statements."""
 
 
 def list_tools(
@@ -43,8 +43,9 @@ def list_tools(
 ) -> msgspec.Raw:
     """Return `{"tools": […], "next_cursor": …}` as JSON, sorted by the bytes of skill and name.
 
-    Tools of the session come first. With `skill`, only the tools of that version are listed. Raises InvalidCursor,
-    SkillNotFound, VersionNotFound, LabelNotFound.
+    With `skill`, the tools of this version are listed. Without, the tools of the session come first, then the tools of
+    all latest versions. Raise SkillNotFound, VersionNotFound or LabelNotFound if the identity sees no such version.
+    Raise InvalidCursor if the cursor belongs to another listing.
     """
     bound_to = ("list_tools", skill[0] if skill else "", str(skill[1]) if skill else "", session)
     after = read_cursor(key, bound_to, cursor, 2) if cursor else ("", "")

@@ -1,7 +1,7 @@
 """Look-up of a tool by its name.
 
-If several skills offer a tool of one name, the bare name means the tool that was published last, among those that the
-caller sees.
+If several skills that the caller sees offer a tool with the same name, the name selects the most recently published
+tool.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from skillery.registry.tools import OF_SESSION, OF_VERSION, is_session_tool, see
 from skillery.registry.visibility import View, parameters, view_of
 
 _KEPT = 256
-"""Number of cached compiled statements."""
+"""The number of cached compiled statements."""
 _NEIGHBOURS = 20
 _NEAR = 3
 
@@ -54,14 +54,14 @@ _HANDLER = Statement(
 
 
 class SessionTool(NamedTuple):
-    """The single file of a tool that lives in a session."""
+    """The file of a tool that was defined in a session."""
 
     script: str
     content: str
 
 
 class FoundTool(NamedTuple):
-    """A tool and its origin: a version, or the caller's session."""
+    """A tool and its origin: a version of a skill, or the caller's session."""
 
     name: str
     declared: Mapping[str, Any]
@@ -78,9 +78,11 @@ def find_tool(
     skill: tuple[str, VersionSpec] | None,
     session: str,
 ) -> FoundTool:
-    """Return the tool of that name. Raise ToolNotFound, SkillNotFound, VersionNotFound, LabelNotFound.
+    """Return the tool `name`: of the version `skill` if given, else of the session, else of the skill that published it
+    last.
 
-    The tool belongs to `skill` if given; else to the session; else to the skill that published it last.
+    Raise ToolNotFound if there is no such tool. Raise SkillNotFound, VersionNotFound or LabelNotFound if the identity
+    does not see `skill`.
     """
     if skill is not None:
         return _in_version(connection, resolve(connection, identity, *skill), name)
@@ -94,7 +96,7 @@ def find_tool(
 
 
 def find_offered(connection: Connection, identity: Identity, name: str) -> VersionRow | None:
-    """Return the version that a bare name means, among those that the identity sees; else None."""
+    """Return the version of the most recently published tool with this name that the identity sees, or None."""
     rows = _named(view_of(identity)).rows(connection, name=name, **parameters(identity))
     if not rows:
         return None
@@ -118,7 +120,7 @@ def _named(view: View | None) -> Statement:
 
 
 def tool_run_by(connection: Connection, version_id: int, script: str) -> str | None:
-    """Return the name of a tool of the version whose handler is this file, or None."""
+    """Return the name of a tool of the version whose handler is the file `script`, or None."""
     rows = _HANDLER.rows(connection, version_id=version_id, script=script)
     return str(rows[0][0]) if rows else None
 
@@ -146,9 +148,9 @@ def _not_found(connection: Connection, identity: Identity, name: str, session: s
 
 
 def near_names(connection: Connection, identity: Identity, name: str, session: str) -> list[str]:
-    """Return similar names among visible tools and the session's own.
+    """Return similar names among the visible tools and the tools of the session.
 
-    Compared are the names next to `name` in the index and those with the same beginning; their number is limited.
+    The candidates are limited: neighbours of `name` in the index, and names with the same first three characters.
     """
     view, values = view_of(identity), parameters(identity)
     offered = select(tools.c.name).join_from(tools, skills, skills.c.id == tools.c.skill_id)

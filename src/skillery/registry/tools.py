@@ -1,4 +1,4 @@
-"""The rows of tools: stored as versions change, and offered while their version is the latest of its skill."""
+"""The rows of tools. Publishing a version adds rows. The tools of a skill's latest version are offered to callers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ OF_SESSION = Statement(
 
 
 def tool_item(tool: Tool, skill: str | None, version: str | None) -> str:
-    """Return a tool as an item of list_tools."""
+    """Return the JSON text of a tool in list_tools. `skill` and `version` are None for a tool of a session."""
     item = {
         "name": tool.name,
         "skill": skill,
@@ -82,7 +82,7 @@ def add_tools(connection: Connection, version_id: int, skill_id: int, bundle: Bu
 
 
 def offer_latest(connection: Connection, skill_id: int, version_id: int | None) -> None:
-    """Offer the tools of this version, and no other tools of the skill."""
+    """Offer the tools of this version, and no other tools of the skill. With None, offer no tools of the skill."""
     if not _ANY.rows(connection, of_skill=skill_id):
         return
     connection.execute(_WITHDRAW.values(offered_since=None), {"of_skill": skill_id})
@@ -92,10 +92,12 @@ def offer_latest(connection: Connection, skill_id: int, version_id: int | None) 
 
 
 def session_values(connection: Connection, identity: Identity, session: str) -> dict[str, Any]:
-    """Return the parameters of OF_SESSION and of conditions with `is_session_tool`."""
+    """Return the SQL parameters of OF_SESSION and of conditions with `is_session_tool`."""
     return {"identity": identity.name, "session": session, "now": as_stored(connection, datetime.now(UTC))}
 
 
 def sees_tool(view: View) -> ColumnElement[bool]:
-    """Return the condition that the view sees the tool's skill, in a statement joined with `skills`."""
+    """Return the SQL condition that an identity with this view sees the tool's skill. The statement must join
+    `skills`.
+    """
     return sees_each(view, skills, skills.c.id)

@@ -1,7 +1,8 @@
-"""Usage of a version, counted in the transaction that ends a run, so that no query ever counts runs.
+"""Usage of a version. The transaction that ends a run also updates the counts, so that no query counts the rows of
+runs.
 
-Durations are stored as a histogram. Each bucket is 2^(1/8) times as long as the one before, so a percentile is exact to
-4.5 %, from a hundred thousandth of a second to an hour, in a few dozen rows.
+Durations are stored as a histogram. Each bucket covers 2^(1/8) times the duration of the previous bucket. A percentile
+is therefore exact to 4.5 %, and durations from 10 microseconds to an hour need only a few dozen rows.
 """
 
 from __future__ import annotations
@@ -23,16 +24,18 @@ PER_DOUBLING = 8
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """`usage` of describe_skill: the runs of all callers, including runs that other runs started."""
+    """`usage` in describe_skill: counts of the runs of all callers, including runs that other runs started."""
 
     runs: int
     completed: int
     failed: int
     cancelled: int
     success_rate: float | None
-    """The share of completed runs among those that completed or failed; None if there are none."""
+    """Completed runs divided by completed and failed runs. None if no run completed or failed."""
     p50_ms: float | None
-    """Percentiles of the durations of completed runs. Failed runs do not count: an early failure is no fast run."""
+    """`p50_ms` and `p95_ms`: percentiles of the durations of completed runs. Failed runs do not count: they often
+    end early.
+    """
     p95_ms: float | None
     last_run_at: datetime | None
 
@@ -57,13 +60,13 @@ _CELL = (
     + literal_column("':'")
     + cast(version_usage.c.runs, Text)
 )
-# One row of text: a frequently used version has dozens of buckets, and each fetched row costs as much as joining them
-# all. A literal between them, because a Statement supports no parameter of this kind.
+# All buckets are joined into one row of text: a frequently used version has dozens of buckets, and fetching one row
+# costs as much as joining all of them. The separator is a literal, because a Statement supports no parameter there.
 USAGE = (
     func.aggregate_strings(_CELL, literal_column("','")),  # type: ignore[arg-type]
     func.max(version_usage.c.last_run_at),
 )
-"""The columns that `usage_from` reads, selected for one `version_id`."""
+"""The columns that `usage_from` reads. The statement must select the rows of one version."""
 
 
 def count_run(
@@ -102,21 +105,24 @@ def usage_from(joined: str | None, last: datetime | str | None) -> Usage:
 
 
 def bucket_of(duration_ms: float) -> int:
-    """Return the bucket of a duration. Longer runs have higher buckets; 0 is SHORTEST_MS and less."""
+    """Return the bucket of a duration. Longer durations have higher buckets. Bucket 0 is for SHORTEST_MS and less."""
     if duration_ms <= SHORTEST_MS:
         return 0
     return 1 + math.floor(PER_DOUBLING * math.log2(duration_ms / SHORTEST_MS))
 
 
 def duration_of(bucket: int) -> float:
-    """Return the middle of a bucket, at most a factor of 2 ** (1 / 16) off."""
+    """Return the middle of a bucket in milliseconds. All durations in the bucket are within a factor of 2 ** (1 /
+    16).
+    """
     return SHORTEST_MS * 2 ** ((bucket - 0.5) / PER_DOUBLING) if bucket else SHORTEST_MS
 
 
 def percentile(histogram: list[tuple[int, int]], total: int, part: float) -> float | None:
-    """Return the duration that the share `part` of all runs did not exceed; None without runs.
+    """Return the duration in milliseconds that the share `part` of all runs did not exceed, or None if there are no
+    runs.
 
-    `histogram` is sorted counts by bucket; `total` is their sum.
+    `histogram` has the number of runs by bucket, sorted by bucket. `total` is the number of all runs.
     """
     wanted = math.ceil(part * total)
     for bucket, runs in histogram:

@@ -1,4 +1,4 @@
-"""list_versions: the versions of one skill or of all, for example those that wait for a review or were yanked."""
+"""list_versions: the versions of one skill or of all skills, for example with the status `in_review` or `yanked`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ListedVersion(msgspec.Struct, frozen=True):
 
 
 class VersionPage(msgspec.Struct, frozen=True):
-    """A page of versions, the most recently published first."""
+    """A page of versions, most recently created first."""
 
     versions: list[ListedVersion]
     next_cursor: NextCursor
@@ -70,9 +70,10 @@ def list_versions(
     limit: int,
     cursor: str,
 ) -> VersionPage:
-    """Return the versions that the identity sees, the most recently published first.
+    """Return a page of the versions that the identity sees, most recently created first.
 
-    "" matches any name, status or namespace. Raises SkillNotFound for a name, InvalidCursor.
+    "" as `name`, `status` or `namespace` matches all versions. Raise SkillNotFound if the identity sees no skill
+    `name`. Raise InvalidCursor if the cursor belongs to another listing.
     """
     bound_to = ("list_versions", identity.name, name, status, namespace)
     where = [*_seen(identity), *_asked(status, namespace)]
@@ -91,12 +92,19 @@ def list_versions(
 
 
 def find_version(connection: Connection, *, identity: Identity, name: str, version: str) -> ListedVersion:
-    """The row of one version. Raises SkillNotFound, VersionNotFound."""
+    """Return one version as list_versions does.
+
+    Raise SkillNotFound or VersionNotFound if the identity sees no such version.
+    """
     return _row(_find(connection, identity, name, version))
 
 
 def cursor_after_version(connection: Connection, *, identity: Identity, key: bytes, name: str, version: str) -> str:
-    """Return the cursor with which list_versions continues after a version. Raise SkillNotFound, VersionNotFound."""
+    """Return the cursor for list_versions to continue after the given version of the skill, in the listing of this
+    skill.
+
+    Raise SkillNotFound or VersionNotFound if the identity sees no such version.
+    """
     found = _find(connection, identity, name, version)
     return make_cursor(key, ("list_versions", identity.name, name, "", ""), (str(found.id),))
 
@@ -110,7 +118,9 @@ def _find(connection: Connection, identity: Identity, name: str, version: str) -
 def ages(
     connection: Connection, *, identity: Identity, names: Sequence[str]
 ) -> dict[str, tuple[datetime | None, datetime | None]]:
-    """Return when the first and the last version of each skill was created, among those that the identity sees."""
+    """Return the creation times of the first and the last version of each skill, by name, of versions that the
+    identity sees.
+    """
     first, last = func.min(skill_versions.c.created_at), func.max(skill_versions.c.created_at)
     statement = (
         select(skills.c.name, first, last)
@@ -155,9 +165,9 @@ def _row(row: Row[Any]) -> ListedVersion:
 
 
 def versions_with_lock(connection: Connection, identity: Identity, sha256: str, limit: int) -> list[dict[str, str]]:
-    """Return the visible versions with this lock whose skills need packages.
+    """Return the visible versions with this lock of packages, if their skills declare dependencies.
 
-    Each has `name, version, status`; they are sorted by name, then newest first.
+    Each item has `name`, `version` and `status`. The items are sorted by name, newest version first.
     """
     statement = (
         select(skills.c.name, skill_versions.c.version, skill_versions.c.status)

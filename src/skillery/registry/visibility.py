@@ -1,8 +1,9 @@
-"""Visibility of skills and versions. Every answer treats an invisible one as absent.
+"""Visibility of skills and versions. Every answer treats invisible skills and versions as absent.
 
-A skill is visible to all callers (`public`), to those whose grants cover its name (`namespace`), or to publishers of
-one of its versions (`private`); its reviewers and admins always see it. A version of a visible skill is visible to all
-callers once it was published. Before that, or after a rejection, only its author, its reviewers and admins see it.
+The visibility of a skill decides which callers see it: all callers (`public`), callers with a grant for its name
+(`namespace`), or publishers of one of its versions (`private`). Its reviewers and admins always see it. All callers who
+see a skill see its published, deprecated and yanked versions. Other versions are visible only to their author, to
+reviewers of the skill and to admins.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ Visibility = Literal["public", "namespace", "private"]
 WAS_PUBLISHED = ("published", "deprecated", "yanked")
 
 _MOST_APART = 8
-"""Limit on the grants that are looked up one by one."""
+"""The maximum number of grants that get separate conditions with their own index ranges."""
 _CHUNK = 100
 
 _own_versions = skill_versions.alias("own_versions")
@@ -43,16 +44,22 @@ _OWN = Statement(
 
 
 class View(NamedTuple):
-    """The part of an identity that determines the text of a statement. Other values are parameters."""
+    """The properties of an identity that determine the text of an SQL statement. Its other properties are SQL
+    parameters.
+    """
 
     grants: tuple[int, ...]
-    """For each grant, the number of namespaces above its names; () without grants, or with a grant for all names."""
+    """For each grant, the number of namespaces that `_above` returns for its prefix. () if no grant needs a
+    condition: there are no grants, or one covers all names.
+    """
     grants_all: bool
     is_reviewer: bool
 
 
 def view_of(identity: Identity) -> View | None:
-    """Return the view of an identity; None if it sees every skill, so that rows need no condition."""
+    """Return the view of an identity, or None if the identity sees every skill, so that statements need no
+    condition.
+    """
     grants_all = "*" in identity.namespaces
     if access.is_admin(identity) or ("review" in identity.scopes and (not identity.namespaces or grants_all)):
         return None
@@ -72,9 +79,9 @@ def parameters(identity: Identity) -> dict[str, Any]:
 
 
 def seen_by_namespace(view: View) -> list[ColumnElement[bool]]:
-    """Return conditions on `skills`. A row is visible if one holds; `is_own` is separate.
+    """Return conditions on the table `skills`. The identity sees a skill if one condition or `is_own` is true.
 
-    Each condition is one or a few ranges of (visibility, namespace, name), so hidden skills are not read.
+    Each condition reads a few ranges of the index (visibility, namespace, name), so that hidden skills are not read.
     """
     found = [_is("public")]
     for visibility in _granted(view):
@@ -92,7 +99,7 @@ def seen_by_namespace(view: View) -> list[ColumnElement[bool]]:
 
 
 def seen_by_name(view: View, rows: FromClause = skills) -> list[ColumnElement[bool]]:
-    """Return conditions on `rows` as `seen_by_namespace` does, as ranges of (visibility, name)."""
+    """Return conditions on `rows` like those of `seen_by_namespace`, for the index (visibility, name)."""
     found = [_is("public", rows)]
     for visibility in _granted(view):
         if view.grants_all:
@@ -105,9 +112,9 @@ def seen_by_name(view: View, rows: FromClause = skills) -> list[ColumnElement[bo
 
 
 def is_own() -> ColumnElement[bool]:
-    """Return the condition for private skills of which the identity published a version.
+    """Return the SQL condition for private skills with a version that the identity published.
 
-    The concatenation in the condition prevents the use of an index, so that a database starts with the identity's
+    The concatenation prevents the use of an index on `visibility`, so that the database starts with the identity's
     versions.
     """
     own = select(_own_versions.c.skill_id).where(_own_versions.c.publisher == bindparam("me"))
@@ -115,7 +122,9 @@ def is_own() -> ColumnElement[bool]:
 
 
 def seen_version(view: View) -> ColumnElement[bool]:
-    """Return the condition for visible versions of visible skills: `sees_version` in SQL."""
+    """Return the SQL condition for visible versions, in statements that read only visible skills. See
+    `sees_version`.
+    """
     statuses: list[ColumnElement[str]] = [literal_column(f"'{status}'") for status in WAS_PUBLISHED]
     found = [skill_versions.c.status.in_(statuses), skill_versions.c.publisher == bindparam("me")]
     if view.is_reviewer:
@@ -124,9 +133,9 @@ def seen_version(view: View) -> ColumnElement[bool]:
 
 
 def sees_each(view: View, rows: FromClause, skill_id: ColumnElement[int]) -> ColumnElement[bool]:
-    """Return the condition that checks the visibility of each row, on a table with `visibility` and `name` of a skill.
+    """Return the SQL condition that checks each row of `rows`, a table with the `name` and `visibility` of skills.
 
-    Use it if another condition already finds the rows by an index.
+    Use this condition if another condition already finds the rows by an index.
     """
     own = exists().where(_own_versions.c.publisher == bindparam("me"), _own_versions.c.skill_id == skill_id)
     return or_(*seen_by_name(view, rows), and_(_is("private", rows), own))
@@ -142,12 +151,12 @@ def sees_skill(connection: Connection, identity: Identity, skill_id: int, name: 
 
 
 def sees_version(identity: Identity, name: str, status: str, publisher: str) -> bool:
-    """Return whether the identity sees a version of a skill that it sees."""
+    """Return whether the identity sees a version. The caller has checked that the identity sees the skill."""
     return status in WAS_PUBLISHED or publisher == identity.name or access.reviews(identity, name)
 
 
 def _together(view: View, visibility: Visibility, rows: FromClause = skills) -> list[ColumnElement[bool]]:
-    """Combine many grants into few conditions, because databases limit the conditions of a statement."""
+    """Combine many grants into few conditions, because databases limit the number of conditions in a statement."""
     return [and_(_is(visibility, rows), one) for one in _in_grants(view, rows)]
 
 
@@ -175,13 +184,13 @@ def _granted(view: View) -> tuple[Visibility, ...]:
 
 
 def _prefixes(identity: Identity) -> list[str]:
-    """Return `sales` for each grant `sales.*`; [] if there is a grant for all names."""
+    """Return the prefixes of the grants (`sales` for `sales.*`), or [] if a grant covers all names."""
     if "*" in identity.namespaces:
         return []
     return sorted({grant[:-2] for grant in identity.namespaces if grant.endswith(".*")})
 
 
 def _above(prefix: str) -> list[str]:
-    """Return the prefix and the namespaces above it: a manifest may place a skill of that prefix in each of them."""
+    """Return the prefix and all namespaces above, including "": a manifest below the prefix may state any of them."""
     parts = prefix.split(".")
     return [".".join(parts[:count]) for count in range(len(parts) + 1)]

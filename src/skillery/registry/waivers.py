@@ -1,4 +1,6 @@
-"""Waivers: findings of `before_publish` plugins that no longer refuse a version, with author, reason and end."""
+"""Waivers: findings of `before_publish` plugins that do not refuse a version. Each has an author, a reason and an
+end.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ BUILT_IN_RULES = {
 
 
 class Waiver(msgspec.Struct, frozen=True):
-    """A waiver. `file` or `version` None matches any."""
+    """A waiver for findings of `rule`. `file` or `version` None: the waiver covers every file or every version."""
 
     id: str
     name: str
@@ -65,9 +67,10 @@ def waive_finding(
     file: str | None,
     version: Version | None,
 ) -> Waiver:
-    """Add a waiver and return it. Raise NotAllowed, InvalidParams.
+    """Add a waiver and return the waiver. The skill need not exist: usually the finding refuses its first version.
 
-    The skill need not exist: usually the finding refuses its first version.
+    Raise NotAllowed if the identity may not review the skill, and InvalidParams if findings of the rule cannot be
+    waived.
     """
     access.require_namespace(identity, "review", name)
     if rule in BUILT_IN_RULES:
@@ -93,9 +96,10 @@ def waive_finding(
 
 
 def revoke_waiver(connection: Connection, identity: Identity, waiver_id: str) -> Waiver:
-    """Revoke a waiver and return it. Revoking again changes nothing.
+    """Revoke a waiver and return the waiver. A second call changes nothing.
 
-    Versions published under it stay. Raises WaiverNotFound, also for a name that the identity does not review.
+    Versions that were published because of the waiver stay published. Raise WaiverNotFound if there is no such waiver,
+    or if the identity does not review the skill.
     """
     found = _find(connection, identity, waiver_id)
     if found.revoked_at is None:
@@ -110,8 +114,11 @@ def revoke_waiver(connection: Connection, identity: Identity, waiver_id: str) ->
 def list_waivers(
     connection: Connection, identity: Identity, key: bytes, *, name: str, limit: int, cursor: str
 ) -> WaiverPage:
-    """Return the waivers of the names that the identity reviews, newest first. `name` "" is all of them.
-    Raises InvalidCursor."""
+    """Return a page of the waivers for names that the identity reviews, newest first. `name` "" selects all these
+    names.
+
+    Raise NotAllowed if the identity has no review scope, and InvalidCursor if the cursor belongs to another listing.
+    """
     access.require(identity, "review")
     bound_to = ("list_waivers", identity.name, name)
     where = [_reviewed(identity)]
@@ -129,7 +136,7 @@ def list_waivers(
 def apply_waivers(
     connection: Connection, name: str, version: Version, findings: Sequence[Finding]
 ) -> tuple[CheckFinding, ...]:
-    """Return the findings of a version, each error with its live waiver if there is one."""
+    """Return the findings of a version. An error gets its waiver, if a waiver applies and is not expired or revoked."""
     if not any(one.severity == "error" for one in findings):
         return tuple(CheckFinding(one.rule, one.message, one.severity, one.file, one.line) for one in findings)
     now = datetime.now(UTC)
@@ -170,7 +177,7 @@ def _find(connection: Connection, identity: Identity, waiver_id: str) -> Waiver:
 
 
 def _reviewed(identity: Identity) -> ColumnElement[bool]:
-    """Return the condition on names that is equal to `access.reviews`."""
+    """Return the SQL condition that the identity reviews a waiver's skill, as `access.reviews` does in Python."""
     if access.is_admin(identity) or not identity.namespaces or "*" in identity.namespaces:
         return true()
     # "/" follows "." in the order of bytes.

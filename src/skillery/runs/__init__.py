@@ -1,4 +1,6 @@
-"""Runs of skills, tools and code, from a request to a record. No transaction is open while a sandbox works."""
+"""Runs of skills, tools and code, from a request to a record. No transaction is open while the sandbox executes
+code.
+"""
 
 from skillery.runs.input_files import RunFile, parse_files
 from skillery.runs.requests import CodeRequest, SkillRequest, ToolRequest

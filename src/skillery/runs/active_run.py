@@ -1,4 +1,4 @@
-"""The runs of this server that have not ended, found by id."""
+"""The active runs of this server: runs that have not ended, by id."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from skillery.runs.trials import Unpublished
 
 T = TypeVar("T")
 begun_runs: ContextVar[list[str] | None] = ContextVar("begun_runs", default=None)
-"""If a caller sets a list, the ids of the runs that its calls begin are added to it."""
+"""A list for the ids of runs. If a caller has set a list, the runs that its calls start add their ids to the list."""
 
 
 class Stop(msgspec.Struct, frozen=True):
-    """The reason for which a run is stopped from outside."""
+    """The reason for stopping a run, for example a cancellation or the end of the server."""
 
     failure: Failure
-    """The failure of the run, if the run is recorded."""
+    """The failure in the record of the run, if the run has a record."""
     by_request: bool = False
-    """Whether a caller cancelled the run. Such a run is recorded, even if it never got a slot."""
+    """True if a caller cancelled the run. Such a run keeps its record, even if it never got a slot."""
 
 
 SERVER_STOPPED = Stop(Failure(FailureType.SANDBOX_ERROR, "the server was stopped while this ran"))
@@ -39,12 +39,12 @@ CALLER_ENDED = Stop(Failure(FailureType.CALLER_ENDED, "the run that called this 
 
 
 def cancelled_by(name: str) -> Stop:
-    """Return the stop of a run that the identity `name` cancelled."""
+    """Return the stop for a run that the identity `name` cancelled."""
     return Stop(Failure(FailureType.CANCELLED, f"cancelled by '{name}'"), by_request=True)
 
 
 class Stopped(Exception):
-    """Raised instead of the result of work that was stopped."""
+    """Raised by `ActiveRun.until_stopped` if the run is stopped before its work has a result."""
 
     def __init__(self, stop: Stop) -> None:
         super().__init__(stop.failure.message)
@@ -52,7 +52,7 @@ class Stopped(Exception):
 
 
 class ActiveRun:
-    """One run of this server, from admission to its record."""
+    """One run of this server, from admission until its outcome is recorded."""
 
     def __init__(
         self,
@@ -71,14 +71,14 @@ class ActiveRun:
         self.claim = _claim(prepared)
         self.slot: Slot | None = None
         self.is_waiting = False
-        """Whether the run waits in the queue."""
+        """True while the run waits in the queue."""
         self.is_on_record = False
         self.in_background = in_background
-        """Whether the caller is told the id at once: from then on the run is recorded, however it ends."""
+        """True if the caller gets the id before the run ends. From then on, the record stays, however the run ends."""
         self.announced = asyncio.get_running_loop().create_future()
-        """Done once a run in the background is on record and can be announced."""
+        """A future that is done when a run in the background has a record, so that the caller can get its id."""
         self.was_stopped = False
-        """True if the outcome comes from a stop, not from the code."""
+        """True if the outcome comes from a stop and not from the code."""
         self._task: asyncio.Task[Any] | None = None
         self._stop: Stop | None = None
         self._work: asyncio.Future[Any] | None = None
@@ -94,7 +94,7 @@ class ActiveRun:
 
     @property
     def live(self) -> LiveOutput:
-        """What the run has printed so far."""
+        """The log and the progress of the run."""
         return self.host.live
 
     @property
@@ -110,12 +110,12 @@ class ActiveRun:
 
     @property
     def queued_bytes(self) -> int:
-        """The memory of the request while the run waits for a slot."""
+        """The memory of the request in bytes, while the run waits for a slot."""
         call = self.job.call
         return len(self.job.args) + (len(call.code) if isinstance(call, CodeCall) else 0)
 
     def stop(self, stop: Stop) -> None:
-        """Stop the run: now, or when its work begins. If the run is stopped twice, the first `stop` counts."""
+        """Stop the run now, or when its work begins. If the run is stopped twice, the first `stop` counts."""
         self._stop = self._stop or stop
         if self._work is not None:
             self._work.cancel()
@@ -137,7 +137,7 @@ class ActiveRun:
         return task.result()
 
     def announce(self) -> None:
-        """Let the caller of a run in the background know its id."""
+        """Mark a run in the background as recorded, so that its caller gets the id."""
         if not self.announced.done():
             self.announced.set_result(None)
 
@@ -158,8 +158,8 @@ class ActiveRun:
 
 
 def _claim(prepared: Prepared) -> Claim | None:
-    """Return the idempotency claim that the result of the run settles, or None."""
-    # create_skill is not answered by the runs of its examples, and a call is not answered by the runs of called skills.
+    """Return the idempotency claim of the request, or None. The result of the run settles the claim."""
+    # The runs of examples do not settle the claim of create_skill, and called runs do not settle that of their caller.
     is_own_call = prepared.parent_run_id is None and not isinstance(prepared.version, Unpublished)
     return claimed.get() if is_own_call else None
 
@@ -177,16 +177,16 @@ class ActiveRuns:
         return list(self._runs)
 
     def find(self, run_id: str) -> ActiveRun | None:
-        """Return None if this server has no such active run."""
+        """Return the active run, or None if this server has no such run."""
         return self._runs.get(run_id)
 
     @property
     def with_slot(self) -> int:
-        """The number of runs that do not wait for a slot."""
+        """The number of active runs that do not wait for a slot."""
         return sum(not run.is_waiting for run in self._runs.values())
 
     def add(self, run: ActiveRun) -> None:
-        """Keep a run whose task has been started until the task ends."""
+        """Add a run with a started task. The run is removed when the task ends."""
         self._runs[run.run_id] = run
         run.task.add_done_callback(lambda _: self._runs.pop(run.run_id, None))
 
@@ -201,7 +201,7 @@ class ActiveRuns:
             run.stop(stop)
 
     async def wait(self, seconds: float) -> None:
-        """Wait until all runs have ended, at most `seconds`."""
+        """Wait until all active runs have ended, at most `seconds`."""
         deadline = time.monotonic() + seconds
         while self._runs and (left := deadline - time.monotonic()) > 0:
             await asyncio.wait({run.task for run in self._runs.values()}, timeout=left)

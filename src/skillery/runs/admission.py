@@ -1,4 +1,4 @@
-"""Admission: a run waits for its slot, is checked against the quotas and goes on record."""
+"""Admission: a run waits for its slot, is checked against the quotas, and gets its record."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ _START = Change(insert(runs), _STARTED)
 _limits = msgspec.json.Encoder()
 
 QUEUED_SECONDS = 0.2
-"""A run that waits longer than this goes on record as queued, so that callers can see and cancel it."""
+"""A run that waits longer than this gets a record with the status queued, so that callers can see and cancel it."""
 
 BACKGROUND_SECONDS = 0.02
-"""The same for a run in the background, whose caller waits for the record only. A full queue refuses sooner."""
+"""The same time for a run in the background: its caller waits only for the record, or for the error of a full queue."""
 
 
 class Admission:
-    """Admits runs in the order of the queue until the server stops."""
+    """Admits runs in the order of the queue, until the server stops."""
 
     def __init__(self, database: Database, queue: Queue, quotas: Quotas) -> None:
         self._database = database
@@ -58,22 +58,23 @@ class Admission:
         return self._queue.waiting
 
     def close(self) -> None:
-        """Admit no more runs."""
+        """Admit no more runs. The server calls this when it stops."""
         self.is_closed = True
 
     def take_free_slot(self) -> Slot | None:
-        """Return a slot if one is free now. Raise Unavailable if the server is stopping."""
+        """Return a slot, or None if no slot is free now. Raise Unavailable if the server is stopping."""
         if self.is_closed:
             raise _stopping()
         return self._queue.enter_now()
 
     async def admit(self, run: ActiveRun) -> None:
-        """Wait for the slot of a run and put the run on record. Only then may it run.
+        """Wait for a slot and record the start of the run. The caller executes the run after this.
 
-        Raise Busy, RateLimited or Unavailable: nothing was run. Raise Stopped if a caller cancelled a queued run that
-        is on record.
+        Raise Busy if the queue is full, RateLimited if the caller has too many runs, and Unavailable if the server is
+        stopping. No code was executed then. Raise Stopped if a queued run with a record is stopped.
         """
-        # A called run uses the slot of its caller. With a slot for each, callers could wait forever for called runs.
+        # A called run uses the slot of the run that calls it. With separate slots, all slots could belong to runs that
+        # wait for called runs, which would then never start.
         if run.prepared.parent_run_id is None:
             await self._take_turn(run)
         if run.is_on_record:
@@ -116,13 +117,13 @@ class Admission:
             run.is_waiting = False
 
     async def _drop(self, run: ActiveRun) -> None:
-        """Delete the record of a run that was never started."""
+        """Delete the record, if there is one, of a run that never started."""
         if run.is_on_record:
             await self._database.write(partial(drop_run, run_id=run.run_id))
 
 
 async def _give_up(entering: asyncio.Future[Slot]) -> None:
-    """Leave the queue, and the slot if the run got one at the same moment."""
+    """Leave the queue. If the run has just got a slot, leave the slot too."""
     entering.cancel()
     await asyncio.wait({entering})
     if not entering.cancelled() and entering.exception() is None:
@@ -137,9 +138,9 @@ def _stopping() -> Unavailable:
 
 
 def start_run(connection: Connection, run: ActiveRun, *, quotas: Quotas, queued: bool = False) -> None:
-    """Insert the row of a run. Raise RateLimited if the caller has as many runs as its quota allows.
+    """Insert the row of a run. Raise RateLimited if the caller has as many runs as the quota allows.
 
-    Called runs do not count: they belong to the run that calls them.
+    Runs that the code of another run calls are not checked, because they belong to that run.
     """
     prepared, version = run.prepared, run.prepared.version
     if prepared.parent_run_id is None:
@@ -174,5 +175,5 @@ def begin_run(connection: Connection, run: ActiveRun) -> None:
 
 
 def drop_run(connection: Connection, run_id: str) -> None:
-    """Delete the row of a queued run that was never started. No caller has been told its id."""
+    """Delete the row of a queued run that never started. No caller knows its id."""
     connection.execute(runs.delete().where(runs.c.id == run_id))

@@ -1,4 +1,4 @@
-"""The arguments of a run, checked against the declared inputs."""
+"""The check of a run's arguments against the declared inputs."""
 
 from __future__ import annotations
 
@@ -9,32 +9,47 @@ import msgspec
 
 from skillery.backends import Failure, FailureType
 from skillery.context.threads import JSON
-from skillery.formats.inputs import Input, InputInvalid, apply_inputs, blob_args
+from skillery.formats.inputs import Input, InputInvalid, apply_inputs, blob_args, undeclared_args
 from skillery.formats.json_values import is_larger
+from skillery.formats.manifest import Runtime
 
 MOST_ON_THE_LOOP = 4 * 1024
-"""The keys, items and characters of arguments and enums that are compared on the event loop; more go to a thread."""
+"""The maximum number of keys, items and characters of arguments and enums that are checked on the event loop. More
+go to a thread.
+"""
 
 
 class Arguments(NamedTuple):
-    """The arguments of a run as JSON, and the ids of blobs among them. If they do not fit, `failure` says why."""
+    """The arguments of a run as JSON text, and the blob ids in them. If they do not fit the inputs, `failure` has
+    the reason.
+    """
 
     text: bytes
     blobs: list[str]
     failure: Failure | None = None
+    warnings: tuple[str, ...] = ()
+    """A warning for each undeclared argument."""
 
 
-async def checked_arguments(inputs: Mapping[str, Input], args: Mapping[str, Any]) -> Arguments:
-    """Check the arguments, in a worker thread if the arguments or the enums are large."""
+NO_ARGUMENTS = Arguments(b"{}", [])
+
+
+async def checked_arguments(
+    inputs: Mapping[str, Input], args: Mapping[str, Any], runtime: Runtime | None = None
+) -> Arguments:
+    """Check the arguments of a skill with this `[runtime]`. A worker thread checks large arguments and enums."""
+    strict = runtime is not None and runtime.strict_inputs
     enums = [each.enum for each in inputs.values() if each.enum is not None]
     if is_larger([args, enums, list(inputs)], MOST_ON_THE_LOOP):
-        return await JSON.run(_checked, inputs, args)
-    return _checked(inputs, args)
+        return await JSON.run(_checked, inputs, args, strict)
+    return _checked(inputs, args, strict)
 
 
-def _checked(inputs: Mapping[str, Input], args: Mapping[str, Any]) -> Arguments:
+def _checked(inputs: Mapping[str, Input], args: Mapping[str, Any], strict: bool) -> Arguments:
     try:
-        applied = apply_inputs(inputs, args)
+        applied = apply_inputs(inputs, args, strict=strict)
     except InputInvalid as error:
         return Arguments(msgspec.json.encode(args), [], Failure(FailureType.VALIDATION_ERROR, str(error)))
-    return Arguments(msgspec.json.encode(applied), blob_args(inputs, applied))
+    return Arguments(
+        msgspec.json.encode(applied), blob_args(inputs, applied), warnings=tuple(undeclared_args(inputs, args))
+    )

@@ -1,4 +1,4 @@
-"""The cache: files of skills and blobs on this machine's disk, immutable and shared by runs."""
+"""The cache: files of skills and blobs on the disk of this machine. The files never change, and runs share them."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from skillery.registry.files import FileRow
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 NOTED_EVERY = 600.0
-"""The modification time of a file or folder is its last use, exact to so many seconds."""
+"""The modification time of a file or folder is the time of its last use, exact to this number of seconds."""
 
 
 class Cache:
     """One folder for each bundle and one file for each blob, named by digest and always complete.
 
-    The files are not flushed to the disk, so a boot empties the cache: after a power cut, a file may have its name and
-    not its content. A process that dies leaves only incomplete files without such a name.
+    Each boot of the machine has a new folder: files are not synced to disk, so a power cut can leave a file with its
+    name and without its content. A process that dies leaves incomplete files only in `incoming`.
     """
 
     def __init__(self, folder: Path, database: Database, storage: Storage, blobs: Blobs) -> None:
@@ -41,7 +41,7 @@ class Cache:
         self._folder = folder / _boot()
         self._lock = threading.Lock()
         self._known: dict[str, float] = {}
-        """The time at which the last use of a bundle was recorded, by digest."""
+        """The monotonic time at which the use of a bundle was last recorded, by digest."""
         for old in folder.glob("*") if folder.is_dir() else ():
             if old != self._folder:
                 _remove(old)
@@ -51,14 +51,16 @@ class Cache:
             (self._folder / part).mkdir(parents=True, exist_ok=True)
 
     def bundle(self, version: VersionRow) -> Path:
-        """Return the folder with the files of a version. Blocks on first use."""
+        """Return the folder with the files of a version. The first use blocks while the files are written."""
         folder = self._folder / "bundles" / version.digest.replace(":", "-")
         while not self._use_bundle(folder, version.digest):
             self._make_bundle(version, folder)
         return folder
 
     def _use_bundle(self, folder: Path, digest: str) -> bool:
-        """Record the use of a folder, which keeps it in the cache. Return False if the folder does not exist."""
+        """Record the use of a folder, so that the folder stays in the cache. Return False if the folder does not
+        exist.
+        """
         with self._lock:
             noted = self._known.get(digest)
             if noted is not None and time.monotonic() - noted < NOTED_EVERY:
@@ -71,7 +73,7 @@ class Cache:
             return True
 
     def lend(self, files: Iterable[PublishedFile]) -> Path:
-        """Return a folder with these files until `take_back`. Blocking."""
+        """Return a new folder with these files. The caller deletes it with `take_back`. Blocking."""
         folder = self._incoming / secrets.token_hex(16)
         folder.mkdir()
         for file in files:
@@ -82,7 +84,7 @@ class Cache:
         return folder
 
     def keep(self, files: Sequence[PublishedFile]) -> Path:
-        """Return a folder with these files, shared by runs. Blocking."""
+        """Return a folder with these files, which other runs share. Blocking."""
         digest = digest_of_entries((one.path, hashlib.sha256(one.content).hexdigest(), one.executable) for one in files)
         folder = self._folder / "bundles" / digest.replace(":", "-")
         while not self._use_bundle(folder, digest):
@@ -108,20 +110,20 @@ class Cache:
         return path
 
     def is_ready(self, version: VersionRow) -> bool:
-        """Return whether `bundle` answers without reading the disk."""
+        """Return whether `bundle` returns without reading the disk."""
         return version.digest in self._known
 
     # -- unused files --------------------------------------------------------------------------------------------
 
     def blobs_unused_since(self, moment: datetime) -> Iterator[tuple[str, int]]:
-        """Return digest and size of the blobs that no run has used since."""
+        """Yield digest and size of each blob that no run has used since `moment`."""
         for path in (self._folder / "blobs").iterdir():
             if _is_older(path, moment):
                 with contextlib.suppress(FileNotFoundError):
                     yield path.name, path.stat().st_size
 
     def drop_blob(self, sha256: str, unused_since: datetime) -> bool:
-        """Delete a blob unless a run has used it since. Return whether it was deleted."""
+        """Delete a blob unless a run has used it since `unused_since`. Return whether the blob was deleted."""
         path = self._folder / "blobs" / sha256
         with self._lock:
             if not _is_older(path, unused_since):
@@ -130,7 +132,10 @@ class Cache:
             return True
 
     def drop_unused(self, unused_since: datetime, *, dry_run: bool) -> tuple[int, int]:
-        """Delete the blobs and bundles that no run has used since. Return their number and bytes."""
+        """Delete the blobs and bundles that no run has used since `unused_since`. Return their number and their bytes.
+
+        With `dry_run`, nothing is deleted.
+        """
         count = freed = 0
         for sha256, size in self.blobs_unused_since(unused_since):
             if dry_run or self.drop_blob(sha256, unused_since):
@@ -144,13 +149,13 @@ class Cache:
         return count, freed
 
     def _drop_bundle(self, folder: Path, unused_since: datetime) -> bool:
-        """Delete a bundle unless a run has used it since. Return whether it was deleted."""
+        """Delete a bundle unless a run has used it since `unused_since`. Return whether the bundle was deleted."""
         away = self._incoming / secrets.token_hex(16)
         with self._lock:
             if not _is_older(folder, unused_since):
                 return False
             self._known.pop(folder.name.replace("-", ":", 1), None)
-            folder.rename(away)  # first, so that no run finds a part of it
+            folder.rename(away)  # before the deletion, so that no run finds an incomplete folder
         shutil.rmtree(away)
         return True
 
@@ -163,7 +168,7 @@ class Cache:
 
     def _settle(self, partial: Path, folder: Path) -> None:
         with self._lock:
-            # Another run of the same bundle may have been faster: its folder has the same files.
+            # Another thread may have made the folder in the meantime: it has the same files.
             if folder.is_dir():
                 shutil.rmtree(partial)
             else:

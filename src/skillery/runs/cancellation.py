@@ -1,4 +1,4 @@
-"""Cancellation of runs, on every server of a database."""
+"""Cancellation of runs, on any server of a database."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from skillery.runs.queries import find_run, get_run
 from skillery.runs.results import RunRecord
 
 CANCEL_SECONDS = 10.0
-"""How long `cancel_run` waits for the end of the run."""
+"""The longest time in which `cancel_run` waits for the end of the run."""
 CANCEL_LOOK_SECONDS = 0.05
 
 _WANTED = Statement(
@@ -32,7 +32,11 @@ _WANTED = Statement(
 
 
 def request_cancel(connection: Connection, *, identity: Identity, run_id: str) -> None:
-    """Mark a run as cancelled. The server that has the run polls for this mark. Raise RunNotFound, RunEnded."""
+    """Mark a run as cancelled. The server that executes the run polls for such marks.
+
+    Raise RunNotFound if the identity may not see the run or the run does not exist. Raise RunEnded if the run has
+    ended.
+    """
     found = find_run(connection, identity, run_id)
     wanted = update(runs).where(runs.c.id == run_id, runs.c.status == "started")
     if not connection.execute(
@@ -49,7 +53,7 @@ def request_cancel(connection: Connection, *, identity: Identity, run_id: str) -
 
 
 class Cancellation:
-    """Cancels runs on any server, and stops the runs of this server that other servers were asked to cancel."""
+    """Cancels runs of any server, and stops the runs of this server that were cancelled on other servers."""
 
     def __init__(self, database: Database, server: str, active: ActiveRuns) -> None:
         """`server` is the id of this server."""
@@ -58,7 +62,11 @@ class Cancellation:
         self._active = active
 
     async def cancel_run(self, identity: Identity, run_id: str) -> RunRecord:
-        """Cancel a run and return it once it has ended, or as it is after 10 s. Raise RunNotFound, RunEnded."""
+        """Cancel a run. Return the run when it has ended, or in its present state after CANCEL_SECONDS.
+
+        Raise RunNotFound if the identity may not see the run or the run does not exist. Raise RunEnded if the run has
+        ended before.
+        """
         await self._database.write(partial(request_cancel, identity=identity, run_id=run_id))
         self._active.stop(run_id, cancelled_by(identity.name))
         until = time.monotonic() + CANCEL_SECONDS
@@ -69,7 +77,7 @@ class Cancellation:
             await asyncio.sleep(CANCEL_LOOK_SECONDS)
 
     async def cancel_abandoned_run(self, identity: Identity, run_id: str) -> None:
-        """Cancel a run of this server whose caller no longer waits. Do nothing if the run has ended."""
+        """Cancel a run of this server because its caller no longer waits. Do nothing if the run has ended."""
         try:
             await self.cancel_run(identity, run_id)
         except RunNotFound:  # it is not on record yet
@@ -78,6 +86,6 @@ class Cancellation:
             return
 
     async def stop_cancelled(self) -> None:
-        """Stop the runs of this server whose cancellation is on record."""
+        """Stop the runs of this server that are marked as cancelled."""
         for run_id, name in await self._database.read(partial(_WANTED.rows, server=self._server)):
             self._active.stop(run_id, cancelled_by(name))

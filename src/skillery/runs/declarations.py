@@ -1,4 +1,4 @@
-"""Manifests and tool parameters, parsed once and kept up to a fixed size of their texts."""
+"""Caches of parsed manifests and tool parameters, limited by the size of their texts."""
 
 from __future__ import annotations
 
@@ -15,19 +15,23 @@ from skillery.formats.tools_json import inputs_of, parameters_of
 from skillery.registry import FoundTool, VersionRow
 
 MANIFESTS = 3 * 1024 * 1024
-"""Characters of manifest JSON whose parsed values are kept. Parsed values take up to 25 times the memory."""
+"""The maximum number of characters of manifests with cached values. The parsed values need up to 25 times the memory
+of the text.
+"""
 TOOLS = 1024 * 1024
-"""Bytes of tool parameters as JSON whose parsed values are kept."""
+"""The maximum number of bytes of tool parameters, as JSON, with cached values."""
 LARGE = 16 * 1024
-"""Length of a text from which a worker thread parses it: smaller texts take less than 10 ms."""
+"""A text longer than this is parsed in a worker thread. Shorter texts take less than 10 ms."""
 
 Key = TypeVar("Key", bound=str | bytes)
 Value = TypeVar("Value")
 
 
 class Parsed(Generic[Key, Value]):
-    """Parsed values by their text. The least recently used values are dropped when the texts are longer than `most`
-    together. For the event loop only."""
+    """A cache of parsed values by their text. Use it only on the event loop.
+
+    If the texts are longer than `most` together, the least recently used values are dropped.
+    """
 
     def __init__(self, parse: Callable[[Key], Value], most: int) -> None:
         self._parse = parse
@@ -36,7 +40,7 @@ class Parsed(Generic[Key, Value]):
         self._values: OrderedDict[Key, Value] = OrderedDict()
 
     async def of(self, text: Key) -> Value:
-        """Return the value of the text. Raises what parsing raises."""
+        """Return the value of the text. Raise the error of the parser if the text cannot be parsed."""
         if text in self._values:
             self._values.move_to_end(text)
             return self._values[text]
@@ -55,7 +59,7 @@ class Parsed(Generic[Key, Value]):
 
 
 class Declarations:
-    """The manifests of versions and the inputs of tools."""
+    """The cached manifests of versions and inputs of tools."""
 
     def __init__(self) -> None:
         self._actions: Parsed[str, Manifest] = Parsed(_action, MANIFESTS // 2)
@@ -63,12 +67,12 @@ class Declarations:
         self._tools: Parsed[bytes, dict[str, Input]] = Parsed(_inputs, TOOLS)
 
     async def manifest(self, version: VersionRow) -> Manifest:
-        """Return the manifest of a version, with an empty `raw`."""
+        """Return the manifest of a version. Its `raw` is empty."""
         kept = self._actions if version.kind == "action" else self._instructions
         return await kept.of(version.manifest_json)
 
     async def inputs(self, tool: FoundTool) -> dict[str, Input]:
-        """Return the inputs that a tool declares as its parameters."""
+        """Return the parameters of a tool as inputs."""
         return await self._tools.of(msgspec.json.encode(tool.declared))
 
 

@@ -1,4 +1,6 @@
-"""Text from a sandbox as callers see it: printable and bounded. Nothing that a sandbox sends is trusted."""
+"""Text from a sandbox in the form that callers see: printable and of limited length. No text from a sandbox is
+trusted.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +11,20 @@ from skillery.backends import Log
 
 LOGS_PREVIEW_BYTES = 2048
 LONGEST_DISPLAYED = 4
-"""The most bytes that one byte takes once it is displayable: `\\x00`."""
+r"""The maximum number of bytes that one byte needs in displayable form: `\x00`."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def displayable(text: str) -> str:
-    """Return text that is valid in JSON, in a database and on a terminal: no control characters, no lone surrogates."""
+    """Return the text with control characters and lone surrogates replaced. It is valid in JSON, databases and
+    terminals.
+    """
     text = text.replace("\r\n", "\n").encode("utf-8", "replace").decode()
     return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 def logs_preview(log: Log) -> str:
-    """Return the start and the end of the log in at most 2048 bytes, and between them how many bytes were left out."""
+    """Return the log in at most 2048 bytes: its start and its end, and the number of omitted bytes between them."""
     # Cut first, then replace characters: a log can have megabytes.
     head, tail = log.head, log.tail
     if not log.dropped:
@@ -35,10 +39,10 @@ def logs_preview(log: Log) -> str:
 
 
 def whole_log(log: Log, preview: str) -> bytes | None:
-    """Return the kept log, with a line for dropped bytes. Return None if the preview shows all of it."""
+    """Return the kept log, with a line in place of dropped bytes, or None if the preview contains the whole log."""
     if not log.dropped and len(log.head) + len(log.tail) <= LOGS_PREVIEW_BYTES:
         kept = log.head + log.tail
-        # Offsets in the log count its bytes, so it is kept if the preview has other bytes.
+        # Offsets count the bytes of the log. If the bytes of the preview differ, the log itself must be kept.
         return None if preview.encode() == kept else kept
     if not log.dropped:
         return log.head + log.tail
@@ -46,7 +50,7 @@ def whole_log(log: Log, preview: str) -> bytes | None:
 
 
 def line_for_dropped(dropped: int) -> bytes:
-    """Return the line that a stored log has in place of the dropped bytes."""
+    """Return the line that a stored log has in place of dropped bytes."""
     return f"\n… {dropped} bytes were not kept …\n".encode()
 
 
@@ -57,7 +61,10 @@ def with_line(log: Log, line: str) -> Log:
 
 
 def _fitting(text: bytes, room: int, cut: Callable[[bytes, int], bytes]) -> bytes:
-    """Return the start or the end of `text`, as `cut` does, so that its displayable form has at most `room` bytes."""
+    """Return the start or the end of `text`, short enough that its displayable form has at most `room` bytes.
+
+    `cut` is `_start` or `_end`.
+    """
     piece = cut(text, room)
     return piece if len(_decoded(piece).encode()) <= room else cut(text, room // LONGEST_DISPLAYED)
 

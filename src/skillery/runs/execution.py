@@ -1,4 +1,4 @@
-"""Execution: add the secrets to a job, run the job in the sandbox, and redact the secrets from its outcome."""
+"""Execution: read the secrets of a job, run the job in the sandbox, and redact the secrets in its outcome."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class Execution:
-    """Runs jobs in the sandbox of this server."""
+    """Executes jobs in the sandbox of this server."""
 
     def __init__(self, sandbox: Sandbox, sandbox_name: str, secrets: GrantedSecrets) -> None:
         self._sandbox = sandbox
@@ -35,7 +35,7 @@ class Execution:
         self._secrets = secrets
 
     async def has(self, capability: Capability) -> bool:
-        """Return whether the sandbox has the capability; False if the sandbox cannot be started."""
+        """Return whether the sandbox has the capability. Return False if the sandbox cannot be started."""
         try:
             await self._sandbox.start()
         except SkilleryError:
@@ -43,7 +43,10 @@ class Execution:
         return capability in self._sandbox.capabilities
 
     async def execute(self, run: ActiveRun) -> Outcome:
-        """Return the outcome of a run, redacted: answer, record and blobs are made from it. Raise Stopped."""
+        """Execute a run and return its outcome, without secrets. Answer, record and blobs use this outcome.
+
+        Raise Stopped if the run is stopped.
+        """
         run.start_clock()
         return await run.until_stopped(self._outcome(run))
 
@@ -82,11 +85,11 @@ class Execution:
         job = msgspec.structs.replace(job, environment=values)
         outcome = await checked(await self._sandboxed(job, host, redaction))
         redacted = await REDACTION.run(redaction.outcome, outcome)
-        # A log that was read while it arrived must not change.
+        # If the log was followed live, readers may have seen it: the live log, already redacted, stays the log.
         return msgspec.structs.replace(redacted, log=outcome.log) if host.live.is_used else redacted
 
     async def _refusal(self, job: Job, *, has_secrets: bool) -> Failure | None:
-        """Return why the sandbox cannot run the job, before secrets are read and code is started."""
+        """Return the failure if the sandbox cannot run the job, else None. This is checked before secrets are read."""
         needs = needs_of(job) | ({Capability.SECRETS} if has_secrets else frozenset())
         try:
             await self._sandbox.start()
@@ -113,13 +116,13 @@ class Execution:
 
 
 def _with_live_log(live: LiveOutput, outcome: Outcome) -> Outcome:
-    """Return the outcome with the log that the sandbox passed on while the code ran."""
+    """Return the outcome with the log that the sandbox passed on during the run, if there is such a log."""
     live.flush()
     return msgspec.structs.replace(outcome, log=live.log()) if live.is_used else outcome
 
 
 def _with_added_lines(live: LiveOutput, log_: Log, hinted: Outcome) -> Outcome:
-    """Return the outcome. The lines that hints added to its log are also added to the live log."""
+    """Return the outcome `hinted`. If there is a live log, append the lines that hints have added to `log_`."""
     if not live.is_used or hinted.log is log_:
         return hinted
     live.add((hinted.log.head + hinted.log.tail)[len(log_.head) + len(log_.tail) :])
@@ -127,7 +130,7 @@ def _with_added_lines(live: LiveOutput, log_: Log, hinted: Outcome) -> Outcome:
 
 
 async def checked(outcome: Outcome) -> Outcome:
-    """Return the outcome. If its result is not JSON, return a failure instead."""
+    """Return the outcome, or a failure in its place if the result is not JSON."""
     if outcome.failure is not None:
         return outcome
     if len(outcome.result or b"") > BIG_TEXT:

@@ -1,4 +1,4 @@
-"""Following a run: its log, its progress and its end, whichever server of the database executes it."""
+"""Following a run: reading its log, its progress and its end, on any server of the database."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from skillery.runs.stored_log import StoredLog
 
 
 class Followed:
-    """One caller that follows one run. It must be closed."""
+    """One caller that follows one run. The owner must call `close`."""
 
     def __init__(self, source: LogSource, closing: asyncio.Event, leave: Callable[[], None] = lambda: None) -> None:
         """`closing` is set when the server stops."""
@@ -37,7 +37,9 @@ class Followed:
         self.close = leave
 
     async def part(self, after: int, size: int, seconds: float) -> LogPart:
-        """Return at most `size` bytes of the log from the offset `after`. Wait for them up to `seconds`."""
+        """Return at most `size` bytes of the log from the offset `after`. If there are none, wait up to `seconds`
+        for more log.
+        """
         until = time.monotonic() + seconds
         while True:
             changed = self.source.changed()
@@ -51,7 +53,7 @@ class Followed:
         await self._wait(self.source.ended(), time.monotonic() + seconds)
 
     async def _wait(self, changed: asyncio.Future[None], until: float) -> bool:
-        """Wait for a change. Return False if the time is over, the client has gone or the server stops."""
+        """Wait for a change. Return False if the time is over, the client has disconnected or the server stops."""
         watch = until_client_gone.get()
         gone: asyncio.Future[None] = asyncio.ensure_future(watch()) if watch else asyncio.Future()
         try:
@@ -61,7 +63,7 @@ class Followed:
             gone.cancel()
 
     async def wait(self, changed: asyncio.Future[None], gone: asyncio.Future[None], seconds: float) -> bool:
-        """Wait for a change, up to `seconds`. Return False if the client has gone or the server stops."""
+        """Wait for a change, up to `seconds`. Return False if the client has disconnected or the server stops."""
         closing = asyncio.ensure_future(self._closing.wait())
         events: set[asyncio.Future[Any]] = {changed, gone, closing}
         try:
@@ -82,14 +84,16 @@ class Following:
         self._closing = asyncio.Event()
 
     def close(self) -> None:
-        """End all waiting, because the server stops."""
+        """End all waiting. The server calls this when it stops."""
         self._closing.set()
         self._remote.close()
 
     async def read_log(self, identity: Identity, run_id: str, *, after: int, max_bytes: int, wait_ms: int) -> RunLog:
-        """Return the log of a run from the offset `after`, at most `max_bytes` of it. Wait for it up to `wait_ms`.
+        """Return at most `max_bytes` of the log of a run from the offset `after`. If there are none, wait up to
+        `wait_ms`.
 
-        Raise RunNotFound, and BlobNotFound if the log has expired.
+        Raise RunNotFound if the identity may not see the run or the run does not exist. Raise BlobNotFound if the log
+        has expired.
         """
         followed = await self.open(identity, run_id)
         try:
@@ -109,7 +113,10 @@ class Following:
         )
 
     async def get_run(self, identity: Identity, run_id: str, wait_ms: int = 0) -> RunRecord:
-        """Return the run when it has ended, or as it is after `wait_ms`. Raise RunNotFound."""
+        """Return the run when it has ended, or in its present state after `wait_ms`.
+
+        Raise RunNotFound if the identity may not see the run or the run does not exist.
+        """
         run = await self._record(identity, run_id)
         if run.finished_at is None and wait_ms:
             followed = await self.open(identity, run_id)
@@ -128,7 +135,11 @@ class Following:
         return await self._database.read(partial(get_run, identity=identity, run_id=run_id))
 
     async def open(self, identity: Identity, run_id: str) -> Followed:
-        """Follow a run. Raise RunNotFound, and BlobNotFound if its log has expired."""
+        """Start following a run.
+
+        Raise RunNotFound if the identity may not see the run or the run does not exist. Raise BlobNotFound if its log
+        has expired.
+        """
         active = self._active.find(run_id)
         if active is not None and (active.identity.name == identity.name or access.is_admin(identity)):
             return Followed(LocalRun(active), self._closing)

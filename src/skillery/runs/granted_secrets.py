@@ -1,4 +1,6 @@
-"""The secrets of a run: declared by the skill, granted to it, and read when the run starts."""
+"""The secrets of a run: the skill declares them, an admin grants them, and the server reads them when the run
+starts.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ T = TypeVar("T")
 
 
 class SecretsRefused(Exception):
-    """Raised if the run fails before its code starts. `failure` says why and names the command to run."""
+    """Raised before the code of a run starts. `failure` has the reason, and the command with which an admin can
+    solve it.
+    """
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
@@ -25,16 +29,19 @@ class SecretsRefused(Exception):
 
 
 class GrantedSecrets:
-    """Reads secrets. Blocking: for worker threads."""
+    """Reads the secrets of runs. Blocking: call the methods in worker threads."""
 
     def __init__(self, database: Database, secrets: Secrets) -> None:
         self._database = database
         self._secrets = secrets
 
     def values(self, skill: str, declared: Sequence[str]) -> SecretValues:
-        """Return the values of all declared secrets. Raise SecretsRefused."""
+        """Return the values of all declared secrets.
+
+        Raise SecretsRefused if a secret is not granted to the skill, has no value or cannot be read.
+        """
         allowed = _asked(lambda: self._database.read_now(lambda connection: granted(connection, skill, declared)))
-        # First, before any value is read: a skill must not learn which secrets exist that it may not have.
+        # Grants are checked before any value is read: a skill must not learn which other secrets exist.
         if refused := [name for name in declared if name not in allowed]:
             raise SecretsRefused(_not_granted(skill, refused))
         found = _asked(lambda: {name: self._secrets.get(name) for name in declared})
@@ -45,7 +52,7 @@ class GrantedSecrets:
 
 
 def _asked(ask: Callable[[], T]) -> T:
-    """Return the answer of the database or the backend. Raise SecretsRefused if it fails."""
+    """Return the result of `ask`, a call of the database or the backend. Raise SecretsRefused if the call fails."""
     try:
         return ask()
     except SkilleryError as error:

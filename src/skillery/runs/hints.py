@@ -1,4 +1,4 @@
-"""Hints for callers: what would have allowed a run to import a module, to use the network or to write a file."""
+"""Hints for callers: ways to make a module, the network or an output folder available to a run that failed."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ NO_NETWORK = (
     "connect EACCES",
 )
 NO_SOCKET = re.compile(r"\[Errno 13\] Permission denied(?!:)")
-"""A refused socket. For a refused file, the message continues with a colon and the path."""
+"""Matches the refusal of a socket. For a refused file, the message continues with a colon and the path."""
 
 
 def with_hint(job: Job, outcome: Outcome, why_less: str = "") -> Outcome:
-    """Return the outcome with a hint in its message, or in the result of a script.
+    """Return the outcome with a hint in the message of its failure or in the result of a script, if a hint applies.
 
-    `why_less` says why the run has fewer permissions than its skill lists.
+    `why_less` is the reason why the run has fewer permissions than its skill declares, or "".
     """
     failure = outcome.failure
     if failure is not None and failure.type == "FileNotFoundError" and NO_FOLDER.search(failure.message):
@@ -62,7 +62,7 @@ def lacks_network(failure: Failure) -> bool:
 
 
 def how_to_have(module: str, job: Job) -> str:
-    """Return which package provides a missing module, and the three ways to provide it to such a run."""
+    """Return a text with the package that provides a missing module, and three ways to provide it to such a run."""
     providers = providers_of(module)
     who = f"{providers} provide{'' if len(providers.packages) > 1 else 's'} it"
     if providers.how == "guessed":
@@ -87,7 +87,10 @@ def _missing_module(failure: Failure) -> str | None:
 
 
 def _script_with_hint(job: Job, outcome: Outcome, result: bytes) -> Outcome:
-    """Add the `hint` on a missing module to the result of a failed script, and to the log."""
+    """Return the outcome of a failed script with a hint about a missing module, in its result as `hint` and in its log.
+
+    If the hint does not apply, return the outcome unchanged.
+    """
     answer = script_answer(result) if b"ModuleNotFoundError" in result else None
     stderr = (answer or {}).get("stderr")
     found = LAST_LINE.search(stderr) if isinstance(stderr, str) else None
@@ -103,7 +106,7 @@ def _with_text(failure: Failure, hint: str) -> Failure:
 
 
 def how_to_allow(job: Job) -> str:
-    """Return how an author would allow the network to such a run."""
+    """Return a text with the way in which an author can permit network hosts to such a run."""
     line = 'permissions.network = ["https://HOST"]'
     if isinstance(job.call, HandlerCall) and job.call.skill == SESSION_SKILL:
         return f"a tool that lives in a session has no network; a skill with a tools.json and {line} may reach HOST"

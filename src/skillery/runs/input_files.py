@@ -1,4 +1,4 @@
-"""The input files of a run, which are copied into its workspace: checked paths, existing blobs, enough room."""
+"""The input files of a run, which are copied into its workspace: checks of paths, blobs and space."""
 
 from __future__ import annotations
 
@@ -38,7 +38,11 @@ class RunFile(msgspec.Struct, frozen=True):
 
 
 def parse_files(files: Sequence[RunFile]) -> tuple[RunFile, ...]:
-    """Return the files if their paths keep the rules of bundle paths. Raise InvalidPath, InvalidParams."""
+    """Return the files if their paths are valid.
+
+    Raise InvalidPath if a path breaks the rules of bundle paths, is `out` or collides with another path. Raise
+    InvalidParams if there are too many files.
+    """
     if len(files) > MOST_FILES:
         raise InvalidParams(
             f"a run was given {len(files)} files, at most {MOST_FILES} are allowed",
@@ -57,10 +61,10 @@ def parse_files(files: Sequence[RunFile]) -> tuple[RunFile, ...]:
 
 
 def check_harmless(files: Sequence[RunFile], permissions: Permissions) -> None:
-    """Raise InvalidPath if a skill with permissions was given a file that could change which code runs.
+    """Raise InvalidPath if a skill with permissions gets a file that could change which code runs.
 
-    The workspace is the working directory and the home of a run. With such a file, a caller could read the secrets of
-    the skill.
+    The workspace is the working directory and the home folder of a run. With such a file, a caller could read the
+    secrets of the skill.
     """
     if not (permissions.secrets or permissions.network):
         return
@@ -75,7 +79,7 @@ def check_harmless(files: Sequence[RunFile], permissions: Permissions) -> None:
 
 
 def changes_what_runs(path: str) -> bool:
-    """Return whether an interpreter or a program may read a file of this path automatically."""
+    """Return whether an interpreter or another program may automatically read a file with this path."""
     lower = path.casefold()
     segments = lower.split("/")
     return lower.endswith(IMPORTED) or any(one.startswith(".") or one == "node_modules" for one in segments)
@@ -106,7 +110,7 @@ def check_room(files: Sequence[RunFile], sizes: Sequence[int], limits: Limits) -
 
 
 class InputFiles:
-    """Finds the blobs of input files, and their contents on this machine."""
+    """Finds the blobs of input files, and provides their contents on this machine."""
 
     def __init__(self, database: Database, cache: Cache) -> None:
         self._database = database
@@ -115,7 +119,11 @@ class InputFiles:
     async def find(
         self, identity: Identity, files: Sequence[RunFile], limits: Limits, permissions: Permissions
     ) -> tuple[InputFile, ...]:
-        """Return the files that the sandbox copies. Raise BlobNotFound, InputFilesTooLarge, InvalidPath."""
+        """Return the files that the sandbox copies.
+
+        Raise BlobNotFound if the identity has no such blob, InputFilesTooLarge if the files exceed the limits, and
+        InvalidPath if a file could change the code of a skill with permissions.
+        """
         if not files:
             return ()
         check_harmless(files, permissions)

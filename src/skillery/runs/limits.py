@@ -1,4 +1,4 @@
-"""The limits of a run: the server's defaults, changed by the skill or the caller up to the server's maximum."""
+"""The limits of a run: defaults of the server, changed by the skill or the caller up to the maximum of the server."""
 
 from __future__ import annotations
 
@@ -14,21 +14,27 @@ ASKABLE = ("memory_mb", "processes", "cpus", "disk_mb", "timeout_ms")
 
 
 class LimitRules(msgspec.Struct, frozen=True):
-    """The defaults and the maximum of this server."""
+    """The default and the maximum values of limits on this server."""
 
     defaults: Limits
     maximum: Mapping[str, float]
     """The highest value of each limit. Callers and skills can set only the limits in ASKABLE."""
 
     def for_skill(self, declared: Mapping[str, float], timeout_ms: int | None) -> Limits:
-        """Return the limits of a skill. If the maximum was reduced since it was published, the new maximum counts."""
+        """Return the limits of a skill's run. Values over the present maximum are reduced to the maximum.
+
+        `timeout_ms` is the value of the caller, or None. Raise InvalidParams if `timeout_ms` is over the maximum.
+        """
         wanted = {key: min(value, self.maximum[key]) for key, value in declared.items()}
         if timeout_ms is not None:
             wanted["timeout_ms"] = self._checked("timeout_ms", timeout_ms)
         return msgspec.structs.replace(self.defaults, **wanted)
 
     def for_code(self, asked: Mapping[str, object]) -> Limits:
-        """Return the limits of code. None means the default. Raise InvalidParams for unknown and too high limits."""
+        """Return the limits of a run of given code. A value of None means the default.
+
+        Raise InvalidParams if a limit is unknown, invalid or over the maximum.
+        """
         checked = {
             key: self._checked(key, value) for key, value in asked.items() if value is not None or key not in ASKABLE
         }

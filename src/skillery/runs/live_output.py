@@ -1,6 +1,7 @@
-"""The output of a run that has not ended: its log, kept as it arrives, without secrets, and its progress.
+"""The output of an active run: its log without secrets, kept as it arrives, and its progress.
 
-Offsets count the bytes of the log without its secrets, so they stay true when the run has ended and its log is stored.
+Offsets count the bytes of the log after secrets are removed. They stay valid when the run has ended and its log is
+stored.
 """
 
 from __future__ import annotations
@@ -26,15 +27,17 @@ class LogPart(msgspec.Struct, frozen=True):
     """A part of a log."""
 
     text: str
-    """Printable: control characters are escaped."""
+    """Printable text: control characters are escaped."""
     start: int
-    """The offset of the first byte of the text. Larger than the requested offset if bytes between them were dropped."""
+    """The offset of the first byte of the text. It is larger than the requested offset if the bytes between were
+    dropped.
+    """
     next: int
-    """The offset behind the text."""
+    """The offset after the last byte of the text."""
 
 
 def log_part(start: int, content: bytes, *, may_continue: bool) -> LogPart:
-    """Return the bytes as text. If more bytes may follow, a partial character at the end is left for the next part."""
+    """Return the bytes as text. If `may_continue`, leave a partial character at the end for the next part."""
     whole = len(content)
     if may_continue:
         whole -= _partial_character(content)
@@ -42,7 +45,7 @@ def log_part(start: int, content: bytes, *, may_continue: bool) -> LogPart:
 
 
 def _partial_character(content: bytes) -> int:
-    """Return how many bytes at the end are the start of a character whose other bytes are missing."""
+    """Return the number of bytes at the end that are the start of an incomplete character."""
     for back in range(1, min(LONGEST_CHARACTER, len(content)) + 1):
         byte = content[-back]
         if byte & 0xC0 == 0x80:
@@ -53,7 +56,7 @@ def _partial_character(content: bytes) -> int:
 
 
 class LiveOutput:
-    """The log and the progress of one run, from its first byte on. At most `limit` bytes of log are kept in memory."""
+    """The log and the progress of one run, from its first byte. At most `limit` bytes of the log are kept in memory."""
 
     def __init__(self, limit: int) -> None:
         self._kept = KeptLog(limit)
@@ -63,24 +66,24 @@ class LiveOutput:
         self._waiting: set[asyncio.Future[None]] = set()
         self._waiting_for_end: set[asyncio.Future[None]] = set()
         self.progress: Progress | None = None
-        """What the code said last."""
+        """The last progress that the code reported."""
         self.status: EndStatus | None = None
-        """How the run ended, None if it has not."""
+        """The status of the ended run, or None if the run is active."""
         self.is_used = False
-        """Whether the sandbox has passed on output while the code ran."""
+        """True if the sandbox has passed on output while the code ran."""
 
     @property
     def has_ended(self) -> bool:
-        """Whether the end of the run is on record: nothing is added any more."""
+        """Whether the end of the run is recorded. Nothing is added to the log after that."""
         return self.status is not None
 
     @property
     def end(self) -> int:
-        """The offset behind the last byte of the log."""
+        """The offset after the last byte of the log."""
         return self._kept.end
 
     def redact(self, redaction: Redaction) -> None:
-        """Remove secrets from all that is added from now on."""
+        """Remove secrets from all output that is added after this call."""
         self._redaction = redaction
         self._stream = RedactedStream(redaction)
 
@@ -90,7 +93,7 @@ class LiveOutput:
         if self._stream is None:
             self._keep(piece)
             return
-        # A search for secrets costs the same for one line and for many, so pieces are collected for a moment.
+        # A search for secrets takes the same time for one line as for many, so pieces are collected for a short time.
         self._undecided += piece
         if len(self._undecided) >= COLLECTED_BYTES:
             self._decide()
@@ -103,19 +106,19 @@ class LiveOutput:
         _wake(self._waiting)
 
     def flush(self) -> None:
-        """Add what was held back because it may be the start of a secret. The code prints no more."""
+        """Add the bytes that were held back as a possible start of a secret. Call this when the code prints no more."""
         self._decide()
         if self._stream is not None:
             self._keep(self._stream.rest())
 
     def log(self) -> Log:
-        """Return the log so far."""
+        """Return the log up to now."""
         return Log(*self._kept.parts())
 
     def finish(self, log: Log | None, status: EndStatus) -> None:
-        """End the output with the log and the status that are on record, and wake all readers.
+        """End the output with the recorded log and status, and wake all readers.
 
-        `log` is None if nothing was recorded, or if all of the log was added.
+        `log` is None if no log was recorded, or if the whole log was added before.
         """
         if log is not None and not self.is_used:
             self._kept = KeptLog.of(log.head, log.tail, log.dropped)
@@ -126,9 +129,9 @@ class LiveOutput:
         _wake(self._waiting_for_end)
 
     def parts(self, after: int, size: int | None) -> tuple[list[tuple[int, bytes]], int]:
-        """Return the kept bytes from the offset `after`, at most `size` of them, and the offset behind them.
+        """Return the kept bytes from the offset `after`, at most `size` (None: all), and the offset after them.
 
-        There are up to two parts, each with its offset: what lay between them was dropped.
+        The bytes are a list of one or two (offset, bytes). If there are two, the bytes between them were dropped.
         """
         found: list[tuple[int, bytes]] = []
         left = self.end if size is None else size
@@ -140,11 +143,13 @@ class LiveOutput:
 
     @property
     def gap(self) -> tuple[int, int]:
-        """The offsets between which bytes were dropped."""
+        """The offsets of the first dropped byte and of the first byte after the dropped ones, or (0, 0) if none was
+        dropped.
+        """
         return self._kept.gap_start or 0, self._kept.tail_start if self._kept.gap_start is not None else 0
 
     def skip_to(self, offset: int) -> None:
-        """Note that the bytes up to an offset were dropped elsewhere."""
+        """Record that the bytes up to an offset were dropped on another server."""
         self._kept.skip(offset - self._kept.end)
 
     def read(self, after: int, size: int) -> LogPart:

@@ -1,4 +1,4 @@
-"""The rows that carry the log of a run to the servers that follow it, while another server executes the run."""
+"""The database rows that carry the log of a run from the server that executes it to the servers that follow it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from skillery.database.tables import runs
 from skillery.runs.results import Status
 
 FOLLOWED = timedelta(seconds=30)
-"""How long one mark of a follower counts. The clocks of servers may differ by half of it."""
+"""The time for which one mark of a follower is valid. Clocks of servers may differ by half of this time."""
 KEPT = timedelta(seconds=60)
-"""Pieces stay this long behind the end of their run, for followers that have not read them yet."""
+"""The time for which log pieces are kept after the end of their run, for followers that have not read them yet."""
 PIECE_BYTES = 64 * 1024
 _STARTED: ColumnElement[str] = literal_column("'started'")
 
@@ -28,7 +28,7 @@ class Piece(NamedTuple):
 
 
 class FollowedRun(NamedTuple):
-    """What the row of a followed run says."""
+    """The state of a followed run, from its database row."""
 
     run_id: str
     status: Status
@@ -38,13 +38,15 @@ class FollowedRun(NamedTuple):
 
 
 def mark_followed(connection: Connection, run_ids: Sequence[str]) -> None:
-    """Ask the servers of these runs for their logs, for the next 30 s."""
+    """Mark runs as followed for the next 30 s: the servers that execute these runs then write their logs to the
+    database.
+    """
     until = datetime.now(UTC) + FOLLOWED
     connection.execute(update(runs).where(runs.c.id.in_(run_ids)).values(followed_until=until))
 
 
 def followed_on(connection: Connection, server: str) -> set[str]:
-    """Return the runs of a server that other servers follow now."""
+    """Return the ids of the runs of a server that other servers follow now."""
     asked = select(runs.c.id).where(
         runs.c.server == server,
         runs.c.status == _STARTED,
@@ -62,7 +64,10 @@ def write_pieces(
     progress: str | None,
     gap: tuple[int, int],
 ) -> None:
-    """Add parts of a log: the offset of each, and its bytes. Delete the pieces that begin in the gap of the log."""
+    """Add parts of a log, each with its offset. Delete the pieces that begin in the gap of the log.
+
+    `gap` is the range of dropped bytes: its first offset and the offset after it. `progress` is JSON text, or None.
+    """
     now = datetime.now(UTC)
     rows = [
         {"run_id": run_id, "start": start + at, "content": content[at : at + PIECE_BYTES], "written_at": now}
@@ -81,9 +86,9 @@ def write_pieces(
 def read_pieces(
     connection: Connection, offsets: Sequence[tuple[str, int]]
 ) -> tuple[dict[str, FollowedRun], list[Piece]]:
-    """Return the state of each run, and the pieces behind its offset, in order.
+    """Return the state of each run by id, and the pieces at or after its offset, in order.
 
-    The state is read first: if it says that a run has ended, the pieces are all of them.
+    The state is read before the pieces: if the state is an end, the pieces are complete.
     """
     columns = (runs.c.id, runs.c.status, runs.c.queued, runs.c.progress_json, runs.c.finished_at)
     rows = connection.execute(select(*columns).where(runs.c.id.in_([run_id for run_id, _ in offsets])))
@@ -100,7 +105,9 @@ def read_pieces(
 
 
 def forget_pieces(connection: Connection, *, limit: int) -> int:
-    """Delete the pieces of runs that ended a minute ago, of at most `limit` runs. Return how many runs."""
+    """Delete the log pieces of at most `limit` runs that ended at least a minute ago. Return the number of these
+    runs.
+    """
     before = datetime.now(UTC) - KEPT
     is_open = select(runs.c.id).where(runs.c.status == _STARTED, runs.c.id == pieces.c.run_id).exists()
     recently = select(runs.c.id).where(runs.c.finished_at >= before, runs.c.id == pieces.c.run_id).exists()

@@ -1,4 +1,6 @@
-"""Where the log of a run is read from: the run itself, the record of its end, or the server that executes it."""
+"""The sources of a run's log: the active run of this server, the stored log of an ended run, or the rows of another
+server.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ class LogSource(Protocol):
 
     @property
     def end(self) -> int:
-        """The offset behind the last byte."""
+        """The offset after the last byte of the log."""
         ...
 
     @property
@@ -25,14 +27,14 @@ class LogSource(Protocol):
 
     @property
     def status(self) -> Status:
-        """The status of the run. `completed` only if the source knows how the run ended."""
+        """The status of the run. Of the statuses of an ended run, some sources know only `completed` and `failed`."""
         ...
 
     @property
     def progress(self) -> Progress | None: ...
 
     async def read(self, after: int, size: int) -> LogPart:
-        """Return at most `size` bytes from the offset `after`."""
+        """Return at most `size` bytes of the log from the offset `after`."""
         ...
 
     def changed(self) -> asyncio.Future[None]:
@@ -45,7 +47,7 @@ class LogSource(Protocol):
 
 
 class LiveSource:
-    """A run of this server that has not ended, or that ended while it was followed."""
+    """The log of an active run, in the memory of this server. It can be read after the run has ended."""
 
     def __init__(self, live: LiveOutput) -> None:
         self.live = live
@@ -73,7 +75,7 @@ class LiveSource:
 
 
 class LocalRun(LiveSource):
-    """A run that this server executes."""
+    """The log of a run that this server executes."""
 
     def __init__(self, run: ActiveRun) -> None:
         super().__init__(run.live)
@@ -87,7 +89,7 @@ class LocalRun(LiveSource):
 
 
 class EndedRun:
-    """A run that has ended."""
+    """The stored log of a run that has ended."""
 
     has_ended = True
     progress = None

@@ -1,4 +1,4 @@
-"""Names the Debian package of a program that a run called and the host does not have."""
+"""Adds the Debian package of a missing program to the outcome of the run that called the program."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ NOT_FOUND = (
     re.compile(rf"wants '{_NAME}', and there is no such program"),
     re.compile(rf"the host has no '{_NAME}' where runs see it"),
 )
-"""Messages that appear only if a program is missing."""
+"""Messages that appear only if a program is missing. The group matches the name of the program."""
 NO_FILE = re.compile(rf"No such file or directory: '{_NAME}'")
-"""Python says this of programs and of files: only a known program counts."""
+"""Python has this message for missing programs and for missing files: only the name of a known program counts."""
 PHRASES = (
     ("Is poppler installed and in PATH?", "pdfinfo"),
     ("tesseract is not installed or it's not in your PATH", "tesseract"),
@@ -32,11 +32,13 @@ PHRASES = (
     ("No pandoc was found", "pandoc"),
     ("Couldn't find ffmpeg", "ffmpeg"),
 )
-"""Parts of the messages of packages that call a program, and the program."""
+"""Parts of messages of Python packages, with the program that is missing if the message appears."""
 
 
 def name_missing_program(job: Job, outcome: Outcome) -> Outcome:
-    """Return the outcome. If a program is missing, the error or the `hint` of a script names its Debian package."""
+    """Return the outcome. If a program is missing, its Debian package is named in the error, or in the `hint` of a
+    script.
+    """
     failure = outcome.failure
     if failure is not None:
         hint = hint_on(failure.message)
@@ -54,7 +56,7 @@ def _of_script(outcome: Outcome, result: bytes) -> Outcome:
     if answer is None or not answer.get("exit_code") or "hint" in answer:
         return outcome
     stderr = answer.get("stderr")
-    # A long stderr is a blob, and the answer shows its start. The log has its end.
+    # A long stderr is replaced by a blob, so its end is read from the log.
     text = stderr if isinstance(stderr, str) else (outcome.log.tail or outcome.log.head).decode("utf-8", "replace")
     hint = hint_on(text[-MOST_READ:])
     if not hint:
@@ -64,7 +66,7 @@ def _of_script(outcome: Outcome, result: bytes) -> Outcome:
 
 
 def hint_on(text: str) -> str:
-    """Return a sentence on the program that is missing according to the text; "" if none is."""
+    """Return a sentence about the missing program that the text mentions, or "" if the text mentions none."""
     program = missing_program(text)
     if not program:
         return ""
@@ -77,7 +79,7 @@ def hint_on(text: str) -> str:
 
 
 def missing_program(text: str) -> str:
-    """Return the name of the program that is missing according to the text; "" if none is."""
+    """Return the name of the missing program that the text mentions, or "" if the text mentions none."""
     for phrase, program in PHRASES:
         if phrase in text:
             return program

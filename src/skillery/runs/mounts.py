@@ -1,4 +1,4 @@
-"""The mounts of a run: skills, tools of sessions and blobs."""
+"""The mounts of a run: skills, tools of sessions, and blobs."""
 
 from __future__ import annotations
 
@@ -25,14 +25,17 @@ MOST_BLOBS = 1_000
 
 
 class Reference(NamedTuple):
-    """A skill, and which of its versions."""
+    """A skill, and the version spec that selects one of its versions."""
 
     name: str
     spec: VersionSpec
 
 
 def parse_mounts(texts: Sequence[str]) -> list[Reference]:
-    """Return the references of `mount_skills`, each `name` or `name@<version spec>`. Raise InvalidParams."""
+    """Return the references in `mount_skills`. Each text is `name` or `name@<version spec>`.
+
+    Raise InvalidParams if there are too many texts, or the error of `parse_reference` if a text is invalid.
+    """
     if len(texts) > MOST_MOUNTS:
         raise InvalidParams(
             f"'mount_skills' names {len(texts)} skills, at most {MOST_MOUNTS} are allowed", param="mount_skills"
@@ -41,9 +44,9 @@ def parse_mounts(texts: Sequence[str]) -> list[Reference]:
 
 
 def check_mounts(versions: Sequence[VersionRow]) -> list[VersionRow]:
-    """Return each version once, in the given order.
+    """Return the versions without duplicates, in the given order.
 
-    Raise InvalidParams for one skill in two versions, and for two skills with the same import name.
+    Raise InvalidParams if two of them are versions of the same skill, or if two skills have the same import name.
     """
     by_import: dict[str, VersionRow] = {}
     for version in versions:
@@ -62,7 +65,7 @@ def check_mounts(versions: Sequence[VersionRow]) -> list[VersionRow]:
 
 
 class Mounts:
-    """Finds what a run mounts, as folders and files on this machine."""
+    """Finds the skills, tools and blobs that a run mounts, and provides them as folders and files on this machine."""
 
     def __init__(self, database: Database, cache: Cache, declarations: Declarations) -> None:
         self._database = database
@@ -70,7 +73,9 @@ class Mounts:
         self._declarations = declarations
 
     async def find_blobs(self, identity: Identity, blob_ids: Sequence[str]) -> list[BlobRow]:
-        """Return each blob once. Raise BlobNotFound, InvalidParams."""
+        """Return the blobs without duplicates. Raise BlobNotFound if the identity has no such blob, InvalidParams
+        for too many ids.
+        """
         wanted = list(dict.fromkeys(blob_ids))
         if len(wanted) > MOST_BLOBS:
             raise InvalidParams(f"a run was given {len(wanted)} blobs, at most {MOST_BLOBS} are allowed")
@@ -81,11 +86,11 @@ class Mounts:
         return await self._database.read(work) if wanted else []
 
     async def skills(self, versions: Sequence[VersionRow], *, stubs: bool = False) -> tuple[SkillMount, ...]:
-        """Return the mounts of versions. With `stubs`, skills that have permissions are mounted as stubs."""
+        """Return the mounts of versions. With `stubs`, skills with permissions are mounted as stubs."""
         return tuple([await self._skill(version, stubs=stubs) for version in versions])
 
     async def tool(self, tool: FoundTool) -> SkillMount:
-        """Return the mount of the tool's skill, or of the handler of a session's tool."""
+        """Return the mount of the tool's skill, or of the handler of a tool of a session."""
         if tool.version is not None:
             return await self._skill(tool.version, stubs=False)
         assert tool.session is not None, "a tool belongs to a version or to a session"

@@ -1,4 +1,4 @@
-"""The capabilities that a job needs, and the failure if the sandbox does not have one of them."""
+"""The capabilities that a job needs, and the failure if the sandbox does not have all of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ ENDINGS = {".js": Capability.JAVASCRIPT, ".mjs": Capability.JAVASCRIPT, ".sh": C
 
 
 def language(job: Job) -> Capability:
-    """Return the language of the code. Programs that name their interpreter count as Python, the runtime's language."""
+    """Return the language of the code. Scripts without an ending in ENDINGS count as Python, because Python starts
+    them.
+    """
     if isinstance(job.call, CodeCall):
         return Capability(job.call.language)
     if isinstance(job.call, HandlerCall | ScriptCall):
@@ -37,7 +39,7 @@ def needs_of(job: Job) -> frozenset[str]:
 
 
 def why_refused(backend: str, capabilities: frozenset[str], job: Job, needs: frozenset[str]) -> Failure | None:
-    """Return why this backend cannot run the job; None if it can."""
+    """Return the failure if the sandbox `backend` does not have all needed capabilities, else None."""
     lacking = sorted(needs - capabilities)
     if not lacking:
         return None
@@ -50,5 +52,5 @@ def why_refused(backend: str, capabilities: frozenset[str], job: Job, needs: fro
 
 
 def degraded(outcome: Outcome, capabilities: frozenset[str]) -> tuple[str, ...]:
-    """Return what was enforced by weaker means: the backend's own list, and every limit that it does not enforce."""
+    """Return the limits that are enforced by weaker means: those in the outcome, and those without a capability."""
     return (*outcome.degraded, *sorted(LIMITS - capabilities - set(outcome.degraded)))

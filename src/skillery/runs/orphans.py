@@ -1,4 +1,4 @@
-"""Orphaned runs: those that a server left open when it died. Other servers detect and close them."""
+"""Orphaned runs: runs that were active on a server when the server died. Other servers find and close them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from skillery.identity.idempotency import settle, workers
 from skillery.runs.queries import result_of
 
 DEAD = timedelta(seconds=60)
-"""A server that was not seen for so long is dead. The clocks of servers may differ by half of it."""
+"""A server that was last seen longer ago than this is dead. Clocks of servers may differ by half of this time."""
 LOST = timedelta(seconds=60)
 SERVER_DIED = "the server stopped before the run ended"
 NOT_RECORDED = "the run has ended, but its outcome could not be recorded: the database was unavailable for too long"
@@ -35,13 +35,13 @@ def note_seen(connection: Connection, server: str) -> None:
 
 
 def close_left_over(connection: Connection, server: str) -> int:
-    """Close the runs that this server left open when it died last. Return their number."""
+    """Close the runs that were active when this server died last. Return their number. A starting server calls this."""
     note_seen(connection, server)
     return _close(connection, [server], runs.c.server == server)
 
 
 def close_of_dead(connection: Connection) -> int:
-    """Close the runs of other servers that were not seen for a minute. Return their number."""
+    """Close the runs of servers that were not seen for a minute. Return the number of closed runs."""
     dead = list(connection.scalars(select(servers.c.id).where(servers.c.seen_at < datetime.now(UTC) - DEAD)))
     if not dead:
         return 0
@@ -51,9 +51,9 @@ def close_of_dead(connection: Connection) -> int:
 
 
 def close_lost(connection: Connection, server: str, active: Sequence[str]) -> int:
-    """Close runs of this server that ended while the database was unavailable. Return their number.
+    """Close runs of this server that ended while the database was unavailable. Return the number of closed runs.
 
-    `active` are the runs of this server that have not ended.
+    `active` are the ids of the runs of this server that have not ended.
     """
     before = datetime.now(UTC) - LOST
     open_ = select(runs.c.id).where(runs.c.server == server, runs.c.status == "started", runs.c.started_at < before)
@@ -62,12 +62,12 @@ def close_lost(connection: Connection, server: str, active: Sequence[str]) -> in
 
 
 def close_all(connection: Connection, why: str) -> int:
-    """Close the runs of all servers, in a copy of their database. Return their number."""
+    """Close the runs of all servers, in a restored copy of their database. Return the number of closed runs."""
     return _close(connection, workers(connection), true(), why=why)
 
 
 def of_no_server(dead: frozenset[str]) -> ColumnElement[bool]:
-    """Return the condition for open runs of a server that was not seen for a minute, is unknown or is in `dead`."""
+    """Return the SQL condition for open runs without a live server: not seen for a minute, unknown, or in `dead`."""
     alive = select(servers.c.id).where(servers.c.seen_at >= datetime.now(UTC) - DEAD)
     return and_(runs.c.status == "started", runs.c.server.not_in(alive) | runs.c.server.in_(sorted(dead)))
 
@@ -80,7 +80,9 @@ def _close(
     only_runs: bool = False,
     why: str = SERVER_DIED,
 ) -> int:
-    """Record the runs as failed. The counts of versions ignore them: they say nothing about a version."""
+    """Record the runs as failed, and return their number. Usage does not count them: they show nothing about a
+    version.
+    """
     error = {"type": FailureType.SANDBOX_ERROR, "message": why}
     closed = connection.execute(
         update(runs)

@@ -1,4 +1,4 @@
-"""The packages of a run: the environments of its skills. A run waits while they are built."""
+"""The packages of a run: the environments of its skills. A run waits while its environments are built."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from skillery.formats.wording import quoted
 
 
 class Needing(NamedTuple):
-    """A skill that a run imports, and the folder of its files."""
+    """A skill that a run imports, with its manifest and the folder of its files."""
 
     name: str
     manifest: Manifest
@@ -30,14 +30,14 @@ class Needing(NamedTuple):
 
 
 class GivenEnvironment(msgspec.Struct, frozen=True):
-    """The named environment of a run, and its lock; None if there was no lock yet."""
+    """The named environment of a run, and the digest of its lock. `lock` is None if the environment has no lock yet."""
 
     name: str
     lock: str | None = None
 
 
 class RunPackages(NamedTuple):
-    """The packages of a run, or why it cannot have them, and how long the run waited."""
+    """The packages of a run, or the failure if the run cannot have them, and the time that the run waited."""
 
     mounts: tuple[PackageMount, ...] = ()
     failure: Failure | None = None
@@ -55,9 +55,9 @@ _ENVIRONMENT = "the environment '{}'"
 
 
 async def packages_of_skills(environments: Environments, skills: Sequence[Needing], timeout_ms: int) -> RunPackages:
-    """Return the packages of all skills, each lock once.
+    """Return the packages of all skills. Skills with equal locks share one mount.
 
-    Raise InvalidParams if two skills pin two versions of one package: a process can import only one of them.
+    Raise InvalidParams if two locks have different versions of a package: a process can import only one of them.
     """
     return await _packages(environments, skills, timeout_ms, time.monotonic(), None)
 
@@ -92,9 +92,9 @@ async def _packages(
 async def packages_in(
     environments: Environments, named: NamedEnvironments, chosen: Named, skills: Sequence[Needing], timeout_ms: int
 ) -> RunPackages:
-    """Return the packages of the named environment `chosen`, then those of the skills.
+    """Return the packages of the named environment `chosen`, and then those of the skills.
 
-    Raise InvalidParams if the environment and a skill pin two versions of one package.
+    Raise InvalidParams if two locks, also that of the environment, have different versions of a package.
     """
     given, began = GivenEnvironment(chosen.name), time.monotonic()
     lock = await named.lock(chosen, timeout_ms / 1000)
@@ -109,10 +109,10 @@ async def packages_in(
 def chosen_for(
     defined: Defined, manifest: Manifest | None, environment: str | None = None, script: str = ""
 ) -> Named | None:
-    """Return the named environment of a skill's run. `script` is the file that is started, "" the entrypoint.
+    """Return the named environment for a skill's run, or None. `script` is the file that is started, "" the entrypoint.
 
-    The default applies to Python of a skill that declares no packages. Raise InvalidParams for an unknown environment,
-    and for one that cannot apply.
+    `environment` is the name that the caller gave. None selects the default environment, if the file is Python and the
+    skill declares no packages. Raise InvalidParams if the environment is unknown or cannot be used for this run.
     """
     if manifest is not None and needs_packages(manifest):
         if environment:
@@ -140,7 +140,10 @@ def needs_packages(manifest: Manifest) -> bool:
 
 @lru_cache(maxsize=512)
 def lock_in(folder: Path) -> tuple[bytes, tuple[Pin, ...]] | None:
-    """Return the lock in the folder of a skill, which never changes."""
+    """Return content and packages of the lock in a skill's folder, or None if the folder has no valid lock.
+
+    The result is cached, because such a folder never changes.
+    """
     try:
         content = (folder / LOCK).read_bytes()
     except FileNotFoundError:

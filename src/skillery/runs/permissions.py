@@ -1,4 +1,6 @@
-"""The permissions of a run. A version without a reviewer's approval gets no permissions of its manifest."""
+"""The permissions of a run. A version that was never published gets the permissions of its manifest only in some
+runs: the caller must be an admin, or a reviewer of the skill who is not the author.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +14,16 @@ from skillery.registry.visibility import WAS_PUBLISHED
 
 
 class Granted(NamedTuple):
-    """The permissions that a run gets, and why they are fewer than its manifest lists."""
+    """The permissions of a run. `why_less` is the reason if they are fewer than in the manifest, else ""."""
 
     permissions: Permissions = Permissions()
     why_less: str = ""
     failure: Failure | None = None
-    """Set if the skill declares secrets and gets none: its code is not started without them."""
+    """Set if the skill declares secrets and gets none: the run then fails before its code starts."""
 
     @property
     def network(self) -> tuple[str, ...]:
-        """The addresses that the run may reach, as a job has them."""
+        """The network addresses that the run may reach, in the form of `Job.network`."""
         return network_of(self.permissions)
 
 
@@ -30,15 +32,15 @@ def network_of(permissions: Permissions) -> tuple[str, ...]:
 
 
 def has_permissions(manifest: Manifest) -> bool:
-    """Return whether runs of the skill may have more permissions than code of run_code."""
+    """Return whether the skill declares permissions. Its runs may then have more permissions than code of run_code."""
     return bool(manifest.permissions.network or manifest.permissions.secrets)
 
 
 def granted(identity: Identity, version: VersionRow, manifest: Manifest) -> Granted:
-    """Return what a run of the version gets if `identity` starts it.
+    """Return the permissions of a run of the version that `identity` starts.
 
-    Versions that were never published have network and secrets only in runs of callers who could approve them.
-    Otherwise, their authors would have both without a review.
+    A version that was never published gets network and secrets only if the caller could approve the version. Else
+    authors could use both without a review.
     """
     could_approve = access.is_admin(identity) or (
         access.reviews(identity, version.name) and identity.name != version.publisher

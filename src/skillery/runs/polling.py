@@ -1,4 +1,4 @@
-"""What a server asks the database again and again while it executes runs."""
+"""Regular polling of the database while a server has active runs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from skillery.runs.active_run import ActiveRuns
 
 log = logging.getLogger(__name__)
 LOOK_SECONDS = 0.5
-"""A run is cancelled, or its log passed on, at most this long after another server was asked for it."""
+"""The interval of polling: the longest delay until this server sees a request for one of its runs on another server."""
 
 
 class Polling:
-    """Looks into the database as long as this server has active runs. A look takes a fraction of a millisecond."""
+    """Calls the functions `looks` regularly while this server has active runs. Each makes a short query of the
+    database.
+    """
 
     def __init__(self, active: ActiveRuns, looks: Sequence[Callable[[], Awaitable[None]]]) -> None:
         self._active = active
@@ -24,7 +26,7 @@ class Polling:
         self._task: asyncio.Task[None] | None = None
 
     def watch(self) -> None:
-        """Look from now on, until this server has no active run."""
+        """Start polling. It ends when this server has no active run."""
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._begin)
 

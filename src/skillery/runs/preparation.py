@@ -1,4 +1,4 @@
-"""Preparation: from a request to a job whose skills, blobs, files and packages are found, allowed and mounted."""
+"""Preparation: from a request to a job with its skills, blobs, files and packages, all of them checked and mounted."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 import msgspec
-from sqlalchemy import Connection
 
 from skillery.backends import CodeCall, Failure, HandlerCall, Identity, Job, ScriptCall, SkillCall
 from skillery.context.threads import JSON
@@ -14,16 +13,15 @@ from skillery.database import Database
 from skillery.environments import Environments
 from skillery.environments.definitions import Named
 from skillery.environments.named import NamedEnvironments
-from skillery.errors import NotExecutable
 from skillery.formats.ids import new_run_id
 from skillery.formats.manifest import Manifest, Permissions, Runtime
 from skillery.formats.version_spec import parse_version_spec
 from skillery.registry import FoundTool, VersionRow, find_tool, resolve
 from skillery.registry.files import check_file, find_module
-from skillery.registry.tool_lookup import tool_run_by
-from skillery.runs.arguments import checked_arguments
+from skillery.runs.arguments import NO_ARGUMENTS, Arguments, checked_arguments
 from skillery.runs.cache import Cache
 from skillery.runs.declarations import Declarations
+from skillery.runs.executability import check_no_handler, has_entrypoint, not_executable
 from skillery.runs.input_files import InputFiles
 from skillery.runs.limits import LimitRules
 from skillery.runs.mounts import Mounts, check_mounts, parse_mounts
@@ -45,7 +43,7 @@ from skillery.runs.trials import Trial, Unpublished, code_job, trial_job
 
 
 class Prepared(msgspec.Struct, frozen=True):
-    """A run that can be started: everything that its request names exists and is allowed."""
+    """A run that can be started: the request is allowed, and its skills, blobs and files exist."""
 
     method: Method
     job: Job
@@ -53,28 +51,32 @@ class Prepared(msgspec.Struct, frozen=True):
     failure: Failure | None = None
     """Set if the run fails before its code starts, for example because of invalid args."""
     secrets: tuple[str, ...] = ()
-    """The secrets that the skill declares. The run gets the values of those that are granted to the skill."""
+    """The secrets that the skill declares and that its permissions include. The values are read when the run starts."""
     stubs: Mapping[str, VersionRow] = {}
-    """By name, the mounted skills that have permissions: the code calls them, and each call is a run."""
+    """The mounted skills with permissions, by name. The code can call their functions, and each call is a separate
+    run.
+    """
     parent_run_id: str | None = None
-    """The run whose code called this one."""
+    """The id of the run with the code that called this run, or None."""
     why_less: str = ""
-    """Why the run has fewer permissions than its skill lists; "" if it has all of them."""
+    """The reason why the run has fewer permissions than its skill declares, or ""."""
     tool: str | None = None
-    """The tool that was called."""
+    """The name of the called tool, or None."""
     waited_ms: float = 0.0
-    """How long the run waited for its packages."""
+    """The time in milliseconds that the run waited for its packages."""
     environment: GivenEnvironment | None = None
+    warnings: tuple[str, ...] = ()
+    """Remarks on the request for the caller, for example on undeclared args."""
 
     def for_caller(self, identity: Identity) -> Prepared:
-        """Return the run with the name of its caller in its job."""
+        """Return the run with the name of the caller in its job."""
         return msgspec.structs.replace(self, job=msgspec.structs.replace(self.job, identity=identity.name))
 
 
 class Preparer:
     """Prepares runs. Each method raises SkilleryError if the run cannot be started.
 
-    Args that do not fit are no such error: their run is recorded as failed.
+    If only the args are invalid, no error is raised: the run gets a `failure` and is recorded as failed.
     """
 
     def __init__(
@@ -101,13 +103,13 @@ class Preparer:
         if request.script or request.module:
             return await self._script(identity, request, version, manifest)
         if manifest.called is None:
-            raise _not_executable(version, manifest)
+            raise not_executable(version, manifest)
         return await self._entrypoint(identity, request, version, manifest, manifest.called)
 
     async def _entrypoint(
         self, identity: Identity, request: SkillRequest, version: VersionRow, manifest: Manifest, runtime: Runtime
     ) -> Prepared:
-        args = await checked_arguments(manifest.inputs, request.args)
+        args = await checked_arguments(manifest.inputs, request.args, runtime)
         rows = await self._mounts.find_blobs(identity, [*request.input_blobs, *args.blobs])
         given = granted(identity, version, manifest)
         limits = self._limits.for_skill(runtime.limits, request.timeout_ms)
@@ -121,7 +123,7 @@ class Preparer:
             network=given.network,
             files=await self._files.find(identity, request.files, limits, given.permissions),
         )
-        made = _made("execute_skill", job, version, given, args.failure)
+        made = _made("execute_skill", job, version, given, args)
         chosen = chosen_for(self._named.defined, manifest, request.environment)
         return await self._with_packages(made, [Needing(version.name, manifest, job.skills[0].folder)], chosen)
 
@@ -129,26 +131,27 @@ class Preparer:
         self, identity: Identity, request: SkillRequest, version: VersionRow, manifest: Manifest
     ) -> Prepared:
         if manifest.called is not None:
-            raise _has_entrypoint(version, manifest.called)
+            raise has_entrypoint(version, manifest.called)
         path = await self._script_path(request, version)
         given = granted(identity, version, manifest)
         if has_permissions(manifest):
-            await self._database.read(partial(_check_no_handler, version=version, path=path))
+            await self._database.read(partial(check_no_handler, version=version, path=path))
         script = ScriptCall(version.name, path, module=request.module, in_skill=request.in_skill)
         call, failure = script_call(script, request.args, given.permissions)
+        args = Arguments(b"{}", [], failure)
         limits = self._limits.for_skill(manifest.runtime.limits if manifest.runtime else {}, request.timeout_ms)
         rows = await self._mounts.find_blobs(identity, request.input_blobs)
         job = Job(
             run_id=new_run_id(),
             call=call,
-            args=b"{}",
+            args=args.text,
             skills=await self._mounts.skills([version]),
             blobs=await self._mounts.blobs(rows),
             limits=limits,
             network=given.network,
             files=await self._files.find(identity, request.files, limits, given.permissions),
         )
-        made = _made("execute_skill", job, version, given, failure)
+        made = _made("execute_skill", job, version, given, args)
         chosen = chosen_for(self._named.defined, manifest, request.environment, path)
         return await self._with_packages(made, [Needing(version.name, manifest, job.skills[0].folder)], chosen)
 
@@ -159,7 +162,7 @@ class Preparer:
         return request.script
 
     async def tool(self, identity: Identity, request: ToolRequest, tool: FoundTool, script: str) -> Prepared:
-        """Prepare a call of the tool's handler, which is the file `script`."""
+        """Prepare a call of the tool's handler, the file `script`."""
         args = await checked_arguments(await self._declarations.inputs(tool), tool_args(request.args))
         rows = await self._mounts.find_blobs(identity, request.input_blobs)
         version = tool.version
@@ -177,18 +180,23 @@ class Preparer:
             network=given.network,
             files=await self._files.find(identity, request.files, limits, given.permissions),
         )
-        made = msgspec.structs.replace(_made("call_tool", job, version, given, args.failure), tool=tool.name)
+        made = msgspec.structs.replace(_made("call_tool", job, version, given, args), tool=tool.name)
         needing = [Needing(version.name, manifest, job.skills[0].folder)] if version and manifest else []
         chosen = chosen_for(self._named.defined, manifest, request.environment, script)
         return await self._with_packages(made, needing, chosen)
 
     async def find_tool(self, identity: Identity, request: ToolRequest) -> FoundTool:
-        """Return the tool that the request names. Raise ToolNotFound."""
+        """Return the tool of the request.
+
+        Raise ToolNotFound, SkillNotFound, VersionNotFound or LabelNotFound if the identity sees no such tool.
+        """
         look = partial(find_tool, name=request.name, skill=request.skill, session=request.session)
         return await self._database.read(partial(look, identity=identity))
 
     async def trial(self, trial: Trial, code: str = "") -> Prepared:
-        """Prepare a run of files that are not a version yet. With `code`, that code runs, and the files are mounted."""
+        """Prepare a run of files that are not stored as a version. If `code` is given, that code runs, and the files
+        are mounted.
+        """
         job, failure = await JSON.run(partial(code_job, code=code) if code else trial_job, trial, self._limits)
         subject = Unpublished(trial.manifest.name, str(trial.manifest.version), trial.digest)
         made = Prepared("execute_skill", job, subject, failure, trial.permissions.secrets, why_less=trial.why_less)
@@ -196,7 +204,7 @@ class Preparer:
         return await self._with_packages(made, [needing], chosen_for(self._named.defined, trial.manifest))
 
     async def code(self, identity: Identity, request: CodeRequest) -> Prepared:
-        """Prepare a run of the code of the request."""
+        """Prepare a run of the code in the request."""
         limits = self._limits.for_code(request.limits)
         chosen = self._named.defined.chosen(request.environment, request.language)
         references = parse_mounts(request.mount_skills)
@@ -226,7 +234,10 @@ class Preparer:
     async def called(
         self, identity: Identity, caller: Job, version: VersionRow, function: str, args: bytes, left_ms: int
     ) -> Prepared:
-        """Prepare a run that the code of `caller` calls, with the permissions of the called skill alone."""
+        """Prepare a run that the code of `caller` calls. Only the permissions of the called skill apply.
+
+        The run gets at most `left_ms` of time.
+        """
         manifest = await self._declarations.manifest(version)
         limits = self._limits.for_skill(manifest.runtime.limits if manifest.runtime else {}, None)
         limits = msgspec.structs.replace(limits, timeout_ms=min(limits.timeout_ms, left_ms))
@@ -257,44 +268,8 @@ class Preparer:
 
 
 def _made(
-    method: Method, job: Job, version: VersionRow | None, given: Granted, failure: Failure | None = None
+    method: Method, job: Job, version: VersionRow | None, given: Granted, args: Arguments = NO_ARGUMENTS
 ) -> Prepared:
-    """Return a run before it has packages. `failure` is that of its args."""
-    return Prepared(method, job, version, failure or given.failure, given.permissions.secrets, why_less=given.why_less)
-
-
-def _not_executable(version: VersionRow, manifest: Manifest) -> NotExecutable:
-    if manifest.kind == "instruction":
-        return NotExecutable(
-            f"'{version.name}' is an instruction skill: there is nothing to execute",
-            hint="Read its SKILL.md with read_skill_file and follow it. If that names a script of the skill, pass "
-            "its path as 'script'.",
-            name=version.name,
-        )
-    return NotExecutable(
-        f"'{version.name}' has no [runtime]: it offers tools",
-        hint="Call one with call_tool, or pass the path of one of its files as 'script'.",
-        name=version.name,
-    )
-
-
-def _has_entrypoint(version: VersionRow, runtime: Runtime) -> NotExecutable:
-    return NotExecutable(
-        f"'{version.name}' has an entrypoint, {runtime.entrypoint}: its other files are not run by themselves",
-        hint="Leave 'script' out.",
-        name=version.name,
-    )
-
-
-def _check_no_handler(connection: Connection, version: VersionRow, path: str) -> None:
-    """Raise NotExecutable if the file is the handler of a tool.
-
-    The declared arguments of a tool limit what it does with secrets and network. So its handler starts only with them.
-    """
-    tool = tool_run_by(connection, version.version_id, path)
-    if tool is not None:
-        raise NotExecutable(
-            f"{path} is the handler of the tool '{tool}' of '{version.name}', which has permissions",
-            hint=f"Call it with call_tool: '{version.name}/{tool}'.",
-            name=version.name,
-        )
+    """Return a run before it has packages."""
+    failure, secrets = args.failure or given.failure, given.permissions.secrets
+    return Prepared(method, job, version, failure, secrets, why_less=given.why_less, warnings=args.warnings)

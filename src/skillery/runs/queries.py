@@ -1,4 +1,4 @@
-"""get_run and list_runs: the records of runs, for their callers and for admins."""
+"""get_run and list_runs: the records of runs, for the callers of the runs and for admins."""
 
 from __future__ import annotations
 
@@ -63,12 +63,15 @@ class RunFilter(msgspec.Struct, frozen=True):
     skill: str = ""
     status: Status | Literal[""] = ""
     since: str = ""
-    """A timestamp, or an age like `24h`."""
+    """A timestamp, or an age such as `24h`."""
     identity: str = ""
 
 
 def find_run(connection: Connection, identity: Identity, run_id: str) -> Row[Any]:
-    """Return the row of a run. Raise RunNotFound, also for the runs of other identities, which only admins see."""
+    """Return the row of a run. Raise InvalidParams if the id contains a NUL.
+
+    Raise RunNotFound if there is no such run, or if it is a run of another identity and the caller is not an admin.
+    """
     if "\0" in run_id:
         raise InvalidParams("the run id holds a NUL", hint="Pass the run_id of an answer.", param="run_id")
     found = connection.execute(_RUN.where(runs.c.id == run_id)).one_or_none()
@@ -78,7 +81,10 @@ def find_run(connection: Connection, identity: Identity, run_id: str) -> Row[Any
 
 
 def get_run(connection: Connection, *, identity: Identity, run_id: str) -> RunRecord:
-    """Return the run as it was answered, with the other recorded fields. Raises RunNotFound."""
+    """Return the record of a run: its answer and further fields.
+
+    Raise RunNotFound if the identity may not see the run or the run does not exist.
+    """
     return record_of(connection, find_run(connection, identity, run_id))
 
 
@@ -118,7 +124,7 @@ def _progress(row: Row[Any]) -> Progress | msgspec.UnsetType:
 
 
 def _ended_run(connection: Connection, row: Row[Any]) -> Run:
-    """Return the result that the caller of the run got."""
+    """Return the answer that the caller of the run got."""
     written = output_blobs(connection, row.id)
     return Run(
         status=row.status,
@@ -139,7 +145,7 @@ def _ended_run(connection: Connection, row: Row[Any]) -> Run:
 
 
 def result_of(connection: Connection, run_id: str) -> str | None:
-    """Return the answer of an ended run as JSON; None if the run has not ended or does not exist."""
+    """Return the answer of an ended run as JSON, or None if the run has not ended or does not exist."""
     row = connection.execute(_RUN.where(runs.c.id == run_id)).one_or_none()
     if row is None or row.status == "started":
         return None
@@ -150,9 +156,10 @@ def result_of(connection: Connection, run_id: str) -> str | None:
 def list_runs(
     connection: Connection, *, identity: Identity, key: bytes, asked: RunFilter, limit: int, cursor: str
 ) -> RunPage:
-    """Return the runs of the identity, newest first; for an admin the runs of all identities.
+    """Return a page of runs, newest first: those of the identity, or for an admin those of all identities.
 
-    Raise InvalidCursor, InvalidParams, and NotAllowed if the filter names another identity.
+    Raise NotAllowed if the filter names another identity and the caller is not an admin. Raise InvalidCursor if the
+    cursor belongs to another listing, and InvalidParams if `since` is not a time.
     """
     sees_all = access.is_admin(identity)
     if asked.identity not in {"", identity.name} and not sees_all:
@@ -174,9 +181,10 @@ def list_runs(
 
 
 def listing(whose: str, asked: RunFilter, now: datetime) -> Select[Any]:
-    """Return the statement for the runs of one identity ("": of all) that match a filter, newest first.
+    """Return the statement for the runs of the identity `whose` that match a filter, newest first. "" selects all
+    identities.
 
-    Each filter uses an index by time, or drops few rows of such an index.
+    Each filter uses an index by time, or removes only few rows of such an index.
     """
     where: list[ColumnElement[bool]] = []
     if whose:
@@ -226,7 +234,7 @@ def _status(row: Row[Any]) -> Status:
 
 
 def _started_at(row: Row[Any]) -> datetime | None:
-    """Return None if the run has no slot yet, or never got one."""
+    """Return the start time, or None if the run has no slot yet or never got one."""
     return None if row.queued else in_utc(row.begun_at or row.started_at)
 
 

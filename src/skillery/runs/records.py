@@ -1,4 +1,4 @@
-"""The records of runs: the outcome is added to the row of a run when it ends. Old records are deleted."""
+"""The records of runs. The outcome is added to the row of a run when the run ends. Old records are deleted."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from skillery.runs.results import Run, if_set
 
 log = logging.getLogger(__name__)
 END_PAUSES = (0.1, 0.3, 1.0, 2.0, 4.0)
-"""Seconds between the attempts to record the end of a run while the database is unavailable."""
+"""Seconds of the pauses between attempts to record the end of a run while the database is unavailable."""
 _FINISHED = (
     "status",
     "summary",
@@ -46,7 +46,7 @@ _FINISH = Change(
 
 
 def finish_run(connection: Connection, run: ActiveRun, answer: Run, log_: Log, *, again: bool = False) -> None:
-    """Record the outcome of a run. `again`: the previous attempt failed, but may have been committed."""
+    """Record the outcome of a run. With `again`, an earlier attempt raised an error but may have been committed."""
     if again and connection.scalar(select(runs.c.finished_at).where(runs.c.id == run.run_id)) is not None:
         return
     error, finished_at = if_set(answer.error), datetime.now(UTC)
@@ -73,17 +73,19 @@ def finish_run(connection: Connection, run: ActiveRun, answer: Run, log_: Log, *
 
 
 class Recorder:
-    """Records how runs end, and tells plugins."""
+    """Records the ends of runs, and sends the event to plugins."""
 
     def __init__(self, database: Database, blobs: Blobs, events: Events) -> None:
         self._database = database
         self._blobs = blobs
         self._events = events
         self.ended: Counter[tuple[str, str]] = Counter()
-        """The number of runs that have ended, by method and status."""
+        """The number of ended runs since this server started, by method and status."""
 
     async def finish(self, run: ActiveRun, rendered: Rendered) -> Rendered:
-        """Record the end of a run. Return it, with `logs_blob` if the preview does not show the whole log."""
+        """Record the end of a run. Return `rendered`, with `logs_blob` in its answer if the preview is not the whole
+        log.
+        """
         answer = await self._with_log(run, rendered.outcome.log, rendered.answer)
         await self._write_end(run, answer, rendered.outcome.log)
         self.ended[run.prepared.method, answer.status] += 1
@@ -102,7 +104,7 @@ class Recorder:
         return msgspec.structs.replace(answer, logs_blob=row.id)
 
     async def _write_end(self, run: ActiveRun, answer: Run, log_: Log) -> None:
-        # Try again: the run cannot be repeated because the database was unavailable for a moment.
+        # Several attempts: if the database is unavailable for a moment, the outcome of the run must not be lost.
         work = partial(finish_run, run=run, answer=answer, log_=log_)
         for pause in END_PAUSES:
             try:
@@ -133,9 +135,9 @@ def _finished(run: ActiveRun, answer: Run) -> FinishedRun:
 
 
 def forget_runs(connection: Connection, *, before: datetime, limit: int) -> int:
-    """Delete the oldest ended runs that began before `before`, at most `limit`. Return the number of deleted runs.
+    """Delete the oldest ended runs that started before `before`, at most `limit`. Return the number of deleted runs.
 
-    The counts of their versions stay, and so do their blobs, which have their own lifetime.
+    The usage of their versions stays. Their blobs stay too, until their own lifetime ends.
     """
     ended = select(runs.c.id).where(*_old(before))
     ids = list(connection.scalars(ended.order_by(runs.c.started_at, runs.c.id).limit(limit)))
@@ -155,6 +157,9 @@ def _old(before: datetime) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
 
 
 def cutoff_of(connection: Connection, keep: int) -> datetime | None:
-    """Return the start time of the `keep`-th newest run: older runs are surplus. None if no run is."""
+    """Return the start time of the `keep`-th newest run, or None if there are fewer runs or `keep` is 0.
+
+    Runs that started earlier are over the limit.
+    """
     newest = select(runs.c.started_at).order_by(runs.c.started_at.desc(), runs.c.id.desc())
     return in_utc(connection.scalar(newest.offset(keep - 1).limit(1))) if keep else None

@@ -1,7 +1,7 @@
-"""Redaction: removes the values of secrets from the outcome of a run.
+"""Redaction: the removal of the values of secrets from the outcome of a run.
 
-Redaction protects against mistakes (a token in a traceback, a header in a log), not against hostile code, which can
-write a value backwards.
+Redaction protects against mistakes (a token in a traceback, a header in a log). It does not protect against hostile
+code, which could print a value backwards.
 """
 
 from __future__ import annotations
@@ -18,32 +18,36 @@ import msgspec
 from skillery.backends import Failure, Log, Outcome
 
 SHORTEST = 4
-"""Characters of the shortest value, or piece of a cut value, that is redacted. Shorter ones match ordinary words."""
+"""The minimum length of a value, or of a piece of a cut value, that is redacted. Shorter texts match ordinary words."""
 SHORTEST_LINE = 8
 MOST_LINES = 100
-"""Limit on the lines of a value that are also redacted one by one. Each is a search through all text of the run."""
+"""If a value has at most this many lines, each line is redacted too. Each line is another search through the text of
+a run.
+"""
 SHORTEST_ENCODED = 8
 # The strings and numbers of a JSON text. Possessive quantifiers match a string of megabytes in constant memory.
 _TOKENS = re.compile(rb'"(?:[^"\\]++|\\.)*+"|-?[0-9][0-9.eE+-]*+', re.DOTALL)
 MOST_CUTS = 100
-"""A sandbox makes fewer cuts. After this many, only whole values are redacted."""
+"""The maximum number of cuts in a text that are handled. A sandbox makes fewer. After so many cuts, only whole
+values are redacted.
+"""
 _CUTS = re.compile("(…|\n\\.\\.\\.\n)")
 
 
 class Redaction:
-    """Replaces each value by `[NAME]`. Without values, nothing is changed, at no cost."""
+    """Replaces each value by `[NAME]`, with the name of its secret. Without values, texts are returned unchanged."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
         names = {form: name for name, value in values.items() for form in forms_of(value)}
-        # The longest first: it may contain a shorter value.
+        # Longest form first: it may contain a shorter form.
         forms = sorted(names, key=lambda form: (-len(form), form))
         self._marks = {form: f"[{names[form]}]" for form in forms}
         marks = {form.encode(): mark.encode() for form, mark in self._marks.items()}
         self.marks_in_bytes: Mapping[bytes, bytes] = marks
-        """The mark for each form, the longest form first."""
+        """The replacement for each form of a value, longest form first."""
 
     def outcome(self, outcome: Outcome) -> Outcome:
-        """Return the outcome with all its text redacted. The written blobs stay as they are."""
+        """Return the outcome with all its texts redacted. Blobs that the run wrote are not changed."""
         if not self._marks:
             return outcome
         failure = outcome.failure
@@ -61,8 +65,10 @@ class Redaction:
         )
 
     def text(self, text: str) -> str:
-        """Return the text redacted. A sandbox cuts long texts: pieces of a value at a cut (`…` or a line of dots) are
-        redacted too."""
+        """Return the redacted text.
+
+        A sandbox cuts long texts. Next to a cut (`…` or a line of dots), pieces of a value are redacted too.
+        """
         pieces = _CUTS.split(_replaced(text, self._marks), MOST_CUTS) if self._marks else [text]
         last = len(pieces) - 1
         for i in range(0, last, 2):
@@ -71,7 +77,8 @@ class Redaction:
         return "".join(pieces)
 
     def json(self, text: bytes) -> bytes:
-        """Return the JSON with strings and keys redacted, still valid. A number that is a value becomes a string.
+        """Return the JSON text with strings and keys redacted. The result is valid JSON: a redacted number becomes a
+        string.
 
         A result is never cut, so only whole values are redacted.
         """
@@ -88,10 +95,10 @@ class Redaction:
         return _TOKENS.sub(redacted, text)
 
     def log(self, log: Log) -> Log:
-        """Return the log redacted.
+        """Return the redacted log.
 
-        A value that continues from the head to the tail is redacted too. If the middle was dropped, so are pieces of a
-        value at both edges.
+        A value that continues from the head to the tail is redacted too. If the middle was dropped, pieces of a value
+        on both sides of the gap are redacted.
         """
         if not self._marks:
             return log
@@ -112,14 +119,16 @@ class Redaction:
 
 
 class RedactedStream:
-    """Redacts a log while it arrives in pieces. What may be the start of a value is held back until it is decided."""
+    """Redacts a log that arrives in pieces. A possible start of a value is held back until the next bytes decide."""
 
     def __init__(self, redaction: Redaction) -> None:
         self._marks = redaction.marks_in_bytes
         self._held = b""
 
     def feed(self, piece: bytes) -> bytes:
-        """Return the text that is decided, redacted. It may be empty."""
+        """Return the redacted text up to now, without a possible start of a value at its end. The result may be
+        empty.
+        """
         if not self._marks:
             return piece
         text = self._held + piece
@@ -128,12 +137,14 @@ class RedactedStream:
         return _replaced(text[:cut], self._marks)
 
     def rest(self) -> bytes:
-        """Return what was held back, redacted, once no more text arrives."""
+        """Return the redacted rest that was held back. Call this after the last piece."""
         held, self._held = self._held, b""
         return _replaced(held, self._marks)
 
     def _cut(self, text: bytes) -> int:
-        """Return a position such that no value lies across it, and no value can begin before it and end behind."""
+        """Return a position at which the text can be split. No value, complete or just started, extends over this
+        position.
+        """
         cut = len(text) - max(_start_at_end(text, form) for form in self._marks)
         while cut > 0:
             across = min((_start_across(text, form, cut) for form in self._marks), default=cut)
@@ -144,7 +155,7 @@ class RedactedStream:
 
 
 def _start_at_end(text: bytes, form: bytes) -> int:
-    """Return the length of the longest start of `form`, but not all of it, that is the end of `text`."""
+    """Return the length of the longest start of `form` at the end of `text`. The whole form does not count."""
     at = text.find(form[:1], max(0, len(text) - len(form) + 1))
     while at >= 0:
         if form.startswith(text[at:]):
@@ -154,15 +165,17 @@ def _start_at_end(text: bytes, form: bytes) -> int:
 
 
 def _start_across(text: bytes, form: bytes, cut: int) -> int:
-    """Return where an occurrence of `form` that lies across `cut` begins, `cut` if there is none."""
+    """Return the start of an occurrence of `form` that contains the position `cut`, or `cut` if there is no such
+    occurrence.
+    """
     at = text.find(form, max(0, cut - len(form) + 1), cut + len(form) - 1)
     return at if 0 <= at < cut else cut
 
 
 def forms_of(value: str) -> set[str]:
-    """Return the forms in which a value may appear.
+    """Return the forms of a value that are searched.
 
-    The forms are: plain, quoted, in a URL, in a host name (lower case), in hex, and in base64, alone or as a part of a
+    These are: plain, quoted, in a URL, in a host name (lower case), in hex, and in base64, alone or as a part of a
     longer text.
     """
     if len(value) < SHORTEST:
@@ -193,9 +206,9 @@ def _written(text: str) -> Iterator[str]:
 
 
 def _within_base64(raw: bytes, encode: Callable[[bytes], bytes]) -> Iterator[str]:
-    """Return the base64 of the value inside a longer text (`user:password`).
+    """Yield the forms of a value inside a longer text in base64, for example `user:password`.
 
-    Base64 encodes groups of three bytes, so there is one form for each of the three offsets of the value in a group.
+    Base64 encodes groups of three bytes, so there is one form for each of the three positions of the value in a group.
     """
     for before in range(3):
         first, last = -(-before * 8 // 6), (before + len(raw)) * 8 // 6
@@ -205,26 +218,26 @@ def _within_base64(raw: bytes, encode: Callable[[bytes], bytes]) -> Iterator[str
 
 
 def _replaced(text: AnyStr, marks: Mapping[AnyStr, AnyStr]) -> AnyStr:
-    # One search for each form: measured faster than one pattern for all of them, and without slow cases.
+    # One search for each form is faster than one pattern for all forms (measured), and has no slow cases.
     for form, mark in marks.items():
         text = text.replace(form, mark)
     return text
 
 
 def _without_end(piece: AnyStr, marks: Mapping[AnyStr, AnyStr]) -> AnyStr:
-    """Return `piece`, after which the text was cut, with the start of a value at its end redacted."""
+    """Return `piece` with the start of a value at its end redacted. The text was cut after `piece`."""
     size, mark = max((_head_at_end(piece, form), mark) for form, mark in marks.items())
     return piece[: len(piece) - size] + mark if size else piece
 
 
 def _without_start(piece: AnyStr, marks: Mapping[AnyStr, AnyStr]) -> AnyStr:
-    """Return `piece`, before which the text was cut, with the end of a value at its start redacted."""
+    """Return `piece` with the end of a value at its start redacted. The text was cut before `piece`."""
     size, mark = max((_tail_at_start(piece, form), mark) for form, mark in marks.items())
     return mark + piece[size:] if size else piece
 
 
 def _head_at_end(piece: AnyStr, form: AnyStr) -> int:
-    """Return how many characters of the start of `form` are at the end of `piece`, 0 if fewer than SHORTEST."""
+    """Return the length of the longest start of `form` at the end of `piece`, or 0 if it is shorter than SHORTEST."""
     at = piece.find(form[:SHORTEST], max(0, len(piece) - len(form) + 1))
     while at >= 0:
         if form.startswith(piece[at:]):
@@ -234,7 +247,7 @@ def _head_at_end(piece: AnyStr, form: AnyStr) -> int:
 
 
 def _tail_at_start(piece: AnyStr, form: AnyStr) -> int:
-    """Return how many characters of the end of `form` are at the start of `piece`, 0 if fewer than SHORTEST."""
+    """Return the length of the longest end of `form` at the start of `piece`, or 0 if it is shorter than SHORTEST."""
     at = piece.rfind(form[-SHORTEST:], 0, len(form) - 1)
     while at >= 0:
         if form.endswith(piece[: at + SHORTEST]):

@@ -1,4 +1,4 @@
-"""Passes the logs of this server's runs on to other servers that follow them, through the database."""
+"""Writes the logs of this server's runs to the database, for other servers that follow these runs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from skillery.runs.log_pieces import followed_on, write_pieces
 log = logging.getLogger(__name__)
 FLUSH_SECONDS = 0.25
 FLUSH_BYTES = 64 * 1024
-"""Bytes that are written in one flush while the code runs. Of a log that grows faster, the middle is dropped."""
+"""The maximum number of bytes of one write while the code runs. If a log grows faster, its middle is dropped."""
 
 
 class _Passed:
-    """How much of the log of one run is in the database."""
+    """The part of one run's log that is already in the database."""
 
     def __init__(self, run: ActiveRun) -> None:
         self.run = run
@@ -32,7 +32,7 @@ class _Passed:
 
 
 class Relay:
-    """Writes the logs of followed runs. A run that no other server follows costs nothing."""
+    """Writes the logs of followed runs to the database. Runs that no other server follows cause no writes."""
 
     def __init__(self, database: Database, server: str, active: ActiveRuns) -> None:
         """`server` is the id of this server."""
@@ -42,7 +42,7 @@ class Relay:
         self._passed: dict[str, _Passed] = {}
 
     async def look(self) -> None:
-        """Write the logs of the runs that are followed now, and no others."""
+        """Write the logs of the runs that other servers follow now. Stop writing the logs of other runs."""
         followed = await self._database.read(partial(followed_on, server=self._server))
         for run_id in followed:
             run = self._active.find(run_id)
@@ -54,7 +54,7 @@ class Relay:
                 del self._passed[run_id]
 
     async def finish(self, run: ActiveRun) -> None:
-        """Write the rest of the log of a run that is about to go on record as ended."""
+        """Write the rest of the log of a run. Call this before the end of the run is recorded."""
         passed = self._passed.pop(run.run_id, None)
         if passed is None:
             return
@@ -78,7 +78,7 @@ class Relay:
             await asyncio.sleep(FLUSH_SECONDS)
 
     async def _flush(self, passed: _Passed, size: int | None) -> None:
-        """Write at most `size` bytes of what is new; None: all of it."""
+        """Write at most `size` new bytes of the log, or all new bytes if `size` is None."""
         async with passed.alone:
             live, run_id = passed.run.live, passed.run.run_id
             parts, end = live.parts(passed.offset, size)

@@ -1,4 +1,4 @@
-"""Runs of other servers that are followed here: their logs arrive as rows of the database."""
+"""Runs of other servers that callers of this server follow. Their logs arrive as rows of the database."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 0.25
 MARK_SECONDS = 10.0
 KEPT_BYTES = 1 << 20
-"""How much of the log of a run is kept here for its followers."""
+"""The maximum number of bytes of a run's log that this server keeps for followers."""
 
 
 class RemoteRun(LiveSource):
-    """A run that another server executes."""
+    """The log of a run that another server executes."""
 
     def __init__(self, *, is_queued: bool) -> None:
         super().__init__(LiveOutput(KEPT_BYTES))
@@ -41,7 +41,7 @@ class RemoteRun(LiveSource):
         self.live.add(piece.content)
 
     def update(self, row: FollowedRun | None) -> None:
-        """Take what the row of the run says. None: the run is no longer on record."""
+        """Update the status and progress from the row of the run. If `row` is None, the run has no record any more."""
         if row is None:
             self.live.finish(None, "failed")
             return
@@ -55,7 +55,9 @@ class RemoteRun(LiveSource):
 
 
 class RemoteRuns:
-    """All runs of other servers that are followed here. They are asked for together."""
+    """All runs of other servers that callers of this server follow. One query reads the new log pieces of all of
+    them.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -87,7 +89,7 @@ class RemoteRuns:
             except SkilleryError as error:
                 log.debug("the database did not answer what followed runs have printed: %s", error.message)
             await asyncio.sleep(LOOK_SECONDS)
-            # A caller that polls comes back in a moment, and would have to begin anew.
+            # Keep runs without followers for a few seconds: a caller that polls soon follows the same run again.
             now = time.monotonic()
             for run_id, run in tuple(self._runs.items()):
                 is_left = not run.followers and now - marked_at.get(run_id, now) > MARK_SECONDS / 2

@@ -1,4 +1,4 @@
-"""Rendering: the answer to the caller of a run. Nothing that a sandbox sends is trusted."""
+"""Rendering: the answer to the caller of a run. No value from a sandbox is trusted."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ SUMMARY_CHARACTERS = 500
 MESSAGE_CHARACTERS = 1000
 TRACEBACK_CHARACTERS = 4000
 INLINE_CHARACTERS = 1000
-"""The characters of a stream that are answered next to its blob, if the whole stream is too large for the answer."""
+"""The number of characters of a stream that the answer contains next to its blob, if the whole stream is too large."""
 WAITED_MS = 5.0
-"""The shortest wait for packages that is answered."""
+"""The shortest wait for packages that the answer mentions."""
 
 
 class Rendered(NamedTuple):
-    """The outcome of a run, and the answer that was made of it."""
+    """The outcome of a run, and the answer for the caller."""
 
     outcome: Outcome
     answer: Run
 
 
 async def render(run: ActiveRun, outcome: Outcome) -> Rendered:
-    """Return the answer of a run. If there is no room for its output, the run fails."""
+    """Return the answer of a run. If its output cannot be stored, the run fails."""
     try:
         return Rendered(outcome, await _answer(run, outcome))
     except SkilleryError as error:  # a full disk or a quota, when the output became a blob
@@ -75,11 +75,12 @@ async def _answer(run: ActiveRun, outcome: Outcome) -> Run:
         degraded=list(outcome.degraded) or UNSET,
         network=list(outcome.network) or UNSET,
         files=output_files(host.written),
+        warnings=list(prepared.warnings) or UNSET,
     )
 
 
 def begun_answer(run: ActiveRun) -> Run:
-    """Return the answer of a run that has begun in the background."""
+    """Return the first answer of a run in the background, before the run has ended."""
     version = run.prepared.version
     return Run(
         status="queued" if run.is_waiting else "started",
@@ -90,11 +91,14 @@ def begun_answer(run: ActiveRun) -> Run:
         logs_preview="",
         duration_ms=0.0,
         skill=ExactSkill(version.name, version.version, version.digest) if version else UNSET,
+        warnings=list(run.prepared.warnings) or UNSET,
     )
 
 
 def tool_answer(run: Run) -> ToolResult:
-    """Convert the answer of a run to the answer of call_tool. A failed run is a result too: agents continue with it."""
+    """Convert the answer of a run to the answer of call_tool. A failed run is also a result, so that agents continue
+    with it.
+    """
     error = if_set(run.error)
     return ToolResult(
         result={"error": error.message or error.type} if error else run.output,
@@ -106,11 +110,12 @@ def tool_answer(run: Run) -> ToolResult:
         output_blobs=run.output_blobs,
         files=run.files,
         environment=run.environment,
+        warnings=run.warnings,
     )
 
 
 def stub_answer(tool: FoundTool) -> ToolResult:
-    """Return the answer of a tool without a handler: where the agent finds its instructions."""
+    """Return the answer of a tool without a handler: a text that tells the agent how to load its instructions."""
     version = tool.version
     assert version is not None, "a tool that is defined for a session has code"
     return ToolResult(
@@ -131,7 +136,7 @@ def stub_answer(tool: FoundTool) -> ToolResult:
 
 
 def error_of(failure: Failure) -> RunError:
-    """Return the `error` of an answer."""
+    """Return a failure as the `error` of an answer."""
     frames = displayable(failure.traceback[-TRACEBACK_CHARACTERS:])[-TRACEBACK_CHARACTERS:]
     return RunError(
         type=displayable(failure.type[:100])[:100],
@@ -141,20 +146,20 @@ def error_of(failure: Failure) -> RunError:
 
 
 def small_output(result: bytes) -> msgspec.Raw | None:
-    """Return the whole output; None if it is too large for an answer."""
+    """Return the output, or None if the output is too large for an answer."""
     return msgspec.Raw(result) if len(result) <= OUTPUT_BYTES else None
 
 
 def large_output(result: bytes, blob_id: str | None) -> dict[str, Any]:
-    """Return the blob reference and preview that replace a large output in an answer."""
+    """Return the blob id, size and preview that replace a large output in an answer."""
     preview = result[:PREVIEW_BYTES].decode("utf-8", "ignore")
     return {"blob_id": blob_id, "size_bytes": len(result), "preview": preview}
 
 
 def summary_of(outcome: Outcome) -> str:
-    """Return the summary that the code set, else `output["summary"]`, else a sentence; at most 500 characters.
+    """Return the summary of the code, else `output["summary"]`, else a generated sentence. At most 500 characters.
 
-    A result over 256 KiB is not decoded, because no other request is served while it is.
+    A result over 256 KiB is not decoded, because decoding blocks all other requests.
     """
     text = outcome.summary or _own_summary(outcome) or _generated(outcome)
     return displayable(text[:SUMMARY_CHARACTERS])[:SUMMARY_CHARACTERS]
@@ -195,11 +200,11 @@ def _described(result: bytes) -> str:
 
 
 async def fitting(result: bytes, host: Host | CalledHost) -> bytes:
-    """Return the result of a script. If it is too large for an answer, its long streams become blobs."""
+    """Return the result of a script. If it is too large for an answer, store its long streams as blobs."""
     answer = script_answer(result)
     if len(result) <= OUTPUT_BYTES or answer is None:
         return result
-    # The longest stream first: the other one may then stay as it is.
+    # Longest stream first: the other stream may then be short enough for the answer.
     for stream in sorted(("stdout", "stderr"), key=lambda name: -len(str(answer.get(name)))):
         text = answer.get(stream)
         if isinstance(text, str) and len(text) > INLINE_CHARACTERS and len(msgspec.json.encode(answer)) > OUTPUT_BYTES:
@@ -211,7 +216,7 @@ async def fitting(result: bytes, host: Host | CalledHost) -> bytes:
 
 
 def script_summary(path: str, result: bytes) -> str:
-    """Return a sentence on how the script ended."""
+    """Return a sentence about the end of a script."""
     answer = script_answer(result)
     if answer is None:
         return f"{path} has ended."

@@ -1,4 +1,4 @@
-"""The requests for runs, parsed."""
+"""The parsed requests for runs."""
 
 from __future__ import annotations
 
@@ -23,16 +23,18 @@ class SkillRequest(msgspec.Struct, frozen=True):
     input_blobs: Sequence[str]
     timeout_ms: int | None
     script: str = ""
-    """A file of a skill without `[runtime]`, run as a program; "" means the entrypoint."""
+    """A file of a skill without `[runtime]`, to be run as a program. "" means the entrypoint."""
     environment: str | None = None
-    """A named environment, for a skill that declares no packages. "" means none, None the default."""
+    """The named environment for a skill that declares no packages. "" means none; None means the default
+    environment.
+    """
     files: Sequence[RunFile] = ()
     module: str = ""
-    """A module of a skill without `[runtime]`, run as by `python -m`, instead of `script`."""
+    """A module of a skill without `[runtime]`, to be run like `python -m`. "" means none."""
     in_skill: bool = False
     """Whether a script or module starts in the folder of its skill."""
     background: bool = False
-    """Whether the answer comes as soon as the run is on record, not at its end."""
+    """Whether the caller gets the answer as soon as the run has a record, instead of at the end of the run."""
 
 
 class CodeRequest(msgspec.Struct, frozen=True):
@@ -46,10 +48,10 @@ class CodeRequest(msgspec.Struct, frozen=True):
     limits: Mapping[str, Any]
     language: Language = "python"
     environment: str | None = None
-    """A named environment. "" means none, None the default."""
+    """The named environment. "" means none; None means the default environment."""
     files: Sequence[RunFile] = ()
     background: bool = False
-    """As in SkillRequest."""
+    """Like `SkillRequest.background`."""
 
 
 class ToolRequest(msgspec.Struct, frozen=True):
@@ -58,12 +60,12 @@ class ToolRequest(msgspec.Struct, frozen=True):
     name: str
     args: Mapping[str, Any]
     skill: tuple[str, VersionSpec] | None = None
-    """The skill of the tool and its version. None: the name alone decides."""
+    """The skill of the tool, with a version spec. If None, the tool is looked up by its name alone."""
     session: str = ""
     input_blobs: Sequence[str] = ()
     timeout_ms: int | None = None
     environment: str | None = None
-    """As in SkillRequest."""
+    """Like `SkillRequest.environment`."""
     files: Sequence[RunFile] = ()
     background: bool = False
-    """As in SkillRequest."""
+    """Like `SkillRequest.background`."""

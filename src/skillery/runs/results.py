@@ -1,4 +1,4 @@
-"""Results of the methods that run skills, code and tools, and of those that read runs."""
+"""Results of the methods that run skills, code and tools, and of the methods that read runs."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ T = TypeVar("T")
 
 
 def if_set(value: T | UnsetType) -> T | None:
-    """Return the value of an optional field, None if it is left out."""
+    """Return the value of an optional field, or None if the field is omitted."""
     return None if value is UNSET else value
 
 
 class RunError(Struct, frozen=True):
-    """Why a run failed."""
+    """The reason why a run failed."""
 
     type: Annotated[str, Meta(description="A failure type, or the class name of the exception")]
     message: str
@@ -41,7 +41,7 @@ class ExactSkill(Struct, frozen=True):
 
 
 class Run(Struct, frozen=True, kw_only=True):
-    """A run that has ended, or one that was begun in the background. A failed run is a result, not an error."""
+    """A run that has ended, or a run that was started in the background. A failed run is a result, not an error."""
 
     status: Annotated[Status, Meta(description="queued and started only for a run in the background")]
     run_id: str
@@ -58,6 +58,7 @@ class Run(Struct, frozen=True, kw_only=True):
     network: list[NetworkUse] | UnsetType = UNSET
     logs_blob: str | UnsetType = UNSET
     files: list[OutputFile] | UnsetType = UNSET
+    warnings: Annotated[list[str] | UnsetType, Meta(description="Undeclared args, for example")] = UNSET
 
     @property
     def end_status(self) -> EndStatus:
@@ -66,7 +67,7 @@ class Run(Struct, frozen=True, kw_only=True):
 
 
 class RunRecord(Struct, frozen=True, kw_only=True):
-    """A run, and what else is recorded of it."""
+    """The record of a run."""
 
     status: Status
     run_id: str
@@ -142,3 +143,4 @@ class ToolResult(Struct, frozen=True):
     files: list[OutputFile] | UnsetType = UNSET
     environment: GivenEnvironment | UnsetType = UNSET
     status: Annotated[Status | UnsetType, Meta(description="queued or started, for a run in the background")] = UNSET
+    warnings: Annotated[list[str] | UnsetType, Meta(description="Undeclared args, for example")] = UNSET

@@ -1,4 +1,4 @@
-"""The host of a run: it writes and reads blobs and calls skills for the code in the sandbox."""
+"""The host of a run: writes and reads blobs and calls skills, as the code in the sandbox requests."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ PATH_CHARACTERS = 1000
 
 
 def one_line(path: str) -> str:
-    """Return the path on one line, displayable."""
+    """Return the path in printable form, on one line."""
     return displayable(path[:PATH_CHARACTERS].replace("\n", "\\n").replace("\t", "\\t"))[:PATH_CHARACTERS]
 
 
 def live_output(job: Job) -> LiveOutput:
-    """Return the empty output of a run."""
+    """Return the output object for a new run, still empty."""
     return LiveOutput(job.limits.log_kb * 1024)
 
 
@@ -36,9 +36,10 @@ class SkillCalls(Protocol):
 
 
 class Host:
-    """The RunHost of one run. Blobs are stored and recorded as they arrive, so a sweep keeps them.
+    """The `RunHost` of one run.
 
-    Each blob counts for the quotas of the run's caller.
+    Each blob is stored and recorded as soon as it is complete, so that no sweep removes it. Each blob counts towards
+    the quotas of the caller.
     """
 
     def __init__(self, blobs: Blobs, identity: Identity, job: Job) -> None:
@@ -50,7 +51,7 @@ class Host:
         self.live = live_output(job)
         self.written: list[BlobRow] = []
         self.calls: SkillCalls | None = None
-        """None if the run mounts no skill that it could call."""
+        """None if no mounted skill has permissions: the code then has no skill to call."""
 
     def printed(self, piece: bytes) -> None:
         self.live.add(piece)
@@ -88,7 +89,7 @@ class Host:
         return await self.calls.call_skill(skill, function, args)
 
     async def keep(self, content: bytes, kind: str) -> str:
-        """Store a content that the host made as a blob of the run. Return the id of the blob."""
+        """Store a content from the host as a blob of the run. Return the id of the blob."""
         writer = Writer(self, kind, self._blobs.incoming())
         try:
             await asyncio.to_thread(writer.incoming.write, content)
@@ -98,13 +99,13 @@ class Host:
             raise
 
     def spend(self, size: int) -> None:
-        """Count written bytes. Raise TooLarge if the run exceeds its limit."""
+        """Count written bytes. Raise TooLarge if the run exceeds its limit for blobs."""
         self._bytes_left -= size
         if self._bytes_left < 0:
             raise TooLarge(f"the blobs of this run would exceed its limit of {self._limits.blobs_mb} MiB")
 
     async def store(self, incoming: Incoming, kind: str, path: str | None) -> str:
-        """Record a complete blob. Return its id."""
+        """Record a completely written blob. Return its id."""
         output = Output(self._run_id, len(self.written), path)
         row = await asyncio.to_thread(self._blobs.commit_output, incoming, self._identity, kind, output)
         self.written.append(row)
@@ -112,7 +113,7 @@ class Host:
 
 
 class Writer:
-    """The BlobWriter of one blob."""
+    """The `BlobWriter` of one blob."""
 
     def __init__(self, host: Host, kind: str, incoming: Incoming, path: str | None = None) -> None:
         self._host = host

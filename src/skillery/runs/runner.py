@@ -68,14 +68,16 @@ class Runner:
         self._following = Following(database, blobs, self._active)
 
     async def execute_skill(self, identity: Identity, request: SkillRequest) -> Run:
-        """Run a skill and return the run as the protocol defines it. A failed run is an answer too.
+        """Run a skill and return the answer. A failed run is an answer too.
 
         Raise SkilleryError only if the run could not be started.
         """
         return await self._answer(identity, await self._preparer.skill(identity, request), request.background)
 
     async def call_tool(self, identity: Identity, request: ToolRequest) -> ToolResult:
-        """Run the handler of a tool and return the result for an agent. A tool without a handler starts no run."""
+        """Run the handler of a tool and return the result for an agent. For a tool without a handler, no run is
+        started.
+        """
         tool = await self._preparer.find_tool(identity, request)
         if tool.script is None:
             return stub_answer(tool)
@@ -83,16 +85,21 @@ class Runner:
         return tool_answer(await self._answer(identity, prepared, request.background))
 
     async def run_code(self, identity: Identity, request: CodeRequest) -> Run:
-        """Run the code of the request. Answer as `execute_skill`."""
+        """Run the code of the request and return the answer, like `execute_skill`."""
         return await self._answer(identity, await self._preparer.code(identity, request), request.background)
 
     async def try_skill(self, identity: Identity, trial: Trial) -> TrialResult:
-        """Run files that are not a version yet. Raise Busy, Unavailable."""
+        """Run files that are not stored as a version. Raise Busy if the queue is full, Unavailable if the server is
+        stopping.
+        """
         prepared = await self._preparer.trial(trial)
         return TrialResult(prepared.job.run_id, (await self._run(identity, prepared)).outcome)
 
     async def get_run(self, identity: Identity, run_id: str, wait_ms: int = 0) -> RunRecord:
-        """Return a run when it has ended, or as it is after `wait_ms`. Raise RunNotFound."""
+        """Return a run when it has ended, or in its present state after `wait_ms`.
+
+        Raise RunNotFound if the identity may not see the run or the run does not exist.
+        """
         return await self._following.get_run(identity, run_id, wait_ms)
 
     async def read_run_log(
@@ -102,27 +109,32 @@ class Runner:
         return await self._following.read_log(identity, run_id, after=after, max_bytes=max_bytes, wait_ms=wait_ms)
 
     async def follow_run(self, identity: Identity, run_id: str) -> Followed:
-        """Follow a run. The result must be closed. Raise RunNotFound, BlobNotFound."""
+        """Start following a run. The caller must close the result.
+
+        Raise RunNotFound if the identity may not see the run or the run does not exist. Raise BlobNotFound if its log
+        has expired.
+        """
         return await self._following.open(identity, run_id)
 
     async def cancel_run(self, identity: Identity, run_id: str) -> RunRecord:
-        """Cancel a run on any server. Return it once it has ended, or as it is after 10 s.
+        """Cancel a run of any server. Return the run when it has ended, or in its present state after 10 s.
 
-        Raise RunNotFound, RunEnded.
+        Raise RunNotFound if the identity may not see the run or the run does not exist. Raise RunEnded if the run has
+        ended before.
         """
         return await self._cancellation.cancel_run(identity, run_id)
 
     async def cancel_abandoned_run(self, identity: Identity, run_id: str) -> None:
-        """Cancel a run of this server whose caller no longer waits. Do nothing if the run has ended."""
+        """Cancel a run of this server because its caller no longer waits. Do nothing if the run has ended."""
         await self._cancellation.cancel_abandoned_run(identity, run_id)
 
     async def has(self, capability: Capability) -> bool:
-        """Return whether the sandbox has the capability; False if the sandbox cannot be started."""
+        """Return whether the sandbox has the capability. Return False if the sandbox cannot be started."""
         return await self._execution.has(capability)
 
     @property
     def active(self) -> int:
-        """The number of runs that have a slot."""
+        """The number of active runs that do not wait for a slot."""
         return self._active.with_slot
 
     @property
@@ -132,7 +144,7 @@ class Runner:
 
     @property
     def ended(self) -> Counter[tuple[str, str]]:
-        """The number of runs that have ended, by method and status."""
+        """The number of ended runs since this server started, by method and status."""
         return self._recorder.ended
 
     def active_ids(self) -> list[str]:
@@ -140,7 +152,7 @@ class Runner:
         return self._active.ids()
 
     async def close(self, grace_seconds: float) -> None:
-        """Wait up to `grace_seconds` for the active runs, then stop and record the rest. Start no more runs."""
+        """Wait up to `grace_seconds` for the active runs, then stop and record the others. Start no more runs."""
         self._following.close()
         await self._active.wait(grace_seconds)
         self._admission.close()
@@ -156,9 +168,10 @@ class Runner:
         return (await self._run(identity, prepared)).answer
 
     async def _begin(self, identity: Identity, prepared: Prepared) -> Run:
-        """Start a run in the background, and return it once it is on record.
+        """Start a run in the background. Return the answer when the run has a record.
 
-        Raise SkilleryError if it is refused: nothing was run. The client may go as soon as it has sent the request.
+        Raise SkilleryError if the run is refused. No code was executed then. The run continues if the client
+        disconnects.
         """
         waits_for_client = until_client_gone.set(None)
         try:
@@ -173,7 +186,9 @@ class Runner:
         return begun_answer(run)
 
     async def _run(self, identity: Identity, prepared: Prepared) -> Rendered:
-        """Run to the end. If the caller disconnects, a run with a slot continues and is recorded."""
+        """Run until the end. If the caller disconnects, a run with a slot continues and is recorded; a waiting run
+        is stopped.
+        """
         run = self._new_run(identity, prepared)
         task = self._start(run)
         try:
@@ -197,10 +212,10 @@ class Runner:
     async def _run_called(
         self, caller: ActiveRun, host: Host, version: VersionRow, function: str, args: bytes, left_ms: int
     ) -> Outcome:
-        """Run a skill that the code of `caller` calls, with the permissions of that skill alone.
+        """Run a skill that the code of `caller` calls. Only the permissions of the called skill apply.
 
-        `host` is the host of the caller. The called run ends at the latest with its caller. Raise Unavailable if the
-        server is stopping.
+        `host` is the host of the caller. If the run of the caller is stopped, the called run is stopped too. Raise
+        Unavailable if the server is stopping.
         """
         if self._admission.is_closed:
             raise Unavailable("the server is stopping")
@@ -238,7 +253,7 @@ class Runner:
             run.live.finish(log, status)
 
     async def _outcome(self, run: ActiveRun) -> Outcome:
-        """Return the outcome of a run, also if the run is stopped: every run that was admitted is recorded."""
+        """Return the outcome of a run. A stopped run has an outcome too, because every admitted run is recorded."""
         try:
             await self._admission.admit(run)
             return await self._execution.execute(run)
@@ -247,6 +262,6 @@ class Runner:
 
 
 def _log_lost(task: asyncio.Task[Rendered]) -> None:
-    """Log why the end of a run in the background could not be recorded: no caller waits for the error."""
+    """Log the error if the end of a run in the background could not be recorded. No caller waits for this error."""
     if not task.cancelled() and task.exception() is not None:
         log.error("a run in the background ended without a record", exc_info=task.exception())

@@ -1,4 +1,4 @@
-"""Scripts of a skill: the args of a run as argv, stdin and environment, and the result of a script."""
+"""Scripts of a skill: argv, stdin and environment from the args of a run, and the result of a script."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Invalid(ValueError):
 def script_call(
     script: ScriptCall, args: Mapping[str, Any], permissions: Permissions
 ) -> tuple[ScriptCall, Failure | None]:
-    """Return the call of a script with its args, and a failure if a script cannot have such args."""
+    """Return the call of a script with these args, and a failure if the args are not valid for a script, else None."""
     try:
         _check_names(args)
         argv = _texts(args.get("argv", []))
@@ -57,7 +57,7 @@ def _text(name: str, value: object) -> str:
 
 
 def _variables(value: object, permissions: Permissions) -> dict[str, str]:
-    """Return the variables for the script. Raise _Invalid if their names or values are not allowed.
+    """Return the environment variables for the script. Raise _Invalid if a name or a value is not allowed.
 
     Variables that change which code runs are refused: with them, a caller could read the secrets of the skill.
     """
@@ -75,6 +75,8 @@ def _variables(value: object, permissions: Permissions) -> dict[str, str]:
 
 
 def script_answer(result: bytes) -> dict[str, Any] | None:
-    """Return the decoded result of a script; None if its form is wrong, because a sandbox is not trusted."""
+    """Return the decoded result of a script, or None if the result is too large or malformed. The sandbox is not
+    trusted.
+    """
     answer = msgspec.json.decode(result) if len(result) <= BIG_TEXT else None
     return answer if isinstance(answer, dict) and isinstance(answer.get("files", []), list) else None

@@ -1,6 +1,6 @@
-"""Calls of mounted skills that have permissions. Each call is a run with the permissions of that skill alone.
+"""Calls of mounted skills with permissions. Each call is a separate run with the permissions of the called skill alone.
 
-The caller and the called run share neither network nor secrets.
+The two runs do not share network or secrets.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from skillery.runs.run_host import Host, Writer, live_output
 def called_job(
     caller: Job, version: VersionRow, network: tuple[str, ...], function: str, args: bytes, limits: Limits
 ) -> Job:
-    """Return the job of a called skill, with the blobs of the caller whose ids are in `args`.
+    """Return the job of a called skill. The job has those blobs of the caller that are mentioned in `args`.
 
-    The job mounts no other skill of the caller: code of that skill on `sys.path` could get these permissions.
+    No other skill of the caller is mounted: its code on `sys.path` could use the permissions of the called skill.
     """
     mounts = [mount for mount in caller.skills if mount.name == version.name]
     return Job(
@@ -43,13 +43,13 @@ def called_job(
 
 
 class CalledHost:
-    """The RunHost of a called run. It shares the blobs of its caller and calls no skills."""
+    """The `RunHost` of a called run. It uses the blobs of the calling run, and cannot call skills."""
 
     def __init__(self, caller: Host, job: Job) -> None:
         self._caller = caller
         self.live = live_output(job)
         self.written: list[BlobRow] = []
-        """Always empty: the blobs are recorded with the run of the caller."""
+        """Always empty: the blobs are recorded with the run that calls."""
 
     def printed(self, piece: bytes) -> None:
         self.live.add(piece)
@@ -70,7 +70,9 @@ class CalledHost:
         raise NotAllowed(f"a called skill cannot call '{skill[:128]}'")
 
     async def keep(self, content: bytes, kind: str) -> str | None:
-        """Store nothing: the caller gets the whole content, and the record has its start."""
+        """Store nothing and return None. The calling run gets the whole content, and the record has the start of the
+        content.
+        """
 
 
 class RunCalled(Protocol):
@@ -80,7 +82,9 @@ class RunCalled(Protocol):
 
 
 class Calls:
-    """The calls of one run, limited to the versions that are mounted as stubs. A request may come from any code."""
+    """The calls of one run. Only skills that are mounted as stubs can be called: any code in the sandbox can send a
+    call.
+    """
 
     def __init__(self, stubs: Mapping[str, VersionRow], limits: Limits, run: RunCalled) -> None:
         self._stubs = stubs
@@ -91,7 +95,9 @@ class Calls:
         self._alone = asyncio.Lock()
 
     async def call_skill(self, skill: str, function: str, args: bytes) -> bytes:
-        """See RunHost. The time limit of the caller counts from before it waits for its slot."""
+        """See `RunHost.call_skill`. Calls run one after another. Waiting counts towards the time limit of the
+        calling run.
+        """
         version = self._stubs.get(skill)
         if version is None:
             raise NotAllowed(f"this run mounts no skill {quoted(skill[:128])} with permissions of its own")
@@ -118,7 +124,7 @@ class _Args(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def check_args(args: bytes) -> None:
-    """Raise InvalidParams if the arguments of a call have another form."""
+    """Raise InvalidParams if the arguments of a call do not have the form `{"args": […], "kwargs": {…}}`."""
     try:
         msgspec.json.decode(str(args, "utf-8"), type=_Args)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -1,4 +1,4 @@
-"""The log of a run that has ended, read from any offset."""
+"""The stored log of a run that has ended, read from any offset."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ class StoredLog:
     progress = None
 
     def __init__(self, row: Row[Any], blob: BlobRow | None, blobs: Blobs) -> None:
-        """`row` is the row of the run. `blob` has the log, if the preview in the row does not show all of it."""
+        """`row` is the row of the run. `blob` contains the log, or is None if the preview in the row is the whole
+        log.
+        """
         self._preview: bytes = row.logs_preview.encode()
         self._blob = blob
         self._blobs = blobs

@@ -1,4 +1,4 @@
-"""call_tool: the args and files of a handler."""
+"""call_tool: the args and the files of a handler."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from skillery.formats.tools_json import WORK_DIR
 from skillery.registry import SessionTool
 
 SESSION_SKILL = "session-tools"
-"""The skill name under which a tool of a session is mounted."""
+"""The skill name under which the tool of a session is mounted."""
 
 
 def tool_args(args: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments without `__workDir`, which only the sandbox sets."""
+    """Return the arguments without `__workDir`: only the sandbox sets this argument."""
     return {name: value for name, value in args.items() if name != WORK_DIR}
 
 

@@ -1,4 +1,4 @@
-"""Trials: runs of files that are not a version yet, for the examples of a skill."""
+"""Trials: runs of files that are not stored as a version, for the examples of a skill."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from skillery.runs.limits import LimitRules
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """Files in `folder` to run. `permissions` are those of the run, at most those of the manifest."""
+    """A request to run the files in `folder`. `permissions` are those of the run: all or fewer than in the manifest."""
 
     manifest: Manifest
     runtime: Runtime
@@ -25,14 +25,14 @@ class Trial(msgspec.Struct, frozen=True):
     args: Mapping[str, Any]
     blobs: tuple[BlobMount, ...]
     timeout_ms: int
-    """The limit of the run is lower if the skill's own limit is."""
+    """The time limit. If the skill's own limit is lower, that limit applies."""
     permissions: Permissions
     why_less: str
-    """The hint for a run that failed because its permissions were reduced."""
+    """The hint for a run that fails because its permissions were reduced, or ""."""
 
 
 class TrialResult(NamedTuple):
-    """The run of a trial and its outcome."""
+    """The id of the run of a trial, and its outcome."""
 
     run_id: str
     outcome: Outcome
@@ -49,10 +49,10 @@ class Unpublished(NamedTuple):
 
 
 def trial_job(trial: Trial, limits: LimitRules) -> tuple[Job, Failure | None]:
-    """Return the job, and a failure if the args do not fit the inputs."""
+    """Return the job, and a failure if the args do not fit the inputs, else None."""
     manifest, failure = trial.manifest, None
     try:
-        args = apply_inputs(manifest.inputs, trial.args)
+        args = apply_inputs(manifest.inputs, trial.args, strict=trial.runtime.strict_inputs)
     except InputInvalid as error:
         args, failure = dict(trial.args), Failure(FailureType.VALIDATION_ERROR, str(error))
     own = limits.for_skill(trial.runtime.limits, None)

@@ -2,17 +2,20 @@
 
 On the host:
 
-- `Channel` and `Dialogue` talk to the runtime, `LogPipe` reads its log, and `Egress` is its access to the network.
-- `control_groups` and `exceeds_memory` enforce limits, and `call_filter` is the system call filter.
+- `Channel` and `Dialogue` talk to the runtime inside the sandbox. `LogPipe` reads the log of a run. `Egress` gives a
+  run
+  access to the network.
+- `control_groups` and `exceeds_memory` enforce limits. `call_filter` is the system call filter.
 
 Inside a run:
 
 - `RUNTIME` and `INSIDE` are folders to mount at `/run/skillery/runtime` and `/run/skillery/cell`.
-- The code there imports `runtime._run` and `runtime._wire` to call the user's code. Before that it locks itself in
-  with the modules of `cell` that are named below. All of them import only the standard library.
-- Type checkers find these modules here. `running` and `wire` are the two modules of `runtime`.
+- The process inside imports `runtime._run` and `runtime._wire` to call the code. Before that, the process locks itself
+  in
+  with the modules of `cell` that this module names. All of these modules import only the standard library.
+- `running` and `wire` are the two modules of `runtime`, under these names for type checkers.
 
-A name is changed only after one release with a deprecation, and the changelog says so.
+A name of this module changes only after one release with a deprecation, which the changelog announces.
 """
 
 from __future__ import annotations
@@ -104,7 +107,7 @@ _RENAMED = {"Course": "RunSession"}
 
 
 def __getattr__(name: str) -> object:
-    """Return a name that this module had before, with a DeprecationWarning. The next release removes the old names."""
+    """Return the new object for an old name, with a DeprecationWarning. The next release removes the old names."""
     if name not in _RENAMED:
         raise AttributeError(f"module 'skillery.sandboxing' has no attribute '{name}'")
     new = _RENAMED[name]

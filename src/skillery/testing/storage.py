@@ -130,7 +130,7 @@ class StorageContract:
         assert storage.find_mark() == "one"
 
     def test_a_mark_is_no_content(self, storage: Storage) -> None:
-        """A sweep would delete a listed mark, because nothing refers to it."""
+        """If a mark were listed as a content, a sweep would delete it."""
         if not isinstance(storage, KnowsRegistry) or not isinstance(storage, ListsContents):
             return
         storage.mark("one")

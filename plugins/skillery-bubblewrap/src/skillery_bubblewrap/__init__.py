@@ -1,7 +1,7 @@
-"""The sandbox `bubblewrap`: the `bwrap` binary isolates each run, with limits and locks of Skillery.
+"""The sandbox `bubblewrap`: the `bwrap` program isolates each run, and Skillery adds limits and filters.
 
-The backend is slower than `linux`, which forks runs from a warm process, because it starts an interpreter for each
-run. In return, a small audited program that distributions patch makes the namespaces and mounts.
+The backend starts an interpreter for each run, so it is slower than `linux`, which forks runs from a warm process. In
+return, namespaces and mounts are made by a small audited program, which distributions patch.
 """
 
 from __future__ import annotations
@@ -19,18 +19,20 @@ class BubblewrapSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     """Settings of the sandbox `bubblewrap`, from `[backends.sandbox.bubblewrap]`."""
 
     program: str = "bwrap"
-    """The bwrap binary: a path, or a name on the server's PATH."""
+    """The bwrap program: a path, or a name on the PATH of the server."""
     first_uid: int = 120_000
     """The first host uid of runs, if the server is root.
 
     Each running run has its own uid. No other user may have these uids.
     """
     uids: int = 20_000
-    """The number of uids."""
+    """The number of host uids for runs."""
     allow_private: tuple[str, ...] = ()
-    """Private addresses and networks that runs may reach by a name in their skill's `permissions.network`."""
+    """Private addresses and networks that runs may connect to, if a host name in their `permissions.network`
+    resolves to them.
+    """
     hosts: dict[str, tuple[str, ...]] = {}
-    """Addresses of names that runs may reach, used instead of DNS."""
+    """Fixed addresses of host names, used instead of DNS."""
 
 
 def open_sandbox(settings: BubblewrapSettings, place: Place) -> BubblewrapSandbox:

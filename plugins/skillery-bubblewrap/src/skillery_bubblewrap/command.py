@@ -1,4 +1,4 @@
-"""Arguments of bwrap for one run, and the mounts that the launcher prepares."""
+"""The arguments of bwrap for one run, and the mounts that the launcher prepares."""
 
 # ruff: noqa: S108 - the paths are those of the sandbox
 from __future__ import annotations
@@ -16,15 +16,18 @@ from skillery.sandboxing import INSIDE, RUNTIME, hidden, is_open_to_all, prefixe
 from skillery_bubblewrap import inside
 
 STAGE = "/sys"
-"""A folder that exists on every host and never holds files of a run.
+"""A folder that exists on every host and never contains files of a run.
 
-The launcher mounts its sources there, in its own mount namespace. bwrap needs no file of the original folder.
+The launcher mounts the sources of the run there, in its own mount namespace. bwrap needs no file of the original
+folder.
 """
 PROLOGUE = Path(inside.__file__).parent / "prologue.py"
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/workspace", "LANG": "C.UTF-8"}
 CAPABILITIES = ("CAP_SYS_ADMIN", "CAP_NET_ADMIN", "CAP_SETPCAP")
-"""Capabilities of the prologue over the run's namespaces: to limit files, to take `lo` down, to close the bounding
-set."""
+"""Capabilities of the prologue in the namespaces of the run: to limit the number of files, to take `lo` down, and to
+close
+the bounding set.
+"""
 
 
 class NotThere(Exception):
@@ -40,7 +43,7 @@ class Descriptors(msgspec.Struct, frozen=True):
 
 
 class Fixed(msgspec.Struct, frozen=True):
-    """Arguments that are equal for all runs, computed once."""
+    """The arguments that are equal for all runs. They are computed once."""
 
     system: tuple[str, ...]
     prefixes: tuple[str, ...]
@@ -48,7 +51,7 @@ class Fixed(msgspec.Struct, frozen=True):
 
 
 class Sources:
-    """Source paths for bwrap: their own paths, or paths in the stage if bwrap does not run as the server's user."""
+    """The source paths for bwrap. If bwrap does not run as the server's user, they are paths below STAGE."""
 
     def __init__(self, *, staged: bool) -> None:
         self._staged = staged
@@ -86,7 +89,7 @@ def system(*, with_zero: bool) -> Iterator[str]:
 
 
 def packages(private: tuple[str, ...]) -> Iterator[str]:
-    """Yield the arguments for an empty folder over each folder with packages, and over the server's own folders."""
+    """Yield the arguments that hide folders with packages, and private folders of the server, behind empty folders."""
     for folder in hidden(private):
         yield from ("--perms", "0555", "--size", "4096", "--tmpfs", folder, "--remount-ro", folder)
 
@@ -96,7 +99,7 @@ def fixed(private: tuple[str, ...], *, with_zero: bool) -> Fixed:
 
 
 def given(job: Job, sources: Sources) -> Iterator[str]:
-    """Yield the arguments for the skills, packages and blobs of the run. Raise NotThere."""
+    """Yield the arguments for the skills, packages and blobs of the run. Raise NotThere if a file is missing."""
     yield from ("--dir", "/skills", "--dir", "/packages", "--dir", "/blobs")
     for skill in job.skills:
         yield from ("--ro-bind", sources.path(skill.folder, f"the skill '{skill.name}'"), f"/skills/{skill.name}")
@@ -107,19 +110,19 @@ def given(job: Job, sources: Sources) -> Iterator[str]:
 
 
 def own(limits: dict[str, int]) -> Iterator[str]:
-    """Yield the arguments for writable folders. The prologue limits their number of files."""
+    """Yield the arguments for the writable folders. The prologue limits how many files they may have."""
     folders = (("/workspace", "0755", "disk_bytes"), ("/tmp", "1777", "tmp_bytes"), ("/dev/shm", "1777", "shm_bytes"))
     for folder, mode, limit in folders:
         yield from ("--perms", mode, "--size", str(limits[limit]), "--tmpfs", folder)
 
 
 def python() -> str:
-    """Return the interpreter outside all virtual environments, without symbolic links."""
+    """Return the interpreter outside of all virtual environments, without symbolic links in its path."""
     return os.path.realpath(getattr(sys, "_base_executable", sys.executable))
 
 
 def arguments(job: Job, fixed: Fixed, sources: Sources, limits: dict[str, int], numbers: Descriptors) -> list[str]:
-    """Return all arguments except `first_program`. Raise NotThere."""
+    """Return all arguments except `first_program`. Raise NotThere if a file of the run is missing."""
     found = ["--unshare-all", "--unshare-user", "--die-with-parent", "--new-session"]
     found += ["--uid", "1000", "--gid", "1000", "--hostname", "sandbox", "--clearenv"]
     for name, value in ENVIRONMENT.items():
@@ -141,5 +144,5 @@ def arguments(job: Job, fixed: Fixed, sources: Sources, limits: dict[str, int], 
 
 
 def first_program(numbers: Descriptors) -> list[str]:
-    """Return the program that bwrap starts. bwrap reads it only from its own argument list."""
+    """Return the command that bwrap starts. bwrap accepts it only as command line arguments."""
     return [python(), "-I", "-S", "-B", "/run/skillery/prologue.py", str(numbers.prologue)]

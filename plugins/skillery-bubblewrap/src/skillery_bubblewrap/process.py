@@ -1,4 +1,4 @@
-"""The processes of one run from the view of the server: bwrap, which is its child, and pid 1 of the run below it."""
+"""The processes of one run as the server sees them: bwrap, a child of the server, and pid 1 of the run below bwrap."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ LAST_SIGNAL = 64
 
 
 def in_memory(name: str, content: bytes) -> int:
-    """Return a descriptor with `content`, at its start. Raise OSError."""
+    """Return a descriptor of a file in memory with this content, positioned at its start. Raise OSError if that
+    fails.
+    """
     descriptor = os.memfd_create(name)
     try:
         with os.fdopen(descriptor, "wb", closefd=False) as file:
@@ -44,7 +46,7 @@ def parent_of(pid: int) -> int | None:
 
 
 class Watched:
-    """A process by pidfd. `gone` is done when the process has ended."""
+    """A process, watched through its pidfd. `gone` is done when the process has ended."""
 
     def __init__(self, pid: int) -> None:
         """Raise OSError if the process cannot be watched."""
@@ -70,12 +72,12 @@ class Watched:
 
 
 class Bwrap:
-    """The launcher, the bwrap that it becomes, and the processes of the run. Always call `end`."""
+    """The launcher, which becomes bwrap, and the processes of the run. Always call `end`."""
 
     def __init__(self, order: dict[str, Any], inherited: Sequence[int], status: int) -> None:
         """Start the launcher.
 
-        `status` is the read end of bwrap's status pipe. The object owns and closes it, unless the call raises OSError.
+        `status` is the read end of bwrap's status pipe. This object closes it, unless the call raises OSError.
         """
         self._loop = asyncio.get_running_loop()
         self._known: asyncio.Future[None] = self._loop.create_future()
@@ -117,7 +119,7 @@ class Bwrap:
         return process
 
     def _hear(self) -> None:
-        """Read bwrap's status, which names pid 1 of the run. No process of the run holds the write end."""
+        """Read the status of bwrap, which contains pid 1 of the run. No process of the run can write to this pipe."""
         try:
             piece = os.read(self._read_end, MOST_STATUS)
         except BlockingIOError:
@@ -151,7 +153,7 @@ class Bwrap:
             self._known.set_result(None)
 
     async def first(self) -> int | None:
-        """Return pid 1 of the run, as the host counts; None if it has ended."""
+        """The pid of the run's pid 1 on the host; None if it has ended."""
         await asyncio.wait({self._known, self._outer.gone}, return_when=asyncio.FIRST_COMPLETED)
         return self._first.pid if self._first else None
 

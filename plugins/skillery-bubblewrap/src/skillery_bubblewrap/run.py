@@ -1,4 +1,4 @@
-"""One run on the server: start bwrap, enforce limits, talk to the code, end it, return the outcome."""
+"""One run on the server: start bwrap, enforce limits, talk to the code, end bwrap, return the outcome."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ SETUP_SECONDS = 20.0
 LOG_SECONDS = 2.0
 OOM_INTERVAL = 0.1
 BEFORE_THE_LOCK = ("mount", "socket", "bind", "listen")
-"""Filtered calls that bwrap's own processes and the prologue need until the complete filter is loaded."""
+"""Filtered system calls that bwrap and the prologue need until the complete filter is loaded."""
 
 
 class HostCapabilities(msgspec.Struct, frozen=True):
-    """Capabilities of this host, determined once at start."""
+    """The capabilities of this host, determined at start."""
 
     program: str
     uids: Uids | None
-    """Set if the server is root. Otherwise runs have the server's uid."""
+    """The uids for runs if the server is root. None if runs have the uid of the server."""
     groups: ControlGroups | None
     landlock: bool
     egress: Egress
@@ -91,7 +91,7 @@ class Run:
     # -- set-up ------------------------------------------------------------------------------------------------
 
     async def live(self) -> None:
-        """Run until the code has ended, or a limit has ended it."""
+        """Run the job until the code has ended, or until a limit has ended the code."""
         seconds = SETUP_SECONDS + copy_seconds(self._job.files)
         try:
             async with asyncio.timeout(seconds):
@@ -129,7 +129,7 @@ class Run:
             raise BrokenSetup(self._bwrap.message) from None
 
     def _start(self, channel: int) -> Bwrap:
-        """Start bwrap. Raise OSError, NotThere."""
+        """Start bwrap. Raise OSError if that fails, NotThere if a file of the run is missing."""
         with ExitStack() as stack:
 
             def held(name: str, content: bytes) -> int:
@@ -183,7 +183,7 @@ class Run:
         return call_filter(platform.machine(), cgroups=cgroups, network=network, also=also, rights=rights)
 
     async def _greet(self, end: socket.socket) -> Dialogue:
-        """Talk to the prologue until the code starts. Raise BrokenSetup, EgressBroken."""
+        """Exchange messages with the prologue until the code starts. Raise BrokenSetup or EgressBroken on failure."""
         if self._job.network:  # the first message is the listener for the proxy
             job, egress = self._job, self._means.egress
             self._way_out = await egress.open_over(
@@ -219,7 +219,7 @@ class Run:
     # -- the end -----------------------------------------------------------------------------------------------
 
     async def end(self) -> Outcome:
-        """End the run and return its outcome. Afterwards nothing of the run is left, however it began."""
+        """End the run and return its outcome. Afterwards no process, mount or file of the run is left."""
         if self._channel is None and self._end_of_channel is not None:
             self._end_of_channel.close()
         if self._bwrap is not None:

@@ -1,4 +1,4 @@
-"""The backend `bubblewrap`: checks the host, refuses a host that cannot enforce limits, runs jobs."""
+"""The backend `bubblewrap`: it checks the host, refuses a host that cannot enforce limits, and runs jobs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ INSTALL = (
     "with the setting `program` of [backends.sandbox.bubblewrap]"
 )
 OLDEST = (0, 7)
-"""The first version with --size, --perms and --json-status-fd."""
+"""The first version of bwrap with --size, --perms and --json-status-fd."""
 VERSION_SECONDS = 10
 LANDLOCK_FIX = "use a kernel from 5.13 on with `landlock` among its security modules, or set allow_degraded"
 NO_OP = Job(
@@ -105,7 +105,7 @@ class BubblewrapSandbox:
         return means
 
     def _look_around(self) -> HostCapabilities:
-        """Return the host's capabilities. The caller closes them."""
+        """Return the capabilities of the host. The caller must close them."""
         groups = control_groups()
         held = groups is not None and "memory" in groups.controllers
         return HostCapabilities(
@@ -156,7 +156,7 @@ class BubblewrapSandbox:
         return [*found, *languages, ran if ran.ok else Probe(ran.name, False, ran.detail, namespace_fix())]
 
     async def _run_apart(self, jobs: Sequence[Job]) -> list[Outcome]:
-        """Run jobs independently of the started sandbox, so that any thread may call this."""
+        """Run jobs in a separate sandbox. Any thread may call this method."""
         means = self._look_around()
         try:
             return [await run_job(means, job, NoHost()) for job in jobs]

@@ -1,5 +1,5 @@
-"""The endpoint for clients of MCP.
+"""The endpoint for clients of MCP, with the MCP SDK.
 
-Modules that import the SDK are imported by the first request: the SDK takes half a second and 35 MB, and many servers
-never get such a request.
+The first request imports the modules that import the SDK: the SDK takes half a second and 35 MB, and many servers never
+get such a request.
 """

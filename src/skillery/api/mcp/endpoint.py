@@ -1,7 +1,7 @@
-"""`POST /mcp`: the Model Context Protocol. The endpoint authenticates the caller, and the MCP SDK reads the message.
+"""`POST /mcp`: the Model Context Protocol. The endpoint authenticates the caller. The MCP SDK reads the message.
 
-Requests do not depend on each other, so that any server of a database can answer any request. Clients of versions
-before 2026-07-28 get a session id. It identifies their calls for cancellation, and no other state belongs to it.
+Requests are independent, so any server of a database can answer any request. Clients of protocol versions before
+2026-07-28 get a session id. The session id serves only to cancel calls: the server keeps no other state of a session.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ OPERATIONS = (
 
 
 class _Message(msgspec.Struct):
-    """The members of a message that the endpoint needs."""
+    """The members of an MCP message that the endpoint reads."""
 
     method: str = ""
     params: msgspec.Raw = msgspec.Raw(b"{}")
@@ -69,10 +69,10 @@ _cancelled = msgspec.json.Decoder(_Cancelled)
 
 
 class McpEndpoint:
-    """Gives messages to the MCP SDK, which answers them with the handlers of `skillery.api.mcp.server`."""
+    """Passes messages to the MCP SDK. The SDK calls the handlers of `skillery.api.mcp.server`."""
 
     def __init__(self, gate: Gate, core: Core, bodies: Bodies, answers: Answers, max_body_bytes: int) -> None:
-        """`max_body_bytes` limits one request."""
+        """Store the parts. `max_body_bytes` limits the body of one request."""
         self._gate = gate
         self._core = core
         self._bodies = bodies
@@ -113,7 +113,7 @@ class McpEndpoint:
         return await asyncio.shield(self._opening)
 
     async def _make(self) -> StreamableHTTPSessionManager:
-        # In a thread, because the import takes half a second.
+        # Import in a worker thread, because the import takes half a second.
         await asyncio.to_thread(_import_sdk)
         from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
@@ -129,13 +129,18 @@ class McpEndpoint:
         return manager
 
     async def _hold(self, manager: StreamableHTTPSessionManager, ready: asyncio.Event) -> None:
-        """Keep the manager open. One task enters and leaves its task group, as anyio requires."""
+        """Keep the manager of the SDK open until `close`. The manager has an anyio task group, which one task must
+        enter and leave.
+        """
         async with manager.run():
             ready.set()
             await self._closing.wait()
 
     def _take_back(self, visit: Visit, message: _Message) -> None:
-        """End the runs of a cancelled call. Clients since 2026-07-28 close the response instead."""
+        """Cancel the runs of the call that a `notifications/cancelled` message names.
+
+        Clients of protocol versions since 2026-07-28 send no such message: they close the response.
+        """
         try:
             request_id = _cancelled.decode(message.params).request_id
         except msgspec.DecodeError:
@@ -165,7 +170,7 @@ def _peek(body: bytes) -> _Message:
 
 
 def _scope_of(scope: Any, visit: Visit) -> dict[str, Any]:
-    """Return the scope for the SDK, with the request and without blanks around the values of headers.
+    """Return the ASGI scope for the SDK: with `visit`, and without blanks around the values of headers.
 
     The SDK compares headers with the body, and uvicorn keeps trailing blanks.
     """
@@ -173,7 +178,9 @@ def _scope_of(scope: Any, visit: Visit) -> dict[str, Any]:
 
 
 def _again(body: bytes, receive: Any) -> Any:
-    """Return a `receive` that returns the body again, which has been read already."""
+    """Return an ASGI `receive` for the SDK: it returns `body`, which has been read from `receive` already, then
+    calls `receive`.
+    """
     given = False
 
     async def receive_again() -> Any:

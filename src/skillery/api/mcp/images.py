@@ -1,4 +1,4 @@
-"""Images for models: small pictures among the files of a run become image content of MCP."""
+"""Pictures for models: small pictures among the files of a run become image content of MCP."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from skillery.backends import Identity
 SHOWN = {"image/png", "image/jpeg"}
 MOST_PICTURES = 4
 MOST_BYTES = 512 * 1024
-"""Limit of all pictures of one answer together. Clients read larger ones with read_blob."""
+"""Limit of the bytes of all pictures in one answer together. Clients read larger pictures with read_blob."""
 MOST_PIXELS = 8000
-"""Limit of the width and of the height of a PNG."""
+"""Limit of the width and of the height of a PNG, in pixels."""
 
 
 async def with_pictures(visit: Visit, result: dict[str, Any]) -> dict[str, Any]:
-    """Return the result of a tool with the first small pictures among the files of its run, if the caller may read
-    them."""
+    """Return the result of a tool call with up to 4 small pictures of the run as image content.
+
+    Return `result` unchanged if the caller may not read blobs, or if the run wrote no small picture.
+    """
     shown: list[dict[str, str]] = []
     room = MOST_BYTES if may_read(visit.identity) else 0
     for file in _files(result["structuredContent"]):
@@ -37,9 +39,10 @@ async def with_pictures(visit: Visit, result: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_picture(kind: str, content: str) -> bool:
-    """Return whether the content is a picture that models accept.
+    """Return whether the content is a picture that models accept. `content` is base64, `kind` its media type.
 
-    The kind of a file depends only on its name. A model refuses the whole conversation if one image is not valid.
+    The check is necessary because the media type comes from the name of the file. If one image is not valid, a model
+    refuses the whole conversation.
     """
     data = base64.b64decode(content)
     if kind == "image/jpeg":
@@ -54,5 +57,5 @@ def may_read(identity: Caller) -> bool:
 
 
 def _files(structured: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the files of a run, or [] for the result of a method without a run."""
+    """Return the files of a run from the result of a tool call, or [] if the method does not start runs."""
     return structured.get("files", []) if "run_id" in structured else []

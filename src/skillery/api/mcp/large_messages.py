@@ -1,7 +1,7 @@
 """Large messages of MCP: the arguments of a tool are removed before the SDK reads the message.
 
 The SDK decodes a message to Python objects and validates each value on the event loop, which takes a second for 10 MiB.
-The method decodes the removed arguments, once.
+The removed arguments are decoded once, by the method that gets them.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from skillery.api.json_texts import TextRefusal, check_text
 from skillery.formats.json_pieces import is_exactly
 
 MOST_OF_SDK = 64 * 1024
-"""Limit of the bytes of a message that the SDK reads."""
+"""Limit of the bytes of a message that the SDK gets."""
 NULL = b"null"
 CALL = b'"tools/call"'
 Raw = msgspec.Raw | msgspec.UnsetType
 
 
 class _Message(msgspec.Struct, omit_defaults=True):
-    """The members of a call that the SDK needs. Other members of a large message are dropped."""
+    """The members of a tool call that the SDK needs. Other members of a large message are dropped."""
 
     jsonrpc: Raw = msgspec.UNSET
     id: Raw = msgspec.UNSET
@@ -40,10 +40,11 @@ _params = msgspec.json.Decoder(_Params)
 
 
 async def without_arguments(body: bytes) -> tuple[bytes, msgspec.Raw | None]:
-    """Return the message for the SDK, and the arguments of the tool if they were removed.
+    """Return the message for the SDK, and the removed arguments of the tool. The arguments are None for a small
+    message.
 
-    A large message is encoded again, so that the SDK and this module cannot interpret it differently. Raises
-    HttpRefusal 400 for invalid JSON, 413 for a message that is large without the arguments of a tool.
+    A large message is encoded again, so that the SDK and this module cannot interpret it differently. Raise HttpRefusal
+    400 if a large message is not valid JSON, and 413 if it is large even without the arguments of a tool.
     """
     if len(body) <= MOST_OF_SDK:
         return body, None

@@ -1,7 +1,8 @@
-"""Large results of MCP: the SDK gets a placeholder for each large value, and its response gets the JSON instead.
+"""Large results of MCP: the SDK gets a placeholder for each large value. In the response of the SDK, each placeholder
+is replaced by the JSON of the value.
 
 The SDK copies a result several times and validates each value, all on the event loop. A placeholder is a random word,
-so that no content of a response can equal it.
+so no content of a response can be equal to a placeholder.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ Pieces = Sequence[Part]
 
 
 class Splices:
-    """The large values of one response. `sent` is called with the size of each piece that the socket has taken."""
+    """The large values of one response. When the socket has taken a piece of a value, `given_back` is called with
+    its size.
+    """
 
     def __init__(self, given_back: Callable[[int], None]) -> None:
         self._given_back = given_back
@@ -26,22 +29,22 @@ class Splices:
         self._is_gone = False
 
     def text(self, pieces: Pieces) -> str:
-        """Return the placeholder for a JSON string. `pieces` include the quotes."""
+        """Store a large JSON string, and return its placeholder. `pieces` is the JSON text with the quotes."""
         word = secrets.token_hex(16)
         self._pieces[b'"%s"' % word.encode()] = pieces
         return word
 
     def object(self, pieces: Pieces) -> dict[str, Any]:
-        """Return the placeholder for a JSON object."""
+        """Store a large JSON object, and return its placeholder. `pieces` is the JSON text."""
         word = secrets.token_hex(16)
         self._pieces[b'{"%s":0}' % word.encode()] = pieces
         return {word: 0}
 
     def into(self, send: Any) -> Any:
-        """Return a `send` that replaces the placeholders by the values.
+        """Return an ASGI `send` that replaces the placeholders by the stored values, and passes the messages to `send`.
 
-        After the client has disconnected, it does nothing. The SDK notices this from `receive`, and would log an
-        exception of `send`.
+        After the client has disconnected, the returned function does nothing. It raises no ClientGone, because the SDK
+        would log the exception. The SDK notices the disconnection from `receive`.
         """
 
         async def send_spliced(message: Any) -> None:
@@ -75,7 +78,9 @@ class Splices:
         await send({"type": "http.response.body", "body": b"", "more_body": message.get("more_body", False)})
 
     def _split(self, body: bytes) -> list[tuple[Part, bool]]:
-        """Return the parts of the body, each with whether it is a value."""
+        """Return the parts of a body with the stored values in place of placeholders. The second element says
+        whether a part is a stored value.
+        """
         places = sorted((place, mark) for mark in self._pieces if (place := body.find(mark)) >= 0)
         parts: list[tuple[Part, bool]] = []
         end = 0

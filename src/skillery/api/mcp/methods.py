@@ -20,7 +20,9 @@ from skillery.registry.resources import Resource, SkillEntry
 TTL_MS = 60_000
 COMPLETE = {"resultType": "complete"}
 FRESHNESS = {**COMPLETE, "ttlMs": TTL_MS, "cacheScope": "private"}
-"""Results are private, because each identity sees other skills, and short-lived, because publications change them."""
+"""Members of results that a client may cache: private, because each identity sees other skills, and only for a
+minute, because skills change.
+"""
 
 
 class Complete(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -61,7 +63,7 @@ class FolderPage(Complete, frozen=True, kw_only=True, rename="camel"):
 
 
 class ResourceText(msgspec.Struct, frozen=True, rename="camel"):
-    """The content of a resource: `text`, or `blob` in base64."""
+    """The content of a resource: `text` if it is UTF-8, otherwise `blob` in base64."""
 
     uri: str
     mime_type: str
@@ -70,13 +72,13 @@ class ResourceText(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ResourceContents(Fresh, frozen=True, kw_only=True, rename="camel"):
-    """The result of reading a resource."""
+    """The result of `resources/read`: the content of one resource."""
 
     contents: list[ResourceText]
 
 
 class EntryFile(msgspec.Struct, frozen=True):
-    """A file of a skill, by its digest."""
+    """A file of a skill: its address, digest and size."""
 
     uri: str
     digest: str
@@ -84,7 +86,7 @@ class EntryFile(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A skill with its files."""
+    """A skill in the list of skills: its frontmatter and its files."""
 
     uri: str
     frontmatter: dict[str, object]
@@ -99,25 +101,25 @@ class EntryPage(Fresh, frozen=True, kw_only=True, rename="camel"):
 
 
 class OneEntry(Fresh, frozen=True, kw_only=True, rename="camel"):
-    """One skill."""
+    """The result of `skills/get`: one skill."""
 
     skill: Entry
 
 
 class ListPage(Params, frozen=True, kw_only=True):
-    """Params of a list."""
+    """Params of methods that list all resources or skills."""
 
     cursor: str = ""
 
 
 class AtUri(Params, frozen=True, kw_only=True):
-    """Params of a method for one address."""
+    """Params of methods that read one resource or skill."""
 
     uri: str
 
 
 class ListDirectory(Params, frozen=True, kw_only=True):
-    """Params of the list of a folder."""
+    """Params of the method that lists a folder."""
 
     uri: str
     cursor: str = ""
@@ -136,7 +138,9 @@ async def list_resources(core: Core, identity: Identity, asked: ListPage) -> Res
 
 
 async def read_resource(core: Core, identity: Identity, asked: AtUri) -> JsonPieces:
-    """Return the result as JSON: a piece before the text of the file, the pieces of the text, and a piece after it."""
+    """Return the content of a resource as JSON pieces: first the text before the content, then the content, then the
+    text after it.
+    """
     work = partial(
         registry.read_resource, identity=identity, storage=core.registry.storage, uri=asked.uri, expect=expect_result
     )
@@ -187,7 +191,7 @@ MCP_METHODS: dict[str, Method] = {
 
 
 async def _read(core: Core, work: Any) -> Any:
-    # Skills may have many files, and some are in the storage.
+    # Slow: skills may have many files, and some files are in the storage.
     return await core.registry.read_page(work)
 
 

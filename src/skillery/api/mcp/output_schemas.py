@@ -1,4 +1,4 @@
-"""Output schemas of tools, made from the structs of results."""
+"""Output schemas of the tools of MCP, made from the structs of results."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from skillery.api.operations import ErrorAnswer
 
 @cache
 def output_schema(result: type[msgspec.Struct]) -> dict[str, Any]:
-    """Return the JSON Schema of the structured content of a tool: the result, or an error.
+    """Return the JSON Schema of a tool's structured content: the struct `result`, or an error.
 
-    MCP requires `type: object` at the top. Some clients check the content of errors too, so errors are part of it.
+    MCP requires `type: object` at the top. Errors are part of the schema, because some clients check the content of
+    errors too.
     """
     alternatives, parts = msgspec.json.schema_components([result, ErrorAnswer], ref_template="#/$defs/{name}")
     return {"type": "object", "anyOf": list(alternatives), "$defs": parts}

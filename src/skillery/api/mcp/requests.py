@@ -1,4 +1,4 @@
-"""Requests of MCP: the tools that a request can call, and the cancellation of calls."""
+"""Requests of MCP: the tools that a connection asks for, and the cancellation of calls."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ from skillery.formats.names import parse_skill_name
 
 SCOPE_KEY = "skillery.visit"
 ON_REQUEST = ("create_skill", "search_skills")
-"""Methods that a connection can request as tools, in addition to the eight tools."""
+"""Methods that a connection can ask for as tools, in addition to the eight tools of the Skills Protocol."""
 MOST_SKILLS = 32
 CallKey = tuple[str, str, str | int]
-"""Name of the identity, session, and id of the request."""
+"""Key of a tool call: name of the identity, id of the session, and JSON-RPC id of the request."""
 
 
 class Calls:
-    """Active tool calls of clients with a session, which cancel calls by the id of the request."""
+    """The tool calls in progress, with the runs that they started. Clients with a session cancel a call by the id of
+    its request.
+    """
 
     def __init__(self) -> None:
         self._runs: dict[CallKey, list[str]] = {}
@@ -43,7 +45,7 @@ class Calls:
         return self._runs.get(key, [])
 
     def take_back(self, core: Core, identity: Identity, run_ids: list[str]) -> None:
-        """Start to cancel the runs, and return at once."""
+        """Start to cancel the runs, and return at once. A background task cancels each run."""
         for run_id in run_ids:
             task = asyncio.create_task(core.runner.cancel_abandoned_run(identity, run_id))
             self._tasks.add(task)
@@ -51,7 +53,7 @@ class Calls:
 
 
 class Visit:
-    """One request of MCP: its caller, its tools, and the memory that it holds."""
+    """One request of MCP: the caller, the tools that the connection asks for, and the memory that the request holds."""
 
     def __init__(
         self,
@@ -73,7 +75,7 @@ class Visit:
         self.explains_code = OPT_IN in asked
         """Whether the schemas explain the code contract."""
         self.skills = tuple(name for name in asked if name not in (*ON_REQUEST, OPT_IN))
-        """Skills whose Skill Tools the connection gets as tools."""
+        """Skills that the connection names. It gets the tools of these skills."""
         self.arguments: msgspec.Raw | None = None
         """Arguments of the called tool, if they are too large for the SDK."""
         self.held = held
@@ -82,13 +84,19 @@ class Visit:
 
 
 def visit_of(context: Any) -> Visit:
-    """Return the request of a context of the SDK."""
+    """Return the `Visit` that the endpoint stored in the scope of a request. `context` is a request context of the
+    SDK.
+    """
     visit: Visit = context.request.scope[SCOPE_KEY]
     return visit
 
 
 def asked_tools(query: bytes) -> tuple[str, ...]:
-    """Return the names in `?tools=search_skills,create_skill,skill-a,skill-b`. Raises InvalidParams."""
+    """Return the names of methods and skills in `?tools=search_skills,create_skill,skill-a,skill-b`, each once.
+
+    Raise InvalidParams if there is another parameter or there are too many names. Raise InvalidName if a name is not a
+    skill name.
+    """
     given = parse_qs(query.decode("latin-1"), keep_blank_values=True)
     unknown = sorted(given.keys() - {"tools"})
     if unknown:

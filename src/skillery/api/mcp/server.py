@@ -1,4 +1,4 @@
-"""The server object of the SDK: the requests of MCP and their handlers."""
+"""The server object of the MCP SDK: the kinds of requests and their handlers."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def make_server() -> Server[Any]:
         # No parameter is sent as a header. Without this, the SDK would call tools/list before each call.
         get_tool_input_schema=lambda _: None,
     )
-    # The middleware of the SDK traces. Skillery traces on its own.
+    # The middleware of the SDK only traces, and Skillery has its own tracing.
     server.middleware = []
     server.extensions = {SKILLS_EXTENSION: {"directoryRead": True}}
     handlers: list[tuple[str, type[RequestParams], Any]] = [
@@ -103,7 +103,10 @@ async def _read_directory(context: Context, asked: DirectoryParams) -> dict[str,
 
 
 async def _answer(context: Context, method: str, **params: str | None) -> dict[str, Any]:
-    """Return the result of a method. Raises MCPError, with the code of invalid params for things that do not exist."""
+    """Return the result of a method of MCP_METHODS. Omit params that are None.
+
+    Raise MCPError if the method fails. If a thing does not exist, the error code is that of invalid params.
+    """
     visit = visit_of(context)
     raw = msgspec.Raw(encoded({name: value for name, value in params.items() if value is not None}))
     answer, error = await perform(visit.core, visit.identity, method, raw, None, MCP_METHODS)

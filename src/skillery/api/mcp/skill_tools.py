@@ -1,4 +1,4 @@
-"""Skill Tools as tools of MCP, for connections that name the skills in the query: `?tools=text.words`."""
+"""The tools of skills as tools of MCP, for connections that name the skills in the query: `?tools=text.words`."""
 
 from __future__ import annotations
 
@@ -18,17 +18,19 @@ from skillery.api.rpc.dispatch import perform
 from skillery.api.rpc.methods import METHODS
 
 MOST_TOOLS = 1000
-"""Limit of the tools of one skill."""
+"""Limit of the number of tools of one skill."""
 MOST_BYTES = 1024 * 1024
-"""Limit of the tools of a connection, in bytes of JSON. The SDK validates each value on the event loop."""
+"""Limit of the JSON bytes of all skill tools of a connection. The SDK validates each value on the event loop."""
 MOST_OF_NAME, MOST_OF_TOOL = 120, 90
-"""Characters of a tool name with its skill, and of the tool in it. MCP allows 128; a number may follow."""
+"""Limits of a tool name `skill__tool` in characters, and of the part `tool`. MCP allows 128, and a number may be
+appended.
+"""
 _PROPERTY = ("type", "description", "enum")
 
 
 class SkillTool(NamedTuple):
     name: str
-    """Name of the tool for this connection."""
+    """Name of the tool in this connection."""
     skill: str
     tool: str
     description: str
@@ -39,10 +41,11 @@ class SkillTool(NamedTuple):
 
 
 async def skill_tools(visit: Visit) -> dict[str, SkillTool]:
-    """Return the tools of the skills that the connection names, by their names. Raises MCPError for an unknown skill.
+    """Return the tools of the skills that the connection names, by their MCP names.
 
-    If two skills have a tool of one name, or a method has that name, the name of the skill is put before it:
-    `text_words__count`. So no tool can replace another one.
+    The MCP name of a tool is its own name. If two skills have a tool of that name, or a method has that name, the skill
+    is put before it: `text_words__count`. So no tool can replace another one. Raise MCPError if a skill does not exist
+    or the tools are too large.
     """
     found: list[tuple[str, dict[str, Any]]] = []
     size = 0
@@ -69,18 +72,23 @@ def _with_skill(skill: str, bare: str) -> str:
 
 
 def _free(name: str, taken: Container[str]) -> str:
-    """Return the name, with a number if it is taken. The skills `a.b` and `a-b` have the same prefix."""
+    """Return `name`, or `name` with a number if `name` is in `taken`. The skills `a.b` and `a-b` have the same
+    prefix.
+    """
     numbered = (f"{name}_{number}" for number in itertools.count(2))
     return next(one for one in itertools.chain([name], numbered) if one not in taken)
 
 
 def arguments_of(tool: SkillTool, arguments: msgspec.Raw, files: Any = None) -> dict[str, Any]:
-    """Return the params of call_tool."""
+    """Return the params with which the method call_tool calls `tool`. `files` are files for the run, or None."""
     return {"name": f"{tool.skill}/{tool.tool}", "args": arguments, **({} if files is None else {"files": files})}
 
 
 def result_of(answer: dict[str, Any]) -> dict[str, Any]:
-    """Return the result for MCP: the value of the handler as text, the result of call_tool as structured content."""
+    """Return the MCP result for the result of the method call_tool.
+
+    The text content is the value that the handler returned. The structured content is the whole result of call_tool.
+    """
     value = answer["result"]
     texts = [value if isinstance(value, str) else encode(value).decode()]
     if answer["output_blobs"]:
@@ -96,7 +104,7 @@ def _too_many(visit: Visit, size: int) -> MCPError:
 
 
 async def _tools_of(visit: Visit, skill: str) -> bytes:
-    """Return the result of list_tools as JSON. Raises MCPError."""
+    """Return the tools of a skill: the JSON result of the method list_tools. Raise MCPError if list_tools fails."""
     asked = msgspec.Raw(encode({"skill": skill, "limit": MOST_TOOLS}))
     answer, error = await perform(visit.core, visit.identity, "list_tools", asked, None)
     if answer is None:
@@ -108,7 +116,9 @@ async def _tools_of(visit: Visit, skill: str) -> bytes:
 
 
 def _schema(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Return the JSON Schema of the parameters. Skill Tools marks optional parameters, JSON Schema required ones."""
+    """Return the JSON Schema of a tool's parameters. Skill Tools marks optional parameters, JSON Schema marks
+    required ones.
+    """
     shown = {name: _property(one) for name, one in parameters.items()}
     required = [name for name, one in parameters.items() if one.get("optional") is not True]
     return {"type": "object", "properties": shown, **({"required": required} if required else {})}

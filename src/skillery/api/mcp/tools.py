@@ -1,4 +1,6 @@
-"""Tools of MCP: the eight tools of the specification, and the further tools that a connection requests."""
+"""The methods tools/list and tools/call of MCP: the eight tools of the Skills Protocol, and the tools that a
+connection asks for.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ from skillery.runs.active_run import begun_runs
 Context = ServerRequestContext[Any, Any]
 KEY_IN_META = "skillery/idempotency-key"
 FILES_IN_META = "skillery/files"
-"""Key of the files for the run of a Skill Tool. Its arguments belong to the tool, so files are in `_meta`."""
+"""Key in `_meta` of the files for the run of a skill's tool. Files are in `_meta` because the arguments belong to
+the tool.
+"""
 FIRST_PROGRESS_SECONDS = 1.0
 PROGRESS_SECONDS = 5.0
 
@@ -51,8 +55,10 @@ async def list_tools(context: Context, _: PaginatedRequestParams) -> dict[str, A
 
 
 async def call_tool(context: Context, asked: CallToolRequestParams) -> dict[str, Any]:
-    """Return the result of a tool as text and as structured content. Errors of methods are results, so that models see
-    them."""
+    """Return the result of a tool call as text and as structured content.
+
+    Errors of a method are returned as results, so that models see them. Raise MCPError if the tool does not exist.
+    """
     visit = visit_of(context)
     if asked.name in _names(visit):
         answer, error = await _call(context, asked, asked.name, _arguments(visit, asked))
@@ -78,7 +84,7 @@ def _arguments(visit: Visit, asked: CallToolRequestParams) -> msgspec.Raw:
 
 
 def encoded(value: Any) -> bytes:
-    """Return the value as JSON. Raises MCPError for values that the SDK accepts and JSON does not allow."""
+    """Return the value as JSON. Raise MCPError if JSON does not allow the value, although the SDK has accepted it."""
     try:
         return encode(value)
     except (UnicodeEncodeError, OverflowError, RecursionError):
@@ -114,7 +120,10 @@ def is_large(answer: Parts) -> bool:
 
 
 def _large_result(visit: Visit, answer: Parts) -> dict[str, Any]:
-    """Return the same as `_result`, with placeholders for the large values. Results of runs are never so large."""
+    """Return the result of a tool call like `_result`, but with placeholders for the large values.
+
+    `isError` is always false: only results of failed runs have `isError` true, and results of runs are never so large.
+    """
     try:
         text = string_pieces((bytes(part).decode() for part in answer), visit.held.expect)
         visit.held.keep(text.size)
@@ -152,10 +161,10 @@ def _unknown(name: str, there: list[str]) -> MCPError:
 
 @asynccontextmanager
 async def _taken_back(context: Context, visit: Visit) -> AsyncIterator[None]:
-    """Cancel the runs that start in this block if the client cancels the call.
+    """Context manager: if the client cancels the call, cancel the runs that were started in the `with` block.
 
-    Clients since version 2026-07-28 cancel by closing the response. Older clients send a notification, and their
-    disconnection cancels nothing.
+    Clients of protocol versions since 2026-07-28 cancel by closing the response. Older clients send a notification. If
+    an older client disconnects, nothing is cancelled.
     """
     runs: list[str] = []
     token = begun_runs.set(runs)
@@ -177,7 +186,7 @@ async def _taken_back(context: Context, visit: Visit) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _progress(context: Context, asked: CallToolRequestParams) -> AsyncIterator[None]:
-    """Send progress notifications while the block runs, if the client has requested them."""
+    """Context manager: send progress notifications during the `with` block if the client has asked for them."""
     if "progress_token" not in (asked.meta or {}):
         yield
         return

@@ -1,4 +1,4 @@
-"""Write the results of all methods as TypedDicts, for the client."""
+"""Write the module `results` of the client: a TypedDict for the result of each method."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from skillery.registry import versions
 from skillery.runs import results
 
 NAMED = {"Kind": Kind, "IdentityKind": tokens.Kind, "Status": versions.Status, "RunStatus": results.Status}
-"""Literal types that the client gives a name."""
+"""Literal types of results, by the names that the client gives them."""
 _HEAD = '"""Made by `make client`: do not edit."""\n\nfrom typing import Any, Literal, NotRequired, TypedDict\n\n'
 _AS_JSON: dict[Any, str] = {
     str: "str",
@@ -35,13 +35,13 @@ _AS_JSON: dict[Any, str] = {
 class Field(typing.NamedTuple):
     name: str
     type: str
-    """The type in the source of the client, for example `list[SkillRow]`."""
+    """The type as source code of the client, for example `list[SkillRow]`."""
     description: str
     is_always_there: bool
 
 
 def result_source(roots: Sequence[type[msgspec.Struct]]) -> str:
-    """Return the source of a module with a TypedDict for each struct that the roots consist of."""
+    """Return the source of a module with a TypedDict for each struct in `roots`, and for the structs inside them."""
     structs = list(parts_of(roots))
     words = "".join(f"{name} = {_json_type(kind)}\n" for name, kind in NAMED.items())
     names = sorted([*NAMED, *(one.__name__ for one in structs)])
@@ -51,7 +51,9 @@ def result_source(roots: Sequence[type[msgspec.Struct]]) -> str:
 
 
 def parts_of(roots: Iterable[type[msgspec.Struct]]) -> Iterator[type[msgspec.Struct]]:
-    """Return the roots and every struct in them, each once, before the structs that it is a part of."""
+    """Return the structs in `roots` and all structs inside them, each once. An inner struct comes before its outer
+    struct.
+    """
     found: dict[str, type[msgspec.Struct]] = {}
     for root in roots:
         _collect(root, found)
@@ -59,7 +61,7 @@ def parts_of(roots: Iterable[type[msgspec.Struct]]) -> Iterator[type[msgspec.Str
 
 
 def fields_of(struct: type[msgspec.Struct]) -> Iterator[Field]:
-    """Return the members of the JSON object that a struct is encoded as."""
+    """Yield the members of the JSON object that a struct is encoded as."""
     hints = typing.get_type_hints(struct, include_extras=True)
     for field in msgspec.structs.fields(struct):
         kind = hints[field.name]
@@ -99,7 +101,9 @@ def _quoted(text: str) -> str:
 
 
 def _json_type(kind: Any, *, without_null: bool = False) -> str:
-    """Return the type of a value after it was encoded as JSON and decoded again."""
+    """Return the type that a value of type `kind` has after it was encoded as JSON and decoded again, as source
+    text.
+    """
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Annotated:
         return _json_type(arguments[0], without_null=without_null)

@@ -1,6 +1,8 @@
-"""Write the generated modules of skillery.client: methods and results from METHODS, and the synchronous client from the
-asynchronous one. `make client` runs this module. It imports no module of the client, so a broken one can be generated
-again."""
+"""Write the generated modules of skillery.client.
+
+The modules of methods and results are made from METHODS, the synchronous client is made from the asynchronous client.
+`make client` runs this module. To be able to replace a broken client, this module imports no module of the client.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,9 @@ CLIENT = Path(__file__).parents[2] / "client"
 DOC = '"""Made by `make client`: do not edit."""\n\n'
 MADE = f"{DOC}from __future__ import annotations\n\n"
 AWAITED = {"asynchronous.py": "synchronous.py", "async_transfers.py": "generated/transfers.py"}
-"""Modules with coroutines, and the same without."""
+"""Modules with coroutines, and the module that is generated from each: the same code without coroutines."""
 AS_ANSWERED = {"LockEntry": "Locked"}
-"""For structs of params: the struct of results that callers pass instead."""
+"""Structs of params that the client replaces by a struct of results, because callers pass a part of a result."""
 _SIMPLE = {str: "str", int: "int", float: "float", bool: "bool", Any: "Any"}
 _WITHOUT_AWAITING = (
     (r"\basync (def|with|for)\b", r"\1"),
@@ -49,15 +51,15 @@ _WITHOUT_AWAITING = (
 
 
 class Flavour(NamedTuple):
-    """A class of the client that has every method: synchronous, asynchronous or batch."""
+    """A generated class of the client that has every method: the synchronous, the asynchronous or the batch class."""
 
     module: str
     name: str
     doc: str
     begin: str
-    """The text before `def`."""
+    """Source text before `def` of each method."""
     call: str
-    """The text of a method's body, around its call."""
+    """Source text around the call in the body of each method. `{}` stands for the call."""
     answer: str
     has_keys: bool
 
@@ -70,7 +72,7 @@ FLAVOURS = (
 
 
 def sources() -> dict[Path, str]:
-    """Return the content of every generated file, by path."""
+    """Return the source of every generated module, by path."""
     generated = CLIENT / "generated"
     made = {generated / f"{flavour.module}.py": _methods(flavour) for flavour in FLAVOURS}
     made[generated / "calls.py"] = _calls()
@@ -177,7 +179,9 @@ def _documentation(struct: type[Params], *, keyed: bool) -> str:
 
 
 def _fields(struct: type[msgspec.Struct]) -> Iterator[tuple[str, str, str, bool]]:
-    """Yield name, type, description, and whether the field is required."""
+    """Yield the name, type and description of each field, and whether the field is required. The description is ""
+    if there is none.
+    """
     hints = typing.get_type_hints(struct, include_extras=True)
     for field in msgspec.structs.fields(struct):
         kind = hints[field.name]
@@ -187,7 +191,10 @@ def _fields(struct: type[msgspec.Struct]) -> Iterator[tuple[str, str, str, bool]
 
 
 def _type(kind: Any) -> str:
-    """Return the type that the client declares. Objects are accepted as any Mapping, lists of them as any Sequence."""
+    """Return the type of a parameter in the client, as source text.
+
+    The client accepts any Mapping for an object, and any Sequence for a list of objects.
+    """
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Annotated:
         return _type(arguments[0])
@@ -208,7 +215,7 @@ def _is_struct(kind: Any) -> bool:
 
 
 def _structs() -> list[type[msgspec.Struct]]:
-    """Return the structs that occur in params and not in results."""
+    """Return the structs inside params, except the structs that AS_ANSWERED replaces."""
     found: dict[str, type[msgspec.Struct]] = {}
     for method in METHODS.values():
         for hint in typing.get_type_hints(method.params).values():

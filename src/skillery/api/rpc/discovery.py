@@ -1,4 +1,6 @@
-"""The table of everything that a client can call: METHODS and `rpc.discover`, which describes all of them."""
+"""CALLABLE, the table of everything that a client can call: METHODS, and `rpc.discover`, which describes all
+methods.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +32,11 @@ async def discover(_: Core, __: Identity, ___: params.Discover) -> OpenRpcDocume
 SYSTEM: dict[str, Method] = {
     "rpc.discover": Method(discover, params.Discover, OpenRpcDocument, None, audits=""),
 }
-"""Extensions of JSON-RPC, under the prefix `rpc.` that JSON-RPC reserves for them."""
+"""Methods of JSON-RPC itself. JSON-RPC reserves names with the prefix `rpc.` for such methods."""
 CALLABLE = METHODS | SYSTEM
 
 
 @cache
 def document() -> dict[str, Any]:
-    """Return the OpenRPC document of all callable methods. It is the same for every caller."""
+    """Return the OpenRPC document of all methods in CALLABLE. The document is the same for every caller."""
     return document_of(CALLABLE)

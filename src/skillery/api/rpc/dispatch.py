@@ -1,4 +1,6 @@
-"""Calls of methods, from the body of a request to the answer: decode, authorise, call, encode, record refusals."""
+"""Execute the calls in the body of a request: decode each call, check its scope, call the method, encode the result,
+and record refusals.
+"""
 
 from __future__ import annotations
 
@@ -52,18 +54,19 @@ UNKNOWN = "unknown"
 NULL = b"null"
 BIG_PARAMS = 64 * 1024
 Caller = Identity | Unavailable
-"""The caller; or the error, if the database is unavailable and the caller cannot be authenticated."""
+"""An Identity, or the error Unavailable if the caller cannot be authenticated because the database is unavailable."""
 RawParams = msgspec.Raw | msgspec.UnsetType
 Parts = Sequence[bytes | memoryview]
-"""JSON in parts."""
+"""The parts of a JSON text, in order."""
 
 
 async def answer_body(
     core: Core, identity: Caller, body: bytes, held: HeldAnswer, key: str | None = None
 ) -> Reply | None:
-    """Return the answer to the body of a request, None if there is none to give (notifications only).
+    """Execute the calls in the body of a request. Return the answer, or None if the body has only notifications.
 
-    With a key, a call of a method that allows one is made once. The size of the answer is counted in `held`.
+    `key` is an idempotency key: a call of a method that honours idempotency keys is executed at most once. The bytes of
+    the answer are counted in `held`.
     """
     try:
         await check_text(body)
@@ -85,7 +88,7 @@ async def _answer_batch(core: Core, identity: Caller, body: bytes) -> Reply | No
         return calls.reply
     replies: list[Reply] = []
     for call in calls:
-        # Other requests are answered between two calls, also if no call waits for anything.
+        # Let the server answer other requests between two calls, even if no call awaits anything.
         await asyncio.sleep(0)
         reply = await _answer_call(core, identity, call)
         if reply is not None:
@@ -111,14 +114,15 @@ async def perform(
     key: str | None,
     methods: Mapping[str, Method] = CALLABLE,
 ) -> tuple[Parts | None, dict[str, Any]]:
-    """Call a method. Return the result as JSON and {}, or None and an error object.
+    """Call a method. Return the result as JSON and {}. If the call fails, return None and an error object.
 
-    With a key, a method that honours idempotency keys runs at most once. `held_answer` counts the bytes of the result.
+    If `key` is an idempotency key, a method that honours idempotency keys is executed at most once. The bytes of the
+    result are counted in `held_answer`.
     """
     failed: dict[str, Any] = {}
     finished: Parts | None = None
     begun = time.perf_counter()
-    known = name if name in methods else UNKNOWN  # callers invent unknown names without limit
+    known = name if name in methods else UNKNOWN  # a set of fixed names for metrics
     with span("rpc", **{"rpc.method": known}) as traced:
         try:
             finished = _kept(await _call_method(core, identity, name, params, key, methods))
@@ -140,7 +144,10 @@ async def perform(
 
 
 def _kept(result: Any) -> Parts:
-    """Encode a result and count its bytes. Raises AnswerTooLarge, Busy."""
+    """Return a result as JSON, and count its bytes in the budget.
+
+    Raise AnswerTooLarge if the result is larger than one answer may be. Raise Busy if the budget has no room.
+    """
     parts = encoded_parts(result)
     held = held_answer.get()
     if held is not None:
@@ -149,7 +156,7 @@ def _kept(result: Any) -> Parts:
 
 
 def encoded_parts(result: Any) -> Parts:
-    """Encode a result. A result that is JSON already is not copied."""
+    """Return a result as JSON. A result that is JSON already is not copied."""
     if isinstance(result, JsonPieces):
         return result
     return [memoryview(result)] if isinstance(result, msgspec.Raw) else [encode(result)]
@@ -195,7 +202,10 @@ def _note_refusal(core: Core, identity: Identity, action: str, subject: str, err
 
 
 def _begin(name: str, method: Method) -> None:
-    """Reserve room for the result. Raises Busy for a method with changes, whose result must not be refused later."""
+    """Reserve room for the result of a method.
+
+    Raise Busy if there is no room and the method changes something: after the change, its result must not be refused.
+    """
     held = held_answer.get()
     if held is not None:
         held.begin(name, is_refusable=not (method.once or method.audits))
@@ -210,7 +220,9 @@ async def _call_once(core: Core, identity: Identity, name: str, method: Method, 
 
 
 async def _digest_of(method: str, params: Any) -> str:
-    """Return the digest of a call. It does not depend on the spelling of the JSON, or on explicit defaults."""
+    """Return the digest of a call, by which a repeated call is recognised. The formatting of the JSON and explicit
+    defaults do not matter.
+    """
     text = encode(params)
     if len(text) > BIG_TEXT:
         text = await JSON.run(canonical, text)
@@ -219,7 +231,10 @@ async def _digest_of(method: str, params: Any) -> str:
 
 
 def decode_params(method: Method, raw: RawParams) -> Any:
-    """Return the params struct. Raises InvalidParams, which names the parameter and suggests the nearest known one."""
+    """Return the struct of the params. Raise InvalidParams if the params are not valid.
+
+    The error names the parameter, and for an unknown parameter also the most similar known one.
+    """
     text = msgspec.Raw(b"{}") if raw is msgspec.UNSET else raw
     if bytes(memoryview(text)[:1]) == b"[":
         raise InvalidParams("params go by name here", hint='Write "params": {"name": value, …}.')
@@ -232,7 +247,9 @@ def decode_params(method: Method, raw: RawParams) -> Any:
 
 
 def _without_nulls(method: Method, text: msgspec.Raw) -> msgspec.Raw:
-    """Remove params that are null, because null counts as omitted. Unknown params stay, so that they are refused."""
+    """Return the params without members that are null, because null counts as omitted. Unknown params stay, and are
+    refused later.
+    """
     if len(text) <= BIG_PARAMS and b"null" not in bytes(text):
         return text
     if is_exactly(text, NULL):

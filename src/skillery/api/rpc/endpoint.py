@@ -38,7 +38,7 @@ OPERATIONS = (
 
 
 class RpcEndpoint:
-    """Reads the body, lets dispatch answer it, and sends the answer."""
+    """Reads the body of a request, passes it to `answer_body`, and sends the answer."""
 
     def __init__(self, gate: Gate, core: Core, bodies: Bodies, answers: Answers, max_body_bytes: int) -> None:
         self._gate = gate
@@ -55,7 +55,7 @@ class RpcEndpoint:
             try:
                 body = await read_body(receive, headers, self._max_body_bytes, held)
             except Busy as busy:
-                # The answer is that of any error of a method. Its id is null, because the id is in the body.
+                # Answer like an error of a method. The id is null, because the body with the id was not read.
                 raise HttpRefusal(200, error_object(busy)) from None
             until_client_gone.set(partial(disconnected, receive))
             with self._answers.hold() as room:
@@ -66,7 +66,9 @@ class RpcEndpoint:
                 await _send_reply(send, reply, room)
 
     async def _caller(self, scope: Any, headers: dict[str, str]) -> Caller:
-        """Return the caller. If the database is unavailable, return the error: each call is answered with it."""
+        """Return the caller. If the database is unavailable, return the error Unavailable, which then answers each
+        call.
+        """
         try:
             return await self._gate.authenticate(scope, headers)
         except Unavailable as error:

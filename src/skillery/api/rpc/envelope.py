@@ -1,4 +1,4 @@
-"""The messages of JSON-RPC 2.0: requests are parsed, and answers are written. Nothing is called from here."""
+"""The messages of JSON-RPC 2.0: this module parses calls and writes answers. It calls no method."""
 
 from __future__ import annotations
 
@@ -20,18 +20,20 @@ from skillery.api.errors import (
 
 MOST_CALLS = 100
 MOST_ID = 1024
-"""Characters of an id. Each answer repeats the id, and no memory budget counts it."""
+"""Limit of the characters of an id. Each answer repeats the id of its call, and no memory budget counts the repeated
+id.
+"""
 LARGE_TEXT = 64 * 1024
-"""Larger texts are not decoded a second time for a better error message."""
+"""Bytes above which an invalid text is not decoded a second time for a better error message."""
 Part = bytes | memoryview
 Reply = deque[Part]
-"""An answer as JSON in parts."""
+"""The parts of an answer in JSON."""
 Id = str | int | float | None
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Call(msgspec.Struct, frozen=True):
-    """One request. `id` is unset in a notification."""
+    """One call in a request. `id` is UNSET in a notification."""
 
     jsonrpc: str
     method: str
@@ -40,7 +42,7 @@ class Call(msgspec.Struct, frozen=True):
 
     @property
     def reply_to(self) -> Id:
-        """The id of the answer."""
+        """The id for the answer to this call."""
         return None if self.id is msgspec.UNSET else self.id
 
 
@@ -54,23 +56,27 @@ _calls = msgspec.json.Decoder(
         forbid_unknown_fields=True,
     )
 )
-"""Fails at the 101st call. Decoding millions of calls to count them would take a second and a GiB."""
+"""Decoder of a batch. It fails at call 101, because decoding millions of calls to count them would take a second and
+a GiB.
+"""
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """A text that is no call, and the answer to it."""
+    """The answer to a text that is not a valid call or batch."""
 
     reply: Reply | None
-    """None if there is nothing to answer: the text is a notification."""
+    """None if the text is a notification, which gets no answer."""
 
 
 def is_batch(body: bytes) -> bool:
-    """Return whether the text begins like a batch of calls."""
+    """Return whether the body begins like a batch of calls."""
     return body[:1] != b"{" and body.lstrip(b" \t\r\n")[:1] == b"["
 
 
 def parse_batch(body: bytes) -> list[bytes | msgspec.Raw] | Refused:
-    """Return the texts of the calls in a batch, at least 1 and at most 100."""
+    """Return the JSON texts of the calls in a batch. Return Refused if the batch is not valid, is empty, or has more
+    than 100 calls.
+    """
     calls: list[bytes | msgspec.Raw]
     try:
         decoded = msgspec.structs.astuple(_calls.decode(body))
@@ -84,7 +90,7 @@ def parse_batch(body: bytes) -> list[bytes | msgspec.Raw] | Refused:
 
 
 def parse_call(body: bytes | msgspec.Raw) -> Call | Refused:
-    """Return the call."""
+    """Return the call in a JSON text. Return Refused if the text is not a valid call."""
     try:
         call = _call.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -99,17 +105,19 @@ def parse_call(body: bytes | msgspec.Raw) -> Call | Refused:
 
 
 def result_reply(reply_to: Id, result: Sequence[Part]) -> Reply:
-    """Return the answer with a result, which is JSON in parts."""
+    """Return the answer to a successful call. `result` is the result as JSON in parts, `reply_to` the id of the
+    call.
+    """
     return deque([b'{"jsonrpc":"2.0","id":%s,"result":' % encode(reply_to), *result, b"}"])
 
 
 def error_reply(error: dict[str, Any], reply_to: Id = None) -> Reply:
-    """Return the answer with an error object."""
+    """Return the answer with an error object. `reply_to` is the id of the call, or None if the id is not known."""
     return deque([_failure(reply_to, error)])
 
 
 def batch_reply(replies: Sequence[Reply]) -> Reply | None:
-    """Return the answer to a batch; None if all its calls are notifications."""
+    """Return the answer to a batch from the answers to its calls. Return None if all calls are notifications."""
     parts: Reply = deque()
     for reply in replies:
         parts.append(b"," if parts else b"[")
@@ -121,7 +129,7 @@ def batch_reply(replies: Sequence[Reply]) -> Reply | None:
 
 
 def _no_batch(error: Exception) -> dict[str, Any]:
-    """Return the error for a large body: too many calls, or invalid JSON."""
+    """Return the error object for an invalid batch: too many calls, or invalid JSON."""
     return _too_many_calls() if isinstance(error, msgspec.ValidationError) else _parse_error(error)
 
 
@@ -138,7 +146,9 @@ def _too_many_calls() -> dict[str, Any]:
 
 
 def _refuse(body: bytes | msgspec.Raw, error: Exception) -> bytes | None:
-    """Return the answer to a text that is not a call, with the error code of JSON-RPC 2.0."""
+    """Return the answer to a text that is not a valid call, or None if the text is a notification. `error` is the
+    error of the decoder.
+    """
     if len(body) > LARGE_TEXT:
         return _failure(None, _refuse_large(body, error))
     value = _lenient(bytes(body))
@@ -162,7 +172,10 @@ _CALL = "a call has 'jsonrpc': \"2.0\", a 'method', and may have 'params' and an
 
 
 def _refuse_large(body: bytes | msgspec.Raw, error: Exception) -> dict[str, Any]:
-    """Return the same error as for a small text. Its id is not read, because large texts are decoded only once."""
+    """Return the error object for a large text that is not a valid call.
+
+    The answer does not repeat the id of the call, because a large text is not decoded a second time.
+    """
     try:
         _whole.decode(body)
     except (msgspec.DecodeError, RecursionError) as malformed:
@@ -177,8 +190,10 @@ _NOT_JSON = object()
 
 
 def _lenient(body: bytes) -> Any:
-    """Decode JSON by the grammar of RFC 8259, with lone surrogates and huge numbers. Return _NOT_JSON for other
-    texts."""
+    """Return the decoded JSON. Return _NOT_JSON if the text does not follow the grammar of RFC 8259.
+
+    This decoder accepts lone surrogates and huge numbers, which the fast decoder refuses.
+    """
     try:
         return json.loads(body.decode("utf-8"), parse_constant=_no_constant)
     except (ValueError, RecursionError):

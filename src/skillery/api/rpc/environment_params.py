@@ -1,4 +1,4 @@
-"""The parameters of the methods for environments, and the properties of tools that name environments."""
+"""The params of the methods for environments, and the parameter `environment` of tools."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from skillery.environments.definitions import Defined, Named
 from skillery.formats.requirements import package_of
 
 MOST_SHOWN = 20
-"""Packages of an environment in the description of a tool. list_environments returns all of them."""
+"""Packages of an environment that the description of a tool lists. list_environments returns all of them."""
 Subject = Annotated[str, Meta(min_length=1, max_length=100)]
 
 
 class ListEnvironments(Params, frozen=True, kw_only=True):
-    """List the named environments: packages that the code of run_code may import."""
+    """List the named environments, with the packages that the code of run_code may import."""
 
     installed: Annotated[bool, shown("All locks that servers have installed instead (for admins)", default=False)] = (
         False
@@ -26,19 +26,21 @@ class ListEnvironments(Params, frozen=True, kw_only=True):
 
 
 class DescribeEnvironment(Params, frozen=True, kw_only=True):
-    """Return one environment, and the versions that use its lock."""
+    """Return one environment, and the versions that use its lock of packages."""
 
     name: Annotated[Subject, shown("Name of an environment, or the SHA-256 of a lock")]
 
 
 class RebuildEnvironment(Params, frozen=True, kw_only=True):
-    """Lock a named environment again and install the new lock, or reinstall one lock of packages."""
+    """Lock a named environment again and install the new lock. For the SHA-256 of a lock, reinstall that lock."""
 
     name: Annotated[Subject, shown("Name of an environment, or the SHA-256 of a lock")]
 
 
 def shown_properties(defined: Defined) -> dict[str, dict[str, Any]]:
-    """Return the additional properties of each tool on a server with named environments, or {}."""
+    """Return the parameter `environment` of each tool that has it, by the name of the tool. {} if the server has no
+    named environments.
+    """
     if not len(defined):
         return {}
     default = defined.default

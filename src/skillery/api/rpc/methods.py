@@ -1,4 +1,6 @@
-"""METHODS, the table of all methods: for each its function, params, result, scope, audit and idempotency."""
+"""METHODS, the table of all methods. An entry has the function, params, result, scope, audit and idempotency of a
+method.
+"""
 
 from __future__ import annotations
 
@@ -49,21 +51,27 @@ from skillery.runs.results import Run, RunLog, RunPage, RunRecord, ToolResult
 
 class Method(NamedTuple):
     call: Callable[[Core, Identity, Any], Awaitable[msgspec.Struct | msgspec.Raw | JsonPieces]]
-    """The handler, called with the core, the identity and the decoded params. It returns `result`, as a struct or as
-    JSON."""
+    """The function that executes a call. The arguments are the core, the identity and the decoded params.
+
+    The function returns the result as the struct `result`, or as JSON with the members of that struct.
+    """
     params: type[params.Params]
     result: type[msgspec.Struct]
-    """Struct of the result. OpenRPC, the tools of MCP, skillery.client and the docs are generated from it."""
+    """Struct of the result. OpenRPC, MCP tools, skillery.client and the docs are generated from this struct."""
     needs: Scope | None
-    """The scope that a caller must have. None: every authenticated caller may call the method."""
+    """The scope that a caller needs. None means that every authenticated caller may call the method."""
     is_tool: bool = False
-    """Whether the method is one of the eight tools of the specification."""
+    """Whether the method is one of the eight tools of the Skills Protocol."""
     audits: str | None = None
-    """The param that names the subject of the change. Each change and each refused change leaves an entry in the audit
-    trail. "" for methods without changes, and for changes whose row names the caller (runs and blobs). None: not
-    decided yet; tests/audit/test_audit.py fails for it."""
+    """The param that names the subject in the audit trail. Each change and each refused change leaves an entry.
+
+    "" if the method changes nothing, or only starts runs or creates blobs: the rows of runs and blobs name the caller.
+    None is not allowed in METHODS: a test fails, so that the author of a new method must decide.
+    """
     once: bool = False
-    """Whether the method honours an Idempotency-Key, because a repeated call would have a second effect."""
+    """Whether the method honours an Idempotency-Key. Such a method has a second effect if a call is repeated without
+    a key.
+    """
 
 
 METHODS: dict[str, Method] = {

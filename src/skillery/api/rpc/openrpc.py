@@ -1,4 +1,4 @@
-"""OpenRPC documents, generated from the params and result structs of methods."""
+"""Write OpenRPC documents from the params and result structs of methods."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ OPENRPC = "1.3.2"
 TEMPLATE = "#/components/schemas/{name}"
 _BOUNDS = ("gt", "ge", "lt", "le", "multiple_of", "pattern", "min_length", "max_length", "title", "description")
 _PRINTED = {"enum", "default"}
-"""Members of tool schemas that follow the specification, and may differ from what the decoder accepts."""
+"""Keys of tool schemas with the values of the Skills Protocol. The decoder may accept other values."""
 
 
 def document_of(methods: Mapping[str, Method]) -> dict[str, Any]:
-    """Return the OpenRPC document of these methods."""
+    """Return the OpenRPC document of the given methods."""
     params = {name: _params(method) for name, method in methods.items()}
     kinds = [_plain(kind) for fields in params.values() for _, kind in fields]
     results = [method.result for method in methods.values()]
@@ -64,7 +64,7 @@ def _params(method: Method) -> list[tuple[msgspec.structs.FieldInfo, Any]]:
 
 
 def _plain(kind: Any) -> Any:
-    """Return the type that the decoder accepts: without members that only tool schemas print, and without `UNSET`."""
+    """Return the type that the decoder accepts: without the keys in _PRINTED, and without the alternative `UNSET`."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:
         metas = [_as_decoded(one) if isinstance(one, msgspec.Meta) else one for one in arguments[1:]]
@@ -87,7 +87,7 @@ def _descriptor(field: msgspec.structs.FieldInfo, schema: dict[str, Any]) -> dic
 
 
 def _errors() -> dict[str, Any]:
-    """Return the errors by name: first those of methods, then those of JSON-RPC."""
+    """Return the error codes by name: first the errors of methods, then the errors of JSON-RPC."""
     kinds = {kind.__name__: (code, kind.type.replace("_", " ")) for kind, (code, _) in CODES.items()}
     protocol = {
         "ParseError": (PARSE_ERROR, "parse error"),

@@ -15,16 +15,16 @@ from skillery.runs.limits import ASKABLE
 
 _MISSING = re.compile(r"missing required field `(\w+)`")
 MOST_SHOWN = 40
-"""Limit of the bytes of a value that an error repeats."""
+"""Limit of the bytes of a value that an error message repeats."""
 _STEP = re.compile(r"\w+|\[\d+\]")
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 
 
 @cache
 def known_params(params: type[Params]) -> msgspec.json.Decoder[Any]:
-    """Return a decoder of an object to its known parameters as raw JSON.
+    """Return a decoder that decodes only the top level: each known parameter as raw JSON.
 
-    It raises ValidationError at the first unknown parameter, because a body may contain a million of them.
+    The decoder raises ValidationError at the first unknown parameter, because a body may contain a million of them.
     """
     fields = [
         (field.encode_name, msgspec.Raw | msgspec.UnsetType, msgspec.UNSET) for field in msgspec.structs.fields(params)
@@ -33,7 +33,11 @@ def known_params(params: type[Params]) -> msgspec.json.Decoder[Any]:
 
 
 def explain(error: Exception, params: type[Params], text: msgspec.Raw) -> InvalidParams:
-    """Return an error with the parameter, its value if short, and its type; or the nearest name, if it is unknown."""
+    """Return the error for params that the decoder refused with `error`.
+
+    The error names the parameter, its type, and its value if the value is short. For an unknown parameter, the error
+    suggests the most similar known parameter.
+    """
     known = [field.encode_name for field in msgspec.structs.fields(params)]
     try:
         given = msgspec.structs.asdict(known_params(params).decode(text))
@@ -70,7 +74,9 @@ def _unknown(key: str, known: list[str]) -> InvalidParams:
 
 
 def _takes(params: type[Params], path: str) -> str:
-    """Return a sentence about the valid values at `path` (`limit`, `files[0].encoding`)."""
+    """Return a sentence about the valid values of the parameter at `path`, for example `limit` or
+    `files[0].encoding`.
+    """
     schema = _at(params, path)
     if "properties" in schema:
         return f"'{path}' takes {', '.join(schema['properties'])}."
@@ -84,7 +90,9 @@ def _takes(params: type[Params], path: str) -> str:
 
 
 def _at(params: type[Params], path: str) -> dict[str, Any]:
-    """Return the schema at a path, or of the nearest parent with a schema."""
+    """Return the JSON Schema of the parameter at `path`. If it has no schema, return the schema of its nearest
+    parent.
+    """
     schemas = _schemas(params)
     schema: dict[str, Any] = schemas[params.__name__]
     for step in _STEP.findall(path):

@@ -1,8 +1,9 @@
-"""The parameters of every method: one struct each, which decodes requests and from which the tool schemas are made.
+"""The params of the methods: one struct for each method. The structs decode requests, and the tool schemas are made
+from them.
 
-Names, descriptions, enums, defaults and `required` are those of "Tool Schemas" in the Skills Protocol v0.1. An optional
-parameter without a default there has a Python default here that stands for "left out"; `hidden` fields are accepted
-but not part of the published schema.
+Names, descriptions, enums, defaults and `required` are those of "Tool Schemas" in the Skills Protocol v0.1. If an
+optional parameter has no default in the Skills Protocol, its Python default here means "omitted". Fields with `HIDDEN`
+are accepted, but are not part of the tool schemas.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from skillery.backends import Language
 DEFAULT_TIMEOUT_MS = 300_000
 TimeoutMs = Annotated[int, Meta(ge=1, le=3_600_000)]
 MOST_TTL = 315_360_000
-"""Seconds: ten years."""
+"""Longest lifetime of a blob: ten years, in seconds."""
 Ttl = Annotated[int, Meta(ge=1, le=MOST_TTL)]
 
 
 def shown(description: str, **schema: Any) -> Meta:
-    """Return the published part of a parameter: its description, and further keys of its JSON Schema."""
+    """Return the part of a parameter that tool schemas show: its description, and further keys of its JSON Schema."""
     return Meta(description=description, extra_json_schema=schema)
 
 
@@ -34,7 +35,7 @@ EnvironmentName = Annotated[str, Meta(max_length=100)]
 
 
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of all params. They are passed by name, and unknown names are refused."""
+    """Base of all params. Params are passed by name, and unknown names are refused."""
 
 
 class ListSkills(Params, frozen=True, kw_only=True):
@@ -176,7 +177,7 @@ class CreateSkill(Params, frozen=True, kw_only=True):
 NAME = shown("Skill name")
 VERSION = shown("Exact version")
 Text = Annotated[str, Meta(min_length=1, max_length=2000)]
-"""A text for other people: a reason, a note or a message."""
+"""A text for people: a reason, a note or a message."""
 
 
 class SubmitVersion(Params, frozen=True, kw_only=True):
@@ -286,7 +287,7 @@ class ResolveSkills(Params, frozen=True, kw_only=True):
 
 
 class LockEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A skill of a lock, as resolve_skills returns it."""
+    """A skill in a lock of skills, as resolve_skills returns it."""
 
     name: Annotated[str, NAME]
     version: Annotated[str, VERSION]
@@ -413,7 +414,7 @@ class ListAudit(Params, frozen=True, kw_only=True):
 
 
 class GetRun(Params, frozen=True, kw_only=True):
-    """Return a run as it was answered, with the other recorded fields."""
+    """Return the record of a run: the fields of the first answer, and further recorded fields."""
 
     run_id: Annotated[str, shown("The run's id")]
     wait_ms: Annotated[int, Meta(ge=0, le=60_000), shown("Wait up to this long for the end of the run")] = 0

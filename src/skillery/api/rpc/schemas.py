@@ -1,4 +1,4 @@
-"""Tool schemas for LLMs in four formats, generated from the structs of params."""
+"""Tool schemas for LLMs in four formats, made from the structs of params."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ def tool(
     more: Mapping[str, Mapping[str, Any]] = _NOTHING,
     explain: Callable[[str, dict[str, Any]], None] | None = None,
 ) -> dict[str, Any]:
-    """Return the schema of a tool in a format.
+    """Return the schema of the tool `name` in a format.
 
-    `more` has further properties by the name of the tool. `explain` changes the descriptions of the parameters.
+    `more` maps the name of a tool to additional properties of its params. `explain` changes the descriptions of the
+    params.
     """
     description, schema = inspect.cleandoc(params.__doc__ or "").replace("\n", " "), parameters_schema(params)
     schema["properties"] |= more.get(name, {})
@@ -45,7 +46,7 @@ def tool(
 
 
 def parameters_schema(struct: type[msgspec.Struct]) -> dict[str, Any]:
-    """Return the JSON Schema of the parameters as in the specification: without `null`, and without some bounds."""
+    """Return the JSON Schema of params as in the Skills Protocol: without `null` and without bounds."""
     hints = typing.get_type_hints(struct, include_extras=True)
     fields = [(field, hints[field.encode_name]) for field in msgspec.structs.fields(struct)]
     shown = [(field, kind) for field, kind in fields if not _is_hidden(kind)]

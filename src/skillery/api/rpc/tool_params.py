@@ -1,4 +1,4 @@
-"""The parameters of the methods for tools of skills and sessions (Skill Tools 1.0.0)."""
+"""The params of the methods for tools of skills and of sessions (Skill Tools 1.0.0)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from skillery.backends import Language
 MOST_CODE = 256 * 1024
 MOST_PARAMETERS = 64 * 1024
 Address = Annotated[str, Meta(max_length=257)]
-"""The name of a tool, or `skill/tool`. Each of the two names has at most 128 characters, so that the search for similar
-names is cheap."""
+"""`tool` or `skill/tool`. The length is limited, so that the search for similar names is cheap."""
 Session = Annotated[str, Meta(max_length=128)]
 SESSION = shown("Session of the caller, by a name that the caller chooses; omit for the unnamed session")
 
@@ -71,7 +70,7 @@ class DefineTool(Params, frozen=True, kw_only=True):
 
 
 class RemoveTool(Params, frozen=True, kw_only=True):
-    """Remove a tool that define_tool has made."""
+    """Remove a tool that was made with define_tool."""
 
     name: Annotated[Address, shown("Tool name to remove, or 'skill/tool'")]
     session: Annotated[Session, SESSION] = ""

@@ -1,1 +1,1 @@
-"""`/v1/skills`: the REST interface of several vendors, see docs/reference/endpoints.md."""
+"""`/v1/skills`: a REST interface for clients of other registries, as docs/reference/endpoints.md describes."""

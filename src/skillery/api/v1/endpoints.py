@@ -1,4 +1,4 @@
-"""The routes of `/v1/skills`, with their descriptions for OpenAPI."""
+"""The table of the endpoints of `/v1/skills`, with their descriptions for OpenAPI."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _UPLOAD = (400, 404, 408, 409, 413, 415, 422)
 
 class V1Endpoint(NamedTuple):
     paths: tuple[str, ...]
-    """Paths in the notation of Litestar."""
+    """Addresses in the notation of Litestar."""
     methods: tuple[str, ...]
     endpoint: Callable[[V1Parts, Any, Any, Any, Headers], Awaitable[None]]
     operations: tuple[Operation, ...]

@@ -1,4 +1,4 @@
-"""Forms with the files of a skill (`multipart/form-data`), converted to an archive for the importer."""
+"""Uploads of skills as forms (`multipart/form-data`). A form is converted to an archive for the importer."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ from skillery.formats.wording import quoted
 
 FILES = ("files", "files[]")
 IGNORED = ("display_title", "display_name", "default")
-"""Fields that clients send and the registry ignores."""
+"""Fields that clients of other registries send, and that this registry ignores."""
 MOST_PARTS = 2048
 _IN_MEMORY = 16 * 1024
 _ARCHIVES = (b"PK\x03\x04", b"PK\x05\x06", b"\x1f\x8b")
 
 
 def boundary_of(content_type: str) -> str:
-    """Return the boundary of the parts of a form. Raises HttpRefusal 415 for any other Content-Type."""
+    """Return the boundary between the parts of a form. Raise HttpRefusal 415 if the Content-Type is not
+    multipart/form-data.
+    """
     kind, options = parse_options_header(content_type)
     boundary: str = options.get("boundary", "")
     if kind != "multipart/form-data" or not boundary:
@@ -41,10 +43,10 @@ def boundary_of(content_type: str) -> str:
 
 @contextmanager
 def archive_in(form: BinaryIO, boundary: str, most_bytes: int) -> Iterator[BinaryIO]:
-    """Yield the archive in the form, or a new archive of the files in the form. Blocking.
+    """Context manager: yield the archive in the form, or a new archive of the files in the form. Blocking.
 
-    Files on the disk have no names, so that none can be left behind. The importer checks the names of entries. Raises
-    InvalidParams for an invalid form.
+    Large parts are in temporary files without names, so a crash leaves no files. The importer checks the names of
+    entries. Raise InvalidParams if the form is not valid.
     """
     form.seek(0)
     parser = MultipartParser(

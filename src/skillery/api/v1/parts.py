@@ -1,4 +1,4 @@
-"""What the endpoints of `/v1/skills` use."""
+"""The parts of the server that the endpoints of `/v1/skills` use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from skillery.registry.registry import Registry
 
 
 class V1Parts(NamedTuple):
-    """The parts of the registry behind `/v1/skills`."""
+    """The parts of the server that the endpoints of `/v1/skills` use."""
 
     gate: Gate
     registry: Registry

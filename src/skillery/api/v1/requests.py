@@ -1,4 +1,4 @@
-"""What the endpoints of `/v1/skills` share: the request, its address and its query."""
+"""Functions that the endpoints of `/v1/skills` share: they read requests, and call the registry."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Headers = dict[str, str]
 
 
 class Asked(NamedTuple):
-    """One request of a known caller."""
+    """One request of an authenticated caller."""
 
     parts: V1Parts
     identity: Identity
@@ -57,7 +57,9 @@ async def describe(asked: Asked, name: str, spec: VersionSpec) -> dict[str, Any]
 
 
 async def versions_of(asked: Asked, name: str, limit: int, cursor: str) -> list[registry.ListedVersion]:
-    """Return the newest versions of a skill. Raise SkillNotFound."""
+    """Return up to `limit` versions of a skill after `cursor`, newest first. Raise SkillNotFound if the caller sees
+    no such skill.
+    """
     page = await asked.registry.read_page(partial(versions_page, asked, name, limit, cursor))
     return page.versions
 
@@ -78,14 +80,14 @@ async def yanked(asked: Asked, subject: str, work: Callable[[Any], None]) -> Non
 
 
 def with_token(headers: Headers) -> Headers:
-    """Return the headers with the token as `Authorization`. Clients of Anthropic send it as `x-api-key`."""
+    """Return the headers with the token as `authorization`. Clients of Anthropic send the token as `x-api-key`."""
     if "authorization" in headers or "x-api-key" not in headers:
         return headers
     return headers | {"authorization": f"Bearer {headers['x-api-key']}"}
 
 
 def segments(scope: Any, *counts: int) -> list[str]:
-    """Return the decoded segments of the address. Raises HttpRefusal 404 for any other number of segments."""
+    """Return the decoded segments of the address. Raise HttpRefusal 404 if their number is not one of `counts`."""
     raw = scope["raw_path"].partition(b"?")[0].strip(b"/").split(b"/")
     try:
         found = [unquote_to_bytes(part).decode() for part in raw]
@@ -97,7 +99,7 @@ def segments(scope: Any, *counts: int) -> list[str]:
 
 
 def query_of(scope: Any, *known: str) -> dict[str, str]:
-    """Return the parameters of the query. Raises InvalidParams for an unknown parameter."""
+    """Return the parameters of the query. Raise InvalidParams if the query has a parameter that is not in `known`."""
     query = parse_qs(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
     unknown = sorted(query.keys() - set(known))
     if unknown:

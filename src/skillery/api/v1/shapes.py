@@ -1,6 +1,6 @@
-"""Skills and versions for clients of OpenAI and Anthropic: one object with the fields of both.
+"""Skills and versions for clients of OpenAI and Anthropic. One object has the fields that the clients of both expect.
 
-Only timestamps differ between the two.
+Only timestamps differ between OpenAI and Anthropic.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from skillery.formats.agent_skill import index_name
 from skillery.registry import ListedVersion
 
 Timestamp = int | str
-"""Seconds since 1970. For clients of Anthropic (headers `anthropic-version`, `anthropic-beta`), ISO 8601."""
+"""Seconds since 1970. Clients of Anthropic (headers `anthropic-version`, `anthropic-beta`) get a text in ISO 8601."""
 
 
 class Skill(msgspec.Struct):
@@ -72,7 +72,9 @@ class SkillVersions(msgspec.Struct):
 
 
 class Deleted(msgspec.Struct):
-    """A deleted skill or version. Its versions are yanked, so only an exact version still finds them."""
+    """The answer to DELETE for a skill or a version. The deleted versions are yanked: only a request for an exact
+    version finds them.
+    """
 
     id: str
     object: str
@@ -114,7 +116,9 @@ def skill_of(
 
 
 def version_of(row: ListedVersion, description: str, headers: Mapping[str, str]) -> SkillVersion:
-    """Return a version, from a row of list_versions."""
+    """Return a version in the shape of `/v1/skills`. `row` is an item of list_versions. `headers` select the form of
+    timestamps.
+    """
     name, version = row.name, row.version
     return SkillVersion(
         id=f"{name}@{version}",

@@ -1,6 +1,6 @@
 """`/v1/skills` and `/v1/skills/{skill_id}`. The id of a skill is its name.
 
-DELETE yanks all versions, because a version number is never used again.
+DELETE yanks all versions of a skill and deletes nothing, because a version number is never used again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ WAITING = {"draft", "in_review"}
 
 
 async def skills_endpoint(parts: V1Parts, scope: Any, receive: Any, send: Any, headers: Headers) -> None:
-    """Answer `/v1/skills`: list skills, or publish a new one."""
+    """Answer `/v1/skills`. GET lists skills, POST publishes a new skill."""
     only(scope, "GET", "HEAD", "POST")
     segments(scope, 2)
     headers = with_token(headers)
@@ -55,7 +55,7 @@ async def skills_endpoint(parts: V1Parts, scope: Any, receive: Any, send: Any, h
 
 
 async def skill_endpoint(parts: V1Parts, scope: Any, _receive: Any, send: Any, headers: Headers) -> None:
-    """Answer `/v1/skills/{skill_id}`: describe a skill, or yank all its versions."""
+    """Answer `/v1/skills/{skill_id}`. GET describes a skill, DELETE yanks all its versions."""
     only(scope, "GET", "HEAD", "DELETE")
     headers = with_token(headers)
     _, _, skill_id = segments(scope, 3)
@@ -103,7 +103,7 @@ def _listed_now(connection: Any, *, asked: Asked, limit: int, cursor: str) -> Sk
 
 
 async def _cursor_after(asked: Asked, name: str) -> str:
-    """Return the cursor after a skill. For a missing skill, it is the position that its name would have."""
+    """Return the cursor that continues a list of skills after the skill `name`. The skill need not exist."""
     namespace = name.rpartition(".")[0]
     try:
         described = await describe(asked, name, Latest())
@@ -113,9 +113,9 @@ async def _cursor_after(asked: Asked, name: str) -> str:
 
 
 async def _skill(asked: Asked, name: str, spec: VersionSpec) -> Any:
-    """Return a skill. If no version is published, use a draft that the caller sees.
+    """Return a skill in the shape of `/v1/skills`. If no version is published, describe a draft that the caller sees.
 
-    Raise SkillNotFound, VersionNotFound.
+    Raise SkillNotFound or VersionNotFound if the caller sees no such skill or version.
     """
     try:
         described = await describe(asked, name, spec)
@@ -131,7 +131,7 @@ async def _skill(asked: Asked, name: str, spec: VersionSpec) -> Any:
 
 
 def _delete_all(asked: Asked, name: str, connection: Any) -> None:
-    """Yank all published versions. Raise NotPublished if there are none."""
+    """Yank all published and deprecated versions of a skill. Raise NotPublished if there are none."""
     found = [
         row.version for status in ("published", "deprecated") for row in _all_versions(connection, asked, name, status)
     ]

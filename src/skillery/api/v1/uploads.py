@@ -1,4 +1,4 @@
-"""Upload of a skill as a form. The form is imported as an archive with one skill."""
+"""Upload of one skill as a form. The files of the form are imported as an archive with one skill."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from skillery.importing import Begun, ImportOptions, SkillReport
 
 
 async def published(asked: Asked, receive: Any, options: ImportOptions) -> SkillReport:
-    """Publish the skill of a form. Raise the error that refuses the form or the skill."""
+    """Publish the skill in the form of a request, and return the report of the import.
+
+    If the form or the skill is refused, raise the error of the refusal. Record a refused skill in the audit trail.
+    """
     boundary = boundary_of(asked.headers.get("content-type", ""))
     importer = asked.parts.importer
     with importer.receive() as form:
@@ -37,7 +40,9 @@ async def published(asked: Asked, receive: Any, options: ImportOptions) -> Skill
 
 
 async def _only_one(reports: Any) -> SkillReport:
-    """Return the report of the only skill. Raises InvalidParams for several skills, before one is published."""
+    """Return the report of the only skill in an import. Raise InvalidParams if there is not exactly one skill,
+    before anything is published.
+    """
     found: SkillReport | None = None
     async for report in reports:
         if isinstance(report, Begun) and report.skills - report.merged != 1:

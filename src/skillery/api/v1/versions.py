@@ -1,4 +1,4 @@
-"""`/v1/skills/{skill_id}/versions` and the addresses below it. DELETE yanks a version."""
+"""`/v1/skills/{skill_id}/versions` and the addresses below. DELETE yanks a version."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from skillery.importing import ImportOptions
 
 
 async def versions_endpoint(parts: V1Parts, scope: Any, receive: Any, send: Any, headers: Headers) -> None:
-    """Answer `/v1/skills/{skill_id}/versions`: list versions, or publish a new one."""
+    """Answer `/v1/skills/{skill_id}/versions`. GET lists the versions of a skill, POST publishes a new version."""
     only(scope, "GET", "HEAD", "POST")
     headers = with_token(headers)
     _, _, skill_id, _ = segments(scope, 4)
@@ -55,7 +55,7 @@ async def versions_endpoint(parts: V1Parts, scope: Any, receive: Any, send: Any,
 
 
 async def version_endpoint(parts: V1Parts, scope: Any, _receive: Any, send: Any, headers: Headers) -> None:
-    """Answer `/v1/skills/{skill_id}/versions/{version}`: describe a version, or yank it."""
+    """Answer `/v1/skills/{skill_id}/versions/{version}`. GET describes a version, DELETE yanks it."""
     only(scope, "GET", "HEAD", "DELETE")
     headers = with_token(headers)
     _, _, skill_id, _, text = segments(scope, 5)

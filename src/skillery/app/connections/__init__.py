@@ -1,6 +1,7 @@
-"""HTTP connections: limits on the size and duration of each phase, and on the number of connections.
+"""HTTP connections: limits on the size and duration of each phase of a connection, and on the number of connections.
 
-uvicorn parses requests and writes responses. uvicorn limits neither heads nor trailers, and closes no slow client.
+uvicorn parses requests and writes responses. It does not limit the size of heads and trailers, and closes no slow
+client.
 """
 
 from skillery.app.connections.admission import Admission, ConnectionCount

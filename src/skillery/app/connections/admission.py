@@ -1,4 +1,4 @@
-"""Admission of connections: limits in total and per address, and the choice of a connection to close for a new one."""
+"""Admission of connections: limits in total and per address. At a limit, an idle connection is closed for a new one."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from skillery.app.connections.notes import Notes
 from skillery.formats.addresses import network_of
 
 MOST_HEAD_BYTES = 32 * 1024 * 1024
-"""Limit of the memory of all unfinished heads together."""
+"""Limit of the memory of all unfinished heads together, in bytes. A head is the request line and the headers of a
+request.
+"""
 
 
 class Client(Protocol):
-    """Interface of a connection for admission."""
+    """A connection, as `Admission` uses it."""
 
     def evict(self) -> None:
         """Close the connection immediately, without a response."""
 
 
 class ConnectionCount:
-    """Count open connections, in total and per address.
+    """Counts open connections, in total and per address.
 
-    One process has one counter. Several worker processes need a counter in shared memory with the same methods, so that
-    `max_connections` and `max_connections_per_address` count over all workers.
+    Each process has one counter. A server of several worker processes would need a counter with the same methods in
+    shared memory, because `max_connections` and `max_connections_per_address` are limits of the whole server.
     """
 
     def __init__(self) -> None:
@@ -46,14 +48,14 @@ class ConnectionCount:
 
 
 class Admission:
-    """Admit connections up to the limits.
+    """Admits connections up to the limits.
 
     At a limit, the connection that has been idle for the longest time is closed. If every connection has an active
-    request, the new connection is refused. An IPv6 client counts by its /64.
+    request, the new connection is refused. All addresses of an IPv6 /64 network count as one address.
 
-    most: limit of `count.total`; 0 means none.
-    most_of_address: limit of `count.of(address)`; 0 means none. Addresses with `is_exempt` are not limited.
-    ceiling: limit of the connections of this process, from its limit on descriptors.
+    most: limit of `count.total`; 0 means no limit.
+    most_of_address: limit of `count.of(address)`; 0 means no limit. Addresses with `is_exempt` have no limit.
+    ceiling: limit of the connections of this process, because of the limit on its open files.
     """
 
     def __init__(
@@ -80,8 +82,10 @@ class Admission:
         self._head_bytes = 0
 
     def open(self, client: Client, host: str) -> bool:
-        """Admit `client`, or return False; the caller must then close the connection. `host` is the address of the
-        TCP peer."""
+        """Admit `client` and return True, or return False. If False, the caller must close the connection.
+
+        `host` is the IP address of the TCP peer.
+        """
         address = network_of(host)
         crowded = self._is_crowded(host, address)
         if crowded and not self._make_room(
@@ -96,8 +100,10 @@ class Admission:
         return True
 
     def hold(self, client: Client, size: int) -> None:
-        """Record that the unfinished head of `client` holds `size` bytes. Evict the oldest heads if the total is too
-        large."""
+        """Record that the unfinished head of `client` takes `size` bytes.
+
+        If all unfinished heads together take more than MOST_HEAD_BYTES, close the connections with the oldest heads.
+        """
         if client not in self._address_of:
             return
         self._head_bytes += size - self._heads.get(client, 0)
@@ -106,7 +112,7 @@ class Admission:
             self._evict(next(iter(self._heads)), "unfinished heads take too much memory, and this head was the oldest")
 
     def work(self, client: Client) -> None:
-        """Protect `client` from eviction, because a request is active."""
+        """Record that `client` has an active request, so that its connection is not closed for a new one."""
         self._head_bytes -= self._heads.pop(client, 0)
         if client not in self._idle:
             return
@@ -118,13 +124,13 @@ class Admission:
             del self._idle_of[address]
 
     def rest(self, client: Client) -> None:
-        """Allow the eviction of `client`, because no request is active."""
+        """Record that `client` has no active request, so that its connection may be closed for a new one."""
         if client in self._address_of and client not in self._idle:
             self._idle[client] = None
             self._idle_of.setdefault(self._address_of[client], {})[client] = None
 
     def close(self, client: Client) -> None:
-        """Remove `client`. Do nothing for a client that was refused or removed before."""
+        """Remove `client`. Do nothing if `client` was refused or has been removed."""
         if client in self._address_of:
             self.work(client)
             self._count.remove(self._address_of.pop(client))

@@ -1,4 +1,4 @@
-"""Limits of one connection."""
+"""The limits of one connection."""
 
 from __future__ import annotations
 
@@ -9,26 +9,34 @@ MIB = 1024 * KIB
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of one connection. Sizes are in bytes, times in seconds."""
+    """The limits of one connection. Sizes are in bytes, times in seconds."""
 
     head_bytes: int = 64 * KIB
     head_seconds: float = 30
-    """Time from connecting, later from the first byte of a head, to the end of the head."""
+    """Time for the head of a request (request line and headers). The time starts when the client connects, or with
+    the first byte of a later head.
+    """
     headers: int = 256
-    """Headers per request. Each header takes about a hundred bytes of memory, however short."""
+    """Limit of the headers of one request. Even a short header takes about a hundred bytes of memory."""
     framing_bytes: int = 16 * KIB
     framing_seconds: float = 10
-    """Limits of chunk sizes, chunk extensions and trailers: everything after a byte of the body that is not body."""
+    """Limits of chunk sizes, chunk extensions and trailers, `framing_bytes` and `framing_seconds`: they apply from
+    one byte of the body to the next.
+    """
     pipelined: int = 16
-    """Requests that wait for the response to an earlier request."""
+    """Limit of the requests of one connection that wait for the response to an earlier request."""
     window_seconds: float = 90
     least_bytes_per_second: int = KIB
-    """Least rate over each window, for a body that is read and for a response that is sent."""
+    """Minimum rate over each `window_seconds`, for a body that the server reads and for a response that the client
+    reads.
+    """
     linger_bytes: int = 16 * MIB
     linger_seconds: float = 10
-    """Input discarded after the last response, so that a client that is still sending can read the response."""
+    """Limits of the input that is discarded after the last response. A client that is still sending can then read
+    the response.
+    """
 
     @property
     def least_bytes(self) -> float:
-        """The least number of bytes in one window."""
+        """The minimum number of bytes in one window of `window_seconds`."""
         return self.least_bytes_per_second * self.window_seconds

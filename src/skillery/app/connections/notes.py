@@ -1,4 +1,4 @@
-"""Log lines about refused and closed connections: at most one line per address and minute."""
+"""Log lines about refused and closed connections, at most one line per address and minute."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from skillery.formats.addresses import network_of
 log = logging.getLogger(__name__)
 MINUTE = 60.0
 MOST_ADDRESSES = 100
-"""Limit of addresses with their own line per minute. All others share one line."""
+"""Limit of the addresses with their own log line per minute. All other addresses share one line."""
 OTHERS = "other addresses"
 
 
 class Notes:
-    """Log the reasons of refused and closed connections. Keep at most MOST_ADDRESSES addresses in memory."""
+    """Logs why connections were refused or closed. Keeps at most MOST_ADDRESSES addresses in memory."""
 
     def __init__(self) -> None:
         self._unsaid: dict[str, int] = {}
-        """Closings since the last line, by address. Contains the addresses with a line in the last minute."""
+        """Number of closed connections since the last log line, for each address with a line in the last minute."""
         self._ends: dict[str, float] = {}
-        """End of the minute by address, oldest first."""
+        """End of the minute after the last log line, for each address, oldest first."""
 
     def note(self, host: str, reason: str) -> None:
-        """Log the reason, or count the closing if the address or network had a line in the last minute."""
+        """Log that a connection from `host` was closed. If there was a line about the same network in the last
+        minute, only count.
+        """
         self._forget_ended()
         address = network_of(host) or "an unknown address"
         if address not in self._ends and len(self._ends) >= MOST_ADDRESSES:

@@ -1,4 +1,4 @@
-"""HTTP protocol of uvicorn, with limits on each phase of a connection."""
+"""The HTTP protocol of uvicorn, with limits on each phase of a connection."""
 
 from __future__ import annotations
 
@@ -15,26 +15,29 @@ from skillery.app.connections.timers import Timer
 from skillery.app.connections.transport import ClosingTransport
 
 PIECE_BYTES = 8 * 1024
-"""Input is parsed in pieces, and sizes are checked in between, because the parser joins the parts of a header."""
+"""Bytes of input that are parsed at once. Sizes are checked between two pieces, because the parser joins the parts
+of a header.
+"""
 HEADER_BYTES = 100
-"""Memory of a header in addition to its own bytes."""
+"""Bytes of memory that a header takes in addition to its own bytes."""
 BODY_PIECE_BYTES = 64 * 1024
-"""Piece size for a body of known length, which contains no framing."""
+"""Bytes that are parsed at once in a body with a Content-Length, which contains no chunk sizes and trailers."""
 INVALID = "Invalid HTTP request received."
 
 
 class _TooMuch(Exception):
-    """Raised in the parser to stop parsing. The message is the response."""
+    """Raised by a callback of the parser to stop parsing. `Connection._problem` is the text of the response."""
 
 
 class Connection(HttpToolsProtocol):
-    """One HTTP/1 connection. In each phase, the application works on a request or a timer runs.
+    """One HTTP/1 connection. In each phase, either the application works on a request or a timer limits the phase.
 
-    - head: from connecting, later from the first byte of a head. Between requests, uvicorn's keep-alive timer runs.
-    - framing: chunk sizes, chunk extensions and trailers. Trailers are discarded and never become headers.
-    - body: a least rate, unless the application paused reading or began to respond.
-    - response: a least rate while the client does not read.
-    - closing: `ClosingTransport`. A request whose body was not read completely is the last of its connection.
+    - Head (request line and headers): from connecting, later from the first byte of a head. Between requests, uvicorn's
+      keep-alive timer runs.
+    - Framing: chunk sizes, chunk extensions and trailers. Trailers are discarded and never become headers.
+    - Body: a minimum rate, unless the application has paused reading or has begun to respond.
+    - Response: a minimum rate while the client does not read.
+    - Closing: see `ClosingTransport`. If a request's body was not read completely, the connection is closed.
     """
 
     _line: ClosingTransport
@@ -44,7 +47,7 @@ class Connection(HttpToolsProtocol):
         self._admission = admission
         self._bounds = bounds
         self._unanswered: deque[RequestResponseCycle] = deque()
-        """Requests in the order of their responses. uvicorn knows only the newest."""
+        """Unanswered requests, in the order of their responses. uvicorn keeps only the newest request."""
         self._in_head = True
         self._ignores_input = False
         """Whether input is ignored until earlier requests are answered."""
@@ -52,7 +55,7 @@ class Connection(HttpToolsProtocol):
         """Whether the connection may stay open after the current request."""
         self._head_bytes = self._framing_bytes = self._body_bytes = 0
         self._has_length = False
-        """Whether the request has a Content-Length. The parser refuses it together with Transfer-Encoding."""
+        """Whether the request has a Content-Length. The parser refuses a request that also has Transfer-Encoding."""
         self._after_size = False
         """Whether the last parsed item is a chunk size."""
         self._has_body_bytes = False
@@ -106,13 +109,13 @@ class Connection(HttpToolsProtocol):
             taken = self._feed(rest[: BODY_PIECE_BYTES if self._has_length and not self._in_head else PIECE_BYTES])
             rest = rest[taken:]
         if self._ignores_input:
-            # The application resumes reading when it requests more of its body.
+            # Reading resumes when the application requests more of the body.
             self.flow.pause_reading()
         elif not self.transport.is_closing():
             self._start_timers()
 
     def _feed(self, piece: memoryview) -> int:
-        """Parse a piece and return the number of bytes parsed."""
+        """Parse the beginning of a piece of input, and return the number of bytes parsed."""
         self._has_body_bytes = False
         if self._in_head:
             self._head_bytes += len(piece)
@@ -134,9 +137,10 @@ class Connection(HttpToolsProtocol):
         return len(piece)
 
     def _decline_upgrade(self) -> None:
-        """Parse the head again without `Upgrade` (RFC 9110 §7.8).
+        """Parse the head again without `Upgrade`, which a server may ignore (RFC 9110 §7.8).
 
-        The parser assumes that such a request has no body and would parse the body as the next request.
+        For a request with `Upgrade`, the parser assumes that there is no body and would parse the body as the next
+        request.
         """
         lines = [b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())]
         lines += [
@@ -252,7 +256,9 @@ class Connection(HttpToolsProtocol):
 
     # End of a connection.
     def _give_up(self, problem: str) -> None:
-        """Close the connection after invalid bytes: with a response 400, or after the responses to earlier requests."""
+        """Close the connection after invalid input. If earlier requests wait, answer them first; otherwise, send a
+        response 400.
+        """
         self._note(problem)
         broken = None if self._in_head else self._drop_newest()
         if self._unanswered:
@@ -265,7 +271,7 @@ class Connection(HttpToolsProtocol):
             self.send_400_response(problem)
 
     def _drop_newest(self) -> RequestResponseCycle:
-        """Drop the request with the broken body and return it."""
+        """Remove the newest request, because its body is not valid. Return the request."""
         broken = self.cycle
         self._unanswered.remove(broken)
         self.pipeline = deque(waiting for waiting in self.pipeline if waiting[0] is not broken)
@@ -277,7 +283,7 @@ class Connection(HttpToolsProtocol):
         cycle.message_event.set()
 
     def _end_slow_head(self) -> None:
-        # No log line for empty connections: browsers connect ahead, and load balancers probe the port.
+        # No log line for connections without input: browsers open connections early, and load balancers probe the port.
         if self._head_bytes:
             self._note("the head did not arrive in time")
         self.transport.close()

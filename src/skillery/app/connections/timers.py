@@ -1,4 +1,4 @@
-"""Restartable timer."""
+"""A timer that can be started again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class Timer:
-    """Call a function once, some seconds after `start`, unless `stop` is called first."""
+    """Calls a function once, some seconds after `start`, unless `stop` is called earlier."""
 
     __slots__ = ("_call", "_handle", "_loop", "_seconds")
 
@@ -18,7 +18,7 @@ class Timer:
         self._handle: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Start the timer. A running timer keeps its end."""
+        """Start the timer. Do nothing if the timer runs: its end stays the same."""
         if self._handle is None:
             self._handle = self._loop.call_later(self._seconds, self._end)
 

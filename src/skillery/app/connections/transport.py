@@ -1,4 +1,6 @@
-"""Transport with an orderly close: the client receives the last response, but cannot delay the end indefinitely."""
+"""A transport with an orderly close: the client can read the last response, but cannot keep the connection open
+forever.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,13 @@ from skillery.app.connections.timers import Timer
 
 
 class ClosingTransport(asyncio.Transport):
-    """Wrap the transport of one connection. Methods that do not concern closing are forwarded.
+    """Wraps the transport of one connection. Methods that do not concern closing are forwarded.
 
     If the client is still sending when `close` is called, the transport lingers: it ends the response, discards input
-    for a while and then closes. An immediate close would make the kernel reset the connection, and a reset can discard
-    a response that the client has not read yet (RFC 9112 §9.6).
+    for a while and then closes. After an immediate close, the kernel would reset the connection, and a reset can
+    discard a response that the client has not read yet (RFC 9112 §9.6).
 
-    is_unread: whether input is expected that no request will read.
+    is_unread: returns whether the client may be sending input that no request will read.
     on_closing: called once, when the connection starts to close.
     on_slow: called before a connection is closed because its client does not read.
     """
@@ -66,18 +68,18 @@ class ClosingTransport(asyncio.Transport):
         self._wrapped.abort()
 
     def lost(self) -> None:
-        """Stop the timers of a lost connection."""
+        """Stop the timers, because the connection is lost."""
         self._sending.stop()
         self._lingering.stop()
 
     def discard(self, size: int) -> None:
-        """Count `size` bytes of input discarded while this transport lingers."""
+        """Count `size` bytes of discarded input. Abort the connection above the limit `linger_bytes`."""
         self._discarded += size
         if self._discarded > self._bounds.linger_bytes:
             self.abort()
 
     def watch_sending(self) -> None:
-        """Require the least rate of reading from the client, until `unwatch_sending`."""
+        """Abort the connection if the client reads more slowly than the minimum rate. `unwatch_sending` ends this."""
         self._sent = self._taken()
         self._sending.start()
 
@@ -99,7 +101,7 @@ class ClosingTransport(asyncio.Transport):
             self.abort()
 
     def _taken(self) -> int:
-        """Return the number of bytes that the client's system has acknowledged."""
+        """Return the number of bytes that the client's kernel has acknowledged."""
         # The kernel buffers megabytes for a client with a fast network, however slowly the client reads.
         return self._written - self._wrapped.get_write_buffer_size() - _in_kernel(self._wrapped)
 
@@ -139,7 +141,9 @@ class ClosingTransport(asyncio.Transport):
 
 
 def _in_kernel(transport: asyncio.Transport) -> int:
-    """Return the bytes in the kernel's send queue (SIOCOUTQ of tcp(7)), or 0 if the kernel does not report them."""
+    """Return the number of bytes in the kernel's send queue (SIOCOUTQ of tcp(7)), or 0 if the kernel does not report
+    it.
+    """
     try:
         queued = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
     except (OSError, ValueError):

@@ -26,36 +26,37 @@ class LinuxSandboxSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     Each running run has its own uid. No other user may have these uids.
     """
     uids: int = 20_000
-    """The number of uids."""
+    """The number of host uids for runs."""
     prepared: int = 3
-    """Prepared sandboxes, from which a run starts in a millisecond or two.
+    """Number of sandboxes that are prepared in advance. A run starts in one within two milliseconds.
 
-    Further runs do not wait for them, and runs with network access use none.
+    Further runs do not wait for prepared sandboxes, and runs with network access do not use them.
     """
     recycle_runs: int = 1_000
-    """Number of runs that are forked from one process before a new process replaces it.
+    """Number of runs that are forked from one zygote, before a new zygote replaces it.
 
-    These runs share its memory layout and hash seed. With 1, each run has its own process, which costs the start of an
+    These runs share a memory layout and a hash seed. With 1, each run has a new zygote, which costs the start of an
     interpreter.
     """
     recycle_minutes: int = 60
-    """Maximum age of that process while it is in use."""
+    """Maximum age of a zygote that is in use."""
     environment_zygotes: int = 4
-    """Number of environments for which a process with preloaded modules is kept.
+    """Number of environments for which a zygote with preloaded modules is kept.
 
-    The least recently used one is replaced. With 0, each run imports its modules itself.
+    A new one replaces the least recently used one. With 0, each run imports its modules itself.
     """
     environment_memory_mb: int = 1024
-    """Memory limit of such a process, without its runs."""
+    """Memory limit of a zygote with preloaded modules, without its runs."""
     environment_idle_seconds: int = 600
-    """Such a process ends after this time without a run."""
+    """Seconds without a run, after which a zygote with preloaded modules ends."""
     preload_seconds: int = 60
-    """Time limit of preloading. If it is exceeded, runs import their modules themselves."""
+    """Time limit for preloading modules. After a longer time, runs import their modules themselves."""
     allow_private: tuple[str, ...] = ()
-    """Private addresses and networks (`10.1.2.3`, `10.1.0.0/16`) that runs may reach by a name in their skill's
-    `permissions.network`."""
+    """Private addresses and networks (`10.1.2.3`, `10.1.0.0/16`) that runs may connect to, if a host name in their
+    `permissions.network` resolves to them.
+    """
     hosts: dict[str, tuple[str, ...]] = {}
-    """Addresses of names that runs may reach, used instead of DNS."""
+    """Fixed addresses of host names, used instead of DNS."""
 
 
 def open_sandbox(settings: LinuxSandboxSettings, place: Place) -> LinuxSandbox:

@@ -1,4 +1,4 @@
-"""One cell for one run: two processes forked from the zygote, with their descriptors; always ended."""
+"""A cell: two processes for one run, forked from the zygote, with their descriptors. A cell is always ended."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ UNMOUNTING = Workers("unmounting", 4)
 
 
 class Event(msgspec.Struct, frozen=True):
-    """The end of a cell, `ended` or `failed`. `status` is the wait status of the code's process."""
+    """The end of a cell: `ended` or `failed`. `status` is the wait status of the code's process."""
 
     event: str
     status: int = 0
@@ -39,9 +39,9 @@ class Event(msgspec.Struct, frozen=True):
 
 
 def heard(raw: bytes) -> Event:
-    """Parse the message of `init` or `calls`.
+    """Parse a message of `init` or `calls`.
 
-    With a zygote that has preloaded foreign modules, another process may have written it.
+    The message is untrusted: with preloaded packages, another process of the zygote may have written it.
     """
     if len(raw) == STATUS.size:
         return Event("ended", *STATUS.unpack(raw))
@@ -52,25 +52,25 @@ def heard(raw: bytes) -> Event:
 
 
 def said(text: str) -> str:
-    """Return the text in one line, clipped."""
+    """Return the text as one line of limited length."""
     return "".join(letter if letter.isprintable() else " " for letter in text[:MOST_SAID])
 
 
 class Demand(msgspec.Struct, frozen=True):
-    """Parameters that a cell is made for. A cell can serve any run with equal parameters."""
+    """The parameters of a cell. A cell can serve any run with equal parameters."""
 
     limits: Limits
     port: int | None = None
-    """Port of the proxy, if the run has network access."""
+    """Port of the proxy inside the run. None without network access."""
 
 
 class Ends:
-    """The server's ends of the connections to a cell, and the cell's ends until they are sent."""
+    """The server's ends of the connections to a cell. Until they are sent, also the ends of the cell."""
 
     def __init__(self, *, wary: bool = False) -> None:
-        """Open all connections. If that fails, close them again and raise OSError.
+        """Open all connections. Raise OSError if that fails; then no connection stays open.
 
-        `wary` means that an untrusted process may keep the other ends.
+        `wary` says that an untrusted process may keep the other ends.
         """
         self.wary = wary
         with contextlib.ExitStack() as opened:
@@ -98,7 +98,7 @@ class Ends:
 
 
 class Home(Protocol):
-    """The zygote that a cell comes from."""
+    """The zygote of a cell, as the cell sees it."""
 
     @property
     def lost(self) -> bool: ...
@@ -107,9 +107,9 @@ class Home(Protocol):
 
 
 class Cell:
-    """A cell, used once or not at all.
+    """A cell, used for at most one run.
 
-    `pid` is pid 1 of the run, as the host counts; `mounts` is a descriptor of its mount namespace.
+    `pid` is the pid of the run's pid 1 on the host. `mounts` is a descriptor of its mount namespace.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class Cell:
 
     @property
     def bare_channel(self) -> socket.socket:
-        """The channel before it is opened. The caller handles messages on it until then."""
+        """The channel before it is opened. Until then, the caller reads and writes messages directly."""
         return self._ends.channel
 
     async def open_channel(self) -> Channel:
@@ -155,7 +155,7 @@ class Cell:
         self._whenever_gone.append(act)
 
     def _end_of_life(self) -> None:
-        """Handle the end of pid 1: the kernel has already killed and reaped all other processes of the run."""
+        """Handle the end of pid 1. The kernel has killed and reaped all other processes of the run before."""
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
         if self._ends.wary:
@@ -169,7 +169,7 @@ class Cell:
         return not self._gone.done()
 
     async def event(self) -> Event | None:
-        """Return how the cell ended, or None if it can no longer report it."""
+        """Return how the cell ended; None if the cell can no longer report it."""
         received = await self._ends.control.receive()
         if received is None:
             return None
@@ -177,7 +177,7 @@ class Cell:
         return heard(received.raw)
 
     async def end(self) -> None:
-        """Kill the cell and wait until no process is left."""
+        """Kill the cell, and wait until it has no process left."""
         if self.lives:
             with contextlib.suppress(ProcessLookupError):  # the process has ended, and the loop will notice
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""One run on the server: take a cell, enforce limits, talk to the code, end it, return the outcome."""
+"""One run on the server: take a cell, enforce limits, talk to the code, end the cell, return the outcome."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OOM_INTERVAL = 0.1
 
 
 class HostCapabilities(msgspec.Struct, frozen=True):
-    """Capabilities of this host, determined once at start, and the pools of cells."""
+    """The capabilities of this host, determined at start, and the pools of cells."""
 
     root: bool
     groups: ControlGroups | None
@@ -40,7 +40,7 @@ class HostCapabilities(msgspec.Struct, frozen=True):
     pool: Pool
     egress: Egress
     environments: WarmEnvironments | None = None
-    """Pools of cells with preloaded packages."""
+    """Pools of cells with preloaded packages. None if no packages are preloaded."""
 
     @property
     def memory_held(self) -> bool:
@@ -52,7 +52,7 @@ class HostCapabilities(msgspec.Struct, frozen=True):
         return tuple(name for name, is_weaker in weaker.items() if is_weaker)
 
     def pool_for(self, job: Job, attempt: int) -> Pool:
-        """Return the pool for an attempt. The first attempt may use preloaded packages, if they are ready."""
+        """Return the pool for an attempt. Only the first attempt may use a pool with preloaded packages."""
         warm = self.environments.pool_for(job) if self.environments is not None and attempt == 0 else None
         return warm or self.pool
 
@@ -80,7 +80,7 @@ class CellRun:
     # -- set-up ------------------------------------------------------------------------------------------------
 
     async def live(self) -> None:
-        """Run until the code has ended, or a limit has ended it."""
+        """Run the job until the code has ended, or until a limit has ended the code."""
         seconds = SETUP_SECONDS + copy_seconds(self._job.files)
         try:
             async with asyncio.timeout(seconds):
@@ -98,9 +98,9 @@ class CellRun:
             await self._session.follow(dialogue, self._end_of_code, self._exceeds_memory)
 
     async def _set_up(self) -> Dialogue:
-        """Prepare until the code can start.
+        """Prepare a cell until the code can start. Return the dialogue with it.
 
-        If a cell is lost before that, take another one: the run is not affected.
+        If a cell is lost before that, take another cell. The run is not affected.
         """
         for attempt in range(ATTEMPTS):
             self._pool = self._capabilities.pool_for(self._job, attempt)
@@ -115,7 +115,7 @@ class CellRun:
         raise AssertionError
 
     def _entries(self) -> list[dict[str, Any]]:
-        """Return the entries that the workshop mounts.
+        """Return the entries that the workshop mounts for the run.
 
         If the zygote has preloaded the only environment of the job, its packages are mounted already.
         """
@@ -140,7 +140,7 @@ class CellRun:
                 mounting.cancel()
 
     async def _open_channel(self, cell: Cell) -> Channel:
-        """Open the channel. Raise EgressBroken, ZygoteLost."""
+        """Open the channel to the cell. Raise EgressBroken if the proxy fails, ZygoteLost if the zygote has died."""
         if self._job.network:  # the first message is the listener for the proxy
             job, egress = self._job, self._capabilities.egress
             self._way_out = await egress.open_over(
@@ -149,7 +149,7 @@ class CellRun:
         return await cell.open_channel()
 
     async def _hand_over(self, cell: Cell, channel: Channel, mounting: asyncio.Future[None] | None) -> Dialogue:
-        """Send the job while its mounts are made. Raise BrokenSetup, CannotMount, ZygoteLost."""
+        """Send the job while its mounts are made. Raise BrokenSetup, CannotMount or ZygoteLost if a step fails."""
         proxy = PROXY_ENVIRONMENT if self._job.network else {}
         header = job_header(self._job, {**proxy, **self._job.environment}, Places())
         await channel.send(header | {"cpu_seconds": cpu_seconds(self._job.limits)}, self._job.args)
@@ -171,7 +171,7 @@ class CellRun:
     # -- while the code runs -----------------------------------------------------------------------------------
 
     async def _end_of_code(self) -> int | None:
-        """Return the wait status of the code, which only pid 1 knows."""
+        """Return the wait status of the code; None if it is unknown. Only pid 1 of the run can report it."""
         event = await self._cell.event() if self._cell is not None else None
         return event.status if event is not None and event.event == "ended" else None
 
@@ -189,7 +189,7 @@ class CellRun:
     # -- the end -----------------------------------------------------------------------------------------------
 
     async def end(self) -> Outcome:
-        """End the run and return its outcome. Afterwards nothing of the run is left, however it began."""
+        """End the run and return its outcome. Afterwards no process, mount or file of the run is left."""
         oom_killed, log = False, Log()
         if self._cell is not None:
             await self._cell.end()

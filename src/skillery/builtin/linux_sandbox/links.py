@@ -1,4 +1,4 @@
-"""The server's end of a SOCK_SEQPACKET pair: small JSON messages, which may carry descriptors."""
+"""The server's end of a SOCK_SEQPACKET socket pair: small JSON messages, which may carry descriptors."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from skillery.sandboxing.python_runner.wire import refuse_descriptors
 MOST_BYTES = 128 * 1024
 MOST_DESCRIPTORS = 16
 MOST_UNREAD = 16
-"""Unread messages that a wary end keeps."""
+"""Most unread messages of an untrusted process."""
 CREDENTIALS = struct.Struct("=3i")
 
 
 class Received:
-    """A message. The receiver owns its descriptors."""
+    """A received message. The receiver must close its descriptors."""
 
     def __init__(self, raw: bytes, descriptors: list[int], *, cut: bool = False, pid: int = 0) -> None:
         self.raw = raw
@@ -35,7 +35,7 @@ class Received:
 
     @cached_property
     def content(self) -> dict[str, Any]:
-        """Return the message; empty if it is not a JSON object."""
+        """Return the message as a JSON object; {} if it is none."""
         try:
             found = json.loads(self.raw)
         except (ValueError, RecursionError):
@@ -48,10 +48,11 @@ class Received:
 
 
 class Packets:
-    """Messages without blocking the loop. After the end, `receive` returns None.
+    """Messages over a socket, without blocking the event loop. After the end, `receive` returns None.
 
-    A `wary` end talks to an untrusted process: it accepts no descriptors (if the kernel cannot refuse them, the other
-    side's system call filter must), and stops reading from a process that floods it.
+    With `wary`, the other process is untrusted. Then this end accepts no descriptors (if the kernel cannot refuse them,
+    the
+    system call filter of the other process must prevent them), and stops reading if too many messages arrive.
     """
 
     def __init__(self, *, wary: bool = False) -> None:
@@ -69,13 +70,13 @@ class Packets:
         self._loop.add_reader(self._socket, self._read)
 
     def send(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
-        """Send a message. Raise OSError if that is not possible now."""
+        """Send a message. Raise OSError if that is impossible now."""
         socket.send_fds(self._socket, [json.dumps(message).encode()], list(descriptors))
 
     async def send_whole(self, messages: Sequence[dict[str, Any]], descriptors: Sequence[int] = ()) -> None:
-        """Send messages that belong together, with no other message in between, at the speed of the receiver.
+        """Send several messages without another message in between. Wait while the receiver is slow.
 
-        The last message carries the descriptors. Raise OSError.
+        The last message carries the descriptors. Raise OSError if the connection is lost.
         """
         async with self._sending:
             for message in messages:
@@ -99,7 +100,7 @@ class Packets:
             self._loop.remove_writer(self._socket)
 
     async def receive(self) -> Received | None:
-        """Return the next message, None at the end. One caller at a time."""
+        """Return the next message; None at the end. Only one caller at a time may wait."""
         while not self._received and not self._ended:
             self._waiting = self._loop.create_future()
             await self._waiting
@@ -136,7 +137,7 @@ class Packets:
         self._loop.remove_reader(self._socket)
 
     def hang_up(self) -> None:
-        """Close the connection. Received messages can still be read."""
+        """Close the connection. Messages that have arrived can still be read."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 

@@ -1,4 +1,4 @@
-"""Cells for runs: a few prepared in advance, any number forked on demand, from a zygote that is replaced regularly."""
+"""Cells for runs: a few prepared in advance, any number on demand, forked from a zygote that is replaced regularly."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ REMEMBERED = 16
 
 
 class Warmth(msgspec.Struct, frozen=True):
-    """Number and lifetime of prepared processes."""
+    """The number and the lifetime of prepared cells and zygotes."""
 
     prepared: int
     recycle_runs: int
@@ -38,12 +38,14 @@ class Warmth(msgspec.Struct, frozen=True):
 
     @property
     def enough(self) -> int:
-        """Return the number of runs after which the next zygote is started, so that it is ready in time."""
+        """The number of runs after which the next zygote starts, so that it is ready when the present one is
+        replaced.
+        """
         return self.recycle_runs - self.recycle_runs // 10
 
 
 class Pool:
-    """A pool: `take` a cell, use it once, `drop` it. Without requests no code runs and no timer is set."""
+    """A pool of cells: `take` a cell, use it for one run, then `drop` it. An unused pool uses no processor time."""
 
     def __init__(
         self,
@@ -73,7 +75,7 @@ class Pool:
         self._closed = False
 
     async def start(self) -> None:
-        """Start the zygote and prepare cells. Raise CannotStart."""
+        """Start the zygote and prepare cells. Raise CannotStart if the host does not allow that."""
         await self._zygote()
         self._consider()
         if self._refilling is not None:  # may have been started by an earlier run
@@ -85,9 +87,9 @@ class Pool:
         return {"places_busy": self._busy, "places_prepared": len(self._ready), "zygotes": len(self._zygotes)}
 
     async def take(self, demand: Demand) -> Cell:
-        """Return a cell that was prepared for these parameters, or a new one; always a new one with network access.
+        """Return a prepared cell with these parameters, or a new cell. With network access, the cell is always new.
 
-        Raise CannotStart, OSError, Busy.
+        Raise CannotStart, OSError or Busy if no cell can be made.
         """
         self._busy += 1
         try:
@@ -107,7 +109,9 @@ class Pool:
         return None
 
     def _remember(self, demand: Demand) -> None:
-        """Record the requested parameters: cells are prepared for the most frequent recent ones."""
+        """Record the requested parameters. Cells are prepared for the parameters that were requested most often
+        recently.
+        """
         self._asked.append(demand)
         if demand != self._usual:
             self._usual = Counter(self._asked).most_common(1)[0][0]
@@ -115,7 +119,7 @@ class Pool:
                 self.drop(self._ready.popleft(), busy=False)
 
     async def _whole(self, making: Any) -> Cell:
-        """Finish making a cell even if its caller is cancelled; then drop it."""
+        """Return the cell that `making` makes. If the caller is cancelled, finish making the cell, then drop it."""
         task: asyncio.Task[Cell] = self._keep(making)
         try:
             return await asyncio.shield(task)
@@ -162,11 +166,11 @@ class Pool:
         return cell
 
     def _uids_of(self, zygote: Zygote) -> Uids:
-        """Return the source of uids for the zygote's runs."""
+        """Return the uids from which runs of the zygote get theirs."""
         return self._uids
 
     def _group(self) -> ControlGroup | None:
-        """Return a group that was created in advance, or a new one."""
+        """Return a cgroup that was created in advance, or a new one; None if the host allows none."""
         if self._groups is None:
             return None
         if len(self._groups_ahead) < GROUPS_AHEAD // 2 and (self._making_groups is None or self._making_groups.done()):
@@ -190,7 +194,7 @@ class Pool:
             log.warning("no cgroups could be made ahead: %s", error.strerror)
 
     def drop(self, cell: Cell, *, busy: bool = True) -> None:
-        """Remove a used or unwanted cell in the background."""
+        """End a cell in the background."""
         self._busy -= busy
         self._keep(self._clear(cell))
         self._consider()
@@ -206,7 +210,7 @@ class Pool:
     # -- the few that are ready ----------------------------------------------------------------------------------
 
     def _consider(self) -> None:
-        """Prepare cells again if a processor is free."""
+        """Prepare more cells if a processor is idle."""
         if self._wanting() and (self._refilling is None or self._refilling.done()):
             self._refilling = self._keep(self._refill())
 
@@ -217,7 +221,7 @@ class Pool:
 
     @property
     def is_full(self) -> bool:
-        """Whether the pool holds all its prepared cells."""
+        """Whether the pool has as many prepared cells as it should have."""
         return len(self._ready) >= self._warmth.prepared
 
     def _wanting(self) -> bool:
@@ -289,7 +293,7 @@ class Pool:
             self._retire(before)
 
     def _retire(self, zygote: Zygote) -> None:
-        """Retire a zygote: its runs continue, and it ends after them."""
+        """Stop using a zygote. Its runs continue, and the zygote ends after the last one."""
         if self._current is zygote:
             self._current = None
         if not zygote.retired:
@@ -311,7 +315,7 @@ class Pool:
         return task
 
     async def close(self) -> None:
-        """Close the pool. Afterwards nothing is left."""
+        """Close the pool. Afterwards no process of the pool is left."""
         self._closed = True
         if self._refilling is not None:
             await asyncio.wait({self._refilling})

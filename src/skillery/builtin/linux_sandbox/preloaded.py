@@ -1,7 +1,8 @@
-"""The server's side of a preloaded zygote, which has imported modules of an environment. Its messages are not trusted.
+"""The server's side of a zygote that has imported the packages of an environment. Its messages are untrusted.
 
-A preloaded zygote has its own host uid, cgroup and pid namespace. The server gets the pid, pidfd and mount namespace of
-its runs from the kernel, and never accepts descriptors from the zygote.
+Such a zygote has a separate host uid, cgroup and pid namespace. The kernel, not the zygote, tells the server the pid,
+the
+pidfd and the mount namespace of a run. The server never accepts descriptors from the zygote.
 """
 
 from __future__ import annotations
@@ -28,20 +29,22 @@ from skillery.sandboxing.linux.plan import MEBIBYTE, look
 from skillery.sandboxing.linux.uids import Uids
 
 PROCESSES = 32
-"""Processes of a zygote with its keeper, without its runs."""
+"""Most processes of a zygote and its keeper, without its runs."""
 MOST_PROCESSES = 256
-"""Processes of a zygote with its runs, if no cgroup counts them: a watchdog alone would be too late."""
+"""Most processes of a zygote and its runs if no cgroup counts them. The kernel enforces it; a watchdog would be too
+late.
+"""
 LOOK_SECONDS, LATER_SECONDS = 0.1, 1.0
-"""Intervals between two checks of its memory if no cgroup limits it: during the import, and afterwards."""
+"""Seconds between two checks of the zygote's memory if no cgroup limits it: during the import, and afterwards."""
 GENERATIONS = 8
 END_SECONDS = 5.0
 LOST = "the process that had imported it ended"
 FORKING = ("mount", "unshare", "setns", "clone", "sched_setaffinity")
-"""System calls that a zygote needs to fork a run. Runs themselves must not make them."""
+"""System calls that a zygote needs to fork a run, and that the run itself must not make."""
 
 
 class Environment(msgspec.Struct, frozen=True):
-    """The modules that a zygote imports, and their folder."""
+    """The modules that a zygote imports, and the folder of their packages."""
 
     lock: str
     folder: str
@@ -49,7 +52,7 @@ class Environment(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> tuple[str, tuple[str, ...]]:
-        """Return the key with the folder, because a rebuild of the same lock has another folder."""
+        """The key of the environment. It contains the folder, because a rebuild of the same lock has another folder."""
         return self.folder, self.preload
 
     @property
@@ -58,7 +61,7 @@ class Environment(msgspec.Struct, frozen=True):
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """Limits of such zygotes."""
+    """The limits of zygotes with preloaded packages."""
 
     most: int = 4
     memory_mb: int = 1024
@@ -67,11 +70,11 @@ class Bounds(msgspec.Struct, frozen=True):
 
 
 class Crowded(ZygoteLost):
-    """Raised if the zygote lives, but has no process left for another run."""
+    """Raised if a zygote runs, but may not create a process for another run."""
 
 
 class OneUid(Uids):
-    """The only host uid of all runs of a preloaded zygote: an unprivileged zygote cannot give them other uids."""
+    """The single host uid of all runs of a zygote without privileges, which cannot give them other uids."""
 
     def __init__(self, uid: int) -> None:
         self._uid = uid
@@ -84,7 +87,7 @@ class OneUid(Uids):
 
 
 class PreloadedZygote(Zygote):
-    """A zygote with preloaded modules. `uid` is None if the server is an ordinary user."""
+    """A zygote with preloaded packages. `uid` is its host uid; None if the server is an ordinary user."""
 
     def __init__(
         self,
@@ -106,7 +109,7 @@ class PreloadedZygote(Zygote):
         self._guarding = None if self._held else asyncio.ensure_future(self._guard())
 
     async def prepare(self) -> None:
-        """Start and import. Raise CannotStart with the reason."""
+        """Start the zygote and let it import the modules. Raise CannotStart with the reason if that fails."""
         with contextlib.suppress(ConnectionError), contextlib.ExitStack() as opened:
             doors = opened.enter_context(self.group.doors()) if self.group else []
             self._forks.link.send(self._plan, doors)
@@ -121,7 +124,7 @@ class PreloadedZygote(Zygote):
         self.base_bytes = watchdog.fields(Path(f"/proc/{pid}/status"), ("VmSize",))
 
     def _is_within(self, pid: int) -> bool:
-        """Return whether the process descends from the zygote: the pid may have been reused."""
+        """Return whether the process is a descendant of the zygote. Another process may have got the pid since."""
         with contextlib.suppress(OSError):
             for _ in range(GENERATIONS):
                 pid = parent_of(pid)
@@ -145,7 +148,7 @@ class PreloadedZygote(Zygote):
 
     @property
     def memory(self) -> int:
-        """Return the bytes of the zygote's memory, which its runs share."""
+        """Return the memory of the zygote in bytes. Its runs share this memory."""
         return watchdog.rough_memory(self._inner[0]) if self._inner[0] else 0
 
     # -- runs ----------------------------------------------------------------------------------------------------
@@ -153,7 +156,7 @@ class PreloadedZygote(Zygote):
     async def cell(
         self, demand: Demand, uid: int, affinity: list[int], group: ControlGroup | None, *, ahead: bool
     ) -> Cell:
-        """See `Zygote`."""
+        """Return a new cell, as `Zygote.cell` does."""
         self.served += 1
         ends = Ends(wary=True)
         slot = self._free_slots.pop() if self._free_slots else -1
@@ -172,7 +175,10 @@ class PreloadedZygote(Zygote):
         return cell
 
     async def _meet(self, ends: Ends) -> tuple[int, int, int]:
-        """Receive the greeting of a run's pid 1, and let it continue. Raise ZygoteLost."""
+        """Receive the first message of a run's pid 1, and let the process continue. Raise ZygoteLost if none arrives.
+
+        Return the pid, and descriptors of the process and of its mount namespace.
+        """
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 greeting = await ends.control.receive()
@@ -190,10 +196,11 @@ class PreloadedZygote(Zygote):
         return greeting.pid, *known
 
     def _descriptors(self, pid: int) -> tuple[int, int]:
-        """Return descriptors of the process and of its mount namespace.
+        """Return a descriptor of the process, and one of its mount namespace.
 
-        A pid means nothing until a descriptor holds it: the process must then be a child of the zygote. Raise
-        OSError, ZygoteLost.
+        A pid is reliable only while a descriptor holds it, so the parent of the process is checked after the descriptor
+        was
+        opened. Raise OSError or ZygoteLost if the process is not a child of the zygote.
         """
         pidfd = os.pidfd_open(pid)
         try:
@@ -228,7 +235,7 @@ class PreloadedZygote(Zygote):
             await asyncio.wait({self._gone}, timeout=LATER_SECONDS if self._inner[0] else LOOK_SECONDS)
 
     def _look(self) -> tuple[int, int]:
-        """Return the bytes and the number of all its processes, without the runs."""
+        """Return the memory in bytes and the number of the zygote's processes, without its runs."""
         runs = {cell.pid for cell in tuple(self.cells)}
         left = [pid for pid in watchdog.children(self.pid) if pid not in runs]
         held = processes = 0
@@ -242,9 +249,9 @@ class PreloadedZygote(Zygote):
     # -- the end -------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Close the zygote.
+        """Close the zygote. Afterwards none of its processes is left.
 
-        Afterwards all of it is gone: the keeper waits for all others, and the outer process for the keeper.
+        The outer process waits for the keeper, and the keeper waits for all other processes.
         """
         await self._mounts.close()
         self._forks.lose()
@@ -262,7 +269,7 @@ class PreloadedZygote(Zygote):
 def told(
     plan: dict[str, Any], environment: Environment, bounds: Bounds, uid: int | None, group: ControlGroup | None
 ) -> dict[str, Any]:
-    """Return the plan's part about an environment."""
+    """Return the part of the plan that describes an environment."""
     source, is_open = look(environment.folder)
     program = seccomp.program(platform.machine(), cgroups=plan["cgroups"], also=FORKING)
     return {
@@ -278,19 +285,19 @@ def told(
 
 
 def in_words(error: BaseException) -> str:
-    """Return the error as text, without a path of the host."""
+    """Return the error as text, without any path of the host."""
     if isinstance(error, OSError) and error.errno:
         return os.strerror(error.errno)
     return str(error) or type(error).__name__
 
 
 def parent_of(pid: int) -> int:
-    """Return the parent. Raise OSError if the process has ended."""
+    """Return the pid of the parent. Raise OSError if the process has ended."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 class PreloadedPool(Pool):
-    """The cells of one environment. A run never waits for an import: without a zygote, ZygoteLost is raised."""
+    """The cells of one environment. A run never waits for an import: if no zygote is ready, ZygoteLost is raised."""
 
     def __init__(
         self,
@@ -309,7 +316,7 @@ class PreloadedPool(Pool):
         self._spoiled = spoiled
 
     async def start(self) -> None:
-        """Start the zygote and prepare one complete cell. Raise CannotStart."""
+        """Start the zygote and prepare one cell. Raise CannotStart if that fails."""
         try:
             await self._start_another()
             cell = await self._prepared(self._usual)
@@ -343,7 +350,7 @@ class PreloadedPool(Pool):
         return zygote
 
     async def _make(self, demand: Demand, *, ahead: bool) -> Cell:
-        """Fork a cell, without a second attempt. On ZygoteLost, the caller runs the job in an ordinary cell instead."""
+        """Fork a cell. Raise ZygoteLost if that fails; then the caller runs the job in an ordinary cell."""
         zygote = await self._zygote()
         try:
             return await self._forked(zygote, demand, ahead=ahead)
@@ -409,7 +416,7 @@ class PreloadedPool(Pool):
                 self._give_back(zygote.uid)
 
     async def close(self) -> None:
-        """Close the pool like `Pool`, without waiting for a running import."""
+        """Close the pool as `Pool.close` does, without waiting for an import that is still running."""
         self._closed = True
         for zygote in tuple(self._zygotes):
             if zygote is not self._current:

@@ -1,4 +1,4 @@
-"""The backend `linux`: checks the host, refuses a host that cannot enforce limits, runs jobs."""
+"""The backend `linux`: it checks the host, refuses a host that cannot enforce limits, and runs jobs."""
 
 from __future__ import annotations
 
@@ -87,9 +87,9 @@ class LinuxSandbox:
         return capabilities
 
     def look_around(self, warmth: Warmth, bounds: Bounds | None = None) -> HostCapabilities:
-        """Return the host's capabilities and new pools, which the caller closes.
+        """Return the capabilities of the host with new pools, which the caller must close.
 
-        With `bounds`, preloaded environments are kept, unless each run has its own zygote.
+        With `bounds`, zygotes with preloaded packages are kept, unless each run has a new zygote.
         """
         found = groups.find()
         root, held = os.geteuid() == 0, found is not None and "memory" in found.controllers
@@ -124,9 +124,9 @@ class LinuxSandbox:
             )
 
     async def _insist(self, capabilities: HostCapabilities) -> None:
-        """Run one job that does nothing, which tests more than any probe.
+        """Run a job that does nothing, which tests more than the probes do.
 
-        If it fails, raise SandboxUnavailable with the reasons of the probes.
+        If the job fails, raise SandboxUnavailable with the results of the probes.
         """
         outcome = await run_job(capabilities, probes.NO_OP, NoHost())
         if outcome.result == b"true":
@@ -140,7 +140,7 @@ class LinuxSandbox:
         return probes.all_probes(self._run_apart)
 
     async def _run_apart(self, jobs: Sequence[Job]) -> list[Outcome]:
-        """Run jobs independently of the started sandbox, so that any thread may call this."""
+        """Run jobs in a separate sandbox. Any thread may call this method."""
         capabilities = self.look_around(COLD)
         try:
             return [await run_job(capabilities, job, NoHost()) for job in jobs]

@@ -1,4 +1,4 @@
-"""Preloaded environments: started at their first use, removed when idle, few at a time."""
+"""Zygotes with preloaded packages. One starts when an environment is first used, and ends when it is idle."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from skillery.sandboxing.linux.plan import MEBIBYTE
 
 log = logging.getLogger(__name__)
 REMEMBERED_SECONDS = 300.0
-"""How long a failed environment is not retried."""
+"""Seconds for which an environment that failed to start is not started again."""
 LEAVING_SECONDS = 0.05
 
 Open = Callable[[Environment, Callable[[str], None]], PreloadedPool]
 
 
 def environment_of(job: Job) -> Environment | None:
-    """Return the environment that a zygote may preload for the job, or None.
+    """Return the environment that a zygote may preload for the job; None if no zygote may.
 
-    None if the job has variables (secrets) or a network, because foreign code would be its parent, and if its code is
-    not a Python function.
+    A job with variables (secrets) or a network never runs in such a zygote, because code of packages would be its
+    parent
+    process. Neither does a job whose code is not a Python function.
     """
     is_python = isinstance(job.call, SkillCall) or (isinstance(job.call, CodeCall) and job.call.language == "python")
     if not (job.preload and job.packages and is_python) or job.environment or job.network:
@@ -37,7 +38,7 @@ def environment_of(job: Job) -> Environment | None:
 
 
 class Kept:
-    """One environment since its first use."""
+    """One environment that was used, with its pool."""
 
     def __init__(self, environment: Environment, mount: PackageMount) -> None:
         self.environment = environment
@@ -69,7 +70,7 @@ class WarmEnvironments:
         self._closed = False
 
     def pool_for(self, job: Job) -> PreloadedPool | None:
-        """Return the pool for the job if it is ready. Otherwise start it and return None."""
+        """Return the pool for the job if the pool is ready. Otherwise start the pool and return None."""
         environment = environment_of(job)
         if environment is None or self._closed or not self._bounds.most:
             return None
@@ -107,10 +108,11 @@ class WarmEnvironments:
         self._keep(self._start(kept))
 
     def _has_room(self) -> bool:
-        """Return whether there is room for another environment.
+        """Return whether another environment may start.
 
-        If not, dismiss the least recently used environment, if it was idle for longer than its start takes. Otherwise,
-        two environments that need the last slot in turn would spend all their time on imports.
+        If all places are taken, end the least recently used environment, provided that it was idle for longer than its
+        start
+        takes. Otherwise, two environments that need the last place in turn would spend all time on imports.
         """
         self._forget_failures()
         living = [kept for kept in self._kept.values() if kept.state != "failed"]
@@ -183,7 +185,7 @@ class WarmEnvironments:
             self._leaving -= 1
 
     def _look_again(self) -> None:
-        """Set a timer for the time when the next environment may become idle."""
+        """Start a timer until the next environment may be idle."""
         if self._timer is not None:
             self._timer.cancel()
         ready = [kept for kept in self._kept.values() if kept.state == "ready"]
@@ -208,7 +210,7 @@ class WarmEnvironments:
         task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """Close all. Afterwards nothing is left."""
+        """Close all pools. Afterwards no process of them is left."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()

@@ -1,4 +1,4 @@
-"""The answers of a zygote, each matched with its request."""
+"""Requests to a zygote, and its answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CLOSE_SECONDS = 0.5
 
 
 class ZygoteLost(Exception):
-    """Raised if the zygote has died or does not answer. No run was started; another zygote can serve it."""
+    """Raised if the zygote has died or does not answer. No code has run, so another zygote can serve the run."""
 
 
 class CannotStart(Exception):
@@ -30,10 +30,12 @@ class CannotMount(Exception):
 
 
 class Answers:
-    """Requests over one socket, each answered by its number. A silent process counts as dead."""
+    """Requests over one socket. Each answer has the number of its request. A process without answers counts as dead."""
 
     def __init__(self, *, wary: bool = False) -> None:
-        """`wary` means that the other process is untrusted. If it sends an unrequested message, the link is closed."""
+        """With `wary`, the other process is untrusted: if it sends a message without a request, the socket is
+        closed.
+        """
         self._wary = wary
         self.link = Packets(wary=wary)
         self._numbers = itertools.count()
@@ -43,7 +45,9 @@ class Answers:
         self._answered = 0
 
     async def wait_ready(self, seconds: float = START_SECONDS) -> int:
-        """Wait for the first message. Return the pid of its sender, which only a wary link knows. Raise CannotStart."""
+        """Wait for the first message of the process. Return its pid, which is 0 unless `wary`. Raise CannotStart on
+        failure.
+        """
         try:
             async with asyncio.timeout(seconds):
                 first = await self.link.receive()
@@ -79,9 +83,9 @@ class Answers:
         self._asked.clear()
 
     async def ask(self, messages: list[dict[str, Any]], descriptors: tuple[int, ...] = ()) -> Received:
-        """Send a request as one or more messages, the last with the descriptors, and return the answer.
+        """Send a request and return its answer. Raise ZygoteLost if there is none.
 
-        Raise ZygoteLost.
+        A request may have several messages. The last one carries the descriptors.
         """
         if self.lost:
             raise ZygoteLost
@@ -109,9 +113,9 @@ class Answers:
         return received
 
     async def _answer(self, asked: asyncio.Future[Received]) -> Received:
-        """Return the answer. Raise TimeoutError if the process answers no request at all for ANSWER_SECONDS.
+        """Return the answer. Raise TimeoutError if the process answers no request for ANSWER_SECONDS.
 
-        The process handles requests one after another, so answers to other requests show that it works.
+        The process handles one request after another, so an answer to any request shows that the process works.
         """
         while True:
             before = self._answered
@@ -122,7 +126,7 @@ class Answers:
                 raise TimeoutError
 
     async def close(self) -> None:
-        """Close the connection, after a short time for the other side to end."""
+        """Close the socket, and give the other process a short time to end."""
         if self._listening is not None:
             self.link.say_no_more()
             await asyncio.wait({self._listening}, timeout=CLOSE_SECONDS)

@@ -27,10 +27,12 @@ PIECE_BYTES = 32 * 1024
 
 
 class Zygote:
-    """Forks runs until it has served enough, is too old, or is lost."""
+    """A zygote. It forks runs until it has forked enough, is too old, or is lost."""
 
     def __init__(self, python: str, plan: dict[str, Any]) -> None:
-        """Start the process from this thread, not from a worker: the zygote dies with the thread that forked it."""
+        """Start the zygote from this thread, not from a worker thread: the zygote ends with the thread that started
+        it.
+        """
         self._plan = plan
         self._forks = Answers(wary=bool(plan.get("environment")))
         self._mounts = Answers()
@@ -67,7 +69,7 @@ class Zygote:
         self.retired = False
 
     async def prepare(self) -> None:
-        """Wait until the zygote and the workshop are ready. Raise CannotStart."""
+        """Wait until the zygote and the workshop are ready. Raise CannotStart if one of them fails."""
         with contextlib.suppress(ConnectionError):  # the process has died, which wait_ready reports
             self._forks.link.send(self._plan)
         await self._mounts.wait_ready()
@@ -100,9 +102,10 @@ class Zygote:
     async def cell(
         self, demand: Demand, uid: int, affinity: list[int], group: ControlGroup | None, *, ahead: bool
     ) -> Cell:
-        """Return a new cell, which is still being prepared and first joins the group.
+        """Return a new cell, whose set-up may still go on. Its processes join the cgroup first.
 
-        With network access it has a net namespace that no other run ever uses. Raise ZygoteLost, OSError.
+        With network access, the cell has a net namespace that no other run ever uses. Raise ZygoteLost or OSError on
+        failure.
         """
         self.served += 1
         ends = Ends()
@@ -153,14 +156,16 @@ class Zygote:
             self._free_slots.append(cell.slot)
 
     async def mount(self, cell: Cell, entries: list[dict[str, Any]]) -> None:
-        """Mount these entries for a cell. Raise ZygoteLost, CannotMount."""
+        """Mount these entries for a cell. Raise ZygoteLost if the workshop has died, CannotMount if a source is
+        missing.
+        """
         messages = [{"uid": cell.uid, "entries": piece} for piece in in_pieces(entries)]
         received = await self._mounts.ask(messages, (cell.mounts,))
         if "done" not in received.content:
             raise CannotMount(received.content.get("message", ""))
 
     async def close(self) -> None:
-        """End the zygote and the workshop. Its cells must have ended."""
+        """End the zygote and the workshop. All cells of the zygote must have ended."""
         await self._mounts.close()  # before its parent, which reaps it
         if not self._gone.done():
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
@@ -169,9 +174,9 @@ class Zygote:
 
 
 def in_pieces(entries: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Return the entries in order, in pieces of at most about PIECE_BYTES of JSON.
+    """Return the entries in order, in groups of about PIECE_BYTES of JSON.
 
-    One entry is far smaller than a message.
+    An entry is always much smaller than a group.
     """
     pieces: list[list[dict[str, Any]]] = []
     size = PIECE_BYTES
@@ -186,7 +191,7 @@ def in_pieces(entries: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
 
 
 def open_pidfd(process: subprocess.Popen[bytes]) -> int:
-    """Return a descriptor that becomes readable when the process ends. If that fails, kill the process."""
+    """Return a descriptor that becomes readable when the process ends. If none can be opened, kill the process."""
     try:
         return os.pidfd_open(process.pid)
     except OSError:

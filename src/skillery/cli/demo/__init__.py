@@ -1,4 +1,6 @@
-"""`skillery demo`: start a server and run the protocol's workflow on it, with a real client and real input."""
+"""`skillery demo`: start a server and run the workflow of the Skills Protocol on it, with a real client and real
+input.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,10 @@ WIDTH = 100
 )
 @json_option
 def demo(target: Target, token: str | None, port: int, as_json: bool) -> None:
-    """Run the protocol's workflow on a new server.
+    """Run the workflow of the Skills Protocol on a new server.
 
-    Each step uses a real CSV. The server continues in the background. The last lines give its address and the command
-    that stops it. If a server already holds the home, that server is used.
+    Each step uses a real CSV file. Afterwards, the server continues in the background. The last lines give the address
+    of the server and the command that stops it. If a server already holds the home, the demo uses that server.
     """
     import asyncio
 
@@ -53,9 +55,10 @@ def demo(target: Target, token: str | None, port: int, as_json: bool) -> None:
 
 
 def _own_token(auth: str, target: Target) -> str | None:
-    """Create a token if the server will require one. The demo holds the home and may create it.
+    """Return a new token if the server will require one, else None. Raise StartupError if the home cannot be opened.
 
-    The token is created before the server starts, because a first start would write the bootstrap token to a log.
+    The token is created before the server starts, because the first start of a server would write the bootstrap token
+    to a log.
     """
     if auth != "tokens":
         return None
@@ -76,7 +79,7 @@ def _own_token(auth: str, target: Target) -> str | None:
 
 
 async def _walk(server: Server, token: str | None, quiet: bool) -> list[tuple[Step, Exchange]]:
-    """Run all steps in order. Raises CheckFailed at the first wrong answer."""
+    """Run all steps in order, and return each step with its exchange. Raise CheckFailed if an answer is wrong."""
     from skillery.cli.connection import client_of
     from skillery.cli.demo.steps import STEPS, Walk, sample_csv
 

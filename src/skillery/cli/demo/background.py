@@ -1,4 +1,4 @@
-"""A background server that outlives the command that started it."""
+"""A server in the background, which continues after the end of the command that started it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ START_SECONDS = 60.0
 
 
 class Server:
-    """The server that holds a home."""
+    """A running server that holds the home `home`. `ours` says whether this command started the server."""
 
     def __init__(self, home: Path, url: str, pid: int, *, ours: bool) -> None:
         self.home = home
@@ -32,12 +32,12 @@ class Server:
         self._ours = ours
 
     def stop_if_ours(self) -> None:
-        """Stop the server if this command started it."""
+        """Stop the server if this command started the server."""
         if self._ours:
             os.kill(self.pid, signal.SIGTERM)
 
     async def wait_until_ready(self, client: AsyncClient) -> None:
-        """Wait until database, storage and sandbox work. Raises StartupError after START_SECONDS."""
+        """Wait until database, storage and sandbox work. Raise StartupError if they do not work after START_SECONDS."""
         deadline = time.monotonic() + START_SECONDS
         while not await client.is_ready():
             if time.monotonic() > deadline:
@@ -46,7 +46,10 @@ class Server:
 
 
 def find_or_start(home: Path, port: int, config: str | None) -> Server:
-    """Return the server that holds `home`, or start one in a new session. Raises StartupError."""
+    """Return the server that holds `home`. If no server holds `home`, start a server in a new session and return it.
+
+    Raise StartupError if the new server does not start.
+    """
     holder = holder_of(home)
     if holder is not None and holder.url:
         return Server(home, holder.url, holder.pid, ours=False)

@@ -1,4 +1,4 @@
-"""Samples for the demo: code that composes two skills, and a skill to publish."""
+"""Samples for the demo: code that uses two skills, and a skill to publish."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ FILES: list[SkillFile] = [{"path": "code/main.py", "content": CODE}]
 
 
 def sum_by(rows: Iterable[Mapping[str, Any]], column: str, top: int) -> list[list[Any]]:
-    """Return the expected answer of the published skill, computed locally."""
+    """Return the expected answer of the published skill, computed in this process."""
     sums: dict[str, float] = {}
     for row in rows:
         text = str(row["total"] or "").strip()

@@ -1,4 +1,4 @@
-"""Steps of the demo: the request of each step, and the check of its answer."""
+"""The steps of the demo: each step sends a request and checks its answer."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ SAMPLE = "resources/orders.csv"
 
 
 class Exchange(NamedTuple):
-    """Short text of a request and its answer."""
+    """A request of a step and its answer, as short texts."""
 
     request: str
     answer: str
 
 
 class Walk:
-    """State that the steps share: the client, the input, and results of earlier steps."""
+    """The state that the steps share: the client, the input, and results of earlier steps."""
 
     def __init__(self, client: AsyncClient, sample: Path) -> None:
         self.client = client
@@ -44,7 +44,9 @@ class Step(NamedTuple):
 
 
 def sample_csv() -> Path:
-    """Return the CSV of a bundled skill. Raises StartupError if the installation does not contain it."""
+    """Return the path of a CSV file in a bundled skill. Raise StartupError if the installation does not contain the
+    file.
+    """
     for folder in bundled_folders():
         if folder.name == PROFILE and (folder / SAMPLE).is_file():
             return folder / SAMPLE
@@ -166,7 +168,7 @@ def _expect(holds: bool, otherwise: str) -> None:
 
 
 def _completed(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the output of a run. Raises CheckFailed with the run's error if the run failed."""
+    """Return the output of a run. Raise CheckFailed with the error of the run if the run failed."""
     error = answer.get("error") or {}
     _expect(answer["status"] == "completed", f"the run failed: {error.get('type')}: {error.get('message')}")
     _expect(isinstance(answer["output"], dict), f"the run answered {as_json(answer['output'], -1)[:200]}")

@@ -373,7 +373,7 @@ class AsyncMethods:
         return answer
 
     async def get_run(self, run_id: str, *, wait_ms: int | None = None) -> RunRecord:
-        """Return a run as it was answered, with the other recorded fields.
+        """Return the record of a run: the fields of the first answer, and further recorded fields.
 
         run_id: The run's id
         wait_ms: Wait up to this long for the end of the run
@@ -681,7 +681,7 @@ class AsyncMethods:
         return answer
 
     async def remove_tool(self, name: str, *, session: str | None = None) -> DefinedTool:
-        """Remove a tool that define_tool has made.
+        """Remove a tool that was made with define_tool.
 
         name: Tool name to remove, or 'skill/tool'
         session: Session of the caller, by a name that the caller chooses; omit for the unnamed session
@@ -692,7 +692,7 @@ class AsyncMethods:
     async def list_environments(
         self, *, installed: bool | None = None, limit: int | None = None, cursor: str | None = None
     ) -> EnvironmentPage:
-        """List the named environments: packages that the code of run_code may import.
+        """List the named environments, with the packages that the code of run_code may import.
 
         installed: All locks that servers have installed instead (for admins)
         limit: Maximum number of results
@@ -704,7 +704,7 @@ class AsyncMethods:
         return answer
 
     async def describe_environment(self, name: str) -> DescribedEnvironment:
-        """Return one environment, and the versions that use its lock.
+        """Return one environment, and the versions that use its lock of packages.
 
         name: Name of an environment, or the SHA-256 of a lock
         """
@@ -712,7 +712,7 @@ class AsyncMethods:
         return answer
 
     async def rebuild_environment(self, name: str) -> DescribedEnvironment:
-        """Lock a named environment again and install the new lock, or reinstall one lock of packages.
+        """Lock a named environment again and install the new lock. For the SHA-256 of a lock, reinstall that lock.
 
         name: Name of an environment, or the SHA-256 of a lock
         """

@@ -357,7 +357,7 @@ class BatchMethods:
         return answer
 
     def get_run(self, run_id: str, *, wait_ms: int | None = None) -> Pending[RunRecord]:
-        """Return a run as it was answered, with the other recorded fields.
+        """Return the record of a run: the fields of the first answer, and further recorded fields.
 
         run_id: The run's id
         wait_ms: Wait up to this long for the end of the run
@@ -659,7 +659,7 @@ class BatchMethods:
         return answer
 
     def remove_tool(self, name: str, *, session: str | None = None) -> Pending[DefinedTool]:
-        """Remove a tool that define_tool has made.
+        """Remove a tool that was made with define_tool.
 
         name: Tool name to remove, or 'skill/tool'
         session: Session of the caller, by a name that the caller chooses; omit for the unnamed session
@@ -670,7 +670,7 @@ class BatchMethods:
     def list_environments(
         self, *, installed: bool | None = None, limit: int | None = None, cursor: str | None = None
     ) -> Pending[EnvironmentPage]:
-        """List the named environments: packages that the code of run_code may import.
+        """List the named environments, with the packages that the code of run_code may import.
 
         installed: All locks that servers have installed instead (for admins)
         limit: Maximum number of results
@@ -682,7 +682,7 @@ class BatchMethods:
         return answer
 
     def describe_environment(self, name: str) -> Pending[DescribedEnvironment]:
-        """Return one environment, and the versions that use its lock.
+        """Return one environment, and the versions that use its lock of packages.
 
         name: Name of an environment, or the SHA-256 of a lock
         """
@@ -690,7 +690,7 @@ class BatchMethods:
         return answer
 
     def rebuild_environment(self, name: str) -> Pending[DescribedEnvironment]:
-        """Lock a named environment again and install the new lock, or reinstall one lock of packages.
+        """Lock a named environment again and install the new lock. For the SHA-256 of a lock, reinstall that lock.
 
         name: Name of an environment, or the SHA-256 of a lock
         """

@@ -52,7 +52,7 @@ class EnvironmentState(TypedDict):
 
 
 class SkillLock(TypedDict):
-    """The packages of a skill that declares some."""
+    """The locked packages of a skill with dependencies."""
 
     sha256: str
     packages: list[SkillPackage] | None
@@ -87,7 +87,7 @@ class Deprecation(TypedDict):
 
 
 class Usage(TypedDict):
-    """`usage` of describe_skill: the runs of all callers, including runs that other runs started."""
+    """`usage` in describe_skill: counts of the runs of all callers, including runs that other runs started."""
 
     runs: int
     completed: int
@@ -100,7 +100,7 @@ class Usage(TypedDict):
 
 
 class CheckedExample(TypedDict):
-    """An example and the run that tested it. An example that needs permissions waits until the version is published."""
+    """An example and the run that tested it. `waiting`: the test needs permissions, and follows the publication."""
 
     name: str
     status: Literal["passed", "failed", "waiting", "not_run"]
@@ -109,7 +109,7 @@ class CheckedExample(TypedDict):
 
 
 class WaiverNote(TypedDict):
-    """The part of a waiver that is shown with the finding that it waives."""
+    """The part of a waiver that is shown with the waived finding."""
 
     id: str
     by: str
@@ -120,7 +120,7 @@ class WaiverNote(TypedDict):
 
 
 class CheckFinding(TypedDict):
-    """A finding of a check about a version, with the waiver that applies to it."""
+    """A finding about a version, with the waiver that applies to the finding, if there is one."""
 
     rule: str
     message: str
@@ -131,14 +131,14 @@ class CheckFinding(TypedDict):
 
 
 class PermissionNames(TypedDict):
-    """Permissions as a manifest writes them."""
+    """Permissions in the notation of a manifest."""
 
     network: list[str]
     secrets: list[str]
 
 
 class PermissionsDiff(TypedDict):
-    """Permissions that a version adds and removes. `against` names the version compared with, if there was one."""
+    """The permissions that a version adds and removes. `against` is the other version, or None for a first version."""
 
     against: str | None
     added: PermissionNames
@@ -201,7 +201,7 @@ class SkillFileContent(TypedDict):
 
 
 class RunError(TypedDict):
-    """Why a run failed."""
+    """The reason why a run failed."""
 
     type: str
     """A failure type, or the class name of the exception."""
@@ -219,14 +219,14 @@ class ExactSkill(TypedDict):
 
 
 class GivenEnvironment(TypedDict):
-    """The named environment of a run, and its lock; None if there was no lock yet."""
+    """The named environment of a run, and the digest of its lock. `lock` is None if the environment has no lock yet."""
 
     name: str
     lock: str | None
 
 
 class NetworkUse(TypedDict):
-    """Connections of a run with the same target and the same outcome."""
+    """Connections of a run to one host and port with the same outcome."""
 
     host: str
     port: int
@@ -247,7 +247,7 @@ class OutputFile(TypedDict):
 
 
 class Run(TypedDict):
-    """A run that has ended, or one that was begun in the background. A failed run is a result, not an error."""
+    """A run that has ended, or a run that was started in the background. A failed run is a result, not an error."""
 
     status: Literal["queued", "started", "completed", "failed"]
     """queued and started only for a run in the background."""
@@ -266,6 +266,8 @@ class Run(TypedDict):
     network: NotRequired[list[NetworkUse]]
     logs_blob: NotRequired[str]
     files: NotRequired[list[OutputFile]]
+    warnings: NotRequired[list[str]]
+    """Undeclared args, for example."""
 
 
 class NewBlob(TypedDict):
@@ -288,13 +290,13 @@ class BlobContent(TypedDict):
 
 
 class Guide(TypedDict):
-    """The guide, in Markdown."""
+    """The Skills Protocol Guide, in Markdown."""
 
     content: str
 
 
 class NewVersion(TypedDict):
-    """The answer of `create_skill`."""
+    """The answer of `create_skill` and of each step of a version."""
 
     name: str
     version: str
@@ -323,7 +325,7 @@ class ListedVersion(TypedDict):
 
 
 class VersionPage(TypedDict):
-    """A page of versions, the most recently published first."""
+    """A page of versions, most recently created first."""
 
     versions: list[ListedVersion]
     next_cursor: str | None
@@ -379,7 +381,7 @@ class VersionsDiff(TypedDict):
 
 
 class Progress(TypedDict):
-    """How far the code of a run has come, as it says itself with `runtime.progress`."""
+    """The progress of a run, as its code has reported it with `runtime.progress`."""
 
     done: float
     total: float | None
@@ -387,7 +389,7 @@ class Progress(TypedDict):
 
 
 class RunRecord(TypedDict):
-    """A run, and what else is recorded of it."""
+    """The record of a run."""
 
     status: Literal["queued", "started", "completed", "failed"]
     run_id: str
@@ -460,7 +462,7 @@ class RunPage(TypedDict):
 
 
 class MovedLabel(TypedDict):
-    """The answer of each move. A removed label has no version."""
+    """The answer of `set_label`, `rollback_label` and `remove_label`. A removed label has no version."""
 
     name: str
     label: str
@@ -483,7 +485,7 @@ class Label(TypedDict):
 
 
 class LabelMove(TypedDict):
-    """A move of a label."""
+    """One move of a label."""
 
     label: str
     move: Literal["set", "rollback", "remove"]
@@ -515,7 +517,7 @@ class Locked(TypedDict):
 
 
 class Lock(TypedDict):
-    """Exact versions of skills."""
+    """A lock of skills: exact versions with their digests."""
 
     lock: list[Locked]
 
@@ -531,7 +533,7 @@ class LockProblem(TypedDict):
 
 
 class Verified(TypedDict):
-    """The result of verify_lock. `ok` is true if there are no problems; warnings do not count."""
+    """The result of verify_lock. `ok` is true if `problems` is empty; `warnings` do not matter."""
 
     ok: bool
     problems: list[LockProblem]
@@ -563,7 +565,7 @@ class FoundSkillPage(TypedDict):
 
 
 class CheckedSkill(TypedDict):
-    """The answer of `check_skill`. `status` is the first status that the version would have."""
+    """The result of `check_skill`. `ok` says whether the version could be published, `status` which status it would get."""
 
     ok: bool
     name: str
@@ -577,7 +579,7 @@ class CheckedSkill(TypedDict):
 
 
 class Waiver(TypedDict):
-    """A waiver. `file` or `version` None matches any."""
+    """A waiver for findings of `rule`. `file` or `version` None: the waiver covers every file or every version."""
 
     id: str
     name: str
@@ -638,10 +640,12 @@ class ToolResult(TypedDict):
     environment: NotRequired[GivenEnvironment]
     status: NotRequired[Literal["queued", "started", "completed", "failed"]]
     """queued or started, for a run in the background."""
+    warnings: NotRequired[list[str]]
+    """Undeclared args, for example."""
 
 
 class DefinedTool(TypedDict):
-    """The answer of both methods. Skill and version are None for a tool of a session."""
+    """The result of define_tool and remove_tool. `skill` and `version` are None for a tool of a session."""
 
     name: str
     skill: str | None
@@ -687,7 +691,7 @@ class ShownRebuild(TypedDict):
 
 
 class WarmProcess(TypedDict):
-    """A process that has imported the modules in `preload`."""
+    """A process that has imported the modules of `preload`."""
 
     state: Literal["starting", "ready", "failed"]
     memory_mb: float
@@ -756,14 +760,14 @@ class Used(TypedDict):
 
 
 class NamespaceUse(TypedDict):
-    """The use of a namespace and everything below it."""
+    """The use of a namespace together with all namespaces below."""
 
     namespace: str
     bundle_bytes: Used
 
 
 class IdentityUse(TypedDict):
-    """The use of each quota by an identity, and its limit."""
+    """The use and the limit of each quota of an identity."""
 
     identity: str
     blobs: Used
@@ -775,14 +779,14 @@ class IdentityUse(TypedDict):
 
 
 class Swept(TypedDict):
-    """The number and bytes of the items that a step removed, or would remove in a dry run."""
+    """The number and bytes of the items that a step removed. In a dry run, the items that it would remove."""
 
     count: int
     bytes: int
 
 
 class Garbage(TypedDict):
-    """The items that a sweep removed, by step. A dry run removes nothing."""
+    """The result of a sweep: the removed items by step. In a dry run, the items that would be removed."""
 
     dry_run: bool
     removed: dict[str, Swept]
@@ -825,7 +829,7 @@ class Tokens(TypedDict):
 
 
 class AuditEntry(TypedDict):
-    """One row of `list_audit`."""
+    """One entry of the audit trail, as `list_audit` returns it."""
 
     seq: int
     at: str

@@ -1,4 +1,4 @@
-"""Streams of Client: blobs, archives, files of runs. Made by `make client`: do not edit."""
+"""Uploads and downloads of Client: blobs, archives, files of runs. Made by `make client`: do not edit."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class OpenBlob(NamedTuple):
     """A blob that is being downloaded."""
 
     kind: str
-    """Its media type."""
+    """Media type of the blob."""
     size_bytes: int | None
     pieces: Iterator[bytes]
-    """The content. After a connection error, the download continues at the same position."""
+    """The content in pieces. After a connection error, the download continues at the same position."""
 
 
 class Transfers(Methods):
-    """Uploads and downloads at constant memory."""
+    """The methods of the client that upload and download content of any size with constant memory."""
 
     _http: httpx.Client
     _retries: Retries
@@ -49,8 +49,12 @@ class Transfers(Methods):
         headers: Mapping[str, str] | None = None,
         params: Mapping[str, str] | None = None,
     ) -> Iterator[httpx.Response]:
-        """Send one request to any path of the server, with the token, and stream the response, whatever its status.
-        The request is sent once. Raises ConnectionFailed."""
+        """Context manager: send one request with the token to any path of the server, and yield the response with any
+        status.
+
+        The body of the response can be read in pieces. The request is never repeated. Raise ConnectionFailed if the
+        connection fails.
+        """
         with connection_errors(self._http):
             with self._http.stream(method, path, content=content, headers=headers, params=params) as response:
                 yield response
@@ -66,9 +70,12 @@ class Transfers(Methods):
         progress: Progress | None = None,
         idempotency_key: str | None = None,
     ) -> NewBlob:
-        """Upload bytes, the file at a path, or an open file as a blob, at constant memory. `kind` is a media type
-        and defaults to that of the file name. `ttl` is the lifetime in seconds. After a connection error, the
-        content is sent again from the start with the same key, unless the file cannot be rewound."""
+        """Upload a blob with constant memory, and return its id and size.
+
+        `content` is bytes, the path of a file, or an open file. `kind` is a media type; by default, it follows from the
+        file name. `ttl` is the lifetime in seconds. After a connection error, the content is sent again from the start
+        with the same idempotency key. If an open file cannot be rewound, the error is raised instead.
+        """
         address = "/blobs" if ttl is None else f"/blobs?ttl={ttl}"
         key = idempotency_key or (new_key() if self._retries.has_retries else None)
         with open_upload(content) as upload:
@@ -87,7 +94,10 @@ class Transfers(Methods):
 
     @contextmanager
     def open_blob(self, blob_id: str) -> Iterator[OpenBlob]:
-        """Open a blob for reading, with its media type and size. Raises NotFound before the block begins."""
+        """Context manager: open a blob for reading, and yield its media type, size and content.
+
+        Raise NotFound at the start of the `with` block if the blob does not exist.
+        """
         position = Position(0, None)
         pieces = self._pieces(blob_id, position, None)
         first = next(pieces, b"")
@@ -99,13 +109,17 @@ class Transfers(Methods):
     def stream_blob(
         self, blob_id: str, *, start: int = 0, stop: int | None = None, progress: Progress | None = None
     ) -> Iterator[bytes]:
-        """Yield the bytes of a blob from `start` to `stop`. After a connection error, the download continues at the
-        same position."""
+        """Yield the bytes of a blob from `start` to `stop` (exclusive) in pieces.
+
+        After a connection error, the download continues at the same position.
+        """
         return self._pieces(blob_id, Position(start, stop), progress)
 
     def download_blob(self, blob_id: str, target: Sink, *, progress: Progress | None = None) -> int:
-        """Write a blob to the file at a path, or to an open file, at constant memory. Return its size in bytes. A
-        path is replaced only when the download is complete."""
+        """Download a blob with constant memory, and return its size in bytes.
+
+        `target` is the path of a file, or an open file. At a path, the file appears only when the download is complete.
+        """
         size = 0
         with atomic_file(target) as file:
             for piece in self.stream_blob(blob_id, progress=progress):
@@ -125,7 +139,7 @@ class Transfers(Methods):
                         position.begin(response)
                         for piece in response.iter_raw():
                             position.at += len(piece)
-                            # Progress resets the count of failures.
+                            # Received bytes reset the number of failed attempts.
                             patience = Patience(self._retries, repeatable=True)
                             if progress is not None:
                                 progress(position.at - position.start, position.total)
@@ -137,8 +151,10 @@ class Transfers(Methods):
     # -- files of a run ------------------------------------------------------------------------------------------
 
     def upload_files(self, files: Mapping[str, Source], *, ttl: int | None = None) -> list[RunFile]:
-        """Upload a file for each path in the workspace of a run. Return the parameter `files` of `execute_skill`,
-        `run_code` and `call_tool`."""
+        """Upload files for the workspace of a run. `files` maps a path in the workspace to the content.
+
+        Return the parameter `files` of `execute_skill`, `run_code` and `call_tool`.
+        """
         made: list[RunFile] = []
         for path, content in files.items():
             blob = self.upload_blob(content, ttl=ttl)
@@ -146,8 +162,11 @@ class Transfers(Methods):
         return made
 
     def download_files(self, run: Run | RunRecord | ToolResult, folder: os.PathLike[str]) -> list[Path]:
-        """Write the `files` of a run to a folder, at constant memory, and return their paths. Raises ValueError
-        before any write if a path leads outside the folder, because the run chose the paths."""
+        """Download the files of a run to a folder with constant memory, and return the paths.
+
+        The run chose the names of the files. Raise ValueError if a name leads outside the folder; nothing is written
+        then.
+        """
         found = run.get("files", [])
         places = places_below(folder, [file["path"] for file in found])
         for file, place in zip(found, places, strict=True):
@@ -160,9 +179,12 @@ class Transfers(Methods):
     def import_archive(
         self, archive: Source | Iterator[bytes], **options: Unpack[ImportOptions]
     ) -> Iterator[ImportEvent]:
-        """Import an archive of skills (`POST /import`): bytes, the file at a path, an open file, or an iterator over
-        pieces. Yield `("begun", …)`, `("skill", …)` for each skill and `("summary", …)` while the server imports. The
-        archive is sent once: repeat the import after an error, because unchanged skills are not published again."""
+        """Import an archive of skills (`POST /import`), and yield the events of the import while the server imports.
+
+        `archive` is bytes, the path of a file, an open file, or an iterator over pieces. The events are `("begun", …)`,
+        then `("skill", …)` for each skill, then `("summary", …)`. The archive is sent once. After an error, repeat the
+        import: unchanged skills are not published again.
+        """
         body, params = _pieces_of(archive), query_of(options)
         with self.stream("POST", "/import", content=body, headers=IMPORT_HEADERS, params=params) as response:
             if response.status_code != 200:
@@ -173,8 +195,10 @@ class Transfers(Methods):
 
 
 def lines_of(response: httpx.Response) -> Iterator[bytes]:
-    """Yield the lines of a response that are not empty. httpx would also split at other line separators, which JSON
-    strings may contain."""
+    """Yield the lines of a response, except empty lines.
+
+    Only a newline ends a line. httpx would also split at other line separators, which JSON strings may contain.
+    """
     rest = b""
     for chunk in response.iter_bytes():
         *lines, rest = (rest + chunk).split(b"\n")

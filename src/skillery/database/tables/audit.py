@@ -1,4 +1,4 @@
-"""The audit trail."""
+"""The tables of the audit trail."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ audit = Table(
     metadata,
     # 1, 2, 3 …, without a gap.
     Column("seq", Key, primary_key=True, autoincrement=False),
-    # Text, as it is hashed: UTC with microseconds.
+    # UTC with microseconds, stored as the text that is hashed.
     Column("at", Name, nullable=False),
     # None: the caller is unknown.
     Column("identity", Name, nullable=True),
@@ -28,7 +28,7 @@ audit = Table(
     Column("count", Integer, nullable=False),
     Column("before_json", Text, nullable=True),
     Column("after_json", Text, nullable=True),
-    # SHA-256 of the previous entry, and of this one together with that: skillery.audit.
+    # The hash of the previous entry, and the hash of this entry, which covers `previous` too: skillery.audit.
     Column("previous", String(64), nullable=False),
     Column("hash", String(64), nullable=False),
     CheckConstraint("outcome IN ('done', 'refused')", name="outcome"),

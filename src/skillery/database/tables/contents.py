@@ -1,4 +1,4 @@
-"""Contents, uploads and blobs."""
+"""The tables of contents, uploads, deletions and blobs."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ deletions = Table(
     "deletions",
     metadata,
     Column("sha256", String(64), primary_key=True),
-    # Who deletes the file: the server, which finishes after a crash, and the one call that may remove this row.
+    # The server that deletes the file, also after a crash, and the random id of the call that may remove this row.
     Column("server", String(64), nullable=False),
     Column("holder", String(32), nullable=False),
-    # From then on any other server may take over.
+    # After this time, any other server may take over the deletion.
     Column("take_over_at", Moment, nullable=False),
     comment="Tombstones: contents that are being deleted from the storage.",
 )
@@ -53,7 +53,7 @@ blobs = Table(
     # Path or name that the run gave the blob: a path below /workspace/out, or the name of a picture.
     Column("path", Text, nullable=True),
     Column("created_at", Moment, nullable=False),
-    # The blob does not exist from then on. None: it never expires.
+    # After this time, the blob does not exist. None: the blob never expires.
     Column("expires_at", Moment, nullable=True),
 )
 # Covers the sums over an identity: skillery.identity.quotas.

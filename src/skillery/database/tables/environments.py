@@ -1,4 +1,4 @@
-"""Locks and environments."""
+"""The tables of package locks and environments."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ environments = Table(
     # Each server builds its own environments.
     Column("server", String(64), primary_key=True),
     Column("state", String(16), nullable=False),
-    # Why building failed.
+    # The reason why the build failed, or "".
     Column("message", Text, nullable=False),
     Column("size_bytes", BigInteger, nullable=False),
     Column("changed_at", Moment, nullable=False),
-    # Current step of the build, and how many of how many packages are installed.
+    # The current step of the build, the number of installed packages, and the number of all packages.
     Column("step", Text, nullable=False, server_default=""),
     Column("done", Integer, nullable=False, server_default="0"),
     Column("total", Integer, nullable=False, server_default="0"),
@@ -55,7 +55,7 @@ environment_rebuilds = Table(
     # Name of an environment, or the SHA-256 of a lock.
     Column("subject", String(64), primary_key=True),
     Column("state", String(16), nullable=False),
-    # Why rebuilding failed.
+    # The reason why the rebuild failed, or "".
     Column("message", Text, nullable=False),
     Column("server", String(64), nullable=False),
     Column("identity", String(255), nullable=False),

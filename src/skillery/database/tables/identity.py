@@ -1,4 +1,4 @@
-"""Tokens, values of backends (secrets among them) and secret grants."""
+"""The tables of tokens, values of backends (for example secrets) and secret grants."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ backend_values = Table(
     Column("key", Name, primary_key=True),
     Column("value", LargeBinary, nullable=False),
     Column("changed_at", Moment, nullable=False),
-    # The value does not exist from then on; None: it never expires.
+    # After this time, the value does not exist. None: the value never expires.
     Column("expires_at", Moment, nullable=True),
     comment="What a backend keeps, by `<kind>.<name>` of the backend: skillery.backends.Values.",
 )

@@ -1,4 +1,4 @@
-"""Runs, their statistics, the servers that execute them, and idempotency keys."""
+"""The tables of runs, their usage counts, the servers that execute them, and idempotency keys."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ runs = Table(
     # Set if the middle of the log was dropped: the size of the kept head, and of the dropped middle.
     Column("log_head_bytes", Integer, nullable=True),
     Column("log_dropped_bytes", BigInteger, nullable=True),
-    # What the code said last of its progress: Progress. Written for a run that another server follows.
+    # The last progress that the code reported (Progress). Written only for a run that another server follows.
     Column("progress_json", Text, nullable=True),
-    # Another server follows the run until then: its log is written to run_log_pieces.
+    # Until this time, another server follows the run, and the log is written to run_log_pieces.
     Column("followed_until", Moment, nullable=True),
     # Time of the first record. Listings sort by it.
     Column("started_at", Moment, nullable=False),
@@ -65,7 +65,7 @@ runs = Table(
     Column("queued", Boolean, nullable=False, server_default=false()),
     # Time at which a queued run left the queue.
     Column("begun_at", Moment, nullable=True),
-    # Cancellation was requested. The server that executes the run looks for it.
+    # Set if a caller requested the cancellation. The server that executes the run polls for this.
     Column("cancel_requested_at", Moment, nullable=True),
     Column("cancel_requested_by", String(255), nullable=True),
     Column("finished_at", Moment, nullable=True),
@@ -84,7 +84,8 @@ Index(
     sqlite_where=runs.c.parent_run_id.is_not(None),
 )
 
-# For list_runs by time: of one identity or all, of one skill or all. Failed runs are few, and often requested.
+# Indexes for list_runs, by time: runs of one identity or of all, of one skill or of all. Failed runs have separate
+# indexes, because they are few and often requested.
 Index("ix_runs_identity", runs.c.identity, runs.c.started_at, runs.c.id)
 Index("ix_runs_time", runs.c.started_at, runs.c.id)
 Index(
@@ -133,7 +134,7 @@ Index(
     sqlite_where=text("status = 'started' AND followed_until IS NOT NULL"),
 )
 
-# Runs of an identity that are under way. ix_runs_identity gives their rate.
+# For the number of active runs of an identity. Their rate is read from ix_runs_identity.
 Index(
     "ix_runs_under_way",
     runs.c.identity,
@@ -174,7 +175,7 @@ servers = Table(
     "servers",
     metadata,
     Column("id", String(64), primary_key=True),
-    # Updated every few seconds. Other servers close what a dead server left open.
+    # Updated every few seconds. If a server is dead, other servers close its runs.
     Column("seen_at", Moment, nullable=False),
 )
 

@@ -1,4 +1,4 @@
-"""The search index."""
+"""The tables of the search."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ search_words = Table(
     Column("skill_id", Key, ForeignKey("skills.id"), primary_key=True, autoincrement=False),
     # The latest version of the skill, which has these words.
     Column("version_id", Key, ForeignKey("skill_versions.id"), nullable=False),
-    # A hash of what makes two skills copies: description, text and files, but not the name.
+    # A hash of description, text and files, without the name: two skills with the same hash are copies.
     Column("copy_key", BigInteger, nullable=False),
     # Stems of the text that no posting of the skill has.
     Column("words", Words, nullable=False),
@@ -27,7 +27,7 @@ search_postings = Table(
     Column("word", Name, primary_key=True),
     # Rank of the word for the skill: 0 is the best.
     Column("loss", SmallInteger, nullable=False),
-    # Name and visibility of the skill. They are here so that one index range answers visibility and order.
+    # Name and visibility of the skill are repeated here, so that one index has both conditions and the order.
     Column("name", Name, nullable=False),
     Column("visibility", String(16), nullable=False),
     comment="The words that say what a skill is about: skillery.formats.search_fields.",
@@ -52,6 +52,8 @@ search_spellings = Table(
     sqlite_with_rowid=False,
 )
 SEARCH_INDEX = "search_index"
-"""The index over `search_words`, made by a migration. On SQLite it is an FTS5 index, with separate tables that begin
-with this name and that triggers fill. On Postgres it is a GIN index.
+"""The name of the index over `search_words`. A migration creates the index.
+
+On SQLite, it is an FTS5 index: triggers fill tables with names that begin with this name. On Postgres, it is a GIN
+index.
 """

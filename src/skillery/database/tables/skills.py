@@ -1,4 +1,4 @@
-"""Skills, versions, labels, waivers, aliases of imports, files and exports."""
+"""The tables of skills, versions, labels, waivers, import aliases, files and exports."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ skills = Table(
     metadata,
     Column("id", Key, primary_key=True, autoincrement=True),
     Column("name", Name, nullable=False),
-    # From the latest version. list_skills sorts and filters by them.
+    # The namespace of the latest version. list_skills sorts and filters by it.
     Column("namespace", Name, nullable=False, server_default=""),
     # Set in the transaction that publishes. None if no version resolves.
     Column("latest_version_id", Key, nullable=True),
@@ -47,7 +47,7 @@ Index(
     skills.c.namespace,
     skills.c.name,
     skills.c.latest_version_id,
-    # Read for callers who may not see every skill. In the index, it saves reading the row.
+    # In the index, so that the row need not be read for callers who may not see every skill.
     skills.c.visibility,
     postgresql_where=skills.c.latest_version_id.is_not(None),
     sqlite_where=skills.c.latest_version_id.is_not(None),
@@ -73,9 +73,9 @@ Index(
 index_names = Table(
     "index_names",
     metadata,
-    # In the order of first publication.
+    # Ids are in the order of first publication.
     Column("id", Key, primary_key=True, autoincrement=True),
-    # Name of the skill where names may not have dots: skillery.formats.agent_skill.
+    # The name of the skill in indexes that allow no dots: skillery.formats.agent_skill.
     Column("index_name", Name, nullable=False),
     Column("skill_id", Key, ForeignKey("skills.id"), nullable=False),
     UniqueConstraint("skill_id"),
@@ -110,7 +110,7 @@ skill_versions = Table(
     Column("standing_json", Text, nullable=True),
     # The searchable start of a SKILL.md that the storage holds. None if the SKILL.md is small.
     Column("skill_md_start", Text, nullable=True),
-    # Findings of the checks: skillery.registry.checks. None: there are none.
+    # Findings of the checks: skillery.registry.checks. None: no findings.
     Column("checks_json", Text, nullable=True),
     # The method that made the version, if it was not create_skill.
     Column("made_by", String(16), nullable=True),
@@ -141,7 +141,7 @@ Index(
     postgresql_where=_is_waiting_literal,
     sqlite_where=_is_waiting_literal,
 )
-# Owner of the skill if it is private.
+# For private skills, which are visible to their publishers.
 Index("ix_skill_versions_publisher", skill_versions.c.publisher, skill_versions.c.skill_id)
 
 version_steps = Table(
@@ -170,7 +170,7 @@ label_moves = Table(
     Column("skill_id", Key, ForeignKey("skills.id"), nullable=False),
     Column("label", Name, nullable=False),
     Column("move", String(16), nullable=False),
-    # The version that the label points to from then on. None: the label was removed.
+    # The version that the label points to after the move. None: the label was removed.
     Column("version_id", Key, ForeignKey("skill_versions.id"), nullable=True),
     Column("previous_version_id", Key, ForeignKey("skill_versions.id"), nullable=True),
     # The move to which a rollback goes back. No foreign key, because moves are never deleted.
@@ -263,7 +263,7 @@ exports = Table(
     "exports",
     metadata,
     Column("version_id", Key, ForeignKey("skill_versions.id"), primary_key=True, autoincrement=False),
-    # Version of skillery.exports that made the row. Another version makes it again.
+    # The version number of the code that computed the facts. If the number has changed, they are computed again.
     Column("maker", Integer, nullable=False),
     # The export of this version: digests, sizes, description.
     Column("facts_json", Text, nullable=False),

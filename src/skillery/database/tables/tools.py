@@ -1,4 +1,4 @@
-"""Tools of versions and of sessions."""
+"""The tables of tools: those of versions and those of sessions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ tools = Table(
     Column("script", Text, nullable=True),
     # Item of list_tools, as JSON.
     Column("item_json", Text, nullable=False),
-    # Time of publication of its version, if that is the latest version of the skill, else None.
+    # If the version is the latest of its skill: the time when the version was published. Else None.
     Column("offered_since", Moment, nullable=True),
     comment="The tools that versions offer by their tools.json.",
 )
@@ -41,13 +41,13 @@ session_tools = Table(
     # Name that the caller chose. "" is the default session of the identity.
     Column("session", Name, primary_key=True),
     Column("name", Name, primary_key=True),
-    # Path of the handler. Its suffix tells the language.
+    # Path of the handler. The ending determines the language.
     Column("script", Text, nullable=False),
     Column("content", Text, nullable=False),
     # Item of list_tools, as JSON.
     Column("item_json", Text, nullable=False),
     Column("defined_at", Moment, nullable=False),
-    # The tool does not exist from then on.
+    # After this time, the tool does not exist.
     Column("expires_at", Moment, nullable=False),
     comment="Tools that live for an identity and its session, made by define_tool.",
 )

@@ -1,4 +1,4 @@
-"""Code that runs in the sandbox to lock, fetch, build and unpack packages.
+"""Code that runs in the sandbox to lock, download, build and unpack packages.
 
-The modules use only the standard library. Each is passed to a job as text. The server does not import them.
+The modules use only the standard library. A job gets them as text. The server does not import them.
 """

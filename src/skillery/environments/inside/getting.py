@@ -1,5 +1,4 @@
-"""Locking and fetching, run in the sandbox: uv creates locks, and files of a lock are fetched and sent to the host
-in pieces."""
+"""Locking and downloading in the sandbox: uv creates locks, and the files of a lock are sent to the host in pieces."""
 
 # ruff: noqa: PTH118, PTH208, PTH123 - the least that has to be imported
 from __future__ import annotations
@@ -33,7 +32,7 @@ WHEEL = re.compile(r"([^-]+)-([^-]+)(?:-\d[^-]*)?-([^-]+)-([^-]+)-([^-]+)\.whl")
 
 
 class Problem(Exception):
-    """A problem of one package. The server writes the message."""
+    """Raised for a problem with one package. The server writes the message for it."""
 
     def __init__(self, reason: str, package: str, detail: str = "") -> None:
         super().__init__(reason)
@@ -54,7 +53,7 @@ def folder(name: str) -> str:
 
 
 def trust() -> None:
-    """Trust the certificates of the server."""
+    """Make HTTPS trust the certificates that the server passed."""
     if os.path.exists(given("ca")):  # noqa: PTH110
         os.environ["SSL_CERT_FILE"] = given("ca")
 
@@ -106,7 +105,7 @@ def tags_of(file: str) -> list[str]:
 
 
 def candidates(args: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """Return the available files by package, each with its name and location, and with size and hash if known."""
+    """Return the available files of each package: name, location, and size and hash if they are known."""
     if args["wheelhouse"]:
         return in_folder(args["pins"])
     import tomllib
@@ -148,7 +147,7 @@ def hash_of(path: str) -> str:
 
 
 def choose(args: dict[str, Any], pin: dict[str, Any], files: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the best file of a package that the lock allows. Raises Problem."""
+    """Return the best file of a package that the lock allows. Raise Problem if there is none."""
     package = f"{pin['name']} {pin['version']}"
     ranks = {tag: rank for rank, tag in enumerate(args["tags"])}
     wheels = []
@@ -171,8 +170,7 @@ def choose(args: dict[str, Any], pin: dict[str, Any], files: list[dict[str, Any]
 
 
 def logins() -> dict[tuple[str, str], str]:
-    """Return the HTTP credentials by scheme and host of the index. They are part of the address and are sent to no
-    other host."""
+    """Return the HTTP credentials of each index by scheme and host, from the addresses. No other host gets them."""
     found = {}
     for address in f"{os.environ.get('UV_INDEX', '')} {os.environ.get('UV_DEFAULT_INDEX', '')}".split():
         split = urllib.parse.urlsplit(address)
@@ -210,7 +208,7 @@ def contents(where: str) -> Iterator[bytes]:
 
 
 def send_file(file: dict[str, Any]) -> None:
-    """Send one file to the host. An interrupted transfer restarts from the beginning. Raises Problem."""
+    """Send one file to the host. If the download is interrupted, it starts again. Raise Problem if it fails."""
     pin = file["pin"]
     package = f"{pin['name']} {pin['version']}"
     for number in range(TRIES):
@@ -236,7 +234,7 @@ def send_file(file: dict[str, Any]) -> None:
 
 
 def fetch(args: dict[str, Any]) -> dict[str, Any]:
-    """Send a file for each pin to the host. Return the problem, or an empty answer."""
+    """Send a file for each pin to the host. Return a problem as JSON; {} if there is none."""
     trust()
     try:
         found = candidates(args)

@@ -1,6 +1,7 @@
-"""Unpacking, run in the sandbox without network. The files of a wheel and their compiled code are sent as a stream.
+"""Unpacking in the sandbox without network. The files of a wheel and their compiled code are sent to the host as a
+stream.
 
-The server decides where each file belongs.
+The host decides where it writes each file.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ LARGEST_SOURCE = 16 * 1024 * 1024
 
 
 class Stream:
-    """A stream of files, each after a line that describes it, in pieces of about PIECE bytes."""
+    """A stream of files in pieces of about PIECE bytes. A line before each file describes the file."""
 
     def __init__(self, number: int) -> None:
         self._kind = f"x/{number}"
@@ -44,7 +45,7 @@ class Stream:
 
 
 def problem_of(entries: list[zipfile.ZipInfo], args: dict[str, Any]) -> dict[str, str]:
-    """Return the problem that the directory of a wheel shows, or an empty answer."""
+    """Return the problem in the file list of a wheel; {} if there is none."""
     if len(entries) > args["max_files"]:
         return {"reason": "too_many_files", "detail": str(len(entries))}
     declared = sum(entry.file_size for entry in entries)
@@ -60,8 +61,10 @@ def problem_of(entries: list[zipfile.ZipInfo], args: dict[str, Any]) -> dict[str
 
 
 def compiled(name: str, source: bytes) -> bytes | None:
-    """Compile a module without a check of its source at import, so that the code is valid wherever and whenever the
-    source is written. Return None if it does not compile."""
+    """Return the compiled code of a module; None if the module does not compile.
+
+    The code is valid without a check of its source, so it may be written anywhere and with any timestamp.
+    """
     try:
         code = compile(source, name, "exec", dont_inherit=True, optimize=0)
     except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
@@ -99,8 +102,7 @@ def share(path: str, entries: list[zipfile.ZipInfo], number: int) -> None:
 
 
 def unpack(args: dict[str, Any]) -> dict[str, str]:
-    """Unpack and compile in parallel processes, because compiling takes most of the time. Return the problem, or an
-    empty answer."""
+    """Unpack and compile wheels in parallel processes. Return a problem; {} if there is none."""
     path = f"{_host.blobs_folder()}/wheel"
     try:
         with zipfile.ZipFile(path) as archive:

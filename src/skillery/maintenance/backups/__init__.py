@@ -1,4 +1,4 @@
-"""Backups: the registry in one file, database and contents, consistent, for either kind of database."""
+"""Backups: database and contents of a registry in one file, in one consistent state. For SQLite and Postgres."""
 
 from skillery.maintenance.backups.archive import ArchiveHead, DamagedArchive, verify_archive
 from skillery.maintenance.backups.backup import BackedUp, back_up

@@ -1,10 +1,12 @@
 """The backup file: a tar archive that begins with a description and ends with the SHA-256 of every member.
 
-head.json format, release, revision, time tables/<table>.jsonl one row per line, an array in the order of the columns in
-the first line contents/<sha256> contents of the storage secrets.key only on request sums.json the last member: SHA-256
-of every other member
+- `head.json`: format, release, revision of the database, time.
+- `tables/<table>.jsonl`: the names of the columns in the first line, then one row in each line, as an array.
+- `contents/<sha256>`: the contents of the storage.
+- `secrets.key`: the key of secrets, only on request.
+- `sums.json`: the last member, with the SHA-256 of every other member.
 
-An archive without sums was cut off, and is refused. No member is ever unpacked to a path that the archive names.
+An archive without `sums.json` was truncated, and is refused. No member is unpacked to a path that the archive states.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ _CONTENT = re.compile(r"contents/([0-9a-f]{64})")
 
 
 class DamagedArchive(StartupError):
-    """The file is not a backup, or was changed. Nothing was restored from it."""
+    """Raised if the file is not a backup, or was changed. Nothing was restored from the file."""
 
 
 class ArchiveHead(msgspec.Struct, frozen=True):
@@ -47,7 +49,10 @@ class ArchiveHead(msgspec.Struct, frozen=True):
 
 
 class ArchiveWriter:
-    """Writes a temporary file next to `path`, readable by its owner only. `close` makes it appear as `path`."""
+    """Context manager that writes a backup. The file appears under `path` only when it is complete.
+
+    Until `close`, the data is in a temporary file next to `path`. Only the owner can read the file.
+    """
 
     def __init__(self, path: Path, head: ArchiveHead) -> None:
         self._path = path
@@ -63,7 +68,7 @@ class ArchiveWriter:
         self.add(name, io.BytesIO(data), len(data))
 
     def add(self, name: str, stream: BinaryIO, size: int) -> str:
-        """Add a member and return its SHA-256. Raises OSError if the stream ends early."""
+        """Add a member and return its SHA-256. Raise OSError if the stream ends before `size` bytes."""
         member = tarfile.TarInfo(name)
         member.size, member.mode = size, 0o600
         member.mtime = int(datetime.now(UTC).timestamp())
@@ -95,7 +100,7 @@ class ArchiveWriter:
 
 
 class Hashing(io.RawIOBase):
-    """A stream that computes the SHA-256 of what is read from it."""
+    """A stream that computes the SHA-256 of the bytes that are read from it."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -111,7 +116,11 @@ class Hashing(io.RawIOBase):
 
 
 def verify_archive(path: Path) -> ArchiveHead:
-    """Read the whole archive and compare every sum. Raises DamagedArchive."""
+    """Read the whole archive, compare every sum, and return the description.
+
+    Raise DamagedArchive if the file is not a backup or was changed. Raise StartupError if the file cannot be read or
+    has another format.
+    """
     found: dict[str, str] = {}
     head: ArchiveHead | None = None
     sums: dict[str, str] | None = None
@@ -143,7 +152,11 @@ def verify_archive(path: Path) -> ArchiveHead:
 
 
 def members(path: Path) -> Iterator[tuple[str, BinaryIO, int]]:
-    """Yield name, content and size of each member, in order. Raises DamagedArchive."""
+    """Yield name, stream and size of each member, in order.
+
+    Raise DamagedArchive if the file is not a backup or has other members than a backup. Raise StartupError if the file
+    cannot be read.
+    """
     with _speaking(path), tarfile.open(path, "r:") as tar:
         for member in tar:
             stream = tar.extractfile(member) if member.isreg() else None
@@ -206,7 +219,7 @@ def _damaged(path: Path, why: str) -> DamagedArchive:
 
 
 def encode_row(row: tuple[Any, ...]) -> bytes:
-    """Encode a row as one line. Bytes and times become objects: `{"bytes": base64}`, `{"at": ISO 8601}`."""
+    """Return a row as one line of JSON. Bytes and times become objects: `{"bytes": base64}`, `{"at": ISO 8601}`."""
     return msgspec.json.encode([_plain(value) for value in row]) + b"\n"
 
 

@@ -1,4 +1,4 @@
-"""`skillery backup`: write a consistent copy of the registry, while servers serve."""
+"""`skillery backup`: writes a consistent copy of the registry while servers are running."""
 
 from __future__ import annotations
 
@@ -31,8 +31,10 @@ from skillery.maintenance.backups.archive import FORMAT, SECRET_KEY, ArchiveHead
 ROWS_AT_ONCE = 200
 _OF_MACHINES = (servers, uploads, deletions, locks, environments, environment_rebuilds)
 LEFT_OUT = {table.name for table in (*_OF_MACHINES, search_words, search_postings, search_spellings, exports)}
-"""Tables that are left out: some describe the machines that serve now. The search tables have another form in each kind
-of database, so a restore builds them again.
+"""Tables that are not in a backup.
+
+Some describe the machines of the running servers. The others can be computed again: search tables have another form in
+each kind of database, and `exports` is a cache.
 """
 
 
@@ -44,10 +46,11 @@ class BackedUp(msgspec.Struct, frozen=True):
 
 
 def back_up(database: Database, storage: Storage, path: Path, release: str, secret_key: Path | None = None) -> BackedUp:
-    """Write the registry to `path`. The file appears complete or not at all.
+    """Write the registry to `path`. The file appears only when it is complete.
 
-    Writers continue: the database is read in one snapshot, and contents never change. Raises StartupError if the
-    database is not at the revision of this release, and if a content is deleted before it is read.
+    Writers can continue: the database is read in one snapshot, and contents never change. Raise StartupError if the
+    database is not at the revision of this release, if a content is missing, damaged or deleted during the backup, or
+    if the file cannot be written.
     """
     revision = migrate.current(database)
     if revision != migrate.head():
@@ -60,7 +63,7 @@ def back_up(database: Database, storage: Storage, path: Path, release: str, secr
             ArchiveWriter(path, ArchiveHead(FORMAT, release, revision, datetime.now(UTC))) as archive,
             database.snapshot() as connection,
         ):
-            # Contents first: the sooner they are read, the less a sweep can delete before.
+            # Contents are read first, so that a sweep has little time to delete some of them before.
             contents, size = _add_contents(connection, storage, archive)
             tables = [table for table in metadata.sorted_tables if table.name not in LEFT_OUT]
             rows = {str(table.name): _add_table(connection, table, archive, path.parent) for table in tables}
@@ -98,8 +101,9 @@ def _missing(sha256: str) -> StartupError:
 
 
 def _add_table(connection: Connection, table: Table, archive: ArchiveWriter, folder: Path) -> int:
-    """Add the rows of a table and return their number. A temporary file holds them first, because a tar member begins
-    with its size.
+    """Add the rows of a table and return their number.
+
+    The rows are first written to a temporary file, because a tar member begins with its size.
     """
     columns = [column for column in table.columns if column.computed is None]
     rows = select(*columns).order_by(*table.primary_key.columns).execution_options(yield_per=ROWS_AT_ONCE)

@@ -1,4 +1,4 @@
-"""`skillery restore`: read a backup into an empty database and storage."""
+"""`skillery restore`: restores a backup into an empty database and storage."""
 
 from __future__ import annotations
 
@@ -32,25 +32,26 @@ from skillery.runs.orphans import close_all
 
 ROWS_AT_ONCE = 200
 ONE_ROW = audit_head.name
-"""A table whose only row is made by its migration and cannot be deleted. A restore updates the row."""
+"""A table with a single row, which its migration creates and which cannot be deleted. A restore updates this row."""
 
 
 class Restored(msgspec.Struct, frozen=True):
     revision: str
-    """Revision of the backup. After the restore the database is at the revision of this release."""
+    """The revision of the backup. The restored database has the revision of this release."""
     rows: dict[str, int]
     contents: int
     secret_key: bool
 
 
 def restore(database: Database, storage: Storage, path: Path, secret_key: Path, actor: audit.Actor) -> Restored:
-    """Restore the backup at `path`. If it has a key of secrets, the key becomes the file `secret_key`.
+    """Restore the backup at `path`. If the backup contains a key of secrets, write the key to the file `secret_key`.
 
-    The whole archive is verified before anything is written. Contents are stored first, while nothing refers to
-    them. Then one transaction makes the tables, adds all rows, removes what was true only of the old servers, and
-    adds an audit entry. So the database is either empty or complete.
+    The whole archive is verified before anything is written. Contents are stored first, while no row refers to them.
+    Then one transaction creates the tables, adds all rows, removes the state of the old servers, and adds an audit
+    entry. So the database is either empty or complete.
 
-    Raises StartupError if the database is not empty, or if the backup is damaged or of a newer release.
+    Raise StartupError if the database is not empty, if the backup is damaged or of a newer release, or if `secret_key`
+    exists with another key.
     """
     head = verify_archive(path)
     if head.revision not in migrate.revisions():
@@ -124,8 +125,9 @@ def _put(storage: Storage, sha256: str, stream: BinaryIO) -> None:
 
 
 def _tables(connection: Connection) -> list[Table]:
-    """Return the tables of the database, which may be at an older revision than `skillery.database.tables`. Parents
-    come last.
+    """Return the tables of the database, each before the tables that its foreign keys refer to.
+
+    The tables are read from the database, because it may have an older revision than `skillery.database.tables`.
     """
     found = MetaData()
     # The tables of the search index are left out: triggers fill them.
@@ -153,7 +155,7 @@ def _batches(lines: Iterator[bytes]) -> Iterator[list[bytes]]:
 
 
 def _advance_sequences(connection: Connection, tables: Any) -> None:
-    """Set each id counter of Postgres past the highest restored id."""
+    """Set each id counter of Postgres to the highest restored id."""
     for table in tables:
         keys = list(table.primary_key.columns)
         if len(keys) != 1 or not keys[0].autoincrement:
@@ -167,7 +169,9 @@ def _advance_sequences(connection: Connection, tables: Any) -> None:
 
 
 def _settle(connection: Connection) -> None:
-    """Change what was true only of the servers that made the backup."""
+    """Remove the state of the servers that made the backup: close their runs, delete the storage mark, rebuild the
+    search.
+    """
     close_all(connection, "the registry was restored from a backup that was made while this ran")
     forget_mark(connection)
     for skill_id, latest in connection.execute(select(skills.c.id, skills.c.latest_version_id)).all():

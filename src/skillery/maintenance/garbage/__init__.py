@@ -1,4 +1,4 @@
-"""Garbage collection: a sweep takes steps that delete what is no longer used, while the servers serve."""
+"""Garbage collection: the steps of a sweep delete data that is no longer used, while servers are running."""
 
 from skillery.maintenance.garbage.collector import Collector, Step, Sweep, Swept
 from skillery.maintenance.garbage.steps import (

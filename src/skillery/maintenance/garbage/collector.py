@@ -1,4 +1,4 @@
-"""Runs sweeps: one at a time on a database, step by step."""
+"""Runs sweeps: one sweep at a time for a database, step by step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BUSY_RETRY_MS = 5_000
 
 
 class Swept(msgspec.Struct, frozen=True):
-    """The number and bytes of the items that a step removed, or would remove in a dry run."""
+    """The number and bytes of the items that a step removed. In a dry run, the items that it would remove."""
 
     count: int = 0
     bytes: int = 0
@@ -29,7 +29,7 @@ class Swept(msgspec.Struct, frozen=True):
 
 
 class Garbage(msgspec.Struct, frozen=True):
-    """The items that a sweep removed, by step. A dry run removes nothing."""
+    """The result of a sweep: the removed items by step. In a dry run, the items that would be removed."""
 
     dry_run: bool
     removed: dict[str, Swept]
@@ -40,19 +40,19 @@ class Sweep(NamedTuple):
 
     dry_run: bool
     stopped: Callable[[], bool]
-    """Return whether the server is closing. The step then ends after the current item."""
+    """Function that returns whether the server is stopping. A step then ends after its current item."""
 
 
 class Step(NamedTuple):
     name: str
     work: Callable[[Sweep], Swept]
-    """The work of the step. Blocking. After a kill -9 at any time, nothing is broken."""
+    """The work of the step. Blocking. If the process is killed at any time, the data stays consistent."""
     own: bool = False
-    """True: the step is about this machine only, so every server takes it."""
+    """True if the step concerns only this machine. Every server then executes it."""
 
 
 class Collector:
-    """Collects garbage on request."""
+    """Runs sweeps on request."""
 
     def __init__(self, database: Database, steps: Iterable[Step]) -> None:
         self._database = database
@@ -61,9 +61,10 @@ class Collector:
         self._at_work = threading.Lock()
 
     def collect(self, *, by: Identity = SERVER, dry_run: bool = False, only: Sequence[str] = ()) -> dict[str, Swept]:
-        """Take every step, or those named in `only`. `by` is the caller who requested the sweep. Blocking.
+        """Execute all steps, or only those named in `only`. `by` is the caller who requested the sweep. Blocking.
 
-        Raises Busy if another sweep of this database is under way, and InvalidParams for an unknown step.
+        Return the removed items by step. With `dry_run`, nothing is removed. Raise Busy if another sweep of this
+        database is running, and InvalidParams if `only` names an unknown step.
         """
         steps = self._chosen(only)
         with self._database.alone("garbage") as is_alone:
@@ -76,7 +77,7 @@ class Collector:
             return self._take(steps, by, dry_run)
 
     def collect_own(self) -> dict[str, Swept]:
-        """Take the steps that are about this machine only. Blocking."""
+        """Execute the steps that concern only this machine. Return the removed items by step. Blocking."""
         return self._take([step for step in self._steps if step.own], SERVER, dry_run=False)
 
     def _chosen(self, only: Sequence[str]) -> list[Step]:
@@ -88,7 +89,7 @@ class Collector:
         return [step for step in self._steps if not only or step.name in only]
 
     def close(self) -> None:
-        """Stop the current sweep after its current item. No step starts later. Blocking."""
+        """End the current sweep after its current item, and wait for its end. No further step starts. Blocking."""
         self._stopping.set()
         with self._at_work:
             return
@@ -108,7 +109,10 @@ class Collector:
         return swept
 
     def _record(self, by: Identity, swept: dict[str, Swept]) -> None:
-        """Add one audit entry with what each step removed. Caches are left out, because nothing is lost with them."""
+        """Add one audit entry with the items that each step removed.
+
+        Steps for this machine only are omitted: they remove cached data, which is not lost.
+        """
         own = {step.name for step in self._steps if step.own}
         after = {name: msgspec.structs.asdict(one) for name, one in swept.items() if one.count and name not in own}
         if after:

@@ -1,7 +1,7 @@
 """The steps of a sweep.
 
-Rows are deleted first and files last, in reverse order of storing. After a kill in between there may be a file that no
-row names, which the next sweep deletes, but never a row without its file.
+Rows are deleted first and files last, in the reverse order of storing. If the process is killed between the two, a file
+without a row can remain, which the next sweep deletes. A row without its file cannot remain.
 """
 
 from __future__ import annotations
@@ -25,16 +25,19 @@ from skillery.runs.cache import Cache
 from skillery.runs.records import count_old_runs, cutoff_of, forget_runs
 
 AT_ONCE = 200
-"""Rows in one transaction. Other writers take their turns between transactions."""
+"""The maximum number of rows in one transaction. Other writers can work between the transactions."""
 FILES_AT_ONCE = 50
-"""Contents in one transaction. Uploads of the same contents wait while the storage deletes them one after another."""
+"""The maximum number of contents in one transaction. Uploads of these contents wait while the storage deletes the
+files one by one.
+"""
 UPLOAD = timedelta(days=1)
-"""Age of an upload whose process has died."""
+"""The age of an upload at which its process is considered dead."""
 
 
 def old_runs(database: Database, keep_for: timedelta, keep_count: int, sweep: Sweep) -> Swept:
-    """Delete runs that are older than `keep_for`, or not among the `keep_count` newest. Zero means no bound. Their
-    blobs expire separately.
+    """Delete runs that are older than `keep_for`, or that are not among the `keep_count` newest. 0 means no limit.
+
+    The blobs of these runs expire separately.
     """
     before = database.read_now(partial(_cutoff, keep_for=keep_for, keep_count=keep_count))
     if before is None:
@@ -57,7 +60,9 @@ def _cutoff(connection: Connection, keep_for: timedelta, keep_count: int) -> dat
 
 
 def expired_blobs(database: Database, grace: timedelta, sweep: Sweep) -> Swept:
-    """Delete blobs that expired at least `grace` ago. A run that was given the blob before may be about to mount it."""
+    """Delete blobs that expired at least `grace` ago. During `grace`, a run that found the blob before can still
+    mount it.
+    """
     until = datetime.now(UTC) - grace
     if sweep.dry_run:
         return database.read_now(partial(_count_expired, until=until))
@@ -83,7 +88,10 @@ def _delete_expired(connection: Connection, until: datetime) -> Swept:
 
 
 def unused_contents(database: Database, storage: Storage, grace: timedelta, sweep: Sweep) -> Swept:
-    """Delete contents that no skill file and no blob refers to, from the database and the storage."""
+    """Delete contents that no skill file and no blob refers to, from the database and the storage.
+
+    A dry run also counts contents of blobs that expired at least `grace` ago.
+    """
     if sweep.dry_run:
         return database.read_now(partial(_count_unused, until=datetime.now(UTC) - grace))
     database.write_now(partial(forget_uploads, begun_before=datetime.now(UTC) - UPLOAD))
@@ -108,7 +116,7 @@ _IS_UNUSED = and_(
 
 
 def _count_unused(connection: Connection, until: datetime) -> Swept:
-    """Count unused contents, including those of blobs that the same sweep would delete."""
+    """Return the number and bytes of unused contents, with those of blobs that the same sweep would delete."""
     stays = or_(blobs.c.expires_at.is_(None), blobs.c.expires_at > until)
     unused = and_(
         not_(exists().where(blobs.c.sha256 == objects.c.sha256, stays)),
@@ -126,10 +134,10 @@ def _find_unused(connection: Connection, after: str) -> list[str]:
 
 
 def _delete_unused(connection: Connection, server: str, digests: list[str]) -> tuple[Swept, Claim]:
-    """Delete the rows of contents that are still unused, and put tombstones in place of those that have files.
+    """Delete the rows of contents that are still unused. Add tombstones for those with files in the storage.
 
-    The rows are locked first. The delete statement then sees every reference made before the lock, and the lock
-    prevents later ones. Rows that another transaction has locked are skipped: it is about to refer to them.
+    The rows are locked first: so the delete statement sees every reference that was added before, and no reference can
+    be added later. Rows that another transaction has locked are skipped, because that transaction may add a reference.
     """
     wanted = select(objects.c.sha256, objects.c.size_bytes, objects.c.data.is_(None).label("has_file"))
     locked = wanted.where(objects.c.sha256.in_(digests)).with_for_update(skip_locked=True)
@@ -141,9 +149,9 @@ def _delete_unused(connection: Connection, server: str, digests: list[str]) -> t
 
 
 def leftovers(database: Database, storage: Storage, grace: timedelta, sweep: Sweep) -> Swept:
-    """Delete files in the storage that no row names.
+    """Delete files in the storage that have no row and are older than `grace`.
 
-    Such files are left if a process dies before it writes the row, or before it deletes the files of a failed upload.
+    Such files remain if a process dies before it writes the row, or before it deletes the files of a failed upload.
     """
     if not isinstance(storage, ListsContents):
         return Swept()
@@ -168,8 +176,10 @@ def _known(connection: Connection, digests: list[str]) -> set[str]:
 
 
 def cached_files(database: Database, cache: Cache, grace: timedelta, unused_for: timedelta, sweep: Sweep) -> Swept:
-    """Delete files from the cache of this machine: files unused for that long (zero: never), and copies of deleted
+    """Delete files from the cache of this machine: files unused for `unused_for` (0: never), and copies of deleted
     contents.
+
+    Copies that were used within `grace` stay.
     """
     now, swept = datetime.now(UTC), Swept()
     for some in _batches(cache.blobs_unused_since(now - grace)):
@@ -184,7 +194,10 @@ def cached_files(database: Database, cache: Cache, grace: timedelta, unused_for:
 
 
 def old_locks(database: Database, reuse_for: timedelta, sweep: Sweep) -> Swept:
-    """Delete locks that no environment reuses. Versions have their own locks."""
+    """Delete stored locks of packages that are older than `reuse_for`, so that no publication reuses them.
+
+    Versions have their own copies of their locks.
+    """
     before = datetime.now(UTC) - reuse_for
     if sweep.dry_run:
         return Swept(database.read_now(partial(count_old_locks, made_before=before)))
@@ -192,8 +205,10 @@ def old_locks(database: Database, reuse_for: timedelta, sweep: Sweep) -> Swept:
 
 
 def unused_environments(environments: Environments, grace: timedelta, unused_for: timedelta, sweep: Sweep) -> Swept:
-    """Delete installed packages of this machine: those that no version needs, and those that no run has used for that
-    long (zero: never).
+    """Delete installed packages of this machine that no version needs, or that no run has used for `unused_for` (0:
+    never).
+
+    Packages that were used within `grace` stay.
     """
     now, swept = datetime.now(UTC), Swept()
     since = now - unused_for if unused_for else None

@@ -1,23 +1,23 @@
-"""The first message of a TLS client, parsed just far enough to find its host (RFC 8446 §4, RFC 6066 §3).
+"""The first message of a TLS client, parsed only as far as its host name (RFC 8446 §4, RFC 6066 §3).
 
-The input comes from untrusted code: every length is checked against the data, no byte is copied twice, and anything
-unusual is refused instead of interpreted.
+The input comes from untrusted code. Every length is checked against the data, no byte is copied twice, and unusual
+messages are refused instead of interpreted.
 """
 
 from __future__ import annotations
 
 MAX_BYTES = 16 * 1024
-"""Limit of the message with its record headers. Real ones have 200 to 2,000 bytes."""
+"""Most bytes of the message with its record headers. Real messages have 200 to 2,000 bytes."""
 HANDSHAKE_RECORD, CLIENT_HELLO = 22, 1
 SERVER_NAME, ENCRYPTED_CLIENT_HELLO = 0, 0xFE0D
 HOST_NAME = 0
 MAX_RECORD = 1 << 14
 MAX_RECORDS = 16
-"""Limit on the records of one ClientHello. Clients send one or two. Each further piece causes a complete parse."""
+"""Most records of one ClientHello. Clients send one or two. Each additional piece makes the parser start again."""
 
 
 class BadHello(Exception):
-    """Raised for anything but a ClientHello that names its host in plain text."""
+    """Raised if the bytes are not a ClientHello with its host name in plain text."""
 
 
 class Fields:
@@ -47,16 +47,16 @@ class Fields:
 
 
 def server_name(received: bytes) -> str | None:
-    """Return the only host name of the ClientHello at the start of `received`; None while it is incomplete.
+    """Return the host name in the ClientHello at the start of `received`; None while the message is incomplete.
 
-    Raise BadHello for anything else: another protocol, no name or two, a repeated extension, an encrypted hello.
+    Raise BadHello for another protocol, for no name or two names, for a repeated extension and for an encrypted hello.
     """
     message = handshake_message(received)
     return None if message is None else name_in(message)
 
 
 def handshake_message(received: bytes) -> bytes | None:
-    """Return the body of the ClientHello, joined from its records; None while it is incomplete."""
+    """Return the body of the ClientHello, joined from its records; None while the message is incomplete."""
     message = bytearray()
     rest = received[:MAX_BYTES]
     records = 0
@@ -79,7 +79,7 @@ def handshake_message(received: bytes) -> bytes | None:
 
 
 def first_record(data: bytes) -> bytes | None:
-    """Return the content of the TLS record at the start of `data`; None while it is incomplete."""
+    """Return the content of the TLS record at the start of `data`; None while the record is incomplete."""
     if data[:1] not in {b"", bytes([HANDSHAKE_RECORD])} or data[1:2] not in {b"", b"\x03"}:
         raise BadHello("this is not TLS")
     if len(data) < 5:

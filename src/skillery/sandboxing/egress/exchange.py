@@ -1,4 +1,6 @@
-"""One connection from the code to the proxy: one request, as a TLS tunnel or one plain HTTP message each way."""
+"""One connection from the code to the proxy, with one request: a TLS tunnel, or one plain HTTP request and its
+response.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ class RunProxy(Protocol):
 
 
 class Exchange:
-    """One connection of the code: reads its request, checks the host, and forwards the bytes. Call `run` once."""
+    """One connection of the code. `run` reads the request, checks the host and forwards the bytes. Call `run` once."""
 
     def __init__(self, run: RunProxy, client: Stream) -> None:
         self._run = run
@@ -94,7 +96,7 @@ class Exchange:
             upstream.close()
 
     async def _check_hello(self, target: Target) -> None:
-        """Check that the client begins TLS for the allowed host. Raise Denied."""
+        """Check that the client begins TLS for the allowed host. Raise Denied if it does not."""
         try:
             async with asyncio.timeout(self._run.caps.head_seconds):
                 while (name := server_name(self._client.buffered)) is None:
@@ -142,7 +144,7 @@ class Exchange:
             await upstream.send(piece)
 
     async def _send_chunks(self, upstream: Stream) -> None:
-        """Parse chunks strictly and encode them again. Extensions and trailers are not forwarded."""
+        """Forward a chunked body. Chunks are parsed strictly and encoded again, without extensions and trailers."""
         while size := http_heads.chunk_size(await self._line()):
             await upstream.send(b"%x\r\n" % size)
             await self._send_length(size, upstream)
@@ -197,7 +199,7 @@ class Exchange:
 
 
 def check_connect(request: Request, target: Target) -> None:
-    """Check a CONNECT: no body, and no Host that contradicts the target. Raise BadHead or Denied."""
+    """Check a CONNECT request. Raise BadHead if it has a body, Denied if its Host header names another host."""
     if request.values(b"content-length") or request.values(b"transfer-encoding"):
         raise BadHead("CONNECT with a body")
     hosts = request.values(b"host")

@@ -1,4 +1,4 @@
-"""Heads of HTTP/1.1 messages (RFC 9112), parsed strictly: input that two parsers could read differently is refused."""
+"""Heads of HTTP/1.1 messages (RFC 9112). The parser refuses every input that two parsers could read differently."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Fields = list[tuple[bytes, bytes]]
 
 
 class BadHead(Exception):
-    """Raised for input that is not a head of HTTP/1.1, or that has two readings."""
+    """Raised if the input is not a head of HTTP/1.1, or if two parsers could read the head differently."""
 
 
 class Body(msgspec.Struct, frozen=True):
@@ -49,14 +49,14 @@ class Request(msgspec.Struct, frozen=True):
     method: bytes
     target: str
     fields: Fields
-    """Names as the client sent them."""
+    """The header fields, with their names as the client wrote them."""
 
     def values(self, name: bytes) -> list[bytes]:
         return [value for key, value in self.fields if key.lower() == name]
 
 
 def parse_request(head: bytes) -> Request:
-    """Parse a request head, given without its final empty line. Raise BadHead."""
+    """Return the parsed request head. `head` has no final empty line. Raise BadHead if it is invalid."""
     first, *rest = head.split(b"\r\n")
     match = _REQUEST_LINE.fullmatch(first)
     if match is None:
@@ -77,7 +77,7 @@ def parse_fields(lines: Sequence[bytes]) -> Fields:
 
 
 def body_of(request: Request) -> Body:
-    """Return the framing. Raise BadHead if length and coding have two readings (RFC 9112 §6.3)."""
+    """Return the framing of the request body. Raise BadHead if its length is ambiguous (RFC 9112 §6.3)."""
     lengths, codings = request.values(b"content-length"), request.values(b"transfer-encoding")
     if lengths and codings:
         raise BadHead("both Content-Length and Transfer-Encoding")
@@ -95,7 +95,9 @@ def body_of(request: Request) -> Body:
 
 
 def forward_target(request: Request) -> tuple[Target, str]:
-    """Return the target of a request in absolute form, and the path to request there. Raise BadHead or Denied."""
+    """Return the target of a request in absolute form, and the path for the upstream. Raise BadHead or Denied if
+    invalid.
+    """
     match = _ABSOLUTE.fullmatch(request.target)
     if match is None:
         raise BadHead("the target of a request to a proxy is http://HOST/PATH; for https there is CONNECT")
@@ -110,14 +112,16 @@ def forward_target(request: Request) -> tuple[Target, str]:
 
 
 def forwarded_head(request: Request, target: Target, path: str) -> bytes:
-    """Return the head for the upstream: origin form, the checked host, and no field for the proxy."""
+    """Return the request head for the upstream: in origin form, with the checked host, and without fields for the
+    proxy.
+    """
     port = "" if target.port == 80 else f":{target.port}"
     lines = [b"%s %s HTTP/1.1" % (request.method, path.encode("ascii")), f"Host: {target.host}{port}".encode()]
     return join_head(lines, end_to_end(request.fields, {b"host"}))
 
 
 def end_to_end(fields: Fields, also: set[bytes]) -> Fields:
-    """Return the fields without those for the next hop and those that Connection names."""
+    """Return the fields without hop-by-hop fields, and without the fields that Connection names."""
     named = {
         word.strip().lower() for key, value in fields if key.lower() == b"connection" for word in value.split(b",")
     } - {b"content-length", b"transfer-encoding", b"host"}
@@ -125,7 +129,9 @@ def end_to_end(fields: Fields, also: set[bytes]) -> Fields:
 
 
 def answered_head(head: bytes) -> tuple[int, bytes]:
-    """Return the status of the upstream's response, and its head for the client. Raise BadHead."""
+    """Return the status of the upstream's response, and the response head for the client. Raise BadHead if it is
+    invalid.
+    """
     first, *rest = head.split(b"\r\n")
     match = _STATUS_LINE.fullmatch(first)
     if match is None:
@@ -134,22 +140,21 @@ def answered_head(head: bytes) -> tuple[int, bytes]:
 
 
 def join_head(lines: list[bytes], fields: Fields) -> bytes:
-    """Return a head with `Connection: close`, because a connection carries one request."""
+    """Return a head with `Connection: close`, because each connection carries one request."""
     shown = [b"%s: %s" % field for field in fields]
     return b"\r\n".join([*lines, *shown, b"Connection: close"]) + END
 
 
 def chunk_size(line: bytes) -> int:
-    """Return the size from the first line of a chunk, without its line end. Raise BadHead, also for extensions."""
+    """Return the size in the first line of a chunk. Raise BadHead if the line is invalid or has an extension."""
     if not re.fullmatch(rb"[0-9A-Fa-f]{1,12}", line):
         raise BadHead("a chunk without a plain size")
     return int(line, 16)
 
 
 def refusal(status: int, message: str) -> bytes:
-    """Return a response of the proxy itself.
-
-    The status line also contains the message, because clients show only that line for CONNECT.
+    """Return a response of the proxy. The message is also in the status line, because clients show only that for
+    CONNECT.
     """
     words = {
         400: "Bad Request",

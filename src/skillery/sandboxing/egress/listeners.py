@@ -1,4 +1,4 @@
-"""The transfer of a run's listener to the host: one byte with a descriptor, the first message on the channel."""
+"""The transfer of a run's listening socket to the host: one byte with the descriptor, first on the channel."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import asyncio
 import socket
 
 PORT = 3128
-"""The port on 127.0.0.1 inside the run."""
+"""The port of the proxy on 127.0.0.1 inside the run."""
 URL = f"http://127.0.0.1:{PORT}"
 ENVIRONMENT = {
     name: value
     for upper, value in {"HTTP_PROXY": URL, "HTTPS_PROXY": URL, "NO_PROXY": ""}.items()
     for name in (upper, upper.lower())
 } | {"NODE_USE_ENV_PROXY": "1"}
-"""Variables for a run with network access. NODE_USE_ENV_PROXY makes Node.js read the others."""
+"""Environment variables of a run with network access. NODE_USE_ENV_PROXY makes Node.js use the other variables."""
 
 
 async def receive_listener(channel: socket.socket) -> socket.socket:
-    """Return the listener. Raise EOFError if the other end has closed or sends other data."""
+    """Return the listening socket. Raise EOFError if the other end has closed or sends other data."""
     channel.setblocking(False)
     loop = asyncio.get_running_loop()
     while True:

@@ -1,4 +1,4 @@
-"""Connections of a run, for the record of the run and for its log."""
+"""The connections of a run, for the record and the log of the run."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ OTHERS = "…"
 
 
 class Event(msgspec.Struct, frozen=True):
-    """An event of a connection: it was allowed, was refused, or has ended.
+    """An event of a connection: `allowed`, `refused` or `ended`.
 
-    Only an `ended` event has `bytes_*` other than 0. They are added to the figures of the host.
+    Only an `ended` event has `bytes_*` other than 0. These bytes are added to the figures of the host.
     """
 
     host: str
@@ -28,7 +28,7 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Uses:
-    """Counts events by host. Bounded for any number of hosts: the rest is counted under `…`."""
+    """Counts events by host. The memory is bounded: above a number of hosts, all others count under `…`."""
 
     def __init__(self) -> None:
         self._uses: dict[tuple[str, int, bool, str], NetworkUse] = {}
@@ -47,7 +47,9 @@ class Uses:
         )
 
     def line(self, event: Event) -> str | None:
-        """Return the line for the run's log, or None. Only refusals have a line, up to MAX_LINES."""
+        """Return the line for the run's log. Only the first MAX_LINES refusals have a line; other events return
+        None.
+        """
         if event.allowed or event.ended or self._lines > MAX_LINES:
             return None
         self._lines += 1

@@ -1,8 +1,8 @@
-"""Look-ups in threads, shared between runs and identities.
+"""DNS look-ups in threads, which all runs share.
 
-`getaddrinfo` cannot be cancelled: if the name server does not answer, the thread stays busy until the host's resolver
-gives up, often 30 seconds. So a look-up counts towards the limits of its run and its identity until its thread returns,
-even after the connection or the run has ended.
+`getaddrinfo` cannot be cancelled: if the name server does not answer, the thread is busy until the resolver of the host
+gives up, often after 30 seconds. So a look-up counts towards the limits of its run and its identity until its thread
+returns, even after the run has ended.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from skillery.sandboxing.egress.streams import Caps
 
 Found = list[str]
 FAILURE_SECONDS = 30.0
-"""How long a failure is remembered (RFC 9520 §3.2 allows up to five minutes)."""
+"""Seconds for which a failed look-up is remembered (RFC 9520 §3.2 allows up to five minutes)."""
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """Bounds on the threads that resolve names at the same time."""
+    """Limits on the threads that resolve names at the same time."""
 
     in_all: int = 64
     of_identity: int = 16
@@ -46,7 +46,9 @@ def system_addresses(host: str, of_the_house: bool) -> Found:
 
 
 class LookUpThreads:
-    """The threads of all runs. A look-up occupies its thread, and counts towards the limits, until `find` returns."""
+    """The look-up threads of all runs. A look-up occupies its thread, and counts towards the limits, until `find`
+    returns.
+    """
 
     def __init__(self, find: Callable[[str, bool], Found] = system_addresses, bounds: Bounds = BOUNDS) -> None:
         self.bounds = bounds
@@ -63,7 +65,7 @@ class LookUpThreads:
     async def begin(
         self, run: asyncio.Semaphore, identity: asyncio.Semaphore, host: str, of_the_house: bool
     ) -> asyncio.Future[Found]:
-        """Wait for a free thread. Return the started look-up, which must not be cancelled."""
+        """Wait for a free thread, and start the look-up of `host`. Return its future, which must not be cancelled."""
         with ExitStack() as held:
             for share in (run, identity, self._all):  # always in this order, so that no deadlock is possible
                 await share.acquire()
@@ -75,14 +77,16 @@ class LookUpThreads:
 
 
 class RunLookUps:
-    """The look-ups of one run: a Resolver. Simultaneous connections to one name share one look-up.
+    """The look-ups of one run. If several connections need the same name at the same time, they share one look-up.
 
-    Failures are cached. Addresses are not: each connection dials the result of its own look-up.
+    Failures are cached. Addresses are not cached: each connection uses the result of its own look-up.
     """
 
     def __init__(self, threads: LookUpThreads, identity: str, caps: Caps, *, of_the_house: bool = False) -> None:
-        """`of_the_house` also allows names of the server's own network (search domains, /etc/hosts), because the
-        server's admin wrote the patterns."""
+        """`of_the_house` also allows names of the server's network (search domains, /etc/hosts). It is set if the
+        server's
+        admin wrote the patterns.
+        """
         self._threads = threads
         self._identity = threads.share_of(identity)
         self._run = asyncio.Semaphore(threads.bounds.of_run)
@@ -92,7 +96,7 @@ class RunLookUps:
         self._failed_until: dict[str, float] = {}  # bounded by `Caps.hosts`
 
     async def look_up(self, host: str) -> Found:
-        """Return the addresses.
+        """Return the addresses of a host.
 
         Raise OSError if the name has none or the look-up takes too long, Denied if no thread becomes free.
         """

@@ -1,6 +1,6 @@
-"""The policy: may a run connect to a host?
+"""The policy: to which hosts a run may connect.
 
-This module converts each name to its canonical form. Patterns, look-ups, SNI and the log use only that form.
+This module converts each host name to its canonical form. Patterns, look-ups, SNI and the log use only this form.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_SHOWN = 120
 
 
 class Denied(Exception):
-    """Raised for a refused connection. `reason` is short and recorded; `advice` names the remedy."""
+    """Raised for a refused connection. `reason` is short and is recorded. `advice` names the remedy."""
 
     def __init__(self, reason: str, *, status: int = 403, advice: str = "") -> None:
         super().__init__(reason)
@@ -34,26 +34,28 @@ class Target(msgspec.Struct, frozen=True):
 
     scheme: Scheme
     host: str
-    """Canonical: an ASCII DNS name in lower case without a final dot."""
+    """The host in canonical form: an ASCII DNS name in lower case without a final dot."""
     port: int
 
     @property
     def origin(self) -> str:
-        """Return the origin in the form of `permissions.network`."""
+        """The origin, as `permissions.network` writes it."""
         port = "" if self.port == DEFAULT_PORTS[self.scheme] else f":{self.port}"
         return f"{self.scheme}://{self.host}{port}"
 
 
 def shown(text: str) -> str:
-    """Return a host from untrusted input as printable text, for a log."""
+    """Return an untrusted host name as printable text for a log."""
     cut = text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "…"
     return cut.encode("ascii", "backslashreplace").decode() if cut.isprintable() else ascii(cut)[1:-1]
 
 
 def canonical_host(text: str) -> str:
-    """Return the canonical form.
+    """Return the canonical form of a host name.
 
-    Raise Denied for all but a DNS name: addresses in any spelling, users, escapes, control characters.
+    Raise Denied if the text is not a DNS name, for example an IP address, or if it contains a user, an escape or a
+    control
+    character.
     """
     name = text.removesuffix(".").lower() if text.isascii() else text
     problem = host_problem(name)
@@ -63,7 +65,7 @@ def canonical_host(text: str) -> str:
 
 
 def parse_target(scheme: Scheme, authority: str) -> Target:
-    """Return the target for `host` or `host:port`. Raise Denied."""
+    """Return the target for `host` or `host:port`. Raise Denied if the text is invalid."""
     match = _AUTHORITY.fullmatch(authority)
     if match is None:
         raise Denied(f"'{shown(authority)}' is not HOST or HOST:PORT with a DNS name")
@@ -74,14 +76,17 @@ def parse_target(scheme: Scheme, authority: str) -> Target:
 
 
 class Policy:
-    """The hosts that one skill may reach. An empty policy allows none."""
+    """The hosts to which the runs of one skill may connect. An empty policy allows no host."""
 
     def __init__(self, patterns: Sequence[NetworkPattern]) -> None:
         self._patterns = tuple(patterns)
 
     @classmethod
     def parse(cls, texts: Sequence[str]) -> Policy:
-        """Parse the patterns when a run starts, so that older versions obey the current rules. Raise ValueError."""
+        """Return the policy of these patterns. Raise ValueError if a pattern is invalid.
+
+        Patterns are parsed when a run starts, so that the current rules also apply to old versions.
+        """
         patterns = []
         for text in texts:
             pattern = parse_network_pattern(text)
@@ -91,7 +96,7 @@ class Policy:
         return cls(patterns)
 
     def check(self, target: Target) -> str:
-        """Return the text of the pattern that allows the target. Raise Denied."""
+        """Return the text of the pattern that allows the target. Raise Denied if no pattern allows it."""
         for pattern in self._patterns:
             if matches(pattern, target):
                 return pattern.text

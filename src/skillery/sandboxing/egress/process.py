@@ -1,10 +1,13 @@
-"""The proxy as a program: one process for all runs of a server.
+"""The proxy as a separate program: one process for all runs of a server.
 
-So the server's process neither parses nor carries bytes of a run, and holds no descriptor of a run's connections.
+So the process of the server neither parses nor forwards bytes of a run, and holds no descriptor of a run's connections.
 
-Over the descriptor that the process is started with (SOCK_SEQPACKET) it receives pairs of descriptors: the listener
-of a run, and a socket for reports. The first line on that socket is the order; events go back, one line each. Either
-end closes the socket when the run is over. The process ends with the server.
+The process starts with one descriptor, a SOCK_SEQPACKET socket. The server sends a pair of descriptors for each run:
+the
+listening socket of the run, and a report socket. The first line on the report socket is the order of the server. The
+proxy
+sends events back, one line each. Either end closes the report socket when the run is over. The process ends with the
+server.
 """
 
 from __future__ import annotations
@@ -68,7 +71,7 @@ async def serve_until_told(
 
 
 def take_orders(control: socket.socket, ended: asyncio.Future[None]) -> None:
-    """Receive orders over `control` from now on."""
+    """Start to receive orders from `control`."""
     loop = asyncio.get_running_loop()
     threads = LookUpThreads()
     tasks: set[asyncio.Task[None]] = set()
@@ -97,7 +100,7 @@ def take_orders(control: socket.socket, ended: asyncio.Future[None]) -> None:
 
 
 def become_nobody() -> None:
-    """Drop root, because a process that carries foreign bytes needs no rights."""
+    """Give up the rights of root, because a process that forwards untrusted bytes needs no rights."""
     if os.geteuid() != 0:
         return
     # In a user namespace without another uid this fails, and root there is an ordinary user outside.

@@ -1,4 +1,4 @@
-"""The proxy of one run: accepts on the listener made inside the run, and forwards what the policy allows."""
+"""The proxy of one run: it accepts connections on the run's listening socket, and forwards what the policy allows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ PAUSE_SECONDS = 0.1
 
 
 class RunProxy:
-    """Serves one run until cancelled. Only that run can reach its listener, so the listener identifies the run."""
+    """Serves one run until cancelled. Only this run can connect to its listening socket, so the socket identifies
+    the run.
+    """
 
     def __init__(
         self,
@@ -35,7 +37,7 @@ class RunProxy:
         self.spent = Spent(caps)
 
     async def serve(self, listener: socket.socket) -> None:
-        """Accept connections. Close the listener and all connections at the end."""
+        """Accept connections until cancelled. Then close the listening socket and all connections."""
         slots = asyncio.Semaphore(self.caps.open_at_once)
         tasks: set[asyncio.Task[None]] = set()
 
@@ -70,7 +72,9 @@ class RunProxy:
             client.close()
 
     def admit(self, target: Target) -> str:
-        """Return the pattern that allows the target. Raise Denied if there is none, or above `Caps.hosts` names."""
+        """Return the pattern that allows the target. Raise Denied if no pattern does, or if the run used too many
+        host names.
+        """
         rule = self._policy.check(target)
         if target.host not in self._hosts and len(self._hosts) >= self.caps.hosts:
             raise Denied(f"the run has asked for {self.caps.hosts} different hosts, as many as it may")
@@ -78,7 +82,7 @@ class RunProxy:
         return rule
 
     async def connect(self, target: Target) -> Stream:
-        """Connect to the target. Raise Denied if an address must not be dialled, or if none answers."""
+        """Connect to the target. Raise Denied if an address is not allowed, or if no address answers."""
         addresses = await checked_addresses(self._resolver, self._rules, target.host)
         return Stream(await dial(addresses, target.port))
 

@@ -1,7 +1,7 @@
-"""Resolve the names of hosts to addresses that may be dialled.
+"""Resolution of host names to addresses that the proxy may connect to.
 
-The host resolves a name once for each connection, and dials exactly the checked addresses: a later answer of the name
-server changes nothing.
+The host resolves a name once for each connection, and connects to the checked addresses. A later answer of the name
+server has no effect.
 """
 
 from __future__ import annotations
@@ -42,12 +42,14 @@ NOT_PUBLIC: tuple[Network, ...] = tuple(
 
 class Resolver(Protocol):
     async def look_up(self, host: str) -> list[str]:
-        """Return the addresses of a canonical host. Raise OSError if there are none, and Denied."""
+        """Return the addresses of a canonical host. Raise OSError if there are none, Denied if the look-up is
+        refused.
+        """
         ...
 
 
 class FixedHosts:
-    """Names with addresses that the operator configured. Another resolver finds all other names."""
+    """Names whose addresses the operator configured. Another resolver looks up all other names."""
 
     def __init__(self, hosts: Mapping[str, Sequence[str]], others: Resolver) -> None:
         self._hosts = {host.lower().removesuffix("."): list(addresses) for host, addresses in hosts.items()}
@@ -58,15 +60,18 @@ class FixedHosts:
 
 
 class AddressRules:
-    """The rules for addresses: public ones, and those in the operator's list."""
+    """The rules for addresses: public addresses are allowed, and the addresses in the operator's list."""
 
     def __init__(self, allow_private: Sequence[str] = (), *, every: bool = False) -> None:
-        """Allow these addresses or networks (`10.1.0.0/16`), or `every` address. Raise ValueError."""
+        """Allow the addresses and networks (`10.1.0.0/16`) of `allow_private`, or `every` address.
+
+        Raise ValueError if one is invalid.
+        """
         self._every = every
         self._allowed = [ipaddress.ip_network(text) for text in allow_private]
 
     def problem(self, text: str) -> str | None:
-        """Return why this address must not be dialled, or None."""
+        """Return the reason why this address is not allowed; None if it is allowed."""
         address = ipaddress.ip_address(text.partition("%")[0])
         if self._every or ("%" not in text and any(address in network for network in self._allowed)):
             return None
@@ -82,9 +87,9 @@ def is_public(address: Address) -> bool:
 
 
 def is_own(address: Address) -> bool:
-    """Return whether the kernel delivers the address to this machine: then source and destination are equal.
+    """Return whether the kernel delivers packets for the address to this machine.
 
-    Connecting a datagram socket sends no packet.
+    Then a connected datagram socket has the same address at both ends. Connecting such a socket sends no packet.
     """
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -96,7 +101,7 @@ def is_own(address: Address) -> bool:
 
 
 async def checked_addresses(resolver: Resolver, rules: AddressRules, host: str) -> list[str]:
-    """Return the addresses to dial for `host`. Raise Denied if it has none, or if any must not be dialled."""
+    """Return the addresses of `host` to connect to. Raise Denied if it has none, or if one is not allowed."""
     try:
         addresses = (await resolver.look_up(host))[:MAX_ADDRESSES]
     except (OSError, UnicodeError):
@@ -112,7 +117,7 @@ async def checked_addresses(resolver: Resolver, rules: AddressRules, host: str) 
 
 
 async def dial(addresses: Sequence[str], port: int) -> socket.socket:
-    """Return a connection to the first address that answers. Raise Denied."""
+    """Return a connection to the first address that answers. Raise Denied if none does."""
     loop = asyncio.get_running_loop()
     reason = ""
     for text in addresses:

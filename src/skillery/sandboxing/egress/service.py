@@ -1,5 +1,7 @@
-"""The client of the proxy in the server: start the proxy at the first use, send it the run's listener, keep its
-reports."""
+"""The client of the proxy in the server.
+
+The client starts the proxy when a run first needs it, sends the listening sockets of runs, and keeps the reports.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +30,11 @@ START = "import sys; sys.path[:] = sys.argv[2:]; from skillery.sandboxing.egress
 
 
 class EgressBroken(Exception):
-    """Raised if the proxy is not available. The message is for the caller."""
+    """Raised if the proxy is not available. Callers may see the message."""
 
 
 class Session:
-    """The proxy of one run, for the duration of the run."""
+    """The use of the proxy by one run."""
 
     def __init__(
         self,
@@ -63,7 +65,7 @@ class Session:
             self._note(line)
 
     async def close(self) -> tuple[NetworkUse, ...]:
-        """End every connection of the run and return their uses. A second call returns the same."""
+        """Close all connections of the run, and return their uses. A second call returns the same result."""
         with contextlib.suppress(OSError, RuntimeError):  # the proxy has ended, or this is the second call
             self._writer.write_eof()
         await asyncio.wait({self._listening}, timeout=END_SECONDS)
@@ -76,7 +78,7 @@ class Session:
 
 
 class Egress:
-    """One proxy process for all runs of a server, started again if it has ended."""
+    """One proxy process for all runs of a server. If the process ends, the next run starts a new one."""
 
     def __init__(
         self,
@@ -84,8 +86,10 @@ class Egress:
         hosts: Mapping[str, Sequence[str]] | None = None,
         caps: Caps | None = None,
     ) -> None:
-        """Allow private addresses and networks to be dialled (`allow_private`), and use fixed addresses for names
-        (`hosts`). Raise ValueError."""
+        """Allow the private addresses and networks in `allow_private`. `hosts` has fixed addresses of host names.
+
+        Raise ValueError if an address is invalid.
+        """
         AddressRules(allow_private)
         self._order = Order(
             patterns=(),
@@ -100,7 +104,7 @@ class Egress:
 
     @property
     def pid(self) -> int | None:
-        """The pid of the proxy; None if it does not run."""
+        """The pid of the proxy; None if the proxy does not run."""
         return self._process.pid if self._process is not None else None
 
     async def open(
@@ -112,7 +116,8 @@ class Egress:
         private: bool = False,
         identity: str = "",
     ) -> Session:
-        """Let the proxy accept on `listener`, which is closed here. Raise EgressBroken.
+        """Let the proxy accept connections on `listener`. This method closes `listener`. Raise EgressBroken if the
+        proxy fails.
 
         `note` gets the lines for the run's log. `private` allows any address. `identity` requested the run.
         """
@@ -141,7 +146,7 @@ class Egress:
         private: bool = False,
         identity: str = "",
     ) -> Session:
-        """Call `open` with the listener that arrives first on `channel`."""
+        """Call `open` with the listening socket that arrives on `channel`."""
         try:
             listener = await receive_listener(channel)
         except EOFError:
@@ -149,7 +154,7 @@ class Egress:
         return await self.open(patterns, listener, note, private=private, identity=identity)
 
     def _hand_over(self, listener: socket.socket) -> socket.socket:
-        """Send the listener. Return the socket for the proxy's reports."""
+        """Send the listening socket to the proxy. Return the socket for the reports of the proxy."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         try:
@@ -168,7 +173,7 @@ class Egress:
             socket.send_fds(self._running(), [b"r"], descriptors)
 
     def _bury(self, process: subprocess.Popen[bytes] | None) -> None:
-        """Kill this proxy. The next run starts another one."""
+        """Kill this proxy process. The next run starts a new one."""
         if process is self._process:
             self._forget()
         if process is not None and process.returncode is None:

@@ -1,4 +1,4 @@
-"""Sockets with a bounded buffer, and the transport of bytes between two of them."""
+"""Sockets with bounded buffers, and the transfer of bytes between two sockets."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ IDLE_CHECKS = 4
 
 
 class Caps(msgspec.Struct, frozen=True):
-    """Limits for the connections of one run."""
+    """The limits on the connections of one run."""
 
     open_at_once: int = 32
-    """Further connections wait until one ends."""
+    """Most open connections. Further connections wait until one closes."""
     in_all: int = 10_000
-    """Connections of the whole run. After the last one, the proxy stops listening."""
+    """Most connections of the whole run. After the last one, the proxy stops accepting connections."""
     hosts: int = 256
-    """Different names that are looked up. Without this limit, code could send data out in the labels of host names."""
+    """Most different host names that are looked up. Without this limit, code could hide data in host names."""
     bytes_out: int = 1 << 30
     bytes_in: int = 4 << 30
     look_up_seconds: float = 10.0
-    """Limit for the answer to a look-up."""
+    """Longest time for a look-up."""
     look_up_wait_seconds: float = 30.0
-    """Limit for the wait until other look-ups of the run and its identity end."""
+    """Longest wait until other look-ups of the run and its identity end."""
     head_seconds: float = 15.0
-    """Limit for the arrival of a request's head, or of a ClientHello."""
+    """Longest time until a request head or a ClientHello has arrived completely."""
     idle_seconds: float = 60.0
     total_seconds: float = 3_600.0
 
 
 class Spent:
-    """Bytes of one connection, checked against the limits of all connections of its run."""
+    """The bytes of one connection, which count towards the limits of its run."""
 
     def __init__(self, caps: Caps, run: Spent | None = None) -> None:
         self._caps = caps
@@ -47,7 +47,7 @@ class Spent:
         self.moved = time.monotonic()
 
     def out(self, size: int) -> None:
-        """Count bytes before they are sent on. Raise Denied above the limit."""
+        """Count bytes before they are sent. Raise Denied if the run exceeds its limit."""
         self.bytes_out += size
         self.moved = time.monotonic()
         if self._run is not None:
@@ -65,7 +65,7 @@ class Spent:
 
 
 class Stream:
-    """A connected, non-blocking socket. Reading stops while the bytes are not consumed, so memory stays bounded."""
+    """A connected, non-blocking socket. It stops reading while its buffer is full, so its memory is bounded."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
@@ -73,14 +73,16 @@ class Stream:
         self._loop = asyncio.get_running_loop()
 
     async def some(self, most: int = PIECE) -> bytes:
-        """Return the next bytes; empty at the end."""
+        """Return the next bytes; b"" at the end of the stream."""
         if self._unread:
             taken, self._unread = self._unread[:most], self._unread[most:]
             return taken
         return await self._loop.sock_recv(self._socket, most)
 
     async def more(self) -> bytes:
-        """Read at least one more piece into the buffer and return the complete buffer. Raise EOFError."""
+        """Read at least one more piece into the buffer, and return the whole buffer. Raise EOFError at the end of
+        the stream.
+        """
         piece = await self._loop.sock_recv(self._socket, PIECE)
         if not piece:
             raise EOFError
@@ -92,7 +94,9 @@ class Stream:
         return self._unread
 
     async def until(self, end: bytes, most: int) -> bytes | None:
-        """Return and consume the data before `end`; None if `end` is not within `most` bytes. Raise EOFError."""
+        """Return and consume the data before `end`; None if `end` is not within `most` bytes. Raise EOFError if the
+        stream ends.
+        """
         looked_at = 0
         while (at := self._unread.find(end, max(0, looked_at - len(end)))) < 0:
             looked_at = len(self._unread)
@@ -112,7 +116,9 @@ class Stream:
             self._socket.shutdown(socket.SHUT_WR)
 
     async def end_gently(self, seconds: float) -> None:
-        """Let the other end read the last bytes: closing a socket with unread input would reset the connection."""
+        """Wait until the other end has read the last bytes. Closing a socket with unread input would reset the
+        connection.
+        """
         self.end_writing()
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(seconds):
@@ -125,7 +131,7 @@ class Stream:
 
 
 async def carry_out(client: Stream, upstream: Stream, spent: Spent) -> None:
-    """Carry bytes from the code to the host until the code closes its half of the connection."""
+    """Forward bytes from the code to the host until the code closes its half of the connection."""
     while piece := await client.some():
         spent.out(len(piece))
         await upstream.send(piece)
@@ -142,9 +148,9 @@ async def carry_in(upstream: Stream, client: Stream, spent: Spent) -> None:
 async def both(
     outward: asyncio.Task[None], inward: asyncio.Task[None], spent: Spent, idle_seconds: float, *, inward_ends: bool
 ) -> None:
-    """Wait until both directions are done, or only `inward` if `inward_ends` is set.
+    """Wait until both directions have ended; with `inward_ends`, only until `inward` has ended.
 
-    Raise the error of the direction that fails, and Denied after `idle_seconds` without a byte in either direction.
+    Raise the error of a direction that fails, and Denied after `idle_seconds` without a byte in either direction.
     """
     try:
         while not (inward.done() and (inward_ends or outward.done())):

@@ -1,6 +1,6 @@
-"""Control groups, v1 and v2: memory, processes and CPU of a complete run.
+"""Control groups, v1 and v2: limits of memory, processes and CPU for all processes of a run together.
 
-Support is determined by creating a group and writing to it, never by version, uid or mount options.
+Whether the host supports them is tested by creating a group and writing its limits, not by versions or mount options.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PATIENCE = 5.0
 
 
 class Hierarchy(msgspec.Struct, frozen=True):
-    """A folder in which groups can be created, and its controllers."""
+    """A folder in which groups can be created, and the controllers of the folder."""
 
     folder: Path
     controllers: tuple[str, ...]
@@ -33,7 +33,7 @@ class Hierarchy(msgspec.Struct, frozen=True):
 
 
 def settings_of(controller: str, version: int, limits: Limits) -> dict[str, str]:
-    """Return the settings of one controller by file name. A name that ends in `?` may be missing."""
+    """Return the settings of one controller by file name. A file whose name ends in `?` may be missing."""
     memory = str(limits.memory_mb << 20)
     quota = str(max(1000, int(limits.cpus * PERIOD_US)))
     processes = str(limits.processes + 1)  # one more for pid 1
@@ -80,7 +80,7 @@ def counted(path: Path, name: str) -> int:
 
 
 class ControlGroups:
-    """All groups of this server, in folders with its own name."""
+    """All groups of this server, in folders with a name that identifies the server."""
 
     def __init__(self, hierarchies: list[Hierarchy]) -> None:
         name = own_name()
@@ -95,7 +95,7 @@ class ControlGroups:
                 write(base, "cgroup.subtree_control", " ".join(f"+{name}" for name in hierarchy.controllers))
 
     def make(self) -> ControlGroup:
-        """Return a new group without limits. Raise OSError, with nothing left."""
+        """Create and return a group without limits. Raise OSError if that fails; then no part of the group is left."""
         number = next(self._numbers)
         group = ControlGroup([(hierarchy, base / f"run-{number}") for hierarchy, base in self._bases])
         try:
@@ -121,7 +121,9 @@ class ControlGroup:
             folder.mkdir()
 
     def limit(self, limits: Limits) -> None:
-        """Set the limits before any code runs. Do nothing if they are set already. Raise OSError."""
+        """Set the limits of the group, before any code runs. Do nothing if the group has these limits. Raise
+        OSError.
+        """
         if limits == self._limits:
             return
         self._limits = None
@@ -137,7 +139,9 @@ class ControlGroup:
 
     @contextlib.contextmanager
     def doors(self) -> Iterator[list[int]]:
-        """Yield descriptors of files. A single-threaded process joins the group by writing `0` to each of them."""
+        """Context manager: descriptors of files of the group. A process with one thread joins by writing `0` to each
+        of them.
+        """
         opened: list[int] = []
         try:
             for hierarchy, folder in self._folders:
@@ -151,7 +155,7 @@ class ControlGroup:
                 os.close(descriptor)
 
     def members(self) -> list[int]:
-        """Return the processes that are in the group now."""
+        """Return the pids of all processes in the group."""
         found: set[int] = set()
         for _, folder in self._folders:
             with contextlib.suppress(OSError):
@@ -172,21 +176,23 @@ class ControlGroup:
         return any("pids" in hierarchy.controllers for hierarchy, _ in self._folders)
 
     def oom_kills(self) -> int:
-        """Return the number of processes that the kernel killed because the run had used up its memory."""
+        """Return how many processes the kernel killed because the run had no memory left."""
         files = {1: "memory.oom_control", 2: "memory.events"}
         return sum(
             counted(folder / files[h.version], "oom_kill") for h, folder in self._folders if "memory" in h.controllers
         )
 
     def remove_now(self) -> bool:
-        """Remove the group. Return True if nothing is left."""
+        """Remove the group. Return whether all its folders are gone."""
         for _, folder in self._folders:
             with contextlib.suppress(OSError):
                 folder.rmdir()
         return not any(folder.exists() for _, folder in self._folders)
 
     async def remove(self) -> None:
-        """Remove the group, and wait for its last processes. The next start sweeps a group that stays."""
+        """Remove the group, and wait for its last processes. If the group cannot be removed, the next start of a
+        server removes it.
+        """
         if self.remove_now():
             return
         deadline = time.monotonic() + PATIENCE
@@ -207,7 +213,9 @@ class ControlGroup:
 
 
 def start_time(pid: int) -> str | None:
-    """Return when a process started, in clock ticks since boot. Pid and start time together identify a process."""
+    """Return the start of a process in clock ticks since boot; None if it has ended. Pid and start identify a
+    process.
+    """
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
@@ -215,20 +223,20 @@ def start_time(pid: int) -> str | None:
 
 
 def own_name() -> str:
-    """Return a new unique name that identifies this server."""
+    """Return a new name that identifies this server and no other."""
     return f"skillery-{pid_namespace()}-{os.getpid()}-{start_time(os.getpid())}-{secrets.token_hex(4)}"
 
 
 def pid_namespace() -> int:
-    """Return the pid namespace.
+    """Return the id of the pid namespace.
 
-    A pid has no meaning without it: two containers may see the same cgroups but not each other's processes.
+    Pids are unique only within it: two containers may see the same cgroups, but not each other's processes.
     """
     return Path("/proc/self/ns/pid").stat().st_ino
 
 
 def own_paths() -> dict[str, str]:
-    """Return the path of this process's group by controller (`""` for v2)."""
+    """Return the cgroup path of this process for each controller. v2 has the key ""."""
     lines = (line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines())
     return {name: path for _, names, path in lines for name in names.split(",")}
 
@@ -251,7 +259,7 @@ def own_folder(point: Path, root: str, own: str) -> Path:
 
 
 def candidates() -> list[Hierarchy]:
-    """Return the folders where groups might be created, according to the mounts."""
+    """Return the folders in which groups could be created, as the mounts say. Whether it works is not tested."""
     paths, found = own_paths(), []
     for version, point, root, options in mounted():
         if version == 1:
@@ -266,9 +274,9 @@ def candidates() -> list[Hierarchy]:
 
 
 def delegate(hierarchy: Hierarchy) -> Hierarchy:
-    """Enable controllers for child groups. Raise OSError if that is impossible.
+    """Enable the controllers for child groups, and return the hierarchy. Raise OSError if that is impossible.
 
-    v2 allows this only for a group without processes: move this process into a leaf, if it is alone.
+    v2 allows this only for a group without processes. If this process is the only one, it moves to a new child group.
     """
     offered = (hierarchy.folder / "cgroup.controllers").read_text().split()
     names = tuple(name for name in CONTROLLERS if name in offered)
@@ -290,8 +298,10 @@ def step_down(folder: Path) -> None:
 
 
 def usable(hierarchy: Hierarchy) -> Hierarchy | None:
-    """Return the hierarchy with the controllers that accept a limit, tested on a temporary group; None if there are
-    none."""
+    """Return the hierarchy with the controllers that accept limits; None if no controller does.
+
+    The function tests each controller with a temporary group.
+    """
     try:
         offered = delegate(hierarchy) if hierarchy.version == 2 else hierarchy
     except OSError:
@@ -318,7 +328,7 @@ def takes_limits(hierarchy: Hierarchy, controller: str) -> bool:
 
 
 def sweep(folder: Path) -> None:
-    """Remove the groups of dead servers, and kill the processes in them."""
+    """Remove the groups of dead servers in a folder, and kill the processes in these groups."""
     for base in folder.glob(f"skillery-{pid_namespace()}-*-*-*"):
         _, _, pid, started, _ = base.name.split("-")
         if start_time(int(pid)) == started:
@@ -329,7 +339,7 @@ def sweep(folder: Path) -> None:
 
 
 def remove_dead(group: Path) -> None:
-    """Kill the processes in a group of a dead server, and remove the group unless one of them still ends."""
+    """Kill the processes of a dead server's group, and remove the group unless a process is still ending."""
     with contextlib.suppress(OSError):
         for member in (group / "cgroup.procs").read_text().split():
             with contextlib.suppress(ProcessLookupError):
@@ -338,7 +348,7 @@ def remove_dead(group: Path) -> None:
 
 
 def find() -> ControlGroups | None:
-    """Return the groups that this server can create, or None."""
+    """Return the groups that this server can create; None if the host allows none."""
     found: list[Hierarchy] = []
     for candidate in candidates():
         hierarchy = usable(candidate)

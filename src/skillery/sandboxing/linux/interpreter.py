@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-"""The working directory of these programs, from which they import `cell`."""
+"""The working directory of the programs in `cell`, from which they import the package `cell`."""
 
 
 def base_python() -> str:

@@ -1,4 +1,4 @@
-"""The plan of a zygote and the orders of runs: mounts and limits."""
+"""The plan of a zygote, and the mounts and limits of a run."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ RUNTIME = Path(python_runner.__file__).parent / "runtime"
 ADDRESS_SPACE_BACKUP = 64 << 30
 INTERPRETER_BYTES = 256 * MEBIBYTE
 DESCRIPTORS, FEW_DESCRIPTORS = 1024, 256
-"""Limit on descriptors of one process. The smaller one applies if no cgroup counts the kernel's memory.
+"""Most descriptors of one process. The lower limit applies if no cgroup counts the memory of the kernel.
 
-A process with n descriptors can make n²/4 epoll watches. The kernel limits those per user, and a server that is not
-root is the user of its runs.
+A process with n descriptors can create n²/4 epoll watches. The kernel limits watches per user. If the server is not
+root,
+server and runs are the same user.
 """
 
 
@@ -30,7 +31,7 @@ class Filters(NamedTuple):
 
     usual: bytes
     network: bytes
-    """For runs with network access, which may open TCP sockets."""
+    """The filter for runs with network access, which may open TCP sockets."""
 
 
 def is_beneath(path: str, folder: str) -> bool:
@@ -38,7 +39,7 @@ def is_beneath(path: str, folder: str) -> bool:
 
 
 def prefixes() -> list[str]:
-    """Return the interpreter's folders outside /usr."""
+    """Return the folders of the interpreter that are not below /usr."""
     found = {os.path.realpath(prefix) for prefix in (sys.base_prefix, sys.base_exec_prefix)}
     return sorted(prefix for prefix in found if not is_beneath(prefix, "/usr"))
 
@@ -56,9 +57,9 @@ def hidden(private: tuple[str, ...]) -> list[str]:
 
 
 def is_open_to_all(path: str) -> bool:
-    """Return whether any uid may read the path: the uid of a run owns no files.
+    """Return whether every user may read the path. The uid of a run owns no files.
 
-    For a folder, only the mode of the folder itself is checked.
+    Of a folder, only its own mode is checked.
     """
     mode = Path(path).stat().st_mode
     needed = stat.S_IROTH | stat.S_IXOTH if stat.S_ISDIR(mode) else stat.S_IROTH
@@ -66,7 +67,7 @@ def is_open_to_all(path: str) -> bool:
 
 
 def shape(limits: Limits) -> Limits:
-    """Return the limits that the set-up of a cell fixes. The other limits come from outside, or with the job."""
+    """Return the limits that a cell has from its set-up. All other limits are set from outside, or with the job."""
     return Limits(
         memory_mb=limits.memory_mb,
         processes=limits.processes,
@@ -78,7 +79,7 @@ def shape(limits: Limits) -> Limits:
 
 
 def cpu_seconds(limits: Limits) -> int:
-    """Return the CPU time limit of one process in seconds. It is a backup if the timeout does not work."""
+    """Return the CPU seconds of one process. The limit is a backup in case the timeout does not work."""
     return int(limits.timeout_ms / 1000 * max(1.0, limits.cpus)) + 2
 
 
@@ -86,8 +87,8 @@ def cpu_seconds(limits: Limits) -> int:
 def tree_limits(limits: Limits, *, cgroups: bool, base: int = 0) -> dict[str, int]:
     """Return the limits as rlimits and mount options.
 
-    Without cgroups, the address space limits each process near the limit of the complete tree; with them it is only a
-    backup. `base` is the address space that a process inherits from its zygote, in bytes.
+    Without cgroups, each process has about the memory limit of the whole run as its address space. With cgroups, the
+    address space is only a backup. `base` is the address space in bytes that a process inherits from its zygote.
     """
     memory = limits.memory_mb * MEBIBYTE
     return {
@@ -106,7 +107,7 @@ def tree_limits(limits: Limits, *, cgroups: bool, base: int = 0) -> dict[str, in
 def make_plan(
     *, root: bool, filters: Filters, cgroups: bool, without_landlock: bool = False, private: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """Return the part of the set-up that is equal for all runs. `cgroups`: whether cgroups limit their memory."""
+    """Return the plan, which is equal for all runs. `cgroups` says whether cgroups limit the memory of runs."""
     return {
         "root": root,
         "keeps_groups": not root,
@@ -122,9 +123,9 @@ def make_plan(
 
 
 def given(job: Job, *, root: bool, packages: bool = True) -> list[dict[str, Any]]:
-    """Return the mounts of one run: kind, name, source, and whether only the server's root may read it.
+    """Return the mounts of one run: kind, name, source, and whether only root may read the source.
 
-    `packages` is False if they are mounted already.
+    If `packages` is False, the packages are mounted already.
     """
     entries = [entry("skills", skill.name, *seen(str(skill.folder)), root=root) for skill in job.skills]
     if packages:
@@ -137,10 +138,10 @@ def entry(kind: str, name: str, source: str, is_open: bool, *, root: bool) -> di
 
 
 def look(path: str) -> tuple[str, bool]:
-    """Return the real path, and whether any uid may read it."""
+    """Return the real path, and whether every user may read it."""
     source = os.path.realpath(path)
     return source, is_open_to_all(source)
 
 
 seen = lru_cache(maxsize=4096)(look)
-"""Cached, for folders of skills, which never change."""
+"""A cached `look`, for folders of skills, which never change."""

@@ -1,4 +1,4 @@
-"""Probes of this host for `skillery doctor`, each tested by using the feature, with a remedy."""
+"""Probes of this host for `skillery doctor`. Each probe uses the feature that it tests, and has a remedy."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def cgroup_probe(name: str, *, held: bool) -> Probe:
 
 
 def watchdog_possible() -> bool:
-    """Return whether the processes of a tree can be listed (CONFIG_PROC_CHILDREN)."""
+    """Return whether the kernel can list the children of a process (CONFIG_PROC_CHILDREN)."""
     return Path(f"/proc/self/task/{threading.get_native_id()}/children").exists()
 
 
@@ -111,14 +111,14 @@ def machine_probe() -> Probe:
 
 
 def interpreter_probe() -> Probe:
-    """Check the path of the interpreter, which must not lie in a folder that the sandbox provides itself."""
+    """Check that the interpreter is not in a folder that the sandbox replaces."""
     covered = [prefix for prefix in prefixes() if any(is_beneath(prefix, folder) for folder in OWN_FOLDERS)]
     fix = f"install Python elsewhere than beneath {', '.join(OWN_FOLDERS)}" if covered else ""
     return Probe("interpreter", not covered, ", ".join(covered or ["/usr", *prefixes()]), fix)
 
 
 def run_probes(run_jobs: languages.RunJobs) -> list[Probe]:
-    """Run one job in each language, and one that does nothing."""
+    """Run a job in each language, and a job that does nothing. Return the probes."""
     outcomes = languages.run_apart(run_jobs, [NO_OP, *languages.JOBS])
     first = outcomes[0] if outcomes else Outcome()
     ok = first.result == b"true"
@@ -128,7 +128,7 @@ def run_probes(run_jobs: languages.RunJobs) -> list[Probe]:
 
 
 def all_probes(run_jobs: languages.RunJobs | None = None) -> list[Probe]:
-    """Return the probes in the order in which they depend on each other."""
+    """Return all probes. A probe comes after the probes that it depends on."""
     machine = machine_probe()
     if not machine.ok:
         return [machine]

@@ -1,4 +1,4 @@
-"""Processors that a run is bound to if no cgroup limits its CPU time."""
+"""The processors to which a run is bound if no cgroup limits its CPU time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Processors:
         self._turn = itertools.cycle(sorted(os.sched_getaffinity(0)))
 
     def some(self, cpus: float) -> list[int]:
-        """Return the processors for a run, a different choice each time; an empty list if the run need not be bound."""
+        """Return processors for a run, other ones for the next run. [] means that the run may use all processors."""
         if self._counted:
             return []
         count = math.ceil(cpus)

@@ -1,7 +1,6 @@
-"""The system call filter: an allow-list as a balanced tree of comparisons, made once by the host and loaded by each
-run.
+"""The system call filter: an allow-list as a balanced tree of comparisons. The host makes it once, each run loads it.
 
-Written by hand, without a library. See Documentation/userspace-api/seccomp_filter.rst.
+The filter is written without a library. Source: Documentation/userspace-api/seccomp_filter.rst.
 """
 
 from __future__ import annotations
@@ -57,9 +56,9 @@ def load_argument(index: int) -> Instruction:
 
 
 def one_of(index: int, values: tuple[int, ...], then: Code, otherwise: Code) -> Code:
-    """Return code that executes `then` if the argument is one of the values, else `otherwise`.
+    """Return code that continues with `then` if the argument is one of the values, else with `otherwise`.
 
-    Both must end with a verdict.
+    `then` and `otherwise` must end with a return instruction.
     """
     last = len(values) - 1
     tests = tuple((EQUAL, last - place, int(place == last) * len(then), value) for place, value in enumerate(values))
@@ -74,7 +73,7 @@ def socket_type(*types: int, refused: int = errno.EPERM) -> Code:
 
 
 def by_argument(*, cgroups: bool, rights: bool) -> dict[str, Code]:
-    """Return the code for each call of the table BY_ARGUMENT except sockets."""
+    """Return the code for each call whose arguments are checked, except the socket calls."""
     allow, eperm, ignored = answer(ALLOW), refuse(errno.EPERM), refuse(0)
     # Leases and notices concern files that the host and other runs use too. A large pipe takes pages from the server
     # user's share if no cgroup counts them.
@@ -101,9 +100,9 @@ def by_argument(*, cgroups: bool, rights: bool) -> dict[str, Code]:
 
 
 def socket_options() -> Code:
-    """Return the code for setsockopt: buffers keep their size, and no BPF program is attached.
+    """Return the code for setsockopt. It refuses to change buffer sizes and to attach BPF programs.
 
-    The kernel's memory for compiled programs is one budget for the whole host, which no cgroup counts.
+    The kernel has one budget of memory for compiled BPF programs of the whole host, which no cgroup counts.
     """
     sizes = one_of(2, BUFFER_SIZES, refuse(0), answer(ALLOW))
     programs = one_of(2, ATTACH_PROGRAMS, refuse(errno.EPERM), sizes)
@@ -111,16 +110,19 @@ def socket_options() -> Code:
 
 
 def without_flag(index: int, flag: int, otherwise: Code) -> Code:
-    """Return code that refuses calls with this flag. Huge pages are a pool of the host that no limit counts."""
+    """Return code that refuses calls with this flag. The flag asks for huge pages, a pool of the host without
+    limits.
+    """
     refused = refuse(errno.EPERM)
     return (load_argument(index), (AND, 0, 0, flag), (EQUAL, 0, len(refused), flag), *refused, *otherwise)
 
 
 def sockets(*, network: bool) -> dict[str, Code]:
-    """Return the code for sockets: UNIX pairs always, TCP client sockets only with `network`.
+    """Return the code for socket calls. UNIX socket pairs are allowed, TCP client sockets only with `network`.
 
-    Landlock restricts TCP to the proxy. `bind` is refused because the channel's socket belongs to the host's net
-    namespace. Datagrams are refused because those queued on loopback use memory that no limit counts.
+    Landlock restricts TCP connections to the proxy. `bind` is refused, because the channel's socket belongs to the
+    host's
+    net namespace. Datagrams are refused, because queued datagrams on loopback use memory that no limit counts.
     """
     allow, eacces = answer(ALLOW), refuse(errno.EACCES)
     client = (*socket_type(STREAM, refused=errno.EACCES), *one_of(2, (0, 6), allow, refuse(errno.EPERM)))
@@ -133,8 +135,10 @@ def sockets(*, network: bool) -> dict[str, Code]:
 
 
 def of_all_but_pid_1(*, cgroups: bool) -> dict[str, Code]:
-    """Return code that protects the scheduling of pid 1: without processor time pid 1 cannot end, and cannot end the
-    others."""
+    """Return code that lets the code change the scheduling of all processes except pid 1.
+
+    Without processor time, pid 1 could not end, and could not end the others.
+    """
     allow, eperm = answer(ALLOW), refuse(errno.EPERM)
     others = one_of(0, (1,), eperm, allow)
     second = one_of(1, (1,), eperm, allow)
@@ -148,9 +152,9 @@ def of_all_but_pid_1(*, cgroups: bool) -> dict[str, Code]:
 
 
 def mmap_that_a_watchdog_sees() -> Code:
-    """Return the code for mmap if no cgroup counts memory: no shared anonymous mapping.
+    """Return the code for mmap if no cgroup counts memory. It refuses shared anonymous mappings.
 
-    Its pages would stay after unmapping, in no process that the watchdog sums.
+    After unmapping, their pages would stay in no process, so the watchdog would not count them.
     """
     shared = (load_argument(3), (AND, 0, 0, SHARED_ANONYMOUS), (EQUAL, 0, 1, SHARED_ANONYMOUS))
     return (*shared, *refuse(errno.EPERM), *answer(ALLOW))
@@ -159,7 +163,7 @@ def mmap_that_a_watchdog_sees() -> Code:
 def verdicts(
     machine: str, *, cgroups: bool, network: bool, also: tuple[str, ...] = (), rights: bool | None = None
 ) -> dict[int, Code]:
-    """Return the code for each known call, by number. Calls in `also` are always allowed."""
+    """Return the code for each known system call by its number. Calls in `also` are always allowed."""
     checks = by_argument(cgroups=cgroups, rights=can_refuse_descriptors() if rights is None else rights)
     checks |= sockets(network=network)
     allow, eperm, enosys = answer(ALLOW), refuse(errno.EPERM), refuse(errno.ENOSYS)
@@ -178,7 +182,7 @@ def verdicts(
 
 
 def intervals(known: Mapping[int, Code], unknown: Code) -> list[tuple[int, Code]]:
-    """Return (first number, code) of each range of numbers with one verdict, from 0 up without a gap."""
+    """Return ranges of call numbers with the same code, as (first number, code), from 0 without gaps."""
     stretches: list[tuple[int, Code]] = []
     for number in range(max(known) + 2):
         code = known.get(number, unknown)
@@ -188,7 +192,7 @@ def intervals(known: Mapping[int, Code], unknown: Code) -> list[tuple[int, Code]
 
 
 def tree(stretches: list[tuple[int, Code]]) -> Code:
-    """Return a binary search by number: about seven comparisons per call instead of hundreds."""
+    """Return a binary search by call number: about seven comparisons for each call instead of hundreds."""
     if len(stretches) == 1:
         return stretches[0][1]
     middle = len(stretches) // 2
@@ -203,12 +207,13 @@ def tree(stretches: list[tuple[int, Code]]) -> Code:
 def program(
     machine: str, *, cgroups: bool, network: bool = False, also: tuple[str, ...] = (), rights: bool | None = None
 ) -> bytes:
-    """Return the filter in the kernel's format: an array of struct sock_filter. Raise KeyError for another machine.
+    """Return the filter in the kernel's format, an array of struct sock_filter. Raise KeyError if the machine is
+    unsupported.
 
     - `cgroups`: whether a cgroup counts the memory of the run.
-    - `network`: whether the run may use the network, and so open TCP sockets to its proxy.
-    - `also`: calls to allow during set-up. The complete filter is loaded on top of that one later.
-    - `rights`: whether code may try to send descriptors. By default it may if the channel itself refuses them.
+    - `network`: whether the run may use the network, and so may open TCP sockets to its proxy.
+    - `also`: calls that are allowed during set-up. Later, the run loads the complete filter in addition.
+    - `rights`: whether code may try to send descriptors. None means: only if the channel refuses them.
     """
     kill = answer(KILL_PROCESS)
     head: Code = (
@@ -226,5 +231,5 @@ def program(
 
 
 def filters(machine: str, *, cgroups: bool) -> Filters:
-    """Return the filters of all runs. Raises KeyError for a machine without one."""
+    """Return the filters of all runs. Raise KeyError if the machine is unsupported."""
     return Filters(*(program(machine, cgroups=cgroups, network=network) for network in (False, True)))

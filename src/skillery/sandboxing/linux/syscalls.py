@@ -1,8 +1,10 @@
-"""System calls by name, with their numbers on x86_64 and aarch64, sorted by the verdict of the filter.
+"""System calls by name with their numbers on x86_64 and aarch64, in one table for each verdict of the filter.
 
-One entry is `name:x86_64:aarch64`; `-` means that the machine does not have the call. Sources: the kernel's own
-headers, arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h. A call that is not listed is
-newer than this list and answers ENOSYS, as on a kernel without it.
+An entry is `name:x86_64:aarch64`. `-` means that the machine does not have the call. Sources: the headers of the
+kernel,
+arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h. A call that is not listed is newer than
+this
+list. It returns ENOSYS, as on a kernel without this call.
 """
 
 from __future__ import annotations
@@ -109,7 +111,7 @@ MACHINES = ("x86_64", "aarch64")
 
 
 def numbers(table: str, machine: str) -> dict[str, int]:
-    """Return the number of every call of `table` that `machine` has, by name."""
+    """Return the numbers of the calls in `table` by name, without calls that `machine` does not have."""
     column = MACHINES.index(machine) + 1
     entries = (entry.split(":") for entry in table.split())
     return {entry[0]: int(entry[column]) for entry in entries if entry[column] != "-"}

@@ -1,4 +1,4 @@
-"""Host uids for the runs of a server that is root: no two running runs share one."""
+"""Host uids for the runs of a server that is root. No two runs have the same uid at the same time."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from skillery.errors import Busy
 
 
 class Uids:
-    """A pool of uids. The uid that was returned first is used again first."""
+    """A pool of uids. The uid that was returned first is given out first."""
 
     def __init__(self, first: int, count: int) -> None:
         self._free = deque(range(first, first + count))
         self._free.rotate(-os.getpid())  # two servers on one machine are unlikely to meet
 
     def take(self) -> int:
-        """Return a uid. Raise Busy if none is left."""
+        """Return a free uid. Raise Busy if all are in use."""
         if not self._free:
             raise Busy("every host uid that the sandbox may use is taken by a run", retry_after_ms=1000)
         return self._free.popleft()

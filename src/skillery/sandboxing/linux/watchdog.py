@@ -1,7 +1,7 @@
-"""Memory limit of a process tree without a cgroup: add up the memory of its processes many times a second.
+"""Memory limit of a process tree without a cgroup: a thread adds up the memory of its processes many times a second.
 
-The limit is weaker than that of a cgroup, and runs list it in `degraded`. Between two checks, only the address space of
-each process limits a burst. The system call filter refuses kinds of memory that cannot be counted here.
+This limit is weaker than that of a cgroup, so runs list it in `degraded`. Between two checks, only the address space of
+each process limits its growth. The system call filter refuses kinds of memory that the watchdog cannot count.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ from pathlib import Path
 
 INTERVAL = 0.04
 NEAR = 0.5
-"""Above this share of the limit, shared pages are divided among processes. Below, the cheaper counters are enough: the
-exact figure takes the kernel time in proportion to the run's mappings, which the run controls."""
+"""Share of the limit above which shared pages are divided among processes. Below it, cheaper counters are enough. The
+exact
+figure takes time in proportion to the mappings of the run, which the run controls.
+"""
 SLOW_WORK, SLOW = 0.1, 0.4
-"""Processor and wall-clock seconds of one check, after which shared pages are no longer divided."""
+"""Processor seconds and wall-clock seconds of one check. A slower check stops dividing shared pages."""
 LOOKS = 3
 KIBIBYTE = 1024
 SOCKET_OPTIONS = 128 * KIBIBYTE
-"""The kernel's limit for the options of one socket (net.core.optmem_max)."""
+"""The kernel's limit for the options of one socket in bytes (net.core.optmem_max)."""
 
 
 def threads(pid: int) -> list[int]:
@@ -35,7 +37,8 @@ def threads(pid: int) -> list[int]:
 def children(pid: int) -> list[int]:
     """Return the children of all threads of a process.
 
-    If a thread ends, its children move to another thread, whose children may have been read before. In that case, all
+    If a thread ends, the kernel gives its children to another thread, whose children may have been read already. Then
+    all
     threads are read again. The number of attempts is limited, because hostile code can end threads all the time.
     """
     found: dict[int, None] = {}
@@ -54,9 +57,9 @@ def children(pid: int) -> list[int]:
 
 
 def descendants(root: int) -> Iterator[int]:
-    """Yield the descendants, and read the children of each when the next is requested.
+    """Yield the descendants of a process. The children of a descendant are read when the next one is requested.
 
-    Orphans of a run move to its pid 1, so none escapes the tree.
+    Orphans of a run become children of its pid 1, so no process leaves the tree.
     """
     left = children(root)
     while left:
@@ -66,7 +69,7 @@ def descendants(root: int) -> Iterator[int]:
 
 
 def fields(path: Path, wanted: tuple[str, ...]) -> int:
-    """Return the sum of some kB fields of a file of `Name: value kB` lines, in bytes; 0 if it cannot be read."""
+    """Return the sum of the wanted fields in bytes, from a file of `Name: value kB` lines; 0 if it cannot be read."""
     try:
         pairs = [line.partition(":") for line in path.read_text().splitlines()]
     except OSError:
@@ -75,20 +78,22 @@ def fields(path: Path, wanted: tuple[str, ...]) -> int:
 
 
 def memory_of(pid: int, thread_memory: Callable[[int], int]) -> int:
-    """Return the bytes that a process holds.
+    """Return the memory of a process in bytes.
 
-    If the first thread of a process has ended, /proc shows its memory only for the other threads.
+    If the first thread of a process has ended, /proc shows the memory only for the other threads.
     """
     return next((held for held in map(thread_memory, threads(pid)) if held), 0)
 
 
 def rough_memory(thread: int) -> int:
-    """Return all mapped memory, with shared memory in full. The kernel has counters for it, so the call is cheap."""
+    """Return all mapped memory in bytes; shared memory counts in full. The kernel has counters for it, so the call
+    is cheap.
+    """
     return fields(Path(f"/proc/{thread}/status"), ("RssAnon", "RssShmem", "VmSwap", "VmPTE"))
 
 
 def shared_memory(thread: int) -> int:
-    """Return all mapped memory, with shared pages divided among their processes.
+    """Return all mapped memory in bytes; shared pages are divided among their processes.
 
     If the kernel does not report the shares, shared pages count in full.
     """
@@ -124,7 +129,7 @@ def tree_memory(root: int, thread_memory: Callable[[int], int] = shared_memory) 
 
 
 def over(root: int, limit: int) -> bool:
-    """Return whether the descendants of `root` hold more than `limit` bytes.
+    """Return whether the descendants of `root` use more than `limit` bytes.
 
     If the exact count takes too long, shared pages count in full.
     """
@@ -141,9 +146,9 @@ def over(root: int, limit: int) -> bool:
 
 
 async def exceeds(root: int, limit: int) -> None:
-    """Return when the descendants of `root` hold more than `limit` bytes.
+    """Return when the descendants of `root` use more than `limit` bytes.
 
-    The checks have their own thread: neither other work nor a slow check of another run delays them.
+    The checks run in a separate thread, so that no other work and no slow check of another run delays them.
     """
     loop, thread = asyncio.get_running_loop(), ThreadPoolExecutor(1, "watchdog")
     try:

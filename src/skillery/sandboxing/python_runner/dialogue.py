@@ -1,4 +1,4 @@
-"""The server's side of one run: send the job, answer the code's requests, end with the result."""
+"""The server's side of one run: send the job, answer the requests of the code, receive the result."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class NoHost:
 
 
 class _Pace:
-    """Slows down code that floods the server, so that other runs do not wait."""
+    """Slows down code that sends too many messages, so that other runs do not wait."""
 
     def __init__(self, per_second: int) -> None:
         self._burst = min(BURST, per_second)
@@ -57,8 +57,9 @@ class _Pace:
     async def after(self, number: int) -> None:
         """Wait after the message `number`, counted from 0.
 
-        The last message of a burst waits until the time of the burst is over, and yields to other tasks even if that
-        was long ago.
+        A burst of messages may be fast. After its last message, this method waits until the time for the burst is over,
+        and
+        yields to other tasks even if no wait is needed.
         """
         if number % self._burst < self._burst - 1:
             return
@@ -68,8 +69,10 @@ class _Pace:
 
 
 class Dialogue:
-    """One dialogue. After `listen`, exactly one of `result` and `failure` is set, or neither if the code ended
-    silently."""
+    """The dialogue with the code of one run.
+
+    After `listen`, exactly one of `result` and `failure` is set, or neither if the code ended without a message.
+    """
 
     def __init__(self, channel: Channel, job: Job, host: RunHost) -> None:
         self._channel = channel
@@ -88,17 +91,17 @@ class Dialogue:
         self.failure: Failure | None = None
 
     async def wait_ready(self) -> None:
-        """Wait until the code can start. Raise BrokenSetup."""
+        """Wait until the sandbox is ready for code. Raise BrokenSetup if it cannot be prepared."""
         await wait_ready(self._channel)
 
     async def go(self) -> None:
-        """Copy the input files to the workspace, then let the code start. Raise BrokenSetup."""
+        """Copy the input files to the workspace, then start the code. Raise BrokenSetup if a file cannot be copied."""
         if self._files:
             await send_files(self._channel, self._files)
         await self._channel.send({"op": "go"})
 
     async def listen(self) -> None:
-        """Answer requests until the code sends its result or failure, or ends."""
+        """Answer requests until the code sends its result or its failure, or ends."""
         pace = _Pace(self._limits.callbacks_per_second)
         try:
             for number in itertools.count():
@@ -252,13 +255,13 @@ class Dialogue:
 
 
 MANY_SLOW_NUMBERS = 100
-"""Limit on the slow numbers (`formats.json_values.slow_numbers`) in a result that is decoded."""
+"""Most slow numbers (`formats.json_values.slow_numbers`) in a result that is decoded."""
 
 
 def normal_json(body: bytes) -> bytes:
-    """Return a JSON text without blanks. Raise ValueError if it is not JSON.
+    """Return a JSON text without blanks. Raise ValueError if the text is not JSON.
 
-    A large value is checked as text: decoding millions of small values would block the server for seconds.
+    A large text is checked without decoding: decoding millions of small values would block the server for seconds.
     """
     if len(body) > BIG_TEXT or slow_numbers(body) > MANY_SLOW_NUMBERS:
         return msgspec.json.format(str(body, "utf-8"), indent=-1).encode()

@@ -1,4 +1,4 @@
-"""The header of a job: what the process inside needs to know about its run."""
+"""The header of a job: what the process inside the sandbox must know about its run."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Places(msgspec.Struct, frozen=True):
 
 
 def job_header(job: Job, environment: Mapping[str, str], places: Places) -> dict[str, Any]:
-    """Return all that the process inside needs about its run, except the arguments.
+    """Return what the process inside must know about its run, without the arguments.
 
-    `environment` is added to the process's own.
+    `environment` has variables in addition to those of the process.
     """
     call = job.call
     program = program_of(job, places.skills)

@@ -1,4 +1,4 @@
-"""The languages available to runs, determined by a run in each."""
+"""The languages that runs can use, found by a run in each language."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ JOBS = [
 
 
 def run_apart(run_jobs: RunJobs, jobs: Sequence[Job]) -> list[Outcome]:
-    """Run the jobs in an event loop of a new thread. Return fewer outcomes than jobs if that raised."""
+    """Run the jobs in the event loop of a new thread. If that raises, return fewer outcomes than jobs."""
     outcomes: list[Outcome] = []
     thread = threading.Thread(target=lambda: outcomes.extend(asyncio.run(run_jobs(jobs))))
     thread.start()
@@ -39,7 +39,7 @@ def run_apart(run_jobs: RunJobs, jobs: Sequence[Job]) -> list[Outcome]:
 
 
 def language_probes(outcomes: Sequence[Outcome]) -> list[Probe]:
-    """Return the probes for the outcomes of JOBS."""
+    """Return the probes for the outcomes of the jobs in JOBS."""
     return [
         language_probe(language, outcome)
         for language, outcome in zip(WHO_ARE_YOU, [*outcomes, *[None] * len(JOBS)], strict=False)

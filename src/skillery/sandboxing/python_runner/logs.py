@@ -1,4 +1,4 @@
-"""The log of a run: a pipe that is always drained, so that the code never waits for the server."""
+"""The log of a run: a pipe that the server always reads, so that the code never waits for the server."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ Sink = Callable[[bytes], None]
 
 
 class LogPipe:
-    """The read end of the code's output.
+    """The server's end of the pipe for the code's output.
 
-    The log is kept here, or by a host that follows it (`FollowsLog`), but not by both: it can have megabytes.
+    Either this object keeps the log, or a host that follows the log (`FollowsLog`). They never both keep it, because a
+    log
+    can have megabytes.
     """
 
     def __init__(self, limit: int = 0, host: RunHost | None = None) -> None:
-        """`limit` in bytes; see `keep`."""
+        """`limit` is in bytes, as in `keep`."""
         self._loop = asyncio.get_running_loop()
         self.keep(limit, host)
         self._ended = self._loop.create_future()
@@ -47,12 +49,14 @@ class LogPipe:
         self._ended.set_result(None)
 
     def keep(self, limit: int, host: RunHost | None = None) -> None:
-        """Discard the log so far. From now on keep up to `limit` bytes, or pass each piece to a host that follows."""
+        """Discard the log so far. From now on, keep up to `limit` bytes, or pass each piece to a host that follows
+        the log.
+        """
         self._kept = KeptLog(limit)
         self._sink: Sink = host.printed if isinstance(host, FollowsLog) else self._kept.add
 
     def note(self, line: str) -> None:
-        """Add a line of the host after all output until now."""
+        """Add a line of the server after all output so far."""
         if not self._ended.done():
             self._drain()
         self._sink(line.encode("utf-8", "replace") + b"\n")
@@ -63,7 +67,9 @@ class LogPipe:
             self.write_end = -1
 
     async def finish(self, patience: float) -> Log:
-        """Return the log when all writers have ended, or after `patience` seconds. A host that follows has it."""
+        """Return the log when all writers have ended, or after `patience` seconds. It is empty if a host follows the
+        log.
+        """
         self.close_write_end()
         await asyncio.wait({self._ended}, timeout=patience)
         return Log(*self._kept.parts())
@@ -76,10 +82,7 @@ class LogPipe:
 
 
 def widen(pipe: int) -> None:
-    """Enlarge the pipe, which means fewer wake-ups in a flood.
-
-    This may fail if an ordinary user has used up the allowance.
-    """
+    """Enlarge the pipe, so that much output causes fewer wake-ups. Do nothing if the kernel refuses."""
     try:
         fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
     except OSError:

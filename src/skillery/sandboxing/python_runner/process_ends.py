@@ -1,4 +1,4 @@
-"""The end of a run's process in words, and an end that cancellation cannot interrupt."""
+"""The end of a run's process as a failure, and a clean-up that cancellation cannot interrupt."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def ended_early(status: int) -> Failure:
 
 
 async def finish_whole(ending: Coroutine[Any, Any, Outcome]) -> Outcome:
-    """Await `ending` to its end, and only then raise a cancellation. Otherwise, parts of a run could stay behind."""
+    """Await `ending` completely, and only then raise a cancellation. Otherwise, parts of a run could be left behind."""
     task = asyncio.ensure_future(ending)
     cancelled = False
     while not task.done():

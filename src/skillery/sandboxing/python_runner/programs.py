@@ -1,4 +1,4 @@
-"""The description of a program other than a Python function, for the process inside."""
+"""The description of a program that is not a Python function, for the process inside the sandbox."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from skillery.backends import CodeCall, HandlerCall, Job, ScriptCall
 
 
 def program_of(job: Job, skills: str) -> dict[str, Any] | None:
-    """Return the description; None if the run calls a Python function.
+    """Return the description of the program; None if the run calls a Python function.
 
-    `skills` is the folder of mounted skills, as seen inside.
+    `skills` is the folder of mounted skills inside the sandbox.
     """
     call = job.call
     told: dict[str, Any]

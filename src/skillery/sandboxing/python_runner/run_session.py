@@ -1,4 +1,4 @@
-"""A run from the start of its code, in any sandbox: dialogue, limits, and outcome."""
+"""A run from the start of its code to its outcome, in any sandbox."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from skillery.sandboxing.python_runner.process_ends import ended_early, finish_w
 
 
 class RunSession:
-    """A run from the start of its code. Call `follow` when the code can start, and `outcome` after the end."""
+    """A run from the start of its code. Call `follow` when the code can start, and `outcome` after its end."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -30,10 +30,11 @@ class RunSession:
         ended: Callable[[], Awaitable[int | None]],
         exceeds: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """Wait until the code has ended, its time is over, or its memory limit is exceeded (`exceeds` returns).
+        """Wait until the code has ended, its time is over, or `exceeds` returns because its memory limit is exceeded.
 
-        The measured time ends with the last byte of the result: checking the result is the server's time.
-        `ended` waits for the end of the code's process, and returns its wait status if it is known.
+        The measured time ends with the last byte of the result; the check of the result does not count. `ended` waits
+        for the
+        end of the code's process, and returns its wait status or None.
         """
         self._dialogue = dialogue
         started = time.monotonic()
@@ -106,7 +107,7 @@ class RunSession:
 
 
 class LiveRun(Protocol):
-    """A job in a backend's sandbox, for `run_whole`. Call `live`, then always `end`."""
+    """A job in a sandbox of a backend, for `run_whole`. Call `live`, then always `end`."""
 
     async def live(self) -> None: ...
 
@@ -114,7 +115,7 @@ class LiveRun(Protocol):
 
 
 async def run_whole(run: LiveRun) -> Outcome:
-    """Run a job to its end. A cancellation must not leave half of a run behind."""
+    """Run a job to its end, and return its outcome. A cancellation also ends the run completely."""
     try:
         await run.live()
     except BaseException:

@@ -1,4 +1,4 @@
-"""The last steps before the code starts: wait until the sandbox is ready, copy the input files."""
+"""The last steps before the code starts: wait until the sandbox is ready, and copy the input files."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from skillery.sandboxing.python_runner.wire import Channel, ChannelAbused
 
 PIECE = 1 << 20
 BYTES_PER_SECOND = 10 << 20
-"""The slowest copy that set-up waits for."""
+"""Lowest speed of copying for which the set-up waits."""
 
 
 class BrokenSetup(Exception):
     """Raised if the sandbox could not be prepared.
 
-    The message is for the caller; `explained` means that it came from the sandbox.
+    Callers see the message. `explained` is True if the sandbox sent the message.
     """
 
     def __init__(self, message: str, *, explained: bool = False) -> None:
@@ -26,7 +26,7 @@ class BrokenSetup(Exception):
 
 
 async def wait_ready(channel: Channel) -> None:
-    """Wait until the sandbox is ready for code. Raise BrokenSetup."""
+    """Wait until the sandbox is ready for code. Raise BrokenSetup if it cannot be prepared."""
     try:
         message = await channel.receive()
     except ChannelAbused:  # the process was killed during a message
@@ -43,9 +43,9 @@ def copy_seconds(files: Sequence[InputFile]) -> float:
 
 
 async def send_files(channel: Channel, files: Sequence[InputFile]) -> None:
-    """Stream the content of each file to the runtime, which writes it to the workspace.
+    """Send the content of each file to the process inside, which writes the files to the workspace.
 
-    Raise BrokenSetup if a file could not be read or written.
+    Raise BrokenSetup if a file cannot be read or written.
     """
     try:
         for file in files:
@@ -59,7 +59,7 @@ async def send_files(channel: Channel, files: Sequence[InputFile]) -> None:
 
 
 async def _pieces(stream: BinaryIO, left: int) -> AsyncIterator[bytes]:
-    """Yield exactly the announced bytes. Raise EOFError if there are fewer."""
+    """Yield exactly `left` bytes of the stream. Raise EOFError if the stream has fewer."""
     while left:
         piece = await asyncio.to_thread(stream.read, min(PIECE, left))
         if not piece:

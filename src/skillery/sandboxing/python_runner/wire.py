@@ -1,6 +1,6 @@
-"""The server's end of the channel.
+"""The server's end of the channel to the process inside the sandbox.
 
-All input comes from untrusted code: every size is checked before a byte is read, and nothing is unpickled.
+All input comes from untrusted code. Every size is checked before a byte is read, and no input is unpickled.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ PIECE = 256 * 1024
 
 
 SO_PASSRIGHTS = 83
-"""Linux 6.16: if off, sending a descriptor to this socket fails with EPERM."""
+"""Socket option of Linux 6.16. If it is off, sending a descriptor to this socket fails with EPERM."""
 
 
 def refuse_descriptors(end: socket.socket) -> bool:
-    """Refuse descriptors on this socket. Return False if the kernel cannot, and the sandbox must prevent them.
+    """Make this socket refuse descriptors. Return False if the kernel cannot; then the sandbox must prevent them.
 
-    The reader must close a received descriptor, and closing one can take as long as its sender wants (SO_LINGER).
+    A reader must close each descriptor that it receives, and the sender decides how long closing takes (SO_LINGER).
     """
     try:
         end.setsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS, 0)
@@ -44,11 +44,11 @@ def can_refuse_descriptors() -> bool:
 
 
 class ChannelAbused(Exception):
-    """Raised for input that is not a valid message."""
+    """Raised if the input is not a valid message."""
 
 
 class Message(msgspec.Struct, frozen=True):
-    """A header from the code, and the size of the body that follows."""
+    """A header from the code, and the size of the body after it."""
 
     op: str
     body: int = 0
@@ -70,7 +70,7 @@ async def one_piece(content: bytes) -> AsyncIterator[bytes]:
 
 
 class Channel:
-    """Messages to and from the process inside."""
+    """Sends messages to the process inside the sandbox, and receives its messages."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -78,7 +78,9 @@ class Channel:
 
     @classmethod
     async def over(cls, end: socket.socket) -> Channel:
-        """Return a channel that owns the socket and accepts no descriptors. A cancellation closes the socket."""
+        """Return a channel that owns the socket and refuses descriptors. If this coroutine is cancelled, the socket
+        is closed.
+        """
         refuse_descriptors(end)
         end.setblocking(False)
         try:
@@ -88,7 +90,10 @@ class Channel:
             raise
 
     async def receive(self) -> Message | None:
-        """Return the next header, None at the end. Raise ChannelAbused. Its body must be read before the next call."""
+        """Return the next message header; None at the end. Raise ChannelAbused if it is invalid.
+
+        The caller must read the body before the next call.
+        """
         try:
             header_size, body = HEAD.unpack(await self._reader.readexactly(HEAD.size))
             if header_size > MAX_HEADER:
@@ -115,14 +120,14 @@ class Channel:
             yield piece
 
     async def body(self, size: int) -> bytes:
-        """Return a complete body, whose size the caller has checked."""
+        """Return the whole body. The caller has checked its size."""
         return b"".join([piece async for piece in self.pieces(size)])
 
     async def send(self, header: Mapping[str, Any], body: bytes = b"") -> None:
         await self.send_pieces(header, len(body), one_piece(body))
 
     async def send_pieces(self, header: Mapping[str, Any], size: int, pieces: AsyncIterator[bytes]) -> None:
-        """Send a header and a body of `size` bytes. Each piece is requested after the one before was sent."""
+        """Send a header and a body of `size` bytes. A piece is requested only after the piece before was sent."""
         encoded = json.dumps(header).encode()
         try:
             await self._write(HEAD.pack(len(encoded), size) + encoded)

@@ -1,4 +1,4 @@
-"""Escapes that have worked elsewhere. The cases try each, and expect an errno."""
+"""Escapes that worked against other sandboxes. Each case tries one, and expects that the kernel refuses it."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def main(args):
         assert outcome.failure.type == "ProcessKilled"
 
     async def test_calls_by_the_32_bit_interface_end_the_process(self, trial: Trial) -> None:
-        """The same numbers are other calls in 32-bit mode: 20 is getpid there, and writev for the filter."""
+        """Call numbers have another meaning in 32-bit mode: 20 is getpid there, and the filter would see writev."""
         if platform.machine() != "x86_64":
             pytest.skip("int 0x80 exists only on x86_64")
         code = """

@@ -16,9 +16,10 @@ from skillery.testing.sandbox.leftovers import assert_none_since, traces
 from skillery.testing.sandbox.trial import Trial
 
 OpenWith = Callable[[Mapping[str, tuple[str, ...]], tuple[str, ...]], Awaitable[Sandbox]]
-"""Return a started backend.
+"""Function that returns a started backend.
 
-The arguments are the addresses of host names, used instead of DNS, and the private addresses that may be dialled.
+Its arguments are the addresses of host names, which are used instead of DNS, and the private addresses that are
+allowed.
 """
 
 

@@ -12,7 +12,7 @@ from skillery.testing.sandbox.base import OpenWith, SandboxCases
 from skillery.testing.sandbox.trial import Trial
 
 RUNS, LOOKS_BEFORE = 8, 3
-"""More runs than a backend prepares in advance, so that some reuse a folder or a namespace."""
+"""More runs than a backend prepares in advance, so that some runs reuse a folder or a namespace."""
 FLUSHES = 20_000
 LEAVE = """
 import ctypes, fcntl, json, os, random, resource, signal, socket, struct
@@ -138,7 +138,7 @@ class BetweenRunsCases(SandboxCases):
 
 
 async def check_nothing_is_left(trial: Trial, **options: Any) -> None:
-    """Observe, let several runs leave all possible traces, and observe again: both observations must be equal."""
+    """Check that runs leave no trace: an observation after several runs must equal the observation before them."""
     calls = CALLS[platform.machine()]
 
     async def look(times: int) -> list[Any]:

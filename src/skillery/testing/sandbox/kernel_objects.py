@@ -72,7 +72,7 @@ def main(args):
 """
 ATTEMPTS = 3
 ALLOWANCE_MB = 256
-"""Allowance for the run's processes and for other programs of this machine."""
+"""MiB for the processes of the run and for other programs of this machine."""
 SHARED = """
 import ctypes
 libc = ctypes.CDLL(None, use_errno=True)
@@ -137,7 +137,7 @@ def main(args):
 
 
 async def check_bound(trial: Trial, kind: str, **options: Any) -> None:
-    """Repeat the measurement, because other programs use memory too: only memory that is missing each time counts."""
+    """Measure several times, because other programs use memory too. Only memory that is missing each time counts."""
     for _ in range(ATTEMPTS):
         missing = asyncio.ensure_future(most_memory_missing())
         outcome = await trial.code(CODE.replace("__MAKE__", OBJECTS[kind]), limits=SMALL, **options)
@@ -150,7 +150,7 @@ async def check_bound(trial: Trial, kind: str, **options: Any) -> None:
 
 
 async def most_memory_missing() -> int:
-    """Return, when cancelled, the largest fall of this machine's available memory in MiB."""
+    """Measure until cancelled. Then return the largest drop of the available memory of this machine in MiB."""
     first = least = available_mb()
     try:
         while True:

@@ -46,10 +46,11 @@ def hierarchies() -> list[Path]:
 
 
 def cgroups(processes: frozenset[int]) -> frozenset[str]:
-    """Return the cgroups that this process probably created.
+    """Return the cgroups that this process has probably created.
 
-    Their name, or that of a parent, contains this process's id; or a process in `processes` is a member. The cgroups
-    of this process and its parent do not count.
+    They have the id of this process in their name or in the name of a parent, or contain one of `processes`. The
+    cgroups of
+    this process and of its parent do not count.
     """
     ours = re.compile(rf"(?<![0-9a-z]){os.getpid()}(?![0-9a-z])")
     found = {group for point in hierarchies() for group in folders_below(point) if ours.search(group)}
@@ -95,7 +96,8 @@ def groups_of(processes: frozenset[int]) -> set[str]:
 def traces(others: frozenset[int] = frozenset(), *, with_groups: bool = True) -> Traces:
     """Return a snapshot without the processes in `others` and their descendants.
 
-    Only a check of a closed backend compares cgroups; other callers can save the time to find them.
+    Finding cgroups is slow, and only the check of a closed backend compares them. Other callers pass
+    `with_groups=False`.
     """
     processes = frozenset(descendants(os.getpid(), others))
     return Traces(

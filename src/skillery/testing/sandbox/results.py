@@ -72,7 +72,7 @@ class ResultCases(SandboxCases):
         assert failure_type(await trial.code(code)) == "KeyboardInterrupt"
 
     async def test_the_code_signals_itself_as_any_process_does(self, trial: Trial) -> None:
-        """The C library signals the thread id that it has stored, which must be that of the forked process."""
+        """The C library sends the signal to its stored thread id, which must be that of the forked process."""
         code = """
         import os, signal, threading, time
         def main(args):

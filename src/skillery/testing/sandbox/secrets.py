@@ -57,7 +57,7 @@ def value() -> tuple[str, str, str]:
 
 class SecretCases(SandboxCases):
     async def test_a_value_is_in_the_environment_of_its_run_and_would_be_found(self, trial: Trial) -> None:
-        """The other cases rely on this search."""
+        """A positive control: the search of the other cases finds a value that is there."""
         whole, first, second = value()
         found = await trial.value(LOOK, {"first": first, "second": second}, environment={"API_KEY": whole})
         assert found == [True, False, True]
@@ -108,7 +108,7 @@ class SecretCases(SandboxCases):
 
 
 def shown(pid: int) -> list[str]:
-    """Return what other processes can read of a process without access to its memory."""
+    """Return what other processes can read about a process without access to its memory."""
     found = []
     for name in ("cmdline", "environ"):
         try:

@@ -1,5 +1,5 @@
-"""Two small programs around `bwrap`, for the bare interpreter.
+"""Two small programs around `bwrap`, which run in an interpreter without packages.
 
-`launcher` becomes bwrap by exec, and bwrap starts `prologue`. Both import the standard library and, as `cell`, the
+`launcher` becomes bwrap by exec, and bwrap starts `prologue`. Both import only the standard library and, as `cell`, the
 folder `skillery.sandboxing.INSIDE`.
 """

@@ -1,9 +1,10 @@
 """The process that becomes `bwrap`.
 
-The launcher joins the cgroups of the run. If the server is root, the launcher also mounts the run's files for another
-uid, and becomes that uid. The order is one JSON object in a descriptor; it contains neither code nor args.
+The launcher joins the cgroups of the run. If the server is root, the launcher also mounts the files of the run for
+another
+uid, and becomes that uid. Its order is one JSON object in a descriptor, without code and args.
 
-`python launcher.py PARENT_OF_CELL DESCRIPTOR`
+Usage: `python launcher.py PARENT_OF_CELL DESCRIPTOR`
 """
 
 # ruff: noqa: PTH102, PTH112 - importing pathlib costs every run milliseconds
@@ -25,7 +26,7 @@ else:
 
 
 def join_groups(doors: list[int]) -> None:
-    """Join the cgroups before the exec: bwrap's view of cgroups begins there, and its usage counts."""
+    """Join the cgroups before the exec, so that the memory of bwrap counts, and its cgroup namespace starts there."""
     for door in doors:
         os.write(door, b"0")
         os.close(door)
@@ -34,7 +35,9 @@ def join_groups(doors: list[int]) -> None:
 def lay_out(stage: str, binds: list[dict[str, Any]], uid: int) -> None:
     """Mount each source below `stage`, in a private mount namespace.
 
-    The mounts bypass parent folders that only root may enter, and map files that only root may read to the run's uid.
+    So bwrap needs no access to parent folders that only root may enter. Files that only root may read are mapped to the
+    uid
+    of the run.
     """
     kernel.unshare(kernel.NEWNS)
     kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
@@ -61,7 +64,7 @@ def become(uid: int) -> None:
 
 
 def start(order: dict[str, Any]) -> None:
-    """Become bwrap. Return only if the server has ended."""
+    """Become bwrap. Return only if the server has ended before."""
     join_groups(order["doors"])
     program = os.open(order["program"], os.O_RDONLY)
     if order["affinity"]:

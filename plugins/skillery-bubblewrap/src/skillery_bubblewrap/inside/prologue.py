@@ -1,9 +1,10 @@
 """The first program in the sandbox that bwrap has made.
 
-The prologue does what bwrap does not, drops the rights it needs for that, checks its own state, and only then reads
-the first byte of the user and becomes the run.
+The prologue does what bwrap does not do, drops the rights that it needed, and checks its own state. Only then does it
+read
+the first byte of the job and become the run.
 
-`python prologue.py DESCRIPTOR`; the descriptor holds one JSON object.
+Usage: `python prologue.py DESCRIPTOR`. The descriptor contains one JSON object.
 """
 
 # ruff: noqa: S108 - the paths are those of the sandbox
@@ -35,7 +36,9 @@ NO_ADDRESS = struct.pack("=HH4s16x", socket.AF_INET, 0, bytes(4))
 
 
 def finish_mounts(limits: dict[str, Any]) -> None:
-    """Limit the number of files, because bwrap limits only sizes, and mount a /proc that shows only this run."""
+    """Limit the number of files, because bwrap limits only sizes. Mount a /proc that shows only processes of this
+    run.
+    """
     own = (
         ("/workspace", TMPFS, limits["disk_bytes"], limits["disk_files"] + 1),
         ("/tmp", TMPFS, limits["tmp_bytes"], 4096),
@@ -47,7 +50,7 @@ def finish_mounts(limits: dict[str, Any]) -> None:
 
 
 def take_lo_down() -> None:
-    """Take `lo` down and remove its address: bwrap brings it up, and the address stays when it is down."""
+    """Take `lo` down, which bwrap brings up, and remove its address, which would stay."""
     request = bytearray(b"lo".ljust(16, b"\0") + bytes(24))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         fcntl.ioctl(any_socket.fileno(), GET_FLAGS, request)
@@ -64,14 +67,14 @@ def arrange_descriptors(channel: int, log: int) -> None:
 
 
 def out_of_the_way(descriptor: int) -> int:
-    """Return a copy with a number that will not be overwritten."""
+    """Return a copy of the descriptor whose number `arrange_descriptors` does not overwrite."""
     return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, CHANNEL + 1)
 
 
 def prepare(order: dict[str, Any]) -> tuple[int, int]:
     """Do all steps that need a capability or a descriptor of the host.
 
-    Return the version of Landlock and its ruleset.
+    Return the Landlock version and a descriptor of its rules.
     """
     os.setsid()
     os.umask(0o022)

@@ -1,1 +1,1 @@
-"""One function for each method, from decoded params to the result: `method(core, identity, params)`."""
+"""The function of each method, `method(core, identity, params)`: from decoded params to the result."""

@@ -51,5 +51,5 @@ async def list_audit(core: Core, _: Identity, asked: params.ListAudit) -> AuditP
     work = partial(
         audit_trail.list_audit, key=core.registry.cursor_key, wanted=wanted, limit=asked.limit, cursor=asked.cursor
     )
-    # A filter may read many entries for one page.
+    # Slow: with a filter, one page may read many entries.
     return await core.registry.read_page(work)

@@ -1,4 +1,4 @@
-"""Methods for blobs and for the use of quotas."""
+"""Methods for blobs and for the usage of quotas."""
 
 from __future__ import annotations
 

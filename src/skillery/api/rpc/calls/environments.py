@@ -1,4 +1,6 @@
-"""Methods for environments of packages. An environment has a name or only a lock."""
+"""Methods for environments of packages. An environment without a name is identified by the SHA-256 of its lock of
+packages.
+"""
 
 from __future__ import annotations
 
@@ -43,9 +45,10 @@ def _warm(core: Core) -> list[Warm]:
 
 
 def _with_warm(one: E, warm: list[Warm]) -> E:
-    """Return the environment with its warm process.
+    """Return the environment with the state of its warm process, if `warm` has such a process.
 
-    Several warm processes may have its packages. The right one has also imported the modules of `preload`.
+    Several warm processes may have the packages of the environment. If the environment has `preload`, only a process
+    that has imported exactly these modules counts.
     """
     if one.lock is None:
         return one

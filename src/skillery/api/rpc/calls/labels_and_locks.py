@@ -1,4 +1,4 @@
-"""Methods for labels and locks."""
+"""Methods for labels and for locks of skills."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def list_labels(core: Core, identity: Identity, asked: params.ListLabels) 
 
 async def resolve_skills(core: Core, identity: Identity, asked: params.ResolveSkills) -> Lock:
     work = partial(registry.resolve_skills, identity=identity, texts=asked.skills)
-    # A request may ask for a thousand look-ups.
+    # Slow: a request may ask for a thousand look-ups.
     return await core.registry.read_page(work)
 
 

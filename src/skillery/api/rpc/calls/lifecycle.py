@@ -81,7 +81,7 @@ async def list_versions(core: Core, identity: Identity, asked: params.ListVersio
         limit=asked.limit,
         cursor=asked.cursor,
     )
-    # A filter may read many rows for one page.
+    # Slow: with a filter, one page may read many rows.
     return await core.registry.read_page(work)
 
 

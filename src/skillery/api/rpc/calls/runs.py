@@ -81,7 +81,7 @@ async def list_runs(core: Core, identity: Identity, asked: params.ListRuns) -> R
         limit=asked.limit,
         cursor=asked.cursor,
     )
-    # A filter may read many rows for one page.
+    # Slow: with a filter, one page may read many rows.
     return await core.registry.read_page(work)
 
 
@@ -107,7 +107,9 @@ def _check_what_starts(asked: params.ExecuteSkill) -> None:
 
 
 def _check_entrypoint(name: str, language: Language) -> None:
-    """Raise InvalidParams for a name that no function can have, and for any name other than the default in Bash."""
+    """Raise InvalidParams if no function of the language can have this name. In Bash, only the default `main` is
+    valid.
+    """
     if language == "bash" and name != "main":
         raise InvalidParams(
             f"'entrypoint' is {name[:80]!r}, and bash code has none: it runs from its first line",

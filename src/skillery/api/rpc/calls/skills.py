@@ -30,7 +30,7 @@ GUIDE = "skills.protocol.guide"
 
 
 class Guide(msgspec.Struct, frozen=True):
-    """The guide, in Markdown."""
+    """The Skills Protocol Guide, in Markdown."""
 
     content: str
 
@@ -106,7 +106,7 @@ async def search_skills(core: Core, identity: Identity, asked: params.SearchSkil
         limit=asked.limit,
         cursor=asked.cursor,
     )
-    # A search for a word of every skill reads all of them.
+    # Slow: a search for a word that every skill has reads all skills.
     return await core.registry.read_page(work)
 
 

@@ -83,9 +83,10 @@ async def remove_tool(core: Core, identity: Identity, asked: params.RemoveTool) 
 
 
 def _address(text: str, skill: str) -> tuple[str | None, str]:
-    """Return the skill and the tool of an address. The skill is None for a name without one.
+    """Return the skill and the tool of an address. `text` is `tool` or `skill/tool`; `skill` is the skill, or "".
 
-    Raise InvalidName, InvalidParams.
+    The returned skill is None if the caller names no skill. Raise InvalidName if the skill is no skill name. Raise
+    InvalidParams if `text` and `skill` name two skills, or if `text` contains a NUL.
     """
     before, slash, name = _text(text, "name").rpartition("/")
     named = parse_skill_name(before) if slash else None

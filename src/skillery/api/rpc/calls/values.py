@@ -1,4 +1,4 @@
-"""Conversions of params to values of the core."""
+"""Functions that convert params to values of the core."""
 
 from __future__ import annotations
 
@@ -23,12 +23,17 @@ def which(name: str, version: str) -> tuple[str, VersionSpec]:
 
 
 def run_files(files: Sequence[params.RunFile]) -> tuple[RunFile, ...]:
-    """Return the files for the workspace of a run. Raise InvalidPath, InvalidParams."""
+    """Return the files to copy into the workspace of a run. Raise InvalidPath or InvalidParams if a file is not
+    valid.
+    """
     return parse_files([RunFile(file.path, file.blob_id, file.executable) for file in files]) if files else ()
 
 
 def sentence(value: str, where: str) -> str:
-    """Return the text without surrounding blanks. Raise InvalidParams for a blank text and for a NUL."""
+    """Return the text without surrounding blanks. Raise InvalidParams if the text is blank or contains a NUL.
+
+    `where` is the name of the parameter, for the error.
+    """
     if "\0" in value or not value.strip():
         reason = "holds a NUL" if "\0" in value else "is blank"
         raise InvalidParams(f"'{where}' {reason}", hint="Write a sentence.", param=where)
@@ -42,7 +47,9 @@ def opaque_id(text: str) -> str:
 
 
 def identity_name(name: str) -> str:
-    """Return the name. Authenticators choose the names of identities, so only a NUL raises InvalidParams."""
+    """Return the name. Raise InvalidParams if the name contains a NUL. Any other name is valid, because
+    authenticators choose the names.
+    """
     if "\0" in name:
         raise InvalidParams("'identity' holds a NUL", hint="Write the name of an identity.", param="identity")
     return name

@@ -1,12 +1,15 @@
-"""Scripts of system calls, which a forked process executes without the interpreter.
+"""Scripts of system calls, which a forked process executes without the Python interpreter.
 
-A forked interpreter copies each memory page that it changes, and it changes hundreds: even reading an object changes a
-reference count. So the zygote prepares the system calls of pid 1 as a `Script`. The functions of `kernel` write the
-script: outside of a script they make their call at once, inside they append it (`kernel.call`). A few dozen machine
-instructions execute the script. At the end, pid 1 becomes the program of `init`, and pid 2 returns to the interpreter,
-as from a fork.
+A forked interpreter copies each memory page that it changes, and it changes hundreds: even reading an object changes
+its
+reference count. So the zygote prepares the system calls of pid 1 as a `Script`. The functions of `kernel` call the
+kernel
+at once, but inside a `with script:` block they append the call to the script (`kernel.call`). A few dozen machine
+instructions execute the script. At its end, pid 1 becomes the program of `init`, and pid 2 returns to the interpreter,
+as
+after a fork.
 
-If the result of a call is unexpected, the process writes the step and the result to CONTROL, and ends.
+If a call has an unexpected result, the process writes the step and the result to CONTROL, and ends.
 """
 
 from __future__ import annotations
@@ -23,17 +26,18 @@ if TYPE_CHECKING:
 
 PATH = "/run/skillery/calls"
 CONTROL = 204
-"""The descriptor that receives a failure: the step's name, then FAILURE."""
+"""The descriptor to which a failed process writes the name of the step and FAILURE."""
 FAILURE = struct.Struct("=q")
 ENTRY = struct.Struct("=Q6QqqQQ")
-"""The number of a call, six arguments, its kind, the required answer, and the address and length of the step's name."""
+"""One call: its number, six arguments, its kind, its required result, and the address and length of the step's name."""
 ANY = -1
-"""Accept any answer except errors."""
+"""Accepts any result that is not an error."""
 CALL, TRY, FIRST, SECOND, END = range(5)
-"""Kinds of calls.
+"""The kinds of calls.
 
-TRY: if the call succeeds, the next call is skipped. FIRST and SECOND clone: for the first, the parent returns the
-child's pid, or minus an errno; for the second, the child returns 0.
+TRY: if the call succeeds, the next call is skipped. FIRST and SECOND are clone calls. After FIRST, the parent returns
+the
+pid of the child, or minus an errno. After SECOND, the child returns 0.
 """
 
 X86_64 = """
@@ -152,7 +156,7 @@ PROGRAMS = {"x86_64": X86_64, "aarch64": AARCH64}
 
 
 def instructions(machine: str) -> bytes:
-    """Return the instructions. Raise KeyError for another machine."""
+    """Return the machine instructions. Raise KeyError for an unsupported machine."""
     return bytes.fromhex("".join(line.split(None, 1)[0] for line in PROGRAMS[machine].strip().splitlines()))
 
 
@@ -163,9 +167,9 @@ def install(path: str = PATH) -> None:
 
 
 def load(path: str = PATH) -> Callable[[int], int]:
-    """Return the instructions as a function of a script's address.
+    """Return the instructions as a function. Its argument is the address of a script.
 
-    They are mapped from a file, so that no memory is both writable and executable, which some hosts refuse.
+    The instructions are mapped from a file, because some hosts refuse memory that is both writable and executable.
     """
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -175,9 +179,10 @@ def load(path: str = PATH) -> Callable[[int], int]:
 
 
 class Script:
-    """System calls in their order. Within `with script:`, each `kernel.call` appends a call instead of making it.
+    """System calls in their order. Inside `with script:`, each `kernel.call` appends its call to the script.
 
-    The script must know which descriptor a call will open: when it runs, no descriptor from `descriptors` on is open.
+    The script must know which descriptor a call will open. So no descriptor from `descriptors` on may be open when the
+    script runs.
     """
 
     def __init__(self, descriptors: int) -> None:
@@ -194,14 +199,16 @@ class Script:
         kernel.script = None
 
     def add(self, step: str, number: int, *arguments: kernel.Argument, kind: int = CALL, answer: int = ANY) -> int:
-        """Append a call. Return the answer it must give, or 0 for any."""
+        """Append a call. Return the result that the call must have; 0 if any result is accepted."""
         six = [self._word(argument) for argument in (*arguments, 0, 0, 0, 0, 0, 0)[:6]]
         name = step.encode()
         self._entries.append((number, *six, kind, answer, self._address(name), len(name)))
         return max(answer, 0)
 
     def opens(self) -> int:
-        """Return the descriptor that the next call opens: the lowest free one, as the kernel chooses."""
+        """Return the number of the descriptor that the next call opens: the lowest free number, as the kernel
+        chooses.
+        """
         if self._closed:
             self._closed.sort()
             return self._closed.pop(0)
@@ -229,14 +236,14 @@ class Script:
         return self._address(argument)
 
     def _address(self, content: kernel.Pointed) -> int:
-        """Return an address that stays valid as long as the script."""
+        """Return the address of the content. The address stays valid as long as the script exists."""
         kept = ctypes.create_string_buffer(content) if isinstance(content, bytes) else content
         self._kept.append(kept)
         return ctypes.addressof(kept)
 
 
 class Written:
-    """A script in memory, which can be executed repeatedly."""
+    """A script in memory, which processes can execute any number of times."""
 
     def __init__(self, entries: list[tuple[int, ...]], kept: list[object]) -> None:
         self._kept = kept
@@ -245,11 +252,12 @@ class Written:
 
 
 def thread_id_address() -> int:
-    """Return the address where the C library keeps the id of this thread, which it reads when the process signals
+    """Return the address where the C library keeps the id of this thread, which is used when the process signals
     itself.
 
-    After a fork without the C library, the id is right only if the kernel writes it there. Raise SetupError if the
-    address cannot be found.
+    After a fork without the C library, the id is right only if the kernel writes it to this address. Raise SetupError
+    if
+    the address cannot be found.
     """
     found = ctypes.c_void_p()
     own = os.getpid()

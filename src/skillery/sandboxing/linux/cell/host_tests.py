@@ -1,7 +1,7 @@
-"""Tests of this host for `skillery doctor`: each function checks one property by using it, in a separate process.
+"""Tests of this host for `skillery doctor`. Each function checks one property by using it, in a separate process.
 
-`python -c "…; host_tests.main(name)"` with the plan on stdin prints one line with the finding, and exits 1 if the
-property is missing.
+`python -c "…; host_tests.main(name)"` reads the plan from stdin, prints one line with the finding, and exits with 1 if
+the property is missing.
 """
 
 # ruff: noqa: T201, PTH102, PTH108, PTH123, PTH211, S108, SIM115 - a program that prints; no pathlib, as in all modules here
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def expect_errno(step: str, wanted: int, act: Callable[[], object]) -> None:
-    """Call `act`, which must be refused with this errno."""
+    """Call `act`, and raise an exception unless the kernel refuses it with the errno `wanted`."""
     try:
         act()
     except OSError as error:
@@ -56,7 +56,7 @@ def user_namespaces(plan: Plan) -> str:
 
 
 def uid_mapping(plan: Plan) -> str:
-    """Create a child in a new user namespace, and write its map of uids from the parent, as for a run."""
+    """Create a child in a new user namespace, and map its uids from the parent, as for a run. Return the finding."""
     if not plan["root"]:
         root.enter_own_mounts(plan)
     child = kernel.clone(kernel.NEWUSER)

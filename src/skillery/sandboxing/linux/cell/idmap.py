@@ -1,6 +1,6 @@
-"""Id-mapped mounts: a run with another host uid can read files that only root of the server may read.
+"""Id-mapped mounts: with them, a run with another host uid can read files that only the root user of the host may read.
 
-Needs Linux 5.12 and a supporting filesystem.
+They need Linux 5.12 and a filesystem that supports them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ def user_namespace(uid: int) -> int:
 
 
 def bind(source: str, target: str, attributes: int, namespace: int) -> None:
-    """Bind-mount `source`, without mounts below it, at `target`. Its owners are mapped by the user namespace."""
+    """Bind-mount `source` at `target`, without the mounts below `source`. The user namespace maps the owners of its
+    files.
+    """
     flags = kernel.OPEN_TREE_CLONE | kernel.OPEN_TREE_CLOEXEC
     step = f"mount mapped {target}"
     tree = kernel.checked(step, kernel.syscall(kernel.SYS_OPEN_TREE, kernel.AT_FDCWD, os.fsencode(source), flags))

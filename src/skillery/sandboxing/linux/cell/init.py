@@ -1,9 +1,10 @@
-"""Pid 1 of a run after its start: a program of a few instructions.
+"""Pid 1 of a run after its start: a program of a few machine instructions.
 
-The program needs a page or two where a waiting Python process would need a megabyte. It holds nothing of value, and
-the code cannot read it. It reaps orphans until the code's process, pid 2, has ended, and then sends the server
-(descriptor 0) the four bytes of the wait status. It also ends with the server. Descriptor 1 is a signalfd for the
-blocked SIGCHLD.
+A waiting Python process would need a megabyte, this program needs one or two pages. The program has no secrets, and the
+code of the run cannot read it. It reaps orphans until pid 2, the process of the code, has ended. Then it sends the four
+bytes of the wait status to the server (descriptor 0). It also ends if the server closes this descriptor. Descriptor 1
+is
+a signalfd for the blocked signal SIGCHLD.
 """
 
 from __future__ import annotations
@@ -101,10 +102,10 @@ PROGRAMS = {"x86_64": (EM_X86_64, X86_64), "aarch64": (EM_AARCH64, AARCH64)}
 
 
 def program(machine: str) -> bytes:
-    """Return the ELF file for a machine: header, two program headers, instructions. Raise KeyError for another
-    machine.
+    """Return the ELF file for a machine: header, two program headers, instructions. Raise KeyError if it is
+    unsupported.
 
-    The program headers describe the whole file, readable and executable, and a stack that is not executable.
+    The program headers describe the whole file as readable and executable, and the stack as not executable.
     """
     number, listing = PROGRAMS[machine]
     code = bytes.fromhex("".join(line.split(None, 1)[0] for line in listing.strip().splitlines()))
@@ -118,7 +119,7 @@ def program(machine: str) -> bytes:
 
 
 def install(path: str = PATH) -> None:
-    """Write the program, executable but not readable for all: then the kernel also hides its process."""
+    """Write the program to a file that all users may execute and not read. So the kernel also protects its process."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o111)
     os.write(descriptor, program(os.uname().machine))
     os.close(descriptor)

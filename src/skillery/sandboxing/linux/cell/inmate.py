@@ -1,10 +1,10 @@
-"""Stage two: one run's own namespaces.
+"""Stage two: the namespaces of one run.
 
-Pid 1 mounts the run's folders, drops its rights, forks pid 2 and becomes the small program of `init`. A prepared script
-of system calls does all of this (`calls`). Pid 2 has no privileges: it checks its own state, reports that it is ready,
-waits for its job, and starts the code. In parallel, the workshop mounts skills and blobs from outside.
+Pid 1 mounts the folders of the run, drops its rights, forks pid 2 and becomes the small program of `init`. A prepared
+script of system calls does all of this (`calls`). Pid 2 has no privileges. It checks its own state, reports that it is
+ready, waits for its job, and starts the code. At the same time, the workshop mounts skills and blobs from outside.
 
-Over its control socket, pid 1 reports a failed step to the server. As `init`, it reports the wait status of the code.
+Pid 1 reports a failed step to the server over its control socket. As `init`, it reports the wait status of the code.
 """
 
 # ruff: noqa: S108 - the paths are those of the sandbox
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 CHANNEL = 3
 CHANNEL_BEFORE, LOG, GATE, NULL, GROUPS = 203, 201, 205, 206, 207
-"""Numbers to which the zygote moves a run's descriptors before the fork, away from all others.
+"""The numbers to which the zygote moves the descriptors of a run before the fork, so that they differ from all others.
 
 GROUPS is the first of several.
 """
@@ -31,14 +31,15 @@ SIG_BLOCK = 0
 TMPFS = kernel.MS_NOSUID | kernel.MS_NODEV
 PROC = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
 NAMESPACES = kernel.NEWUSER | kernel.NEWNS | kernel.NEWPID | kernel.NEWIPC | kernel.NEWUTS | kernel.NEWNET
-"""The namespaces of a run from its start. Its cgroup namespace follows when it has joined its cgroups."""
+"""The namespaces that a run has from its start. The cgroup namespace follows after the run has joined its cgroups."""
 
 
 def become_nobody(*, keeps_groups: bool) -> None:
-    """Become uid and gid 1000, the only ids in the run's user namespace. The namespace has no root.
+    """Become uid and gid 1000, the only ids in the user namespace of the run. This namespace has no root.
 
-    `keeps_groups` is set if the server is an ordinary user: the kernel then does not allow dropping groups. They have
-    no mapping in the namespace.
+    `keeps_groups` is set if the server is an ordinary user. The kernel then does not allow dropping groups. The groups
+    are
+    not mapped in the namespace.
     """
     if not keeps_groups:
         kernel.call("groups", kernel.SYS_SETGROUPS, 0, None)
@@ -67,7 +68,7 @@ def mount_proc() -> None:
 
 
 def mount_no_proc() -> None:
-    """Mount an empty /proc. Some containers allow no new procfs, and the host's must not be visible."""
+    """Mount an empty /proc, because some containers allow no new procfs, and the host's procfs must stay hidden."""
     kernel.mount("none", "/proc", "tmpfs", PROC | kernel.MS_RDONLY, "size=4k,mode=0555")
 
 
@@ -75,7 +76,7 @@ def mount_no_proc() -> None:
 
 
 class Part:
-    """The complete script of pid 1, for all runs with the same parameters."""
+    """The script of pid 1 for all runs with the same parameters."""
 
     def __init__(self, plan: dict[str, Any], flags: int, message: dict[str, Any], doors: int) -> None:
         self.pidfd = ctypes.c_int(-1)
@@ -94,7 +95,7 @@ class Part:
         self.written = script.end()
 
     def _settle(self, plan: dict[str, Any], message: dict[str, Any], script: calls.Script) -> None:
-        """Do all steps that need a privilege."""
+        """Append all steps that need a privilege to the script."""
         become_nobody(keeps_groups=plan["keeps_groups"])
         mount_own(message["limits"], script)
         kernel.call("chdir", kernel.SYS_CHDIR, b"/workspace")
@@ -112,7 +113,7 @@ class Part:
         lockdown.lock(program, None, ruleset)
 
     def _split(self, script: calls.Script, thread_id: int) -> None:
-        """Fork pid 2, which returns into the interpreter; pid 1 becomes the tiny program of `init`."""
+        """Fork pid 2, which returns to the interpreter. Pid 1 becomes the program of `init`."""
         # The zygote ignores SIGCHLD, so that the kernel reaps its children; pid 1 waits for its own children.
         kernel.set_default_action(kernel.SIGCHLD)
         # Until pid 1 is `init`, which is not readable, it is a copy of the zygote. With an ordinary user's ids,
@@ -127,16 +128,19 @@ class Part:
 
 
 def join_groups(doors: int) -> None:
-    """Join the cgroups first, so that all later usage counts and the view of cgroups begins there."""
+    """Join the cgroups before all other steps, so that the memory of these steps counts too.
+
+    `doors` is the number of descriptors of cgroup files.
+    """
     for door in range(GROUPS, GROUPS + doors):
         kernel.call("cgroup", kernel.SYS_WRITE, door, b"0", 1, answer=1)
     kernel.unshare(kernel.NEWCGROUP)
 
 
 def arrange_descriptors() -> None:
-    """Set 0 to /dev/null, 1 and 2 to the log, 3 to the channel; only pid 1 keeps CONTROL.
+    """Set the descriptors: 0 is /dev/null, 1 and 2 are the log, 3 is the channel. Close all others.
 
-    No other descriptor stays open.
+    Only pid 1 keeps CONTROL.
     """
     for source, target in ((NULL, 0), (LOG, 1), (LOG, 2), (CHANNEL_BEFORE, CHANNEL)):
         kernel.call("descriptors", kernel.SYS_DUP3, source, target, 0, answer=target)
@@ -144,15 +148,18 @@ def arrange_descriptors() -> None:
 
 
 def meet_server() -> None:
-    """Send a byte, with which the kernel tells the server our pid, and wait until the server has seen it."""
+    """Send a byte to the server, with which the kernel passes the pid of this process. Wait until the server has
+    read it.
+    """
     kernel.call("greeting", kernel.SYS_WRITE, calls.CONTROL, b"h", 1, answer=1)
     kernel.call("greeting", kernel.SYS_READ, calls.CONTROL, bytes(1), 1, answer=1)
 
 
 def wait_at_gate() -> None:
-    """Wait until the ids are mapped.
+    """Wait until the ids of this process are mapped.
 
-    Close our copy of the other end first. Only the zygote then holds it, so the wait also ends if the zygote dies.
+    First close this process's copy of the other end. Then only the zygote holds that end, so the wait also ends if the
+    zygote dies.
     """
     kernel.call("gate", kernel.SYS_READ, GATE, bytes(1), 1, answer=1)
     kernel.call("gate", kernel.SYS_CLOSE, GATE)
@@ -162,7 +169,7 @@ def wait_at_gate() -> None:
 
 
 def be_second(plan: dict[str, Any], landlock_abi: int, *, ahead: bool) -> NoReturn:
-    """Start a session without a terminal in the locked process, check the process, and become the run."""
+    """Start a session without a terminal, check the state of the locked process, and run the job."""
     run, wire = plan["run"], plan["wire"]
     try:
         os.close(calls.CONTROL)
@@ -189,5 +196,5 @@ def be_second(plan: dict[str, Any], landlock_abi: int, *, ahead: bool) -> NoRetu
 
 
 def in_words(error: Exception) -> str:
-    """Return the error as text, without a path of the host."""
+    """Return the error as text, without any path of the host."""
     return f"set-up: {os.strerror(error.errno or 0)}" if isinstance(error, OSError) else str(error)

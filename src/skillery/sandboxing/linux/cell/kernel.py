@@ -1,4 +1,4 @@
-"""System calls that the standard library does not have, each as a thin function that raises SetupError."""
+"""System calls that the standard library does not have. Each is a thin function that raises SetupError."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ PR_CAPBSET_READ, PR_GET_TID_ADDRESS = 23, 40
 PROT_READ_EXEC, MAP_PRIVATE = 5, 2
 
 script: Script | None = None
-"""The script that records calls, if any; see `call`."""
+"""The script to which `call` appends. None if `call` calls the kernel at once."""
 
 
 class SetupError(Exception):
-    """Raised if a step of the set-up fails. The message names the step and the errno, never a path of the host."""
+    """Raised if a set-up step fails. The message names the step and the errno, never a path of the host."""
 
 
 def failed(step: str, number: int) -> SetupError:
@@ -91,14 +91,16 @@ def _converted(argument: Argument) -> object:
 
 
 def syscall(number: int, *arguments: Argument) -> int:
-    """Make the raw call. Return its result, or -1 with errno in `ctypes.get_errno()`."""
+    """Make the raw system call. Return its result; -1 means an error, with its errno in `ctypes.get_errno()`."""
     return int(_libc.syscall(ctypes.c_long(number), *(_converted(argument) for argument in arguments)))
 
 
 def call(step: str, number: int, *arguments: Argument, answer: int | None = None) -> int:
-    """Make one step of a run's set-up now, or append it to the `script`.
+    """Make one set-up step now, or append it to the `script`.
 
-    Return its present or future result. If `answer` is given, any other result is a failure. Raise SetupError.
+    Return the result that the call has or will have. If `answer` is given, any other result is a failure. Raise
+    SetupError
+    if the call fails.
     """
     if script is not None:
         return script.add(step, number, *arguments, **({} if answer is None else {"answer": answer}))
@@ -109,7 +111,7 @@ def call(step: str, number: int, *arguments: Argument, answer: int | None = None
 
 
 def opening(step: str, number: int, *arguments: Argument) -> int:
-    """Make a `call` that returns a new descriptor."""
+    """Make or append a `call` that returns a new descriptor. Return the number of the descriptor."""
     return call(step, number, *arguments, answer=script.opens() if script is not None else None)
 
 
@@ -136,14 +138,16 @@ def clone_arguments(flags: int, parent: ctypes.c_int | None = None, child: int =
 
 
 def fork_arguments(thread_id: int) -> tuple[Argument, ...]:
-    """Return the arguments of clone(2) that the C library uses to fork. It keeps its thread id at this address."""
+    """Return the arguments of clone(2) with which the C library forks. The kernel writes the thread id to this
+    address.
+    """
     return clone_arguments(CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID, child=thread_id)
 
 
 def clone(flags: int) -> int:
-    """Fork into new namespaces, like os.fork(): return 0 in the child, its pid in the parent.
+    """Fork into new namespaces, like os.fork(): return 0 in the child, and the pid of the child in the parent.
 
-    For single-threaded callers only.
+    The caller must have only one thread.
     """
     wanted = [_converted(argument) for argument in clone_arguments(flags)]
 
@@ -155,9 +159,10 @@ def clone(flags: int) -> int:
 
 
 def forked(fork: Callable[[], int]) -> int:
-    """Call `fork` with the interpreter's hooks around it.
+    """Call `fork` between the fork hooks of the interpreter, and return its result.
 
-    `fork` returns 0 in the child, and in the parent the pid or minus an errno. Raise SetupError for an errno.
+    `fork` returns 0 in the child, and in the parent the pid of the child or minus an errno. Raise SetupError for an
+    errno.
     """
     ctypes.pythonapi.PyOS_BeforeFork()
     pid = fork()
@@ -171,7 +176,7 @@ def forked(fork: Callable[[], int]) -> int:
 
 
 def signals(number: int) -> bytes:
-    """Return a signal set with one signal."""
+    """Return a signal set that contains one signal."""
     return (1 << (number - 1)).to_bytes(8, sys.byteorder)
 
 
@@ -181,23 +186,23 @@ def signal_descriptor(number: int) -> int:
 
 
 def set_default_action(number: int) -> None:
-    """Set a signal's default action without the interpreter's knowledge."""
+    """Set the default action of a signal with a system call, so that the interpreter's state does not change."""
     call("signal", SYS_SIGACTION, number, bytes(32), None, 8)
 
 
 def ignore(number: int) -> None:
-    """Ignore a signal without the interpreter's knowledge, which still reports the default action."""
+    """Ignore a signal with a system call. The interpreter still reports the default action."""
     call("signal", SYS_SIGACTION, number, (1).to_bytes(8, sys.byteorder) + bytes(24), None, 8)
 
 
 def clone_tree(path: str) -> int:
-    """Return a descriptor of a detached copy of the mounts at `path` and below."""
+    """Return a descriptor of a detached copy of the mount at `path` and all mounts below it."""
     flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE
     return checked("open_tree", syscall(SYS_OPEN_TREE, AT_FDCWD, os.fsencode(path), flags))
 
 
 def attach_tree(tree: int, target: str) -> None:
-    """Mount the result of `clone_tree` in this process's own mount table. It can be mounted once."""
+    """Mount the result of `clone_tree` in the mount table of this process. A tree can be mounted only once."""
     moved = syscall(SYS_MOVE_MOUNT, tree, b"", AT_FDCWD, os.fsencode(target), MOVE_MOUNT_F_EMPTY_PATH)
     checked(f"mount {target}", moved)
     os.close(tree)
@@ -230,7 +235,7 @@ class MountAttributes(ctypes.Structure):
 
 
 def set_mount_attributes(target: str, attributes: int, *, recursive: bool) -> None:
-    """Add attributes to the mount at `target`, with `recursive` also to all mounts below it. Linux 5.12."""
+    """Add attributes to the mount at `target`; with `recursive`, also to all mounts below it. Needs Linux 5.12."""
     wanted = MountAttributes(attributes, 0, 0, 0)
     flags = AT_RECURSIVE if recursive else 0
     result = syscall(SYS_MOUNT_SETATTR, AT_FDCWD, os.fsencode(target), flags, wanted, ctypes.sizeof(wanted))
@@ -249,12 +254,14 @@ def prctl(step: str, option: int, value: int = 0, third: int = 0) -> None:
 
 
 def limit_heaps(count: int) -> None:
-    """Allow at most `count` malloc arenas: each reserves 64 MiB of address space, which RLIMIT_AS counts."""
+    """Allow at most `count` malloc arenas. Each arena reserves 64 MiB of address space, which counts towards
+    RLIMIT_AS.
+    """
     _libc.mallopt(ctypes.c_int(-8), ctypes.c_int(count))
 
 
 def close_others(keep: set[int]) -> None:
-    """Close every descriptor except these."""
+    """Close all descriptors except those in `keep`."""
     first = 0
     for descriptor in sorted(keep):
         if descriptor > first:
@@ -264,7 +271,7 @@ def close_others(keep: set[int]) -> None:
 
 
 def thread_address() -> int:
-    """Return the address of the C library's data for this thread."""
+    """Return the address of the thread data of the C library."""
     return int(_libc.pthread_self())
 
 

@@ -1,6 +1,6 @@
-"""Landlock: a second barrier after the mounts, enforced on the process itself.
+"""Landlock: a second protection in addition to the mounts, which a process enforces on itself.
 
-Linux 5.13, userspace-api/landlock.rst.
+Needs Linux 5.13. Source: userspace-api/landlock.rst.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RULESET, BENEATH, RIGHTS = struct.Struct("=QQQ"), struct.Struct("=Qi"), struct.S
 
 
 def abi() -> int:
-    """Return the version of this kernel's Landlock, 0 without it."""
+    """Return the Landlock version of this kernel; 0 without Landlock."""
     return max(0, kernel.syscall(kernel.SYS_LANDLOCK_CREATE, None, 0, VERSION_QUERY))
 
 
@@ -40,9 +40,10 @@ def allow(ruleset: int, folder: str, rights: int) -> None:
 
 
 def allow_connecting(ruleset: int, version: int, port: int) -> None:
-    """Allow connecting to a port.
+    """Allow connections to a port.
 
-    Landlock before version 4 cannot restrict ports. On such kernels, only the empty net namespace limits the network.
+    Landlock before version 4 cannot restrict ports. With such kernels, only the empty net namespace restricts the
+    network.
     """
     if version < 4:
         return
@@ -51,9 +52,9 @@ def allow_connecting(ruleset: int, version: int, port: int) -> None:
 
 
 def prepare(writable: list[str], port: int | None = None) -> tuple[int, int]:
-    """Prepare rules: read everywhere, write only below `writable` and to devices, no TCP except connecting to `port`.
+    """Prepare rules: read all files, write only below `writable` and to devices, no TCP except connections to `port`.
 
-    Return the ABI and a descriptor of the rules; (0, -1) without Landlock.
+    Return the ABI version and a descriptor of the rules; (0, -1) without Landlock.
     """
     version = abi()
     if version == 0:
@@ -72,9 +73,9 @@ def prepare(writable: list[str], port: int | None = None) -> tuple[int, int]:
 
 
 def enforce(ruleset: int) -> None:
-    """Enforce the rules for this process and its children from now on.
+    """Enforce the rules on this process and its future children. no_new_privs must be set.
 
-    Do nothing without rules. no_new_privs must be set.
+    Do nothing if `ruleset` is -1.
     """
     if ruleset < 0:
         return
@@ -83,7 +84,7 @@ def enforce(ruleset: int) -> None:
 
 
 def restrict(writable: list[str]) -> int:
-    """Prepare and enforce rules. Return the ABI."""
+    """Prepare rules and enforce them. Return the ABI version."""
     version, ruleset = prepare(writable)
     enforce(ruleset)
     return version

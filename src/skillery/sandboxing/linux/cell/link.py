@@ -1,4 +1,4 @@
-"""One end of a SOCK_SEQPACKET pair. Each message is a small JSON object and may carry descriptors."""
+"""One end of a SOCK_SEQPACKET socket pair. Each message is a small JSON object and may carry descriptors."""
 
 from __future__ import annotations
 

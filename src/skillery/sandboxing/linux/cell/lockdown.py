@@ -1,4 +1,4 @@
-"""The lockdown: privileges are dropped in the only possible order. A failed step ends the run."""
+"""The lockdown: the process drops its privileges, in the only order that works. A failed step ends the run."""
 
 # ruff: noqa: S108 - the paths are those of the sandbox
 from __future__ import annotations
@@ -27,10 +27,11 @@ class CapabilityHeader(ctypes.Structure):
 
 
 def set_limits(limits: dict[str, Any]) -> None:
-    """Set the rlimits of one process. The cgroup, or the host's watchdog, limits the complete process tree.
+    """Set the rlimits of one process. The cgroup or the watchdog of the host limits all processes together.
 
-    No limit can be raised again, except RLIMIT_AS up to its ceiling. The runtime lowers the ceiling before the first
-    byte of user code, when it knows whether the code reserves more address space than it uses.
+    The code cannot raise a limit again, except RLIMIT_AS up to its hard limit. The runtime lowers this hard limit
+    before
+    any user code runs, when it knows whether the code reserves more address space than it uses.
     """
     wanted = {
         # 1 instead of 0: a kernel that pipes core dumps to a host program ignores 0, and no dump fits into 1.
@@ -51,19 +52,19 @@ def set_limits(limits: dict[str, Any]) -> None:
 
 
 def set_cpu_time(seconds: int) -> None:
-    """Limit the CPU time of each process. Only the job defines it."""
+    """Limit the CPU seconds of each process. The limit is known only when the job arrives."""
     hold(resource.RLIMIT_CPU, seconds, seconds)
 
 
 def hold(name: int, value: int, most: int) -> None:
-    """Set a limit to `value`, which can be raised to `most`, or to the present ceiling if that is lower."""
+    """Set a soft limit to `value` and its hard limit to `most`, or to the current hard limit if that is lower."""
     _, ceiling = resource.getrlimit(name)  # a later fork inherits these
     held, most = (wish if ceiling == resource.RLIM_INFINITY else min(wish, ceiling) for wish in (value, most))
     kernel.call("limits", kernel.SYS_PRLIMIT, 0, name, LIMIT.pack(held, most), None)
 
 
 def close_bounds() -> None:
-    """Prevent gaining any capability. Present ones stay until `keep_capabilities`."""
+    """Make it impossible to gain a capability. The present capabilities stay until `keep_capabilities`."""
     kernel.prctl("securebits", kernel.PR_SET_SECUREBITS, SECUREBITS)
     kernel.prctl("ambient capabilities", kernel.PR_CAP_AMBIENT, kernel.PR_CAP_AMBIENT_CLEAR_ALL)
     for capability in range(LAST_CAPABILITY + 1):
@@ -78,7 +79,7 @@ def drop_capabilities() -> None:
 
 
 def keep_capabilities(kept: int) -> None:
-    """Keep the capabilities below 32 in this bit set, and drop all others."""
+    """Drop all capabilities except those in the bit set `kept`, which has capabilities below 32."""
     header = CapabilityHeader(0x20080522, 0)
     sets = struct.pack("=6I", kept, kept, 0, 0, 0, 0)
     kernel.call("capset", kernel.SYS_CAPSET, header, sets)
@@ -93,9 +94,9 @@ def load_filter(program: bytes) -> None:
 
 
 def lock(program: bytes, keep: set[int] | None, ruleset: int) -> None:
-    """Lock this process and all its children to what a run may do.
+    """Restrict this process and its future children to what a run may do. Call `close_bounds` before.
 
-    Call `close_bounds` before. Close all descriptors except `keep`, unless that was done before (None).
+    Close all descriptors except `keep`. None means that they are closed already.
     """
     keep_capabilities(0)
     kernel.prctl("no_new_privs", kernel.PR_SET_NO_NEW_PRIVS, 1)

@@ -1,6 +1,7 @@
-"""Network access of a run: a listener in its own empty net namespace, on which the host accepts.
+"""Network access of a run: a listening socket in the empty net namespace of the run, on which the host accepts.
 
-The namespace has no route and no device except `lo`. The holder of the listener's descriptor is the run's only peer.
+The namespace has no route, and no device except `lo`. So the code can only connect to the process that holds the
+listening socket.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Piece(ctypes.Structure):
 
 
 class Message(ctypes.Structure):
-    """struct msghdr, sendmsg(2)."""
+    """The structure msghdr of sendmsg(2)."""
 
     _fields_ = (
         ("name", ctypes.c_void_p),
@@ -46,9 +47,9 @@ def with_descriptor(descriptor: int) -> Message:
 
 
 def hand_over_listener(channel: int, port: int) -> None:
-    """Send the host a listener on 127.0.0.1:`port` as the first message on the channel, and close it here.
+    """Send the host a socket that listens on 127.0.0.1:`port`, as the first message on the channel, and close it here.
 
-    The code can connect to it, but cannot accept on it.
+    The code can connect to the socket, but cannot accept on it.
     """
     listener = kernel.opening(STEP, SYS_SOCKET, AF_INET, SOCK_STREAM, 0)
     # `lo` gets 127.0.0.1 and ::1 automatically.

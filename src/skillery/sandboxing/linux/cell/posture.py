@@ -1,4 +1,4 @@
-"""The self-check from inside before the first byte of user code: the process must have the expected state."""
+"""The check of a process by itself, before the first byte of user code: its state must be as expected."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def own_status() -> bytes:
 
 
 def syscall_faults() -> list[str]:
-    """Check the state of this process by system calls, for a run without /proc. Return the deviations."""
+    """Return how the state of this process deviates, found by system calls. Used in a run without /proc."""
     sets = ctypes.create_string_buffer(24)
     header = ctypes.create_string_buffer((0x20080522).to_bytes(4, sys.byteorder), 8)
     kernel.checked("capget", kernel.syscall(SYS_CAPGET, header, sets))
@@ -55,9 +55,8 @@ def syscall_faults() -> list[str]:
 
 
 def can_open(path: bytes, flags: int) -> bool:
-    """Return whether a file can be opened.
-
-    The function makes the system call itself: raising an exception would slow every run down.
+    """Return whether a file can be opened. The function uses the system call, because an exception would slow down
+    each run.
     """
     descriptor = kernel.syscall(kernel.SYS_OPENAT, kernel.AT_FDCWD, path, flags, 0o600)
     if descriptor >= 0:
@@ -66,7 +65,7 @@ def can_open(path: bytes, flags: int) -> bool:
 
 
 def faults(expected: dict[str, Any], keep: set[int], landlock_abi: int) -> list[str]:
-    """Return all deviations; an empty list in a sound sandbox."""
+    """Return all deviations from the expected state; [] if the process is locked as expected."""
     status = own_status()
     found = status_faults(status) if status else syscall_faults()
     if os.getresuid() != (UID,) * 3 or os.getresgid() != (UID,) * 3:
@@ -87,7 +86,7 @@ def faults(expected: dict[str, Any], keep: set[int], landlock_abi: int) -> list[
 
 
 def open_descriptors() -> set[int]:
-    """Return the open descriptors, from /proc, or else by testing each number below 256."""
+    """Return the open descriptors, from /proc or, without /proc, by testing each number below 256."""
     try:
         listed = {int(name) for name in os.listdir("/proc/self/fd")}  # noqa: PTH208 - as above
     except FileNotFoundError:

@@ -1,11 +1,15 @@
-"""A zygote of one environment: it imports foreign modules, and runs are forked from it.
+"""A zygote of one environment. It imports packages of that environment, and runs are forked from it.
 
-Such a module may execute any code, so all rights are dropped before the import. The process that built the root only
-waits. A keeper, pid 1 of new namespaces, ends when the link to the server closes, and then the kernel kills all other
-processes in them. A child of the keeper becomes another host uid (if the server is root) in a user namespace without
-other ids, loses the network and the host's /proc, and gets a smaller set of system calls. Only this child continues,
-imports, and forks runs like the zygote of an ordinary user's server. It sends the server no descriptors: runs greet
-the server themselves.
+A package may execute any code during its import, so the zygote drops all rights before:
+
+- The process that built the root only waits.
+- A keeper is pid 1 of new namespaces. It ends when its link to the server closes, and then the kernel kills all other
+  processes in the namespaces.
+- A child of the keeper becomes another host uid (if the server is root) in a user namespace without other ids. It loses
+  the network and the host's /proc, and gets a smaller set of system calls. Only this child imports the packages and
+  forks
+  runs, like the zygote of an ordinary user's server. It sends no descriptors to the server: each run sends a message to
+  the server itself.
 """
 
 # ruff: noqa: PTH208, S108 - importing pathlib costs milliseconds; the paths are those of the sandbox
@@ -30,7 +34,7 @@ NAMESPACES = kernel.NEWNS | kernel.NEWPID | kernel.NEWNET | kernel.NEWIPC | kern
 PROC = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
 SCRATCH = "mode=1777,size=64m,nr_inodes=4096"
 CAP_SYS_ADMIN = 1 << 21
-"""The only capability of the zygote, in its own user namespace: it is needed for the net namespaces of runs."""
+"""The only capability of the zygote, valid in its own user namespace. It creates the net namespaces of runs."""
 ONE_THREAD_EACH = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -39,12 +43,12 @@ ONE_THREAD_EACH = (
     "NUMEXPR_NUM_THREADS",
     "RAYON_NUM_THREADS",
 )
-"""Variables that keep libraries from starting threads when they are imported."""
+"""Environment variables that stop libraries from starting threads during their import."""
 MOST_SAID = 300
 
 
 def step_back(server: Link, plan: dict[str, Any], doors: list[int]) -> None:
-    """Fork a keeper and a child without rights. Return only in that child, which may import foreign modules."""
+    """Fork a keeper and a child without rights. Return only in the child, which may then import packages."""
     for door in doors:
         os.write(door, b"0")
         os.close(door)
@@ -63,7 +67,7 @@ def step_back(server: Link, plan: dict[str, Any], doors: list[int]) -> None:
 
 
 def mount_own() -> None:
-    """Unmount the host's /proc and mount a new one. A mount on top could be removed by a process that may mount."""
+    """Unmount the host's /proc and mount a new one. A process with mount rights could remove a mount on top."""
     kernel.mount("proc", "/tmp", "proc", PROC, "subset=pid")
     kernel.detach("/proc")
     kernel.mount("/tmp", "/proc", None, kernel.MS_MOVE)
@@ -72,9 +76,9 @@ def mount_own() -> None:
 
 
 def fork_with_another_number() -> int:
-    """Fork a child whose pid is not 2.
+    """Fork a child whose pid is not 2. Return as os.fork does.
 
-    The code of each run has the pid 2. Libraries that detect a fork by a changed pid must see a change.
+    The code of each run has the pid 2. Libraries that detect a fork by a changed pid must see a different pid.
     """
     first = os.fork()
     if first == 0:
@@ -84,7 +88,7 @@ def fork_with_another_number() -> int:
 
 
 def keep_house(server: Link, child: int) -> NoReturn:
-    """Wait until the server closes the link, or the child has ended. No process inside can end or read the keeper."""
+    """Wait until the server closes the link, or the child has ended. No process inside can kill or read the keeper."""
     # First: an ended child can be opened only until the kernel reaps it.
     ends = os.pidfd_open(child)
     signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
@@ -127,7 +131,7 @@ def give_up(server: Link, plan: dict[str, Any]) -> None:
 
 
 def preload(plan: dict[str, Any]) -> None:
-    """Import the modules. Raise SetupError with a reason for the person who chose them."""
+    """Import the modules of the plan. Raise SetupError with the reason for the admin who listed the modules."""
     own = plan["environment"]
     streams, argv = (sys.stdout, sys.stderr), [*sys.argv]
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
@@ -156,9 +160,9 @@ def import_one(name: str) -> None:
 
 
 def check_alone() -> None:
-    """Check that no other thread or process runs.
+    """Raise SetupError if another thread or process runs.
 
-    A fork copies one thread and the locks of all, and other processes could observe all runs.
+    A fork copies only one thread, but the locks of all threads. Other processes could observe all runs.
     """
     others = [name for name in os.listdir("/proc") if name.isdigit() and int(name) not in {1, os.getpid()}]
     if len(os.listdir("/proc/self/task")) > 1:
@@ -168,7 +172,7 @@ def check_alone() -> None:
 
 
 def reseed() -> None:
-    """Reseed numpy in each run; `random` reseeds itself after a fork."""
+    """Make numpy reseed its generator in each run. `random` does so itself after a fork."""
     numbers = sys.modules.get("numpy.random")
     if numbers is None:
         return

@@ -1,7 +1,8 @@
-"""Stage one: the read-only root of a run, built outside the run's own namespaces.
+"""Stage one: the read-only root of runs, built outside of their namespaces.
 
-A tmpfs with the host's /usr, the interpreter and the runtime, and nothing else of the host. The zygote lives in it
-and every run inherits it. `inmate` mounts the folders of one run in stage two.
+The root is a tmpfs with the host's /usr, the interpreter and the runtime, and nothing else of the host. The zygote
+lives
+in this root, and every run inherits it. In stage two, `inmate` mounts the folders of one run.
 """
 
 # ruff: noqa: PTH102, PTH103, PTH106, PTH112, PTH114, PTH115, PTH123, PTH211, S108 - importing pathlib costs every run milliseconds; the paths are those of the sandbox
@@ -26,7 +27,7 @@ MOUNT_POINTS = ("/proc", "/workspace", "/tmp", "/dev/shm", "/skills", "/packages
 
 
 def enter_own_mounts(plan: dict[str, Any]) -> None:
-    """Enter a private mount table; an ordinary user also needs a user namespace."""
+    """Enter a private mount table. For an ordinary user, also enter a user namespace."""
     if plan["root"]:
         kernel.unshare(kernel.NEWNS)
     else:
@@ -37,7 +38,9 @@ def enter_own_mounts(plan: dict[str, Any]) -> None:
 
 
 def write_own_maps(user: int, group: int) -> None:
-    """Map uid and gid 1000 in the new user namespace to the caller's. This requires denying `setgroups`."""
+    """Map uid and gid 1000 in the new user namespace to `user` and `group`. The kernel requires `setgroups` to be
+    denied.
+    """
     for name, text in (("setgroups", "deny"), ("uid_map", f"1000 {user} 1"), ("gid_map", f"1000 {group} 1")):
         write_once(f"/proc/self/{name}", text, f"write {name}")
 
@@ -52,7 +55,7 @@ def write_once(path: str, text: str, step: str) -> None:
 
 
 def bind(source: str, target: str, attributes: int = FROZEN) -> None:
-    """Bind `source`, a real path of the host, at `target`, with all mounts below it."""
+    """Bind `source`, a real path of the host, at `target`, with all mounts below `source`."""
     kernel.mount(OLD + source, target, None, kernel.MS_BIND | kernel.MS_REC)
     kernel.set_mount_attributes(target, attributes, recursive=True)
 
@@ -86,14 +89,14 @@ def add_devices(plan: dict[str, Any]) -> None:
 
 
 def hide(folder: str) -> None:
-    """Hide a folder: the code must not read or import the packages of the server."""
+    """Hide a folder, because the code must not read or import the packages of the server."""
     if os.path.isdir(folder):
         kernel.mount(EMPTY, folder, None, kernel.MS_BIND)
         kernel.set_mount_attributes(folder, FROZEN, recursive=False)
 
 
 def add_packages(environment: dict[str, Any]) -> None:
-    """Mount the packages where all runs of this zygote find them."""
+    """Mount the packages at the path where all runs of this zygote find them."""
     target, uid = f"/packages/{environment['lock']}", environment["uid"]
     os.mkdir(target, 0o755)
     if not environment["closed"]:
@@ -107,7 +110,7 @@ def add_packages(environment: dict[str, Any]) -> None:
 
 
 def copy_folder(source: str, target: str) -> None:
-    """Copy our own files and folders, which are few and small, so that they are readable inside."""
+    """Copy a folder of Skillery, so that its files are readable inside. These folders are few and small."""
     os.makedirs(target, 0o755)
     for entry in os.scandir(source):
         if entry.is_dir(follow_symlinks=False):
@@ -120,7 +123,7 @@ def copy_folder(source: str, target: str) -> None:
 
 
 def turn_away() -> None:
-    """Make a tmpfs the root `/`, with the host's root at OLD."""
+    """Make a tmpfs the root `/`. The root of the host is at OLD."""
     # /usr is only a temporary mount point: pivot_root moves the new root away from it.
     kernel.mount("root", "/usr", "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=0755,size=4m,nr_inodes=16k")
     os.mkdir("/usr" + OLD, 0o700)
@@ -129,7 +132,9 @@ def turn_away() -> None:
 
 
 def build(plan: dict[str, Any]) -> None:
-    """Leave the host's root permanently. Afterwards `/` is the sandbox's root, and `/proc` is still the host's."""
+    """Leave the root of the host for good. Afterwards `/` is the root of the sandbox. `/proc` still belongs to the
+    host.
+    """
     turn_away()
     for folder in MOUNT_POINTS:
         os.makedirs(folder, 0o755)

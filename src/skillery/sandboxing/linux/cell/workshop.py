@@ -1,7 +1,8 @@
-"""The workshop: the process next to the zygote that still sees the host's files.
+"""The workshop: the process next to the zygote that still sees the files of the host.
 
-It mounts a run's skills, packages and blobs in the run's own mount namespace, before any code runs in it. No run is
-ever forked from it, so no run can find data of another run in its memory.
+The workshop mounts skills, packages and blobs in the mount namespace of a run, before any code runs in that namespace.
+No
+run is ever forked from the workshop, so no run can find data of another run in its memory.
 """
 
 # ruff: noqa: PTH102, PTH106 - importing pathlib costs every start milliseconds; the paths are our own
@@ -22,12 +23,12 @@ Place = tuple[str, tuple[str, ...]]
 
 GIVEN = "/given"
 FOLDERS = ("skills", "packages")
-"""The kinds that are folders and are shared by many runs."""
+"""The kinds of entries that are folders. Many runs share them."""
 KEPT = 64
 
 
 def leave_room() -> None:
-    """Enter a private root with a mount point; the host's root is at root.OLD."""
+    """Enter a private root with a mount point. The root of the host is at root.OLD."""
     root.turn_away()
     for folder in (GIVEN, "/proc"):
         os.mkdir(folder, 0o755)
@@ -35,7 +36,7 @@ def leave_room() -> None:
 
 
 def add(entries: list[dict[str, Any]], uid: int) -> None:
-    """Mount each source at its path below GIVEN, which is the working directory."""
+    """Mount each source at its path below the working directory, which is GIVEN."""
     namespace = idmap.user_namespace(uid) if any(entry["closed"] for entry in entries) else -1
     for entry in entries:
         target = f"{entry['kind']}/{entry['name']}"
@@ -52,7 +53,7 @@ def add(entries: list[dict[str, Any]], uid: int) -> None:
 
 
 def copy(place: Place) -> dict[str, int]:
-    """Return a descriptor of a copy of the mounts, by kind."""
+    """Return a descriptor of a copy of the mounts, for each kind."""
     found: dict[str, int] = {}
     try:
         for kind in place[1]:
@@ -64,13 +65,13 @@ def copy(place: Place) -> dict[str, int]:
 
 
 def close(found: dict[str, int]) -> None:
-    """Close the descriptors that were not mounted."""
+    """Close the descriptors in `found`, which were not mounted."""
     for tree in found.values():
         os.close(tree)
 
 
 def identity(entries: list[dict[str, Any]]) -> tuple[object, ...] | None:
-    """Return the key of reusable mounts; None for mounts of a single run."""
+    """Return a key for mounts that later runs can share; None for mounts of a single run."""
     if any(entry["closed"] or entry["kind"] not in FOLDERS for entry in entries):
         return None
     found = [(entry["name"], entry["source"], os.stat(root.OLD + entry["source"])) for entry in entries]  # noqa: PTH116
@@ -78,9 +79,9 @@ def identity(entries: list[dict[str, Any]]) -> tuple[object, ...] | None:
 
 
 class Shelf:
-    """Mounts of recently requested skills, because most runs need mounts that another run had.
+    """The mounts of recently requested skills. Most runs need the same mounts as an earlier run.
 
-    A mount keeps its folder alive, so a folder with the same inode number is the same folder.
+    A mount keeps its folder in existence, so a folder with the same inode number is the same folder.
     """
 
     def __init__(self) -> None:
@@ -88,7 +89,9 @@ class Shelf:
         self._made = 0
 
     def open(self, uid: int, entries: list[dict[str, Any]]) -> tuple[dict[str, int], Place | None]:
-        """Return descriptors by kind, and the folder to remove after they have been mounted."""
+        """Return descriptors by kind, and the folder to remove after they were mounted; None if the mounts stay on
+        the shelf.
+        """
         known = identity(entries)
         place = self._places.pop(known, None) if known else None
         if place is None:
@@ -129,9 +132,9 @@ class Shelf:
 
 
 def hand_over(found: dict[str, int], mounts: int, own: int) -> None:
-    """Mount each kind at its path in the namespace `mounts`, then return to our `own`.
+    """Mount each kind at its path in the mount namespace `mounts`, then return to the namespace `own`.
 
-    Mounted descriptors are removed from `found`.
+    The descriptors of mounted kinds are removed from `found`.
     """
     kernel.set_namespace(mounts, kernel.NEWNS)
     try:
@@ -143,7 +146,7 @@ def hand_over(found: dict[str, int], mounts: int, own: int) -> None:
 
 
 def give(shelf: Shelf, uid: int, entries: list[dict[str, Any]], ends: tuple[int, int]) -> None:
-    """Mount the entries. On success and on failure, close all mounts that no other run will use."""
+    """Mount the entries for a run. Afterwards, also after an error, close all mounts that no other run will use."""
     found, rest = shelf.open(uid, entries)
     try:
         hand_over(found, *ends)
@@ -168,7 +171,7 @@ def answer(
 
 
 def serve(descriptor: int) -> None:
-    """Serve requests until the server closes its end."""
+    """Serve requests until the server closes its end of the socket."""
     kernel.prctl("parent death signal", kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     link = Link(descriptor)
     try:

@@ -1,9 +1,11 @@
-"""The process that every run is forked from: built once, preloaded, without threads, secrets or data of a run.
+"""The process from which every run is forked. It is built once, preloaded, and has no threads, secrets or data of a
+run.
 
-It talks to the server over one socket. It receives the plan; then, for each run, `number`, `uid`, `slot`, `limits`,
-`affinity`, `port` and `ahead`, with the descriptors of its control socket, its channel, its log and its cgroup files.
-It sends `ready`; then, for each run, `number` and `pid` with its pidfd and its mount namespace. A zygote with
-preloaded foreign modules (`preloading`) sends only the `number`.
+The zygote talks to the server over one socket. It first receives the plan. For each run, it receives `number`, `uid`,
+`slot`, `limits`, `affinity`, `port` and `ahead`, with the descriptors of the run's control socket, channel, log and
+cgroup
+files. It sends `ready` once, and for each run `number` and `pid` with the pidfd and the mount namespace. A zygote with
+preloaded packages (`preloading`) sends only `number`.
 """
 
 from __future__ import annotations
@@ -28,11 +30,11 @@ WARM = ("traceback", "linecache", "runtime", "runtime._run", "runtime._wire")
 KEPT = 32
 DESCRIPTORS = 512
 ONE_THREAD = 3
-"""The link count of a folder with one subfolder."""
+"""The link count of a folder with exactly one subfolder."""
 
 
 def die_with(parent: int) -> None:
-    """End this process if the server is killed. Runs notice the server's end themselves."""
+    """End this process if the process `parent` (the server) is killed. Runs detect the end of the server themselves."""
     kernel.prctl("parent death signal", kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
@@ -44,7 +46,7 @@ def write_maps(pid: int, outside: int) -> None:
 
 
 def warm_up() -> dict[str, Any]:
-    """Import the modules that every run needs, so that runs inherit them."""
+    """Import the modules that every run needs, so that runs inherit the imported modules."""
     sys.path = ["/run/skillery", *(entry for entry in sys.path if entry != ".")]
     for name in WARM:
         importlib.import_module(name)
@@ -57,13 +59,13 @@ def warm_up() -> dict[str, Any]:
 
 
 def freeze() -> None:
-    """Exclude present objects from garbage collection, so that their memory stays shared."""
+    """Exclude all present objects from garbage collection, so that runs share the memory of these objects."""
     gc.collect()
     gc.freeze()
 
 
 class Slots:
-    """Empty net namespaces, created in advance. The server ensures that no two runs use one at the same time."""
+    """Empty net namespaces, created in advance. The server gives a namespace to one run at a time."""
 
     def __init__(self) -> None:
         self._made: list[int] = []
@@ -80,15 +82,15 @@ class Slots:
 
 
 def check_threads() -> None:
-    """Raise SetupError if there is another thread: a fork copies one thread and the locks of all."""
+    """Raise SetupError if another thread runs: a fork copies only one thread, but the locks of all threads."""
     if os.stat("/proc/self/task").st_nlink != ONE_THREAD:  # noqa: PTH116 - importing pathlib would cost milliseconds
         raise kernel.SetupError("the zygote has more than one thread")
 
 
 class Forks:
-    """Forks a process for each run, with a prepared list of system calls (`inmate.Part`).
+    """Forks a process for each run, with a prepared script of system calls (`inmate.Part`).
 
-    Runs with equal parameters share one list, which is made for the first of them.
+    Runs with equal parameters share one script. The first of these runs creates the script.
     """
 
     def __init__(self, plan: dict[str, Any]) -> None:
@@ -142,7 +144,7 @@ class Forks:
         return self._parts[known]
 
     def _let_go(self, server: Link, message: dict[str, Any], pid: int, pidfd: int, opener: int) -> None:
-        """Let a run pass the gate after its ids were mapped."""
+        """Let a run continue after its ids were mapped."""
         # Uid 1000 of the run is its own host uid if the server is root, else the server's uid.
         write_maps(pid, message["uid"] if self._plan["root"] else posture.UID)
         if self._plan["environment"]:
@@ -170,7 +172,9 @@ def serve(server: Link, plan: dict[str, Any]) -> None:
 
 
 def make_room_for_descriptors() -> None:
-    """Raise the limit on descriptors: those of a run get high numbers temporarily, and net namespaces stay open."""
+    """Raise the limit on descriptors. Descriptors of a run temporarily get high numbers, and net namespaces stay
+    open.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < DESCRIPTORS:
         if hard != resource.RLIM_INFINITY and hard < DESCRIPTORS:
@@ -179,7 +183,7 @@ def make_room_for_descriptors() -> None:
 
 
 def prepare(server: Link, room: int) -> dict[str, Any]:
-    """Build the sandbox. Return its plan."""
+    """Build the sandbox from the plan of the server. Return the plan."""
     make_room_for_descriptors()
     plan, doors = server.hear()
     if plan["environment"]:

@@ -1,4 +1,4 @@
-"""Functions with which code in a sandbox can use its host.
+"""Functions for code in a sandbox.
 
 from runtime import blobs, log, progress, summary
 

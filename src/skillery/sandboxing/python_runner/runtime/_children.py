@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
 PIECE = 256 * 1024
 LAST_WORDS = 1 << 20
-"""Limit of reading one pipe after its program has ended.
+"""Most bytes that are read from one pipe after its program has ended.
 
-A pipe holds less, so only output of a surviving writer is cut.
+A pipe holds fewer bytes, so this limit only cuts the output of a process that continues to write.
 """
 
 
 class Sink:
-    """Collects the output of one pipe: its first `keep` bytes (or last ones with `tail`), and its size.
+    """Collects the output of one pipe: the first `keep` bytes, with `tail` the last bytes, and the size of all output.
 
-    All output is also written to the descriptor `copy_to`, if one is given.
+    If `copy_to` is given, all output is also written to this descriptor.
     """
 
     def __init__(self, keep: int, *, tail: bool = False, copy_to: int | None = None) -> None:
@@ -66,7 +66,7 @@ class Program:
         return reading
 
     def drain(self, sink: Sink) -> int:
-        """Return a descriptor for the program. What the program writes to it goes into the sink."""
+        """Return a descriptor for the program. The sink collects what the program writes to it."""
         reading, writing = os.pipe()
         os.set_blocking(reading, False)
         self._theirs.append(writing)
@@ -84,10 +84,11 @@ class Program:
         folder: str | None = None,
         alone: bool,
     ) -> int:
-        """Run the program to its end and return its wait status.
+        """Run the program to its end, and return its wait status.
 
-        The program has its streams and the descriptors from `feed` and `drain`, and no other. If the run is `alone`
-        among its processes, all processes that the program started end with it.
+        The program has its standard streams and the descriptors from `feed` and `drain`, and no others. With `alone`,
+        all
+        processes that the program started end with the program.
         """
         beyond = [descriptor for descriptor in self._theirs if descriptor not in {stdin, stdout, stderr}]
         woken, waking = os.pipe()
@@ -178,7 +179,9 @@ def end_others() -> None:
 
 
 def be_unreadable() -> None:
-    """Stop programs of this run from reading or writing the memory of this process, which holds the channel."""
+    """Prevent the programs of this run from accessing the memory of this process, which has the channel to the
+    server.
+    """
     import ctypes
     import sys
 
@@ -187,7 +190,7 @@ def be_unreadable() -> None:
 
 
 def describe_end(status: int, said: bytes | bytearray = b"") -> dict[str, Any]:
-    """Return the failure of a program that ended abnormally. `said` is the end of its output."""
+    """Return the failure of a program that ended abnormally. `said` is the last part of its output."""
     words = bytes(said).decode("utf-8", "replace").strip()
     tail = f": {words}" if words else ""
     if os.WIFSIGNALED(status):

@@ -1,4 +1,4 @@
-"""The description of an exception. Lies and errors of the exception's own methods do not affect it."""
+"""The description of an exception. Methods of the exception that lie or fail do not affect the description."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MESSAGE, TRACEBACK, TYPE = 1000, 4000, 200
 
 
 class Told(Exception):
-    """A failure that another program has described."""
+    """Raised for a failure that another program described."""
 
     def __init__(self, record: dict[str, str]) -> None:
         super().__init__(record["message"])
@@ -24,7 +24,7 @@ class Told(Exception):
 
 
 def told(type_: str, message: str, traceback: str = "") -> Told:
-    """Return a failure to raise, clipped to the allowed lengths."""
+    """Return an exception with this failure. Its texts are cut to the allowed lengths."""
     return Told({"type": type_, "message": clip(message, MESSAGE), "traceback": clip(traceback, TRACEBACK)})
 
 
@@ -51,7 +51,7 @@ def message(error: BaseException) -> str:
 
 
 def user_frames(traceback: TracebackType | None) -> str:
-    """Return the frames of the code and of the skills it called, without the runner and the standard library."""
+    """Return the traceback as text, with the frames of the code and of called skills only."""
     # Imported late: the import costs milliseconds, and most runs do not fail.
     from traceback import extract_tb, format_list
 
@@ -78,5 +78,5 @@ def describe(error: BaseException) -> dict[str, Any]:
 
 
 def breathe() -> None:
-    """Raise the recursion limit: after a MemoryError or RecursionError too little may be left to report it."""
+    """Raise the recursion limit: after a RecursionError or MemoryError, too little may be left to report the error."""
     sys.setrecursionlimit(max(sys.getrecursionlimit(), 5000))

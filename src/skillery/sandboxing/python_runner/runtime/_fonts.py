@@ -1,7 +1,7 @@
-"""Avoid an error of `fc-list` when matplotlib is first imported.
+"""Prevent an error message of `fc-list` at the first import of matplotlib.
 
-matplotlib looks for fonts in known folders and asks `fc-list` for more. A sandbox may contain that program of the
-host without its settings, and then it prints an error to the log of every run that draws.
+matplotlib searches known folders for fonts, and asks the program `fc-list` for more. A sandbox may contain this program
+without its settings. Then it prints an error to the log of every run that draws.
 """
 
 # ruff: noqa: PTH110 - importing pathlib costs every such run milliseconds
@@ -22,7 +22,7 @@ NOWHERE = "/dev/null"
 
 class FontLoader(SourceFileLoader):
     def exec_module(self, module: ModuleType) -> None:
-        """Import the module with an empty PATH: matplotlib works without `fc-list`."""
+        """Import the module with an empty PATH, because matplotlib works without `fc-list`."""
         before = os.environ.get("PATH")
         os.environ["PATH"] = NOWHERE
         try:
@@ -35,7 +35,7 @@ class FontLoader(SourceFileLoader):
 
 
 def spec_of(path: Any) -> ModuleSpec | None:
-    """Return a spec for the font manager; None if the usual finders can import it."""
+    """Return the module spec of matplotlib's font manager; None if the usual finders cannot import it."""
     spec = None if os.path.exists(SETTINGS) else PathFinder.find_spec(FONT_MANAGER, path)
     if spec is None or type(spec.loader) is not SourceFileLoader:
         return None

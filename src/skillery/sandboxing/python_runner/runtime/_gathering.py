@@ -1,4 +1,4 @@
-"""The files in a run's output folder, stored as blobs."""
+"""The files in the output folder of a run, stored as blobs."""
 
 # ruff: noqa: PTH118, PTH208 - importing pathlib costs every such run time
 from __future__ import annotations
@@ -21,10 +21,11 @@ ONLY_FILES = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def gather(folder: str) -> dict[str, Any]:
-    """Store the regular files below the folder.
+    """Store the regular files below the folder as blobs.
 
-    Return `files` (path below the folder, blob id and size, sorted by path) and, if some could not be stored,
-    `left_out` (their paths, at most MOST_FILES).
+    Return `files` (path below the folder, blob id and size, sorted by path). If some files could not be stored, also
+    return
+    `left_out` with their paths, at most MOST_FILES.
     """
     files: list[dict[str, Any]] = []
     left_out: list[str] = []
@@ -52,7 +53,7 @@ def shown(path: str) -> str:
 
 
 def paths_below(folder: str, below: str = "", depth: int = 1) -> Iterator[str]:
-    """Yield the paths of regular files, sorted. No symlink is followed, not even the folder itself."""
+    """Yield the sorted paths of regular files. Symlinks are not followed, even if `folder` is one."""
     here = os.path.join(folder, below) if below else folder
     try:
         if not stat.S_ISDIR(os.lstat(here).st_mode):
@@ -73,7 +74,7 @@ def paths_below(folder: str, below: str = "", depth: int = 1) -> Iterator[str]:
 
 
 def keep(file: str, path: str) -> dict[str, Any]:
-    """Store the file as a blob with this path. Raise OSError, or HostError if the host refuses."""
+    """Store the file as a blob with this path. Raise OSError if it cannot be read, HostError if the server refuses."""
     descriptor = os.open(file, ONLY_FILES)
     try:
         size = os.fstat(descriptor).st_size
@@ -89,7 +90,7 @@ def keep(file: str, path: str) -> dict[str, Any]:
 
 
 def leave(folder: str) -> str:
-    """Store the files of the folder. Return a line about those that were left out, or ""."""
+    """Store the files of the folder. Return a line about files that were left out; "" if there are none."""
     left_out = gather(folder).get("left_out", ())
     if not left_out:
         return ""

@@ -1,4 +1,4 @@
-"""The requests to the host, shared by all threads and forked children of the code."""
+"""Requests of the code to the server. All threads and forked children of the code share one channel."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ if TYPE_CHECKING:
 
 
 class HostError(OSError):
-    """Raised if the host refuses a request of the code."""
+    """Raised if the server refuses a request of the code."""
 
 
 class SkillError(Exception):
-    """Raised if a called skill has failed in its own sandbox.
+    """Raised if a called skill has failed in its sandbox.
 
-    `type` is the class name of its exception, or the failure type (`MemoryLimitExceeded`, `SecretNotGranted` and so
-    on).
+    `type` is the class name of its exception, or a failure type such as `MemoryLimitExceeded`.
     """
 
     def __init__(self, type: str, message: str) -> None:  # noqa: A002 - the name of the attribute
@@ -47,8 +46,9 @@ def blobs_folder() -> str:
 class _Alone:
     """Context manager that gives one thread of one process exclusive use of the channel.
 
-    Each use opens the lock folder again and locks it, so the lock excludes threads as well as processes. The kernel
-    releases the lock if its holder dies.
+    Each use opens the lock folder and locks it, so the lock excludes threads as well as processes. The kernel releases
+    the
+    lock if its holder dies.
     """
 
     def __enter__(self) -> int:
@@ -66,7 +66,9 @@ def tell(header: dict[str, Any], body: bytes | memoryview = b"") -> None:
 
 
 def ask(header: dict[str, Any], body: bytes | memoryview = b"") -> tuple[dict[str, Any], bytes]:
-    """Return the host's answer. Raise FileNotFoundError, HostError or SkillError if the host refuses."""
+    """Send a request to the server, and return its answer. Raise FileNotFoundError, HostError or SkillError if it
+    refuses.
+    """
     with _Alone() as descriptor:
         if _connection.get("torn"):
             raise HostError("a question to the host was interrupted; what comes now could be the answer to that one")
@@ -85,16 +87,16 @@ def ask(header: dict[str, Any], body: bytes | memoryview = b"") -> tuple[dict[st
 
 
 def summary(text: str) -> None:
-    """Set the run's `summary`, one sentence. The last call wins."""
+    """Set the `summary` of the run, one sentence. If code calls this several times, the last call counts."""
     if not isinstance(text, str):
         raise TypeError(f"a summary is a str, not {type(text).__name__}")
     tell({"op": "summary", "text": text[:2000].encode("utf-8", "replace").decode()})
 
 
 def progress(done: float, total: float | None = None, text: str = "") -> None:
-    """Tell callers that follow the run how far it has come, for example `progress(3, 10, "reading")`.
+    """Report progress to callers that follow the run, for example `progress(3, 10, "reading")`.
 
-    The last call counts. `total` is None if it is not known.
+    The last call counts. `total` is None if it is unknown.
     """
     for number in (done, 0 if total is None else total):
         if not (isinstance(number, int | float) and abs(number) < LARGEST_PROGRESS):

@@ -1,8 +1,9 @@
-"""The import of mounted skills: `skills.<name>` is the entrypoint module, and a package over its folder.
+"""The import of mounted skills: `skills.<name>` is the entrypoint module, and a package over the folder of the
+entrypoint.
 
-A skill's entrypoint must not run because a skill below it is imported (`skills.a.b.c` below `skills.a.b`), although
-Python imports parents first. So a skill with others below it becomes a module that runs at the first access to one of
-its own names.
+Python imports parent packages first. But the entrypoint of `skills.a.b` must not run because the code imports the skill
+`skills.a.b.c`. So a skill with other skills below it becomes a module that runs when the code first accesses one of its
+own names.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ CODE = "run_code"
 
 
 class LateModule(ModuleType):
-    """A skill with skills below it. Its entrypoint runs at the first access to a name that is not one of those."""
+    """The module of a skill with other skills below it. Its entrypoint runs when the code first accesses another
+    name.
+    """
 
     def __getattr__(self, name: str) -> Any:
         finder = finder_of(self)
@@ -45,7 +48,7 @@ class LateModule(ModuleType):
 
 
 def finder_of(module: LateModule) -> SkillFinder | None:
-    """Return the finder that can run the module; None while the import system is still initialising it."""
+    """Return the finder that can run the module; None while Python is still initialising the module."""
     state = getattr(module.__spec__, "loader_state", None)
     return state if isinstance(state, SkillFinder) and module.__name__ in state.late else None
 
@@ -55,7 +58,7 @@ class LateLoader(SourceFileLoader):
         return LateModule(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Mark the module to run at its first access."""
+        """Mark the module, so that it runs at the first access."""
         if module.__spec__ is not None and isinstance(module.__spec__.loader_state, SkillFinder):
             module.__spec__.loader_state.late.add(module.__name__)
 
@@ -64,9 +67,9 @@ class LateLoader(SourceFileLoader):
 
 
 class CodeLoader(SourceFileLoader):
-    """The code of `run_code`, which is in no file.
+    """Loader for the code of `run_code`, which is in no file.
 
-    Python versions raise different errors for unreadable code; here it is always a SyntaxError.
+    Python versions raise different errors for code that cannot be decoded. This loader always raises SyntaxError.
     """
 
     def __init__(self, code: str, path: str) -> None:
@@ -74,7 +77,9 @@ class CodeLoader(SourceFileLoader):
         self._code = code
 
     def get_data(self, path: Any) -> bytes:
-        """Return the code, also for tracebacks and `inspect`. Raise FileNotFoundError for any other file."""
+        """Return the code, for the import, for tracebacks and for `inspect`. Raise FileNotFoundError for any other
+        path.
+        """
         if path != self.path:
             raise FileNotFoundError(path)
         return self._code.encode("utf-8", "surrogatepass")
@@ -90,10 +95,11 @@ class CodeLoader(SourceFileLoader):
 
 
 class SkillFinder:
-    """Finds `skills` and all modules in it, and the code of `run_code`.
+    """Finder for `skills`, for all modules of skills, and for the code of `run_code`.
 
-    `entrypoints` maps import names to files. `stubs` maps import names of skills with their own sandbox to the
-    skill's name and file.
+    `entrypoints` maps import names to files. `stubs` maps the import names of skills that run in separate sandboxes to
+    the
+    names and files of these skills.
     """
 
     def __init__(self) -> None:
@@ -106,10 +112,10 @@ class SkillFinder:
         self._run: set[str] = set()
 
     def mount(self, skills: list[dict[str, Any]], code: str | None, code_path: str) -> None:
-        """Make the mounted skills importable, and the code as `run_code`.
+        """Make the mounted skills importable, and the code as the module `run_code`.
 
-        Each skill has `name`, `folder` and, if it can be imported, `entrypoint`. `stub` means that only its functions
-        are available.
+        Each skill has `name`, `folder` and, if it can be imported, `entrypoint`. A skill with `stub` offers only
+        functions.
         """
         if code is not None:
             self.code = CodeLoader(code, code_path)
@@ -170,7 +176,8 @@ class SkillFinder:
     def load(self, name: str) -> ModuleType:
         """Import an entrypoint or the code, like importlib.import_module.
 
-        If no other mounted skill is involved, avoid the import system, which costs a run half a millisecond.
+        If no other mounted skill is involved, the function avoids the import system, which would cost half a
+        millisecond.
         """
         if name == CODE and self.code is not None:
             return run_module(ModuleSpec(name, self.code, origin=self.code.path), self.code)
@@ -186,7 +193,7 @@ class SkillFinder:
         return run_module(spec, loader)
 
     def run_late(self, module: ModuleType) -> None:
-        """Run the entrypoint once. If it raises, the next access runs it again."""
+        """Run the entrypoint of the module, unless it has run. If it raises, the next access runs it again."""
         with self._lock:
             if module.__name__ in self._run:
                 return
@@ -224,7 +231,7 @@ def add(module: ModuleType) -> None:
 
 
 def run_module(spec: ModuleSpec, loader: SourceFileLoader) -> ModuleType:
-    """Execute a module. It is in sys.modules during the execution, and is removed if that fails."""
+    """Execute a module and return it. If the execution fails, the module is removed from sys.modules."""
     module = bare_module(with_file(spec))
     add(module)
     try:

@@ -1,4 +1,4 @@
-"""The command that starts a file of a skill: by its suffix, else by its `#!` line."""
+"""Commands that start a file of a skill, chosen by its suffix, else by its `#!` line."""
 
 # ruff: noqa: PTH100, PTH113, PTH118, PTH119, PTH120, PTH123 - importing pathlib costs every such run time
 from __future__ import annotations
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 HERE = os.path.dirname(os.path.abspath(__file__))
 START, SITE = os.path.join(HERE, "_start.py"), os.path.join(HERE, "_site")
 SKILL_FOLDER = ("SKILL_DIR", "SKILL_ROOT", "CLAUDE_SKILL_DIR", "CLAUDE_SKILL_ROOT")
-"""Variables that public skills expect to contain the folder of the skill."""
+"""Environment variables in which public skills expect the folder of the skill."""
 NODE_ENDINGS, PYTHON_ENDING, SHELL_ENDING = (".js", ".mjs"), ".py", ".sh"
 HEAP_SHARE = 0.75
-"""Share of a run's memory for V8's heap. The rest is for other memory of the process."""
+"""Share of the run's memory for the heap of V8. The rest is for other memory of the process."""
 SHEBANG = 256
 
 
 def set_variables(job: Job) -> None:
-    """Set variables with the folders of the skill and its packages, unless they are set already."""
+    """Set the variables with the folders of the skill and its packages, unless the environment has them already."""
     root = job["program"]["root"]
     for name in SKILL_FOLDER:
         os.environ.setdefault(name, root)
@@ -36,7 +36,7 @@ def set_variables(job: Job) -> None:
 
 
 def find(name: str) -> str | None:
-    """Return the path of a host program that is visible here, or None."""
+    """Return the path of a program that the run can see; None if there is none."""
     folders = [*os.environ.get("PATH", "").split(":"), os.path.join(sys.base_prefix, "bin")]
     paths = (os.path.join(folder, name) for folder in folders if folder)
     return next((path for path in paths if os.path.isfile(path) and os.access(path, os.X_OK)), None)
@@ -59,19 +59,19 @@ def node(job: Job) -> list[str]:
 
 
 def python() -> list[str]:
-    """Return the command of the runtime's interpreter, without packages outside the standard library."""
+    """Return the command of the Python interpreter, without packages outside of the standard library."""
     return [sys.executable, "-u", "-E", "-s", "-S", "-B"]
 
 
 def python_file(job: Job, path: str) -> list[str]:
-    """Return the command for a file, or the job's module, with the packages and the skill's folder on the path."""
+    """Return the command for a Python file or the job's module. Packages and the skill's folder are importable."""
     program = job["program"]
     order = {"path": path, "root": program["root"], "packages": job["packages"], "module": program.get("module", "")}
     return [*python(), START, json.dumps(order)]
 
 
 def interpreter(job: Job, path: str) -> list[str]:
-    """Return the command for a file by its suffix, or by its `#!` line if it is executable."""
+    """Return the command for a file, chosen by its suffix, or by its `#!` line if the file is executable."""
     if path.endswith(NODE_ENDINGS):
         return [*node(job), path]
     if path.endswith(PYTHON_ENDING):

@@ -1,6 +1,6 @@
-"""Figures of matplotlib and images of PIL as blobs. Only the code imports these packages; this module does not.
+"""Figures of matplotlib and images of PIL as blobs. This module never imports these packages; only the code does.
 
-Their methods are trusted: they can do nothing that the run could not do itself.
+Methods of figures and images are called without checks: they can do only what the run can do anyway.
 """
 
 from __future__ import annotations
@@ -16,18 +16,20 @@ if TYPE_CHECKING:
     from typing import Any
 
 MOST_FIGURES = 20
-"""The number of open figures at which matplotlib itself warns."""
+"""Most open figures that are stored. matplotlib warns at this number."""
 SHOWN_AS_RGB = ("CMYK", "HSV", "RGBX", "YCbCr")
-"""Image modes that PNG does not support."""
+"""Image modes that PNG does not support. Such images are converted to RGB."""
 PNG, JPEG = "image/png", "image/jpeg"
 
 _kept: dict[int, tuple[object, dict[str, Any]]] = {}
-"""Stored pictures by id: the object, which keeps its id in use, and the reference in the output."""
+"""Stored pictures by `id()`: the object, so that no other object gets this id, and the reference in the output."""
 _counted = {"figure": 0, "image": 0}
 
 
 def keep_open_figures() -> str:
-    """Store each open figure of pyplot as a blob. Return a line about those that could not be stored, or ""."""
+    """Store each open pyplot figure as a blob. Return a line about figures that could not be stored; "" if there are
+    none.
+    """
     left_out = []
     try:
         pyplot = sys.modules["matplotlib.pyplot"]
@@ -52,7 +54,7 @@ def try_keeping(figure: Any) -> str:
 
 
 def reference(value: Any) -> dict[str, Any]:
-    """Return the reference to a picture in the output, and store the picture.
+    """Store a picture, and return the reference that replaces it in the output.
 
     Raise InvalidOutput if it cannot be stored, TypeError if the value is no picture.
     """
@@ -80,7 +82,7 @@ def keep_figure(figure: Any) -> dict[str, Any]:
 
 
 def keep_image(image: Any) -> dict[str, Any]:
-    """Store an image as PNG; an image that was opened as JPEG stays JPEG."""
+    """Store an image as PNG. An image that was opened from a JPEG file is stored as JPEG."""
     if id(image) in _kept:
         return _kept[id(image)][1]
     content = io.BytesIO()
@@ -130,7 +132,7 @@ WAYS = {
 
 
 def not_json(value: Any) -> TypeError:
-    """Return an error in the words of `json`, with the usual remedy if there is one."""
+    """Return the error for a value that is not JSON. If a usual remedy exists, the message contains it."""
     name = _failure.type_name(value)
     package = str(type.__dict__["__module__"].__get__(type(value))).partition(".")[0]
     way = BUILTIN_WAYS.get(name) if package in BUILTIN else WAYS.get((package, name)) or WAYS.get((package, ""))

@@ -1,4 +1,4 @@
-"""Input files of a run: write them to its workspace, as the user of the run and within its limits."""
+"""The input files of a run, written to its workspace by the user of the run, within the limits of the run."""
 
 # ruff: noqa: PTH103, PTH118, PTH120 - importing pathlib costs every such run time
 from __future__ import annotations
@@ -16,9 +16,9 @@ NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def place(channel: int, files: list[dict[str, Any]], folder: str) -> None:
-    """Receive the content of each file in order and write it below `folder`. Then tell the server.
+    """Receive the content of each file in order, and write it below `folder`. Then tell the server.
 
-    If a file could not be written, end the process: no code of the run has started.
+    If a file could not be written, end the process. No code of the run has started then.
     """
     try:
         problem = receive_files(channel, files, folder)
@@ -39,7 +39,7 @@ def receive_files(channel: int, files: list[dict[str, Any]], folder: str) -> str
 
 
 def receive_file(channel: int, file: dict[str, Any], folder: str, *, write: bool) -> str:
-    """Receive one file. Return the error, or ""."""
+    """Receive one file. Return the error as text; "" if there was none. If `write` is False, discard the content."""
     header_size, left = _wire.HEAD.unpack(_wire.read_exactly(channel, _wire.HEAD.size))
     json.loads(_wire.read_exactly(channel, header_size))
     descriptor, problem = -1, ""

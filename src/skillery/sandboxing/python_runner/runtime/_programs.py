@@ -1,7 +1,8 @@
-"""Programs of a run other than Python functions: code in another language, tool handlers, scripts.
+"""Programs of a run that are not Python functions: code in another language, tool handlers, scripts.
 
-The run's own process starts the program as a child with the same locks, and does not pass the channel on. A program
-answers on its own pipe, never through the log.
+The process of the run starts the program as a child. The child is locked in like its parent, and does not get the
+channel
+to the server. A program sends its answer over a separate pipe, never through the log.
 """
 
 # ruff: noqa: PTH100, PTH113, PTH118, PTH119, PTH120, PTH123 - importing pathlib costs every such run time
@@ -26,13 +27,13 @@ if TYPE_CHECKING:
 HERE = os.path.dirname(os.path.abspath(__file__))
 JAVASCRIPT = os.path.join(HERE, "_javascript.mjs")
 MOST_ARGUMENT = 128 * 1024 - 1
-"""The most bytes of one argument (the kernel's MAX_ARG_STRLEN, without the final zero)."""
+"""Most bytes of one argument (MAX_ARG_STRLEN of the kernel, without the final zero)."""
 END_OF_STDERR = 700
 ENVELOPE = 1024
 
 
 def run(job: Job, args: bytes) -> Any:
-    """Return the program's answer. Raise Told if it failed."""
+    """Run the program of the job and return its answer. Raise Told if it failed."""
     program = job["program"]
     if program["form"] != "code":
         if not is_file_of_skill(program):
@@ -57,7 +58,7 @@ def is_file_of_skill(program: dict[str, str]) -> bool:
 
 
 def with_folder(args: bytes, folder: str) -> bytes:
-    """Return the args of a handler with `__workDir`, its working directory. A value from the caller is replaced."""
+    """Return the args of a handler with its working directory as `__workDir`. A value from the caller is replaced."""
     return json.dumps({**json.loads(args), "__workDir": folder}).encode()
 
 
@@ -95,7 +96,7 @@ def call_javascript(job: Job, what: dict[str, str], args: bytes) -> Any:
 
 
 def answer_of(content: bytearray) -> dict[str, Any] | None:
-    """Return the answer; None if the program ended before it was complete."""
+    """Return the answer of the program; None if the program ended before its answer was complete."""
     try:
         record = json.loads(content)
         failure = record.get("failure", {})
@@ -106,7 +107,7 @@ def answer_of(content: bytearray) -> dict[str, Any] | None:
 
 
 def heap_full(job: Job, status: int) -> dict[str, Any] | None:
-    """Return the failure if V8's heap was full: V8 aborts with nothing but a line in the log."""
+    """Return the failure if the heap of V8 was full, else None. V8 then aborts with only a line in the log."""
     import resource
     import signal
 
@@ -122,9 +123,9 @@ def heap_full(job: Job, status: int) -> dict[str, Any] | None:
 
 
 def call_bash(job: Job, code: str, args: bytes) -> Any:
-    """Run code in bash.
+    """Run code in bash and return its answer.
 
-    A pipe passes the code, so that it can have any length and is in no folder that the code sees.
+    The code is passed through a pipe. So it can have any length, and is in no folder that the code can see.
     """
     program = Program()
     reading = program.feed(code.encode("utf-8", "replace"))
@@ -133,7 +134,7 @@ def call_bash(job: Job, code: str, args: bytes) -> Any:
 
 
 def call_handler(job: Job, args: bytes) -> Any:
-    """Call a file of a skill as the Skill Tools convention defines for its language."""
+    """Call a file of a skill as a handler of Skill Tools, in the way of its language."""
     path = job["program"]["path"]
     if path.endswith(NODE_ENDINGS):
         return call_javascript(job, {"file": path}, args)
@@ -147,7 +148,7 @@ def call_handler(job: Job, args: bytes) -> Any:
 
 
 def names_bound_by(code: CodeType) -> set[str]:
-    """Return the names that a module defines, imports or assigns at its own level."""
+    """Return the names that a module defines, imports or assigns outside of functions and classes."""
     import dis
 
     return {step.argval for step in dis.get_instructions(code) if step.opname == "STORE_NAME"}
@@ -166,8 +167,10 @@ def call_python(code: CodeType, path: str, args: bytes, root: str) -> Any:
 
 
 def answer_on_stdout(program: Program, job: Job, command: list[str], stdin: bytes) -> Any:
-    """Run a program. Return its stdout as JSON if possible, else as a string without trailing line ends. stderr is
-    the log."""
+    """Run a program, and return its stdout: as JSON if it is JSON, else as text without trailing line ends.
+
+    stderr goes to the log.
+    """
     printed = Sink(job["result_bytes"])
     said = Sink(END_OF_STDERR, tail=True, copy_to=2)
     streams = {"stdin": program.feed(stdin), "stdout": program.drain(printed), "stderr": program.drain(said)}

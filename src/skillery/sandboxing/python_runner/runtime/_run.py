@@ -38,7 +38,7 @@ def open_streams() -> None:
 def set_stage() -> None:
     """Make the interpreter look as if it was started for the code alone.
 
-    The function uses no data of a run, and leaves the environment as it is.
+    The function reads no data of a run, and does not change the environment variables.
     """
     open_streams()
     sys.argv = [""]
@@ -51,14 +51,14 @@ def set_stage() -> None:
 
 
 def rehearse() -> None:
-    """Execute typical steps of a run once. The kernel then copies the changed memory pages before the run begins."""
+    """Execute typical steps of a run once, so that the kernel copies the changed memory pages before the run begins."""
     exec(compile("def main(args):\n    return {**args}\n", "<rehearsal>", "exec"), {})  # noqa: S102 - our own line
     encode(json.loads('{"name": [1, 2.5, null, "text"]}'), 1000, default=as_picture)
     keep_files({"lock_folder": "/nowhere"}, 0)
 
 
 def find_export(job: dict[str, Any], finder: _importing.SkillFinder) -> Callable[..., Any]:
-    """Import the job's module and return its function. Raise AttributeError."""
+    """Import the module of the job, and return the function to call. Raise AttributeError if there is none."""
     if job["spread"]:
         from . import _stubs
 
@@ -98,11 +98,13 @@ def call(job: dict[str, Any], args: bytes, finder: _importing.SkillFinder) -> An
 
 
 def settle_address_space(*, room: bool = False) -> None:
-    """Fix RLIMIT_AS for good; with `room`, raise it to its ceiling first.
+    """Fix RLIMIT_AS, the limit on address space; with `room`, raise it to its hard limit before.
 
-    Without a cgroup for memory, each process has little more address space than memory. V8 reserves many times its
-    use, so a run whose program is Node.js keeps the ceiling, and only the watchdog limits its memory. A limit cannot
-    be raised after its ceiling was lowered: this happens here, when the code is known and has not run yet.
+    Without a cgroup for memory, the address space of a process is little more than its memory limit. V8 reserves many
+    times
+    the memory that it uses, so a run of Node.js keeps the hard limit, and only the watchdog limits its memory. The hard
+    limit
+    cannot be raised again, so it is set here, when the program is known and no code has run.
     """
     import resource  # not on every system; a sandbox has imported it before
 
@@ -112,7 +114,7 @@ def settle_address_space(*, room: bool = False) -> None:
 
 
 def settled(returned: Any) -> Any:
-    """Return the value, or its result if it is awaitable."""
+    """Return the value. If it is awaitable, await it and return its result."""
     if not hasattr(type(returned), "__await__"):
         return returned
     import asyncio  # costs tens of milliseconds, only for async code
@@ -124,7 +126,9 @@ def settled(returned: Any) -> Any:
 
 
 def check_shape(value: Any, what: str) -> None:
-    """Raise InvalidOutput if a key is not a string, or if the value is nested deeper than MAX_DEPTH."""
+    """Raise InvalidOutput if a key is not a string, or if the value is nested deeper than MAX_DEPTH. `what` names
+    the value.
+    """
     left = [(value, 1)]
     while left:
         item, depth = left.pop()
@@ -140,21 +144,21 @@ def check_shape(value: Any, what: str) -> None:
 
 
 def not_json(value: Any) -> Any:
-    """Raise TypeError with the remedy."""
+    """Raise TypeError for a value that is not JSON. The message contains the remedy."""
     from . import _pictures
 
     raise _pictures.not_json(value)
 
 
 def as_picture(value: Any) -> Any:
-    """Return the reference for a figure or an image. Raise TypeError for anything else."""
+    """Return the reference for a figure or an image. Raise TypeError for any other value."""
     from . import _pictures
 
     return _pictures.reference(value)
 
 
 def encode(value: Any, limit: int, what: str = "the output", default: Callable[[Any], Any] = not_json) -> bytes:
-    """Return compact UTF-8 JSON. Raise InvalidOutput.
+    """Return a value as compact JSON in UTF-8. Raise InvalidOutput if it is not JSON or larger than `limit`.
 
     `default` returns a replacement for an object that is not JSON.
     """
@@ -191,7 +195,7 @@ def finish(header: dict[str, Any], body: bytes, owner: int) -> NoReturn:
 
 
 def serve(channel: int, job: dict[str, Any], args: bytes) -> NoReturn:
-    """Serve one job in the locked and prepared process: wait for `go`, run the code, send the result."""
+    """Serve one job in the locked and prepared process: wait for the start signal, run the code, send the result."""
     owner = os.getpid()
     _host.connect(channel, job["lock_folder"], job["blobs_folder"])
     if job["environment"]:
@@ -219,7 +223,7 @@ def serve(channel: int, job: dict[str, Any], args: bytes) -> NoReturn:
 
 
 def keep_figures(owner: int) -> None:
-    """Store the figures that the code left open. An error of this never changes the result."""
+    """Store the figures that the code left open. If that fails, the result stays."""
     if os.getpid() == owner:
         from . import _pictures
 
@@ -227,9 +231,9 @@ def keep_figures(owner: int) -> None:
 
 
 def keep_files(job: dict[str, Any], owner: int) -> None:
-    """Store the files below `out` in the working directory, also after a failure.
+    """Store the files below `out` in the working directory, also after a failure of the code.
 
-    A script reports its files itself. Never raises.
+    A script stores its files itself. This function never raises an exception.
     """
     try:
         folder = job["lock_folder"] + "/out"
@@ -271,7 +275,9 @@ def main(channel: int) -> NoReturn:
 
 
 def hold_memory(limit: int) -> None:
-    """Limit the address space, if the system supports it. The interpreter has used some of it already."""
+    """Limit the address space if the system supports that. The limit is in addition to what the interpreter uses
+    already.
+    """
     import resource  # not on every system
 
     try:

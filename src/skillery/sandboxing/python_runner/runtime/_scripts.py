@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 FONTS, FONTS_OF_HOST = os.path.join(HERE, "_fonts.conf"), "/etc/fonts/fonts.conf"
 STREAM = 64 * 1024
-"""The most bytes of a script's stdout or stderr that are answered as text."""
+"""Most bytes of a stream that are returned as text. A longer stream becomes a blob."""
 PREVIEW = 1000
 """Characters of the preview of a stream that is a blob."""
 
@@ -51,9 +51,9 @@ def run_script(job: Job) -> dict[str, Any]:
 
 
 def fonts() -> dict[str, str]:
-    """Return the variable with the folders of fonts, for programs that draw.
+    """Return the environment variable with the font folders, for programs that draw.
 
-    A sandbox may contain the host's fonts without the host's settings, and then such programs complain on stderr.
+    A sandbox may contain the fonts of the host without their settings. Then such programs print errors to stderr.
     """
     return {} if os.path.exists(FONTS_OF_HOST) else {"FONTCONFIG_FILE": FONTS}
 
@@ -61,14 +61,18 @@ def fonts() -> dict[str, str]:
 def names_file_in(folder: str, text: str, start: str) -> bool:
     """Return whether an argument, or the value in `--output=value`, is a path in the folder.
 
-    Few scripts create their output folder. A script without such an argument finds an empty working directory.
+    Most scripts do not create their output folder. A script without such an argument starts in an empty working
+    directory.
     """
     value = text.partition("=")[2] if text.startswith("-") else text
     return os.path.abspath(os.path.join(start, value)).startswith(folder + os.sep)
 
 
 def printed_by(sink: Sink) -> str | dict[str, Any]:
-    """Return the text, or a blob for a longer one. Output above the limit of a result is only counted."""
+    """Return the text of a stream, or a reference to a blob if the text is long.
+
+    Output above the limit of a result is only counted.
+    """
     if sink.size <= STREAM:
         return sink.content.decode("utf-8", "replace")
     from . import blobs

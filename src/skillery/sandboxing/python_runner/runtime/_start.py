@@ -1,8 +1,9 @@
-"""Start a Python file or module of a skill like `python`, with the skill's folder and its packages importable.
+"""Start a Python file or module of a skill as `python` does, with the skill's folder and its packages importable.
 
-A separate process: `python _start.py ORDER ARGUMENT…`, where ORDER is a JSON object.
+The program is `python _start.py ORDER ARGUMENT…`, where ORDER is a JSON object.
 
-`python FILE` is not enough: the interpreter ignores PYTHONPATH here, which would come before the standard library.
+`python FILE` with PYTHONPATH would not work: this interpreter ignores PYTHONPATH, which would come before the standard
+library.
 """
 
 # ruff: noqa: PTH120, PTH123 - importing pathlib costs every such run time

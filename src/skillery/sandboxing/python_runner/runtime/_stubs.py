@@ -1,15 +1,18 @@
-"""Stubs: skills whose permissions the run does not have.
+"""Stubs: skills with permissions that the run does not have.
 
-Only the functions of such a skill are available. Each is a proxy that asks the host, which runs the function in the
-skill's own sandbox. Nothing of the skill is imported here.
+Only functions of such a skill are available. Each is a proxy that asks the server, which runs the function in a sandbox
+with the skill's permissions. No code of the skill is imported here.
 
-Callable are functions of the skill's own files: functions that the entrypoint defines, or imports from a module in its
-folder. Their names must not begin with `_`. With `__all__`, exactly its list is callable.
+Callable are functions of the skill's own files: functions that the entrypoint defines, and functions that it imports
+from
+a module in its folder. Their names must not begin with `_`. With `__all__`, exactly the functions in this list are
+callable.
 
-Functions imported from elsewhere cannot be called. With `subprocess.run`, for example, a caller could use the skill's
-permissions for any purpose. A module may bind a name more than once, for example as a fallback for a failed import.
-Such a name is offered only if each binding is a callable function. The binding is checked again after the module has
-run, before the call.
+Functions that are imported from elsewhere are not callable: with `subprocess.run`, for example, a caller could use the
+skill's permissions for any purpose. A module may bind a name more than once, for example as a fallback for a failed
+import. Such a name is callable only if each binding is a callable function. The binding is checked again after the
+module
+has run, before the call.
 """
 
 # ruff: noqa: PTH113, PTH123 - importing pathlib costs every run milliseconds
@@ -40,7 +43,7 @@ SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 class Names:
-    """The bindings of a module: its functions, uncertain names, and its literal `__all__`, if any."""
+    """The bindings of a module: its functions, names that may be something else, and its literal `__all__` or None."""
 
     def __init__(self) -> None:
         self.functions: dict[str, Function] = {}
@@ -54,9 +57,9 @@ class Names:
         self._aliases: list[tuple[str, str]] = []
 
     def bind(self, name: str, function: Function, *, always: bool) -> None:
-        """Bind a function.
+        """Record that a name is bound to a function.
 
-        `always` means that no condition decides about this statement, so it overrides an earlier star import.
+        `always` says that the statement runs unconditionally, so that it overrides an earlier star import.
         """
         self.functions[name] = function
         if always:
@@ -72,7 +75,7 @@ class Names:
         self._aliases.append((name, other))
 
     def star(self) -> None:
-        """Record a star import of unknown content, which may have changed every earlier binding."""
+        """Record a star import from an unknown module, which may have replaced every earlier binding."""
         self.starred = True
         self.unsure |= self.functions.keys()
 
@@ -91,7 +94,7 @@ class Names:
 
 
 class Source:
-    """The files of one skill's entrypoint folder, which are parsed and never run."""
+    """The files in the entrypoint folder of one skill. They are parsed and never run."""
 
     def __init__(self, entrypoint: str) -> None:
         self._entrypoint = entrypoint
@@ -99,11 +102,13 @@ class Source:
         self._modules: dict[str, Names] = {}
 
     def offered(self) -> dict[str, Function]:
-        """Return every function that others may call, by name. Raise ImportError if a file cannot be read."""
+        """Return every callable function by name. Raise ImportError if a file cannot be read."""
         return self._names(self._entrypoint).public()
 
     def _names(self, path: str) -> Names:
-        """Return the bindings of a file, which is read once. A file in a circular import is not yet `done`."""
+        """Return the bindings of a file. Each file is read once. In a circular import, the bindings are not complete
+        (`done`).
+        """
         if path in self._modules:
             return self._modules[path]
         names = self._modules[path] = Names()
@@ -123,7 +128,9 @@ class Source:
         return names
 
     def _take_over(self, names: Names, statement: ast.ImportFrom, path: str | None, *, always: bool) -> None:
-        """Bind the names of `from x import y`. Only a module in the entrypoint's folder can provide functions."""
+        """Record the names of `from x import y`. Only modules in the entrypoint folder can provide callable
+        functions.
+        """
         source = self._names(path) if path is not None else None
         if source is None or not source.done:
             source = Names()
@@ -170,8 +177,10 @@ def parsed(path: str) -> ast.Module:
 
 
 def top_level(body: list[ast.stmt]) -> Iterator[tuple[ast.stmt, bool]]:
-    """Yield the statements that run at the import, also within `if`, `try`, `with` and `match`, and whether each
-    always runs."""
+    """Yield the statements that run at the import, also inside `if`, `try`, `with` and `match`.
+
+    The second member of a pair says whether the statement always runs.
+    """
     left = [(statement, True) for statement in reversed(body)]  # no recursion, because a long chain of `elif` is deep
     while left:
         statement, always = left.pop()
@@ -184,9 +193,9 @@ def top_level(body: list[ast.stmt]) -> Iterator[tuple[ast.stmt, bool]]:
 
 
 def rebound(statement: ast.stmt) -> Iterator[str]:
-    """Yield the names that a statement binds to a possible non-function, or unbinds.
+    """Yield the names that a statement may bind to something other than a function, or unbind.
 
-    Nested statements do not count, nor names that `assign` and `from` handle.
+    Nested statements are left out, as are names that `assign` and `_take_over` handle.
     """
     if isinstance(statement, ast.ClassDef):
         yield statement.name
@@ -217,7 +226,7 @@ def within(node: ast.AST) -> list[ast.AST]:
 
 
 def simple_targets(statement: ast.stmt) -> list[ast.Name]:
-    """Return the names of `a = b = other`, if `other` is a name too."""
+    """Return the target names of `a = b = other` if `other` is a name too; otherwise []."""
     if not isinstance(statement, ast.Assign | ast.AnnAssign) or not isinstance(statement.value, ast.Name):
         return []
     targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
@@ -225,7 +234,7 @@ def simple_targets(statement: ast.stmt) -> list[ast.Name]:
 
 
 def assign(names: Names, statement: ast.Assign | ast.AnnAssign, *, always: bool) -> None:
-    """Handle `__all__ = [...]`, and `main = other` if `other` is a function."""
+    """Record `__all__ = [...]`, and `main = other` if `other` is a function."""
     value = statement.value
     if isinstance(value, ast.Name):
         for target in simple_targets(statement):
@@ -237,9 +246,9 @@ def assign(names: Names, statement: ast.Assign | ast.AnnAssign, *, always: bool)
 
 
 def check_offered(job: dict[str, Any]) -> None:
-    """Check that the function is offered, because an outside caller may not have used the stub.
+    """Raise AttributeError if the function is not callable from outside.
 
-    Raise AttributeError.
+    The caller is untrusted and may not have used the stub.
     """
     skill = called_skill(job)
     offered = offered_by(skill)
@@ -248,9 +257,9 @@ def check_offered(job: dict[str, Any]) -> None:
 
 
 def check_own(job: dict[str, Any], export: Any) -> None:
-    """Check, after the module has run, that the function is code of the skill's own files.
+    """Raise AttributeError if the function is not code of the skill's own files. Called after the module has run.
 
-    A decorator with `__wrapped__` may wrap such code. Raise AttributeError.
+    A decorator with `__wrapped__` may wrap such code.
     """
     skill = called_skill(job)
     if not code_file(export).startswith(f"{skill['folder']}/"):
@@ -272,7 +281,7 @@ def not_offered(skill: dict[str, Any], name: str, offered: dict[str, Function]) 
 
 
 def code_file(export: Any) -> str:
-    """Return the file of a function's code; "" if it is not Python, or wrapped too often."""
+    """Return the file with the code of a function; "" if it is not Python code, or wrapped too often."""
     from functools import partial
 
     for _ in range(MOST_WRAPPED):
@@ -296,7 +305,7 @@ def names_of(offered: dict[str, Function]) -> str:
 
 
 class Stub:
-    """One stubbed skill in this process. `packages` are the import names that lead to mounted skills."""
+    """One stubbed skill in this process. `packages` are the import names of parent packages of mounted skills."""
 
     def __init__(self, module: str, skill: str, path: str, packages: set[str]) -> None:
         self.module = module
@@ -306,7 +315,7 @@ class Stub:
         self._offered: dict[str, Function] | None = None
 
     def offered(self) -> dict[str, Function]:
-        """Return the offered functions, read at the first use."""
+        """Return the callable functions. They are read when they are first needed."""
         if self._offered is None:
             self._offered = Source(self._path).offered()
         return self._offered
@@ -344,7 +353,7 @@ class StubLoader:
         return StubModule(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Do nothing: no code of the skill runs here."""
+        """Do nothing, because no code of the skill runs here."""
 
 
 def spec_of(module: str, skill: str, path: str, packages: set[str]) -> ModuleSpec:
@@ -375,10 +384,11 @@ def proxy(stub: Stub, name: str, function: Function) -> Callable[..., Any]:
 
 
 def call(skill: str, function: str, parameters: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return the function's result.
+    """Call the function of a stubbed skill through the server, and return its result.
 
-    Raise TypeError for an argument that is not JSON, before the call. Otherwise raise the built-in exception that the
-    function raised, or SkillError.
+    Raise TypeError before the call if an argument is not JSON. If the function raises a built-in exception, raise the
+    same
+    exception; for any other failure, raise SkillError.
     """
     where = f"of {function}() in {skill}"
     names = [*parameters, *range(len(parameters) + 1, len(args) + 1)]
@@ -403,7 +413,7 @@ def encoded(value: Any, what: str) -> str:
 
 
 def as_raised(failure: _host.SkillError, what: str) -> Exception:
-    """Return a built-in exception as itself, any other as a SkillError."""
+    """Return the built-in exception that the function raised, or `failure` itself. `what` names the function."""
     import builtins
 
     kind = vars(builtins).get(failure.type)

@@ -1,4 +1,4 @@
-"""Messages over one stream socket: a JSON header and a body of raw bytes, preceded by their lengths."""
+"""Messages over a stream socket: a JSON header and a body of raw bytes, after the lengths of both."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def read_exactly(descriptor: int, size: int) -> bytes:
 
 
 def packed(header: dict[str, Any], body: int) -> bytes:
-    """Return an encoded header for a body of `body` bytes."""
+    """Return the encoded header of a message whose body has `body` bytes."""
     encoded = json.dumps(header).encode()
     return HEAD.pack(len(encoded), body) + encoded
 

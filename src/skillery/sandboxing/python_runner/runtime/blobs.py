@@ -1,4 +1,4 @@
-"""Blobs: read the run's input blobs and its own blobs, write new ones."""
+"""Blobs: read the input blobs of the run, write new blobs, and read them."""
 
 # ruff: noqa: PTH123 - importing pathlib costs every run milliseconds
 from __future__ import annotations
@@ -16,7 +16,9 @@ _BLOB_ID = re.compile(r"[A-Za-z0-9_.:~-]{1,200}")
 
 
 def read_bytes(blob_id: str) -> bytes:
-    """Return the content of an input blob or of one that this run wrote. Raise FileNotFoundError for any other id."""
+    """Return the content of an input blob, or of a blob that this run wrote. Raise FileNotFoundError for any other
+    id.
+    """
     if not isinstance(blob_id, str) or not _BLOB_ID.fullmatch(blob_id) or not blob_id.strip("."):
         raise FileNotFoundError(f"no blob {blob_id!r:.200}: a blob id looks like blob:3kf9…")
     try:

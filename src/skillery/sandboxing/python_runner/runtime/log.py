@@ -1,4 +1,4 @@
-"""Lines for the log of the run, in one order with the code's output."""
+"""Lines for the log of the run, in the same order as the output of the code."""
 
 from __future__ import annotations
 

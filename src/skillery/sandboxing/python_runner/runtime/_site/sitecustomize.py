@@ -1,7 +1,7 @@
-"""Let Python programs that a script starts import its packages and modules of its skill.
+"""Make packages and modules of a skill importable for Python programs that a script of the skill starts.
 
-Python imports this module at its start if PYTHONPATH contains this folder. The folders come after the standard
-library, which PYTHONPATH itself does not allow, and before the host's packages.
+Python imports this module at its start if PYTHONPATH contains this folder. The folders are added after the standard
+library, where PYTHONPATH cannot put them, and before the packages of the host.
 """
 
 import json

@@ -1,0 +1,53 @@
+"""skillery-client: the client as a package of its own, built and installed without the server."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Server, clean_environment
+
+ROOT = Path(__file__).parents[2]
+UV = ROOT / ".tools" / "bin" / "uv"
+RUN = """
+import sys
+for name in ("fcntl", "resource", "termios", "pwd", "grp", "uvloop"):  # Windows does not have them
+    sys.modules[name] = None
+from skillery.client import Client
+with Client(sys.argv[1]) as client:
+    run = client.run_code("python", "def main(args):\\n    return 6 * 7\\n")
+    print(run["output"], len(client.tools("openai")))
+"""
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an environment with the built wheel and its dependencies alone."""
+    folder = tmp_path_factory.mktemp("client")
+    made = folder / "venv" / "bin" / "python"
+    build: list[str | Path] = [UV, "build", "--quiet", "--no-build-isolation", "--python", sys.executable]
+    subprocess.run([*build, "--out-dir", folder, ROOT / "packages" / "skillery-client"], check=True)
+    subprocess.run([UV, "venv", "--quiet", "--python", sys.executable, folder / "venv"], check=True)
+    (wheel,) = folder.glob("*.whl")  # made from the source archive
+    install: list[str | Path] = [UV, "pip", "install", "--quiet", "--python", made]
+    subprocess.run([*install, "--constraint", ROOT / "requirements.lock", wheel], check=True, cwd=folder)
+    return made
+
+
+def test_the_client_works_without_the_server_package(python: Path, sqlite_server: Server) -> None:
+    command: list[str | Path] = [python, "-I", "-c", RUN, sqlite_server.url]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, env=clean_environment(), cwd="/")
+
+    assert (ran.stdout, ran.stderr) == ("42 8\n", "")
+
+
+def test_it_requires_httpx_and_msgspec_alone(python: Path) -> None:
+    code = "from importlib.metadata import requires; print(*requires('skillery-client'))"
+    asked = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, check=True).stdout
+    others = subprocess.run([python, "-I", "-c", "import skillery.app"], capture_output=True, text=True, check=False)
+
+    assert [line.partition("<")[0].partition(">")[0] for line in asked.split()] == ["httpx", "msgspec"]
+    assert "No module named 'skillery.app'" in others.stderr
