@@ -29,6 +29,8 @@ from tests.support.templates import postgres_template, prepare_home, sqlite_temp
 
 DATABASES = ("sqlite", "postgres")
 START_SECONDS = 60
+# Tests of installing break it between publishing and the first run, so publishing must not wait for it.
+NO_IMPORT_CHECK = {"SKILLERY_PUBLISHING_IMPORT_SECONDS": "0"}
 ASKS_FOR_TOKENS = {
     "SKILLERY_AUTH": "tokens",
     # Tests of what is refused would run out of failures.
@@ -257,7 +259,7 @@ def wheelhouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def packages(database_kind: str, shared_server: StartShared, wheelhouse: Path) -> Server:
     """One server for each database that has packages."""
-    more = {"SKILLERY_PACKAGES_WHEELHOUSE": str(wheelhouse), "SKILLERY_PACKAGES_DENIED": "forbidden"}
+    more = {"SKILLERY_PACKAGES_WHEELHOUSE": str(wheelhouse), "SKILLERY_PACKAGES_DENIED": "forbidden", **NO_IMPORT_CHECK}
     return shared_server("packages", database_kind, **more)
 
 
@@ -293,7 +295,7 @@ def named_rpc(named: Server) -> Rpc:
 @pytest.fixture(scope="session")
 def packages_sqlite(shared_server: StartShared, wheelhouse: Path) -> Server:
     """The one of them on SQLite, for what has nothing to do with the database."""
-    more = {"SKILLERY_PACKAGES_WHEELHOUSE": str(wheelhouse), "SKILLERY_PACKAGES_DENIED": "forbidden"}
+    more = {"SKILLERY_PACKAGES_WHEELHOUSE": str(wheelhouse), "SKILLERY_PACKAGES_DENIED": "forbidden", **NO_IMPORT_CHECK}
     return shared_server("packages", "sqlite", **more)
 
 
@@ -316,7 +318,8 @@ def indexed(shared_server: StartShared, package_index: PackageIndex) -> Server:
         "MAX_MB": "64",
         "BUILD_SECONDS": "30",
     }
-    return shared_server("indexed", "sqlite", **{f"SKILLERY_PACKAGES_{name}": text for name, text in settings.items()})
+    packages = {f"SKILLERY_PACKAGES_{name}": text for name, text in settings.items()}
+    return shared_server("indexed", "sqlite", **packages, **NO_IMPORT_CHECK)
 
 
 @pytest.fixture

@@ -85,6 +85,7 @@ class Publishing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     agents: Landing = "draft"
     first_permissions: Landing = "publish"
     examples_seconds: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 60.0
+    import_seconds: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 15.0
 
 
 Streams = Annotated[int, msgspec.Meta(ge=1, le=100_000)]

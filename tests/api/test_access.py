@@ -69,6 +69,7 @@ CELLS: dict[str, Cell] = {
     "undeprecate_skill": Cell("publish", lambda: {"name": f"{NAMESPACE}.none"}, NOT_FOUND),
     "set_visibility": Cell("publish", lambda: {"name": f"{NAMESPACE}.none", "visibility": "private"}, NOT_FOUND),
     "list_versions": Cell("read", lambda: {"status": "in_review"}),
+    "diff_versions": Cell("read", lambda: {"name": "text.csv.profile", "from_version": "1.0.0"}),
     "get_run": Cell("read", lambda: {"run_id": "run_none"}, NOT_FOUND),
     "read_run_log": Cell("read", lambda: {"run_id": "run_none"}, NOT_FOUND),
     "list_runs": Cell("read", dict),

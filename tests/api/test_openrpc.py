@@ -146,6 +146,7 @@ def test_what_the_server_answers_is_what_the_document_says(rpc: Rpc, new_name: s
     call("read_skill_file", name=name, path="code/main.py")
     call("search_skills", query=new_name)
     call("list_versions", name=name)
+    call("diff_versions", name=name, from_version="1.0.0")
     call("load_skills_protocol_guide")
     run = call("execute_skill", name=name, args={"x": 1})
     call("run_code", language="python", code="def main(args):\n    print('x' * 4000)\n    return 'y' * 5000\n")

@@ -318,7 +318,9 @@ def test_an_export_is_unchanged_here_and_the_second_time_elsewhere(
     choices: list[tuple[str, ...]] = [(), ("--namespace", "team")]
     for namespace in choices:
         for outcome, path in (("published", archive), ("unchanged", archive), ("unchanged", tmp_path / "folder")):
-            [answer] = skillery("import", str(path), *namespace, *home).json
+            ended = skillery("import", str(path), *namespace, *home)
+            assert ended.code == 0, ended.out
+            [answer] = ended.json
             assert answer["counts"] == {outcome: 1}, answer
             assert answer["skills"][0]["name"] == (f"team.{name}" if namespace else name)
 

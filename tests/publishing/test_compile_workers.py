@@ -250,12 +250,12 @@ def test_a_worker_knows_nothing_of_the_server_and_can_open_nothing(start_server:
 @pytest.mark.parametrize(
     "source",
     [
-        b"# coding: gbk\nmain = '\xc4\xe3'",
-        b"# coding: cp1251\nmain = '\xe9'",
-        b"# coding: shift_jis\nmain = '\x82\xa0'",
-        b"main = '\\N{BULLET}'",
-        "été = main = 1".encode(),
-        b"main = 'a' is '\\d'",
+        b"# coding: gbk\nmain = '\xc4\xe3'.join",
+        b"# coding: cp1251\nmain = '\xe9'.join",
+        b"# coding: shift_jis\nmain = '\x82\xa0'.join",
+        b"main = '\\N{BULLET}'.join",
+        "été = main = str".encode(),
+        b"main = str if 'a' is '\\d' else repr",
     ],
 )
 def test_what_the_compiler_looks_up_is_there_in_a_worker(sqlite_rpc: Rpc, new_name: str, source: bytes) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import parse_qs
 
+from skillery.api.code_contract import OPT_IN, explained
 from skillery.api.errors import INVALID_PARAMS, encode, plain_error
 from skillery.api.gate import Gate
 from skillery.api.http import HttpRefusal, only, send_bytes
@@ -27,7 +28,10 @@ TOOLS_OPERATIONS = (
         (400,),
         parameters=(
             in_query("format", "The format of the schemas, openai by default.", enum=FORMATS),
-            in_query("include", "Further methods, separated by commas: search_skills, create_skill."),
+            in_query(
+                "include",
+                "Further methods, separated by commas: search_skills, create_skill; code_contract explains run_code.",
+            ),
         ),
     ),
 )
@@ -39,7 +43,7 @@ PROMPT_OPERATIONS = (
 
 
 class ToolsEndpoint:
-    """Answers `GET /tools?format=openai|anthropic|mcp|jsonschema[&include=search_skills,create_skill]`."""
+    """Answers `GET /tools?format=openai|anthropic|mcp|jsonschema[&include=METHOD,…,code_contract]`."""
 
     def __init__(self, gate: Gate, named: NamedEnvironments) -> None:
         self._gate = gate
@@ -53,11 +57,16 @@ class ToolsEndpoint:
         if form not in FORMATS:
             raise _refused(f"there is no format {form[:40]!r}", f"There are {', '.join(FORMATS)}.")
         included = {name for part in query.get("include", []) for name in part.split(",") if name}
-        unknown = sorted(included - METHODS.keys())
+        explain = explained if OPT_IN in included else None
+        unknown = sorted(included - METHODS.keys() - {OPT_IN})
         if unknown:
             raise _refused(f"there is no method {unknown[0][:40]!r} to include")
         more = shown_properties(self._named.defined)
-        tools = [tool(name, one.params, form, more) for name, one in METHODS.items() if one.is_tool or name in included]
+        tools = [
+            tool(name, one.params, form, more, explain)
+            for name, one in METHODS.items()
+            if one.is_tool or name in included
+        ]
         await send_bytes(send, 200, encode(tools))
 
 

@@ -47,14 +47,16 @@ from skillery.publishing import (
     BundleChecks,
     CompilePool,
     ExampleRuns,
+    ImportCheck,
     Publisher,
     PublishingRules,
     ToolMaker,
+    Trials,
     Undeclared,
 )
 from skillery.registry import cursor_key
 from skillery.registry.registry import Registry
-from skillery.runs import Runner
+from skillery.runs import Runner, UnrecordedRuns
 from skillery.runs.admission import Admission
 from skillery.runs.cache import Cache
 from skillery.runs.execution import Execution
@@ -67,6 +69,7 @@ from skillery.settings import Settings
 
 log = logging.getLogger(__name__)
 MIB = 1024 * 1024
+IMPORT_CHECKS_AT_ONCE = 2
 
 
 class Backends(NamedTuple):
@@ -102,6 +105,7 @@ class _Runtime(NamedTuple):
     packages: PackageServices
     environments: EnvironmentParts
     runner: Runner
+    unrecorded: UnrecordedRuns
 
 
 async def build_core(base: Base, stack: AsyncExitStack) -> Core:
@@ -170,27 +174,35 @@ def _runtime(base: Base, quotas: Quotas) -> _Runtime:
     cache = Cache(home.path / "cache", database, backends.storage, blobs)
     packages = packages_of(settings, home, database, backends.sandbox)
     environments = named_of(settings, home, database, backends.storage, packages)
+    preparer = Preparer(database, cache, _limit_rules(settings), packages.environments, environments.named)
+    execution = Execution(backends.sandbox, settings.sandbox, GrantedSecrets(database, backends.secrets))
     runner = Runner(
         database=database,
         server=home.server_id,
         blobs=blobs,
-        preparer=Preparer(database, cache, _limit_rules(settings), packages.environments, environments.named),
+        preparer=preparer,
         admission=Admission(database, _run_queue(settings), quotas),
-        execution=Execution(backends.sandbox, settings.sandbox, GrantedSecrets(database, backends.secrets)),
+        execution=execution,
         recorder=Recorder(database, blobs, events),
     )
-    return _Runtime(blobs, cache, packages, environments, runner)
+    unrecorded = UnrecordedRuns(preparer, execution, IMPORT_CHECKS_AT_ONCE)
+    return _Runtime(blobs, cache, packages, environments, runner, unrecorded)
 
 
 def _publisher(base: Base, runtime: _Runtime, quotas: Quotas, compilers: CompilePool) -> Publisher:
     settings, _, database, backends, events = base
+    asked, cache = settings.publishing, runtime.cache
+    trials = Trials(
+        ImportCheck(runtime.unrecorded, cache, compilers, asked.import_seconds),
+        ExampleRuns(runtime.runner, cache, asked.examples_seconds),
+    )
     checks = BundleChecks(
         database,
         backends.storage,
         events,
         base.bundle_limits,
         msgspec.structs.asdict(settings.max_limits),
-        ExampleRuns(runtime.runner, runtime.cache, settings.publishing.examples_seconds),
+        trials,
         runtime.packages.locks,
         compilers,
         Undeclared(compilers, runtime.packages.locks, runtime.environments.named, settings.packages.infer),

@@ -25,6 +25,7 @@ import msgspec
 from skillery.formats.imports import Import, find_imports
 from skillery.formats.python_handler import python_handler
 from skillery.formats.python_source import Fault, find_fault
+from skillery.formats.relative_imports import RelativeImport, find_relative_imports
 
 with contextlib.suppress(ImportError):  # on Windows, where only commands for remote servers import this module
     import fcntl
@@ -57,7 +58,13 @@ class Look(msgspec.Struct, frozen=True, tag="look"):
     sources: tuple[bytes, ...]
 
 
-Request = Check | Wrap | Look
+class LookBeside(msgspec.Struct, frozen=True, tag="look_beside"):
+    """Request to find the relative imports of some files."""
+
+    sources: tuple[bytes, ...]
+
+
+Request = Check | Wrap | Look | LookBeside
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -69,6 +76,8 @@ class Answer(msgspec.Struct, frozen=True):
     handler: bytes = b""
     imports: tuple[tuple[Import, ...], ...] = ()
     """For a Look: the imports of each source."""
+    relative: tuple[tuple[RelativeImport, ...], ...] = ()
+    """For a LookBeside: the relative imports of each source."""
 
 
 def main(cpu_seconds: int, memory_bytes: int, resident_bytes: int) -> None:
@@ -113,6 +122,8 @@ def _work(request: Request) -> Answer:
         return Answer(find_fault(request.source, request.export), 0, False)
     if isinstance(request, Look):
         return Answer(None, 0, False, imports=tuple(find_imports(source) for source in request.sources))
+    if isinstance(request, LookBeside):
+        return Answer(None, 0, False, relative=tuple(find_relative_imports(source) for source in request.sources))
     made = python_handler(request.code.decode())
     return Answer(made, 0, False) if isinstance(made, Fault) else Answer(None, 0, False, made.encode())
 

@@ -15,10 +15,11 @@ import msgspec
 from skillery.context.queue import Queue
 from skillery.errors import Unavailable
 from skillery.formats.bundle import Source
-from skillery.formats.compile_process import Answer, Check, Look, Request, Wrap
+from skillery.formats.compile_process import Answer, Check, Look, LookBeside, Request, Wrap
 from skillery.formats.imports import Import
 from skillery.formats.problems import Problem
 from skillery.formats.python_source import Fault, fault_at, located, size_fault
+from skillery.formats.relative_imports import RelativeImport
 from skillery.publishing.compile_workers import CompileWorker, WorkerDied
 
 WORKERS = 2
@@ -112,6 +113,11 @@ class CompilePool:
         found = dict(zip(new, answer.imports, strict=True))
         self._keep(found)
         return known | found
+
+    async def relative_imports(self, caller: str, sources: Sequence[bytes]) -> tuple[tuple[RelativeImport, ...], ...]:
+        """Return the relative imports of each source; () if the worker could not find them. Raise Unavailable."""
+        answer = await self._request(caller, LookBeside(tuple(sources)))
+        return () if isinstance(answer, Fault) else answer.relative
 
     def _keep(self, found: Mapping[str, tuple[Import, ...]]) -> None:
         """Cache the imports of the most recent sources, because many skills contain copies of the same files."""

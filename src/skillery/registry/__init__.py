@@ -58,6 +58,7 @@ from skillery.registry.search import search_skills
 from skillery.registry.tool_listings import list_tools
 from skillery.registry.tool_lookup import FoundTool, SessionTool, find_tool
 from skillery.registry.usage import Usage, count_run
+from skillery.registry.version_diffs import diff_versions
 from skillery.registry.versions import (
     ListedVersion,
     VersionPage,
@@ -113,6 +114,7 @@ __all__ = [
     "deprecate_skill",
     "describe_in_full",
     "describe_skill",
+    "diff_versions",
     "files_of",
     "find_approvable",
     "find_imported",

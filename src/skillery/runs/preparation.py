@@ -39,7 +39,7 @@ from skillery.runs.requests import CodeRequest, Method, SkillRequest, ToolReques
 from skillery.runs.scripts import script_call
 from skillery.runs.skill_calls import called_job
 from skillery.runs.tool_calls import SESSION_SKILL, tool_args
-from skillery.runs.trials import Trial, Unpublished, trial_job
+from skillery.runs.trials import Trial, Unpublished, code_job, trial_job
 
 
 class Prepared(msgspec.Struct, frozen=True):
@@ -193,9 +193,11 @@ class Preparer:
         look = partial(find_tool, name=request.name, skill=request.skill, session=request.session)
         return await self._database.read(partial(look, identity=identity))
 
-    async def trial(self, trial: Trial) -> Prepared:
-        """Prepare a run of files that are not stored as a version."""
-        job, failure = await JSON.run(trial_job, trial, self._limits)
+    async def trial(self, trial: Trial, code: str = "") -> Prepared:
+        """Prepare a run of files that are not stored as a version. If `code` is given, that code runs, and the files
+        are mounted.
+        """
+        job, failure = await JSON.run(partial(code_job, code=code) if code else trial_job, trial, self._limits)
         subject = Unpublished(trial.manifest.name, str(trial.manifest.version), trial.digest)
         made = Prepared("execute_skill", job, subject, failure, trial.permissions.secrets, why_less=trial.why_less)
         needing = Needing(trial.manifest.name, trial.manifest, trial.folder)

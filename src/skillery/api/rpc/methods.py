@@ -25,6 +25,7 @@ from skillery.backends import Identity, Scope
 from skillery.contents.blob_rows import BlobContent, DeletedBlob, NewBlob
 from skillery.environments.queries import DescribedEnvironment, EnvironmentPage
 from skillery.formats.json_pieces import JsonPieces
+from skillery.formats.version_diffs import VersionsDiff
 from skillery.identity.tokens import CreatedToken, Token, Tokens
 from skillery.identity.usage import IdentityUse
 from skillery.maintenance.garbage.collector import Garbage
@@ -102,6 +103,7 @@ METHODS: dict[str, Method] = {
     ),
     "set_visibility": Method(lifecycle.set_visibility, params.SetVisibility, NewVersion, "publish", audits="name"),
     "list_versions": Method(lifecycle.list_versions, params.ListVersions, VersionPage, "read", audits=""),
+    "diff_versions": Method(skills.diff_versions, params.DiffVersions, VersionsDiff, "read", audits=""),
     "get_run": Method(runs.get_run, params.GetRun, RunRecord, "read", audits=""),
     "read_run_log": Method(runs.read_run_log, params.ReadRunLog, RunLog, "read", audits=""),
     "list_runs": Method(runs.list_runs, params.ListRuns, RunPage, "read", audits=""),

@@ -57,6 +57,14 @@ class DescribeSkill(Params, frozen=True, kw_only=True):
     )
 
 
+class DiffVersions(Params, frozen=True, kw_only=True):
+    """Compare two versions of a skill: permissions first, then manifest, instructions and files."""
+
+    name: Annotated[str, shown("Skill name")]
+    from_version: Annotated[str, shown("The older version, as everywhere: exact, range, label or digest")]
+    to_version: Annotated[str, shown("The newer version (omit for latest)")] = ""
+
+
 class ReadSkillFile(Params, frozen=True, kw_only=True):
     """Read any file in a skill's directory (e.g., SKILL.md, extra docs, schemas)."""
 

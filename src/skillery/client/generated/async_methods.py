@@ -37,6 +37,7 @@ from skillery.client.generated.results import (
     ToolResult,
     Verified,
     VersionPage,
+    VersionsDiff,
     Waiver,
     WaiverPage,
 )
@@ -356,6 +357,18 @@ class AsyncMethods:
         """
         answer: VersionPage = await self.call(
             "list_versions", {"name": name, "status": status, "namespace": namespace, "limit": limit, "cursor": cursor}
+        )
+        return answer
+
+    async def diff_versions(self, name: str, from_version: str, *, to_version: str | None = None) -> VersionsDiff:
+        """Compare two versions of a skill: permissions first, then manifest, instructions and files.
+
+        name: Skill name
+        from_version: The older version, as everywhere: exact, range, label or digest
+        to_version: The newer version (omit for latest)
+        """
+        answer: VersionsDiff = await self.call(
+            "diff_versions", {"name": name, "from_version": from_version, "to_version": to_version}
         )
         return answer
 

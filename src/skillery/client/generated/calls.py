@@ -12,6 +12,7 @@ REPEATABLE = frozenset(
         "read_blob",
         "load_skills_protocol_guide",
         "list_versions",
+        "diff_versions",
         "get_run",
         "read_run_log",
         "list_runs",

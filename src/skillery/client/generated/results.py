@@ -332,6 +332,54 @@ class VersionPage(TypedDict):
     """For the next page; null on the last page."""
 
 
+class DiffSide(TypedDict):
+    """One of the two versions. `digest` is empty for a folder that is not published."""
+
+    name: str
+    version: str
+    digest: str
+
+
+class ManifestChange(TypedDict):
+    """A value of the manifest that differs. `old` and `new` are its JSON, cut if long; null if there is no value."""
+
+    path: str
+    old: str | None
+    new: str | None
+
+
+class FileFacts(TypedDict):
+    """A file of a version."""
+
+    sha256: str
+    size_bytes: int
+    executable: bool
+
+
+class FileChange(TypedDict):
+    """A file that differs. `diff` has the hunks of a unified diff, or is empty, and `note` says why."""
+
+    path: str
+    change: Literal["added", "removed", "changed", "mode"]
+    old: FileFacts | None
+    new: FileFacts | None
+    diff: str
+    note: str
+
+
+class VersionsDiff(TypedDict):
+    """Two versions compared. `instructions` is the change of SKILL.md. `left_out` counts further changes."""
+
+    same: bool
+    old: DiffSide
+    new: DiffSide
+    permissions: PermissionsDiff
+    manifest: list[ManifestChange]
+    instructions: FileChange | None
+    files: list[FileChange]
+    left_out: int
+
+
 class Progress(TypedDict):
     """The progress of a run, as its code has reported it with `runtime.progress`."""
 
@@ -821,10 +869,13 @@ __all__ = [
     "Deprecation",
     "DescribedEnvironment",
     "DescribedSkill",
+    "DiffSide",
     "Environment",
     "EnvironmentPage",
     "EnvironmentState",
     "ExactSkill",
+    "FileChange",
+    "FileFacts",
     "FoundSkill",
     "FoundSkillPage",
     "Garbage",
@@ -841,6 +892,7 @@ __all__ = [
     "LockProblem",
     "Locked",
     "LockedPackage",
+    "ManifestChange",
     "MovedLabel",
     "NamespaceUse",
     "NetworkUse",
@@ -880,6 +932,7 @@ __all__ = [
     "Used",
     "Verified",
     "VersionPage",
+    "VersionsDiff",
     "Waiver",
     "WaiverNote",
     "WaiverPage",

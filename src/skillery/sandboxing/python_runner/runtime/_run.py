@@ -69,12 +69,22 @@ def find_export(job: dict[str, Any], finder: _importing.SkillFinder) -> Callable
     try:
         export: Callable[..., Any] = getattr(module, name)
     except AttributeError:
-        raise AttributeError(
-            f"{module.__name__} defines no function {name!r}; define it: def {name}(args): ..."
-        ) from None
+        raise AttributeError(f"{module.__name__} defines no function {name!r}; {definition(job, name)}") from None
     if job["spread"]:
         _stubs.check_own(job, export)
     return export
+
+
+def definition(job: dict[str, Any], name: str) -> str:
+    """Return what to write in code or in a skill that does not define its function."""
+    if job["code"] is None:
+        return f"define it: def {name}(args): ..."
+    try:
+        from . import _forgotten
+
+        return f"write these three lines:\n{_forgotten.lines(job['code'], name)}"
+    except Exception:  # noqa: BLE001 - the code may have broken builtins
+        return f"define it: def {name}(args): ..."
 
 
 def call(job: dict[str, Any], args: bytes, finder: _importing.SkillFinder) -> Any:
