@@ -9,7 +9,7 @@ from skillery.api.code_contract import OPT_IN, explained
 from skillery.api.errors import INVALID_PARAMS, encode, plain_error
 from skillery.api.gate import Gate
 from skillery.api.http import HttpRefusal, only, send_bytes
-from skillery.api.operations import Answer, Operation, in_query
+from skillery.api.operations import Operation, Response, in_query
 from skillery.api.prompt import prompt_for
 from skillery.api.rpc.environment_params import shown_properties
 from skillery.api.rpc.methods import METHODS
@@ -24,7 +24,7 @@ TOOLS_OPERATIONS = (
         "GET",
         "/tools",
         "The tools that a model is shown",
-        {200: Answer("The schema of each tool.", list[Object])},
+        {200: Response("The schema of each tool.", list[Object])},
         (400,),
         parameters=(
             in_query("format", "The format of the schemas, openai by default.", enum=FORMATS),
@@ -38,7 +38,9 @@ TOOLS_OPERATIONS = (
 
 
 PROMPT_OPERATIONS = (
-    Operation("GET", "/prompt", "The system prompt for a model with the tools", {200: Answer("Text.", kinds=(TEXT,))}),
+    Operation(
+        "GET", "/prompt", "The system prompt for a model with the tools", {200: Response("Text.", kinds=(TEXT,))}
+    ),
 )
 
 

@@ -67,7 +67,7 @@ class LookBeside(msgspec.Struct, frozen=True, tag="look_beside"):
 Request = Check | Wrap | Look | LookBeside
 
 
-class Answer(msgspec.Struct, frozen=True):
+class WorkerReply(msgspec.Struct, frozen=True):
     """The result of one request. After an answer with `is_last`, the worker ends and so releases its memory."""
 
     fault: Fault | None
@@ -116,16 +116,16 @@ def _next_request(requests: BinaryIO) -> Request | None:
     return msgspec.msgpack.decode(body, type=Request) if len(body) == length else None
 
 
-def _work(request: Request) -> Answer:
+def _work(request: Request) -> WorkerReply:
     """Return the answer to a request. The caller sets `cpu_seconds` and `is_last` of the answer."""
     if isinstance(request, Check):
-        return Answer(find_fault(request.source, request.export), 0, False)
+        return WorkerReply(find_fault(request.source, request.export), 0, False)
     if isinstance(request, Look):
-        return Answer(None, 0, False, imports=tuple(find_imports(source) for source in request.sources))
+        return WorkerReply(None, 0, False, imports=tuple(find_imports(source) for source in request.sources))
     if isinstance(request, LookBeside):
-        return Answer(None, 0, False, relative=tuple(find_relative_imports(source) for source in request.sources))
+        return WorkerReply(None, 0, False, relative=tuple(find_relative_imports(source) for source in request.sources))
     made = python_handler(request.code.decode())
-    return Answer(made, 0, False) if isinstance(made, Fault) else Answer(None, 0, False, made.encode())
+    return WorkerReply(made, 0, False) if isinstance(made, Fault) else WorkerReply(None, 0, False, made.encode())
 
 
 # -- limits ------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import msgspec
 from skillery.context.queue import Queue
 from skillery.errors import Unavailable
 from skillery.formats.bundle import Source
-from skillery.formats.compile_process import Answer, Check, Look, LookBeside, Request, Wrap
+from skillery.formats.compile_process import Check, Look, LookBeside, Request, WorkerReply, Wrap
 from skillery.formats.imports import Import
 from skillery.formats.problems import Problem
 from skillery.formats.python_source import Fault, fault_at, located, size_fault
@@ -145,7 +145,7 @@ class CompilePool:
 
     # -- workers -------------------------------------------------------------------------------------------------
 
-    async def _request(self, caller: str, request: Request) -> Answer | Fault:
+    async def _request(self, caller: str, request: Request) -> WorkerReply | Fault:
         async with self._turn(caller):
             if self._idle:
                 answer = await self._answer(self._idle.pop(), request)
@@ -178,12 +178,12 @@ class CompilePool:
         self._check_open()
         return worker
 
-    async def _answer(self, worker: CompileWorker, request: Request) -> Answer | Fault:
+    async def _answer(self, worker: CompileWorker, request: Request) -> WorkerReply | Fault:
         """Send a request to the worker and return its answer. Return a fault if the worker crashes or takes too long.
 
         A worker that can continue is kept for the next caller. Any other worker is ended.
         """
-        answer: Answer | Fault | None = None
+        answer: WorkerReply | Fault | None = None
         self._busy.add(worker)
         try:
             answer = await worker.ask(request, self._limits.wall_seconds)
@@ -194,7 +194,7 @@ class CompilePool:
             answer = TOO_LONG if await worker.end() == -signal.SIGXCPU else CRASHED
         finally:
             self._busy.discard(worker)
-            if isinstance(answer, Answer) and not answer.is_last and not self._closed:
+            if isinstance(answer, WorkerReply) and not answer.is_last and not self._closed:
                 self._idle.append(worker)
             else:
                 await asyncio.shield(worker.end())
