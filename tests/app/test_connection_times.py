@@ -14,7 +14,7 @@ import httpx
 import pytest
 import uvicorn
 
-from skillery.app.connections import Admission, Bounds, Connection, ConnectionCount
+from skillery.app.connections import Bounds, Connection, ConnectionAdmission, ConnectionCount
 from tests.conftest import Server
 from tests.support.raw_http import RawConnection, connected
 
@@ -31,7 +31,7 @@ class Edge:
         self.count = ConnectionCount()
         self.begun: list[str] = []
         self.given_up: list[str] = []
-        admission = Admission(self.count, ceiling=1_000)
+        admission = ConnectionAdmission(self.count, ceiling=1_000)
         protocol: Any = partial(Connection, admission=admission, bounds=BOUNDS)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"

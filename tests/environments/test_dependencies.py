@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skillery.environments import Sources
+from skillery.environments import PackageSources
 from skillery.formats.requirements import InvalidLock, read_lock
 from tests.conftest import Rpc, Server, manifest, skill_files
 from tests.support.needing import CODE, create, lock_of, needing, pins, refused
@@ -337,7 +337,7 @@ def test_a_server_without_uv_says_so(start_server: Callable[..., Server], new_na
 
 
 def test_only_allowed_packages_may_come() -> None:
-    sources = Sources(allowed=("acme-*", "six"), denied=("acme-bad",))
+    sources = PackageSources(allowed=("acme-*", "six"), denied=("acme-bad",))
 
     found = [finding.message for finding in sources.refused(["six", "acme-good", "acme-bad", "other"])]
 

@@ -17,7 +17,7 @@ from skillery.builtin.linux_sandbox import LinuxSandboxSettings, open_sandbox
 from skillery.builtin.unsafe_subprocess import UnsafeSubprocess
 from skillery.context.queue import Queue
 from skillery.database import Database, migrate
-from skillery.environments import Builder, Environments, Jobs, Locks, Sources
+from skillery.environments import Builder, Environments, Jobs, Locks, PackageSources
 from skillery.errors import PackageIndexUnavailable, Unavailable
 from tests.support.package_index import PackageIndex
 from tests.support.wheels import make_wheel
@@ -29,12 +29,17 @@ class Keeping:
     """Locks and environments of one server over a wheelhouse of its own."""
 
     def __init__(
-        self, folder: Path, sandbox: Sandbox, database: Database, total_mb: int = 1024, sources: Sources | None = None
+        self,
+        folder: Path,
+        sandbox: Sandbox,
+        database: Database,
+        total_mb: int = 1024,
+        sources: PackageSources | None = None,
     ) -> None:
         self.house, self.folder = folder / "house", folder / "environments"
         self.house.mkdir(exist_ok=True)
         self.sandbox = sandbox
-        sources = sources or Sources(wheelhouse=self.house)
+        sources = sources or PackageSources(wheelhouse=self.house)
         jobs = Jobs(sandbox, sources, 2)
         self.locks = Locks(database, jobs, sources, 60, timedelta(0), Queue(2, 1000, MIB))
         builder = Builder(self.folder, jobs, sources, 60, 512)
@@ -306,8 +311,8 @@ async def test_an_index_with_a_login_is_shown_it_and_nobody_else_is(
     tmp_path: Path, linux: Sandbox, database: Database, index: PackageIndex
 ) -> None:
     index.login = "ann:ge-heim"
-    good = Keeping(tmp_path, linux, database, sources=Sources((index.url,)))
-    bad = Keeping(tmp_path, linux, database, sources=Sources((index.url.replace("ge-heim", "falsch"),)))
+    good = Keeping(tmp_path, linux, database, sources=PackageSources((index.url,)))
+    bad = Keeping(tmp_path, linux, database, sources=PackageSources((index.url.replace("ge-heim", "falsch"),)))
 
     mount = await good.built("one")
     with pytest.raises(PackageIndexUnavailable, match="does not accept the login"):
@@ -319,8 +324,8 @@ async def test_an_index_with_a_login_is_shown_it_and_nobody_else_is(
 async def test_files_on_another_host_need_a_setting(tmp_path: Path, database: Database, index: PackageIndex) -> None:
     sandbox = open_sandbox(LinuxSandboxSettings(hosts={"files.test": ("127.0.0.1",)}), Place(tmp_path))
     index.files_at = f"http://files.test:{index.port}"
-    closed = Keeping(tmp_path, sandbox, database, sources=Sources((index.url,)))
-    opened = Keeping(tmp_path, sandbox, database, sources=Sources((index.url,), file_hosts=(index.files_at,)))
+    closed = Keeping(tmp_path, sandbox, database, sources=PackageSources((index.url,)))
+    opened = Keeping(tmp_path, sandbox, database, sources=PackageSources((index.url,), file_hosts=(index.files_at,)))
 
     with pytest.raises(Unavailable, match=r"files\.test") as refusal:
         await closed.locks.make(["one"])

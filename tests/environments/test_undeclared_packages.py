@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.utils import canonicalize_name
 
-from skillery.environments import Sources
+from skillery.environments import PackageSources
 from skillery.environments.package_choice import choose
 from skillery.formats.import_names import is_known_package, providers_of
 from skillery.formats.imports import MOST, NEVER_FOREIGN, find_imports, own_modules
@@ -224,7 +224,7 @@ def test_from_an_index_no_package_is_inferred_by_its_name_alone(
     module: str, allowed: tuple[str, ...], package: str, words: str
 ) -> None:
     denied = ("beautifulsoup4", "opencv-python-headless")
-    sources = Sources(("https://pypi.org/simple",), allowed=allowed, denied=denied)
+    sources = PackageSources(("https://pypi.org/simple",), allowed=allowed, denied=denied)
 
     choice = choose(sources, None, providers_of(module))
 

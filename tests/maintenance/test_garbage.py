@@ -27,7 +27,7 @@ from skillery.database import Database
 from skillery.database.tables import blobs, objects
 from skillery.errors import Busy, ContentMissing, Unavailable
 from skillery.identity.quotas import UNLIMITED
-from skillery.maintenance.garbage import Collector, Step, Sweep, Swept
+from skillery.maintenance.garbage import Collector, Sweep, SweepStep, Swept
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server, manifest, skill_files
 from tests.support.people import Caller, Who, people_settings
@@ -283,7 +283,7 @@ def test_a_server_sweeps_by_itself(tmp_path: Path, database: Database) -> None:
     done = threading.Event()
 
     async def serve() -> None:
-        task = asyncio.create_task(sweep_periodically(Collector(database, [Step("step", step)]), 0.0001))
+        task = asyncio.create_task(sweep_periodically(Collector(database, [SweepStep("step", step)]), 0.0001))
         await asyncio.to_thread(done.wait, 30)
         task.cancel()
 
@@ -300,9 +300,9 @@ def test_one_sweeps_at_a_time(database: Database) -> None:
         go_on.wait(30)
         return Swept(3, 4)
 
-    first = Collector(database, [Step("slow", slow)])
+    first = Collector(database, [SweepStep("slow", slow)])
     elsewhere = database if database.is_sqlite else Database(database.url.render_as_string(hide_password=False))
-    second = Collector(elsewhere, [Step("slow", slow), Step("own", lambda _: Swept(1, 1), own=True)])
+    second = Collector(elsewhere, [SweepStep("slow", slow), SweepStep("own", lambda _: Swept(1, 1), own=True)])
     with ThreadPoolExecutor(1) as threads:
         running = threads.submit(first.collect)
         begun.wait(30)

@@ -20,7 +20,7 @@ import httpx
 import pytest
 
 from skillery.errors import Unavailable
-from skillery.formats.bundle import Source
+from skillery.formats.bundle import SourceFile
 from skillery.publishing import CompileLimits, CompilePool
 from tests.conftest import Rpc, Server, manifest, skill_files
 from tests.support.people import Caller, Who, people_settings
@@ -266,11 +266,11 @@ def test_what_the_compiler_looks_up_is_there_in_a_worker(sqlite_rpc: Rpc, new_na
 
 # -- limits ------------------------------------------------------------------------------------------------------------
 
-OWN = Source("code/main.py", GOOD.encode(), "main")
-BOMB = Source("code/bomb.py", BOMBS["reversed"].encode())
+OWN = SourceFile("code/main.py", GOOD.encode(), "main")
+BOMB = SourceFile("code/bomb.py", BOMBS["reversed"].encode())
 
 
-async def checked(limits: CompileLimits, *sources: Source) -> dict[str, str]:
+async def checked(limits: CompileLimits, *sources: SourceFile) -> dict[str, str]:
     pool = CompilePool(limits)
     try:
         return {path: problem.message for path, problem in (await pool.check("", sources)).items()}
@@ -290,7 +290,7 @@ async def test_a_source_past_the_limit_of_memory_does_not_compile() -> None:
 
 
 async def test_a_bundle_past_its_time_is_not_checked_any_further() -> None:
-    slow = [Source(f"code/n{number}.py", b"x = " + b"-1, " * 20_000) for number in range(3)]
+    slow = [SourceFile(f"code/n{number}.py", b"x = " + b"-1, " * 20_000) for number in range(3)]
     found = await checked(CompileLimits(bundle_seconds=0), OWN, *slow)
     assert found.keys() == {source.path for source in slow}
     assert all("too long to compile together" in message for message in found.values())

@@ -34,7 +34,7 @@ from skillery.identity.quotas import Quotas
 from skillery.importing import Importer, ImportLimits
 from skillery.maintenance.garbage import (
     Collector,
-    Step,
+    SweepStep,
     cached_files,
     expired_blobs,
     leftovers,
@@ -233,19 +233,19 @@ def _run_queue(settings: Settings) -> Queue:
     return Queue(settings.runs_at_once, settings.queued_runs, settings.queued_mb * MIB)
 
 
-def _garbage_steps(base: Base, cache: Cache, environments: Environments) -> list[Step]:
+def _garbage_steps(base: Base, cache: Cache, environments: Environments) -> list[SweepStep]:
     """Return the steps of a sweep, in order: a step may leave garbage that a later step removes."""
     settings, database, storage = base.settings, base.database, base.backends.storage
     grace, unused_for = timedelta(minutes=settings.gc.grace_minutes), timedelta(days=settings.gc.cache_days)
     keep_for, keep_count = timedelta(days=settings.runs.keep_days), settings.runs.keep_count
     return [
-        Step("runs", partial(old_runs, database, keep_for, keep_count)),
-        Step("expired_blobs", partial(expired_blobs, database, grace)),
-        Step("unused_contents", partial(unused_contents, database, storage, grace)),
-        Step("leftover_files", partial(leftovers, database, storage, grace)),
-        Step("cached_files", partial(cached_files, database, cache, grace, unused_for), own=True),
-        Step("old_locks", partial(old_locks, database, timedelta(hours=settings.packages.reuse_hours))),
-        Step("environments", partial(unused_environments, environments, grace, unused_for), own=True),
+        SweepStep("runs", partial(old_runs, database, keep_for, keep_count)),
+        SweepStep("expired_blobs", partial(expired_blobs, database, grace)),
+        SweepStep("unused_contents", partial(unused_contents, database, storage, grace)),
+        SweepStep("leftover_files", partial(leftovers, database, storage, grace)),
+        SweepStep("cached_files", partial(cached_files, database, cache, grace, unused_for), own=True),
+        SweepStep("old_locks", partial(old_locks, database, timedelta(hours=settings.packages.reuse_hours))),
+        SweepStep("environments", partial(unused_environments, environments, grace, unused_for), own=True),
     ]
 
 

@@ -26,7 +26,7 @@ LARGEST_CODE = 64 * 1024 * 1024
 BLOCK = 4096
 
 
-class Tree(msgspec.Struct, frozen=True):
+class TreeRecord(msgspec.Struct, frozen=True):
     """Metadata of one tree, stored next to its folder."""
 
     package: str
@@ -40,7 +40,7 @@ class Trees:
     def __init__(self, folder: Path, trash: Path) -> None:
         self._folder = folder
         self._trash = trash
-        self._known: dict[str, Tree] = {}
+        self._known: dict[str, TreeRecord] = {}
 
     def find(self, hashes: Iterable[str]) -> str | None:
         """Return the key of an existing tree with one of the hashes; None if there is none."""
@@ -50,14 +50,14 @@ class Trees:
     def files(self, key: str) -> Path:
         return self._folder / key / FILES
 
-    def about(self, key: str) -> Tree:
+    def about(self, key: str) -> TreeRecord:
         known = self._known.get(key)
         if known is None:
-            known = msgspec.json.decode((self._folder / key / METADATA_FILE).read_bytes(), type=Tree)
+            known = msgspec.json.decode((self._folder / key / METADATA_FILE).read_bytes(), type=TreeRecord)
             self._known[key] = known
         return known
 
-    def all(self) -> dict[str, Tree]:
+    def all(self) -> dict[str, TreeRecord]:
         """Return all trees by key."""
         found = {}
         for folder in sorted(self._folder.iterdir()) if self._folder.is_dir() else ():
@@ -162,14 +162,14 @@ class TreeWriter:
             raise self._broken("too many streams")
         self._streams.setdefault(kind, _Stream(self)).take(piece)
 
-    def finish(self) -> Tree:
+    def finish(self) -> TreeRecord:
         """Complete the tree. Raise BuildFailed if a file is missing."""
         if any(stream.is_open for stream in self._streams.values()):
             raise self._broken("an incomplete file")
         missing = next((name for name in self._wheel.files if name not in self._seen), None)
         if missing is not None:
             raise BuildFailed(f"{self._wheel.package} does not contain its file '{printable(missing, 128)}'")
-        tree = Tree(self._wheel.package, self._size)
+        tree = TreeRecord(self._wheel.package, self._size)
         (self._staging / METADATA_FILE).write_bytes(msgspec.json.encode(tree))
         return tree
 

@@ -24,7 +24,7 @@ import msgspec
 
 from skillery.formats.imports import Import, find_imports
 from skillery.formats.python_handler import python_handler
-from skillery.formats.python_source import Fault, find_fault
+from skillery.formats.python_source import SourceFault, find_fault
 from skillery.formats.relative_imports import RelativeImport, find_relative_imports
 
 with contextlib.suppress(ImportError):  # on Windows, where only commands for remote servers import this module
@@ -70,7 +70,7 @@ Request = Check | Wrap | Look | LookBeside
 class WorkerReply(msgspec.Struct, frozen=True):
     """The result of one request. After an answer with `is_last`, the worker ends and so releases its memory."""
 
-    fault: Fault | None
+    fault: SourceFault | None
     cpu_seconds: float
     is_last: bool
     handler: bytes = b""
@@ -125,7 +125,7 @@ def _work(request: Request) -> WorkerReply:
     if isinstance(request, LookBeside):
         return WorkerReply(None, 0, False, relative=tuple(find_relative_imports(source) for source in request.sources))
     made = python_handler(request.code.decode())
-    return WorkerReply(made, 0, False) if isinstance(made, Fault) else WorkerReply(None, 0, False, made.encode())
+    return WorkerReply(made, 0, False) if isinstance(made, SourceFault) else WorkerReply(None, 0, False, made.encode())
 
 
 # -- limits ------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from skillery.formats.bundle import (
     Bundle,
     BundleFile,
     BundleLimits,
-    Source,
+    SourceFile,
     check_size,
     digest_of,
     in_order,
@@ -121,7 +121,7 @@ class UnfinishedBundle:
         self.examples = self.read_examples(readable)
 
     @cached_property
-    def sources(self) -> tuple[Source, ...]:
+    def sources(self) -> tuple[SourceFile, ...]:
         """The files to compile, entrypoint first. Only the entrypoint must define its export.
 
         If the bundle has other problems, only the entrypoint is compiled.
@@ -214,13 +214,13 @@ class UnfinishedBundle:
             self.problem(SKILL_MD, f"the file {SKILL_MD} and skill_md differ; leave one of them out")
         return None
 
-    def find_entrypoint(self, manifest: Manifest | None) -> Source | None:
+    def find_entrypoint(self, manifest: Manifest | None) -> SourceFile | None:
         runtime = manifest.called if manifest else None
         if runtime is None:
             return None
         file = self.by_path.get(runtime.entrypoint)
         if file is not None:
-            return Source(file.path, file.content, runtime.export)
+            return SourceFile(file.path, file.content, runtime.export)
         near = did_you_mean(runtime.entrypoint, (path for path in self.by_path if path.endswith(".py")))
         self.problem(runtime.entrypoint, f"the entrypoint {quoted(runtime.entrypoint)} is not in the bundle{near}", 1)
         return None
@@ -267,10 +267,10 @@ class UnfinishedBundle:
         return in_order(file for file in wanted if _is_in(file.path, folders) or file.path in handlers)
 
     @property
-    def other_sources(self) -> Iterator[Source]:
+    def other_sources(self) -> Iterator[SourceFile]:
         sizes = accumulate(file.size for file in self.other_python_files)
         within = takewhile(lambda pair: pair[1] <= MAX_CHECKED_BYTES, zip(self.other_python_files, sizes, strict=True))
-        return (Source(file.path, file.content) for file, _ in within)
+        return (SourceFile(file.path, file.content) for file, _ in within)
 
     def source_warnings(self, source_problems: Mapping[str, Problem]) -> Iterator[str]:
         compiled = {source.path for source in self.sources}

@@ -23,7 +23,7 @@ from skillery.formats.manifest import parse_manifest
 from skillery.identity import access
 from skillery.importing.archives import open_archive
 from skillery.importing.entries import Archive, ImportLimits
-from skillery.importing.finder import Finder, Found
+from skillery.importing.finder import Finder, FoundSkills
 from skillery.importing.identity import UPLOADS, Aliases, Fingerprint, Source, adopted_aliases
 from skillery.importing.import_run import ImportRun
 from skillery.importing.options import ImportOptions
@@ -141,7 +141,7 @@ def _fingerprints(roots: list[str], finder: Finder, skill_reader: SkillReader) -
     return prints
 
 
-def _find_skills(archive: Archive, options: ImportOptions) -> tuple[Finder, Found]:
+def _find_skills(archive: Archive, options: ImportOptions) -> tuple[Finder, FoundSkills]:
     finder = Finder(archive.entries, split=options.split)
     return finder, finder.found()
 

@@ -9,9 +9,9 @@ from skillery.registry.files import SkillFileContent, files_of, read_inline_file
 from skillery.registry.import_aliases import (
     FILES_PART,
     Alias,
+    AliasRecord,
     Imported,
     KnownPath,
-    Recorded,
     find_imported,
     find_same_files,
     known_paths,
@@ -73,6 +73,7 @@ from skillery.registry.waivers import Waiver, WaiverPage, apply_waivers, list_wa
 __all__ = [
     "FILES_PART",
     "Alias",
+    "AliasRecord",
     "CheckFinding",
     "CheckedExample",
     "Checks",
@@ -89,7 +90,6 @@ __all__ = [
     "MovedLabel",
     "NewVersion",
     "Pin",
-    "Recorded",
     "Removed",
     "SessionTool",
     "SkillFileContent",

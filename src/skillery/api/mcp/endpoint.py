@@ -21,7 +21,7 @@ from skillery.api.errors import INVALID_PARAMS, plain_error
 from skillery.api.gate import Gate
 from skillery.api.http import JSON, HttpRefusal, check_json, only, read_body
 from skillery.api.mcp.large_messages import without_arguments
-from skillery.api.mcp.requests import SCOPE_KEY, Calls, Visit, asked_tools
+from skillery.api.mcp.requests import SCOPE_KEY, ActiveCalls, Visit, asked_tools
 from skillery.api.operations import Body, Operation, Response, in_query
 from skillery.errors import InvalidParams
 
@@ -78,7 +78,7 @@ class McpEndpoint:
         self._bodies = bodies
         self._answers = answers
         self._max_body_bytes = max_body_bytes
-        self._calls = Calls()
+        self._calls = ActiveCalls()
         self._opening: asyncio.Task[StreamableHTTPSessionManager] | None = None
         self._open: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()

@@ -26,7 +26,7 @@ CallKey = tuple[str, str, str | int]
 """Key of a tool call: name of the identity, id of the session, and JSON-RPC id of the request."""
 
 
-class Calls:
+class ActiveCalls:
     """The tool calls in progress, with the runs that they started. Clients with a session cancel a call by the id of
     its request.
     """
@@ -59,7 +59,7 @@ class Visit:
         self,
         core: Core,
         identity: Identity,
-        calls: Calls,
+        calls: ActiveCalls,
         headers: Mapping[str, str],
         asked: tuple[str, ...],
         held: HeldAnswer,

@@ -30,7 +30,7 @@ MOST_SAID = 300
 UNMOUNTING = Workers("unmounting", 4)
 
 
-class Event(msgspec.Struct, frozen=True):
+class CellEnd(msgspec.Struct, frozen=True):
     """The end of a cell: `ended` or `failed`. `status` is the wait status of the code's process."""
 
     event: str
@@ -38,17 +38,17 @@ class Event(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-def heard(raw: bytes) -> Event:
+def heard(raw: bytes) -> CellEnd:
     """Parse a message of `init` or `calls`.
 
     The message is untrusted: with preloaded packages, another process of the zygote may have written it.
     """
     if len(raw) == STATUS.size:
-        return Event("ended", *STATUS.unpack(raw))
+        return CellEnd("ended", *STATUS.unpack(raw))
     if len(raw) < FAILURE.size:
-        return Event("failed", message="the sandbox said what it never says")
+        return CellEnd("failed", message="the sandbox said what it never says")
     step, (answer,) = said(raw[: -FAILURE.size].decode(errors="replace")), FAILURE.unpack(raw[-FAILURE.size :])
-    return Event("failed", message=f"{step}: {errno.errorcode.get(-answer, f'it answered {answer}')}")
+    return CellEnd("failed", message=f"{step}: {errno.errorcode.get(-answer, f'it answered {answer}')}")
 
 
 def said(text: str) -> str:
@@ -97,7 +97,7 @@ class Ends:
         self._theirs.close()
 
 
-class Home(Protocol):
+class CellZygote(Protocol):
     """The zygote of a cell, as the cell sees it."""
 
     @property
@@ -114,7 +114,7 @@ class Cell:
 
     def __init__(
         self,
-        home: Home,
+        home: CellZygote,
         demand: Demand,
         ends: Ends,
         *,
@@ -168,7 +168,7 @@ class Cell:
     def lives(self) -> bool:
         return not self._gone.done()
 
-    async def event(self) -> Event | None:
+    async def event(self) -> CellEnd | None:
         """Return how the cell ended; None if the cell can no longer report it."""
         received = await self._ends.control.receive()
         if received is None:

@@ -14,7 +14,7 @@ from functools import partial
 from sqlalchemy import Connection, and_, delete, exists, func, not_, or_, select
 
 from skillery.backends import ListsContents, Storage
-from skillery.contents.deletions import Claim, carry_out, claim, drop_files, finish_abandoned_deletions
+from skillery.contents.deletions import TombstoneClaim, carry_out, claim, drop_files, finish_abandoned_deletions
 from skillery.contents.uploads import forget_uploads
 from skillery.database import Database
 from skillery.database.tables import blobs, objects, skill_files
@@ -133,7 +133,7 @@ def _find_unused(connection: Connection, after: str) -> list[str]:
     return list(connection.scalars(unused.order_by(objects.c.sha256).limit(FILES_AT_ONCE)))
 
 
-def _delete_unused(connection: Connection, server: str, digests: list[str]) -> tuple[Swept, Claim]:
+def _delete_unused(connection: Connection, server: str, digests: list[str]) -> tuple[Swept, TombstoneClaim]:
     """Delete the rows of contents that are still unused. Add tombstones for those with files in the storage.
 
     The rows are locked first: so the delete statement sees every reference that was added before, and no reference can
