@@ -1,4 +1,4 @@
-"""Figures of matplotlib and images of PIL, as they are, from the real package index."""
+"""Matplotlib figures and PIL images as results of runs, with the packages of the real package index."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ IMAGE = "from PIL import Image\nimage = Image.new('RGB', (4, 3), 'red')\n"
 
 @pytest.fixture(scope="module")
 def drawing(shared_server: StartShared) -> Rpc:
-    """A server with a skill that brings matplotlib and pillow; code that mounts it has them."""
+    """Return a client of a server whose skill NAME brings matplotlib and pillow to code that mounts the skill."""
     if why := no_index():
         pytest.skip(why)
     server: Server = shared_server("pictures", "sqlite", SKILLERY_PACKAGES_INDEX_URLS=REAL_INDEX)
