@@ -1,4 +1,4 @@
-"""Hooks offer, settings choose, start-up complains."""
+"""Plugins: hooks register backends, settings select them, and invalid choices stop the start of the server."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def folder(tmp_path: Path, **files: str) -> str:
 
 
 def refusal(tmp_path: Path, **env: str) -> str:
-    """The one line with which a server does not start."""
+    """Return the single line that a server prints when it refuses to start."""
     done = skillery("serve", "--home", str(tmp_path / "home"), "--port", "0", stdin=b"", **env)
     assert done.code != 0
     assert done.out == ""

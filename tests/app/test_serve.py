@@ -1,4 +1,4 @@
-"""`skillery serve` as a process: how it starts, refuses to start, and stops."""
+"""`skillery serve` as a process: starting, refusing to start, and stopping."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SLEEPER = "import time\ndef main(args):\n    time.sleep(args['seconds'])\n    re
 
 
 def refused(home: Path, *flags: str, env: Mapping[str, str] | None = None) -> str:
-    """What a server that does not start says: one line on stderr, nothing on stdout, exit code 4."""
+    """Return the error of a server that refuses to start: one line on stderr, no stdout, exit code 4."""
     ended = skillery("serve", "--home", str(home), "--port", "0", *flags, stdin=b"", **(env or {}))
     assert ended.code == 4, ended.err
     assert ended.out == ""
@@ -36,7 +36,7 @@ def refused(home: Path, *flags: str, env: Mapping[str, str] | None = None) -> st
 
 
 class Background:
-    """A method called in a thread, because its answer comes after something else."""
+    """A call of a method in a thread, because the response arrives after other steps of the test."""
 
     def __init__(self, rpc: Rpc, method: str, **params: Any) -> None:
         self.answer: Any = None
