@@ -1,4 +1,4 @@
-"""client.tools and client.handle: tool calls as the SDKs hand them over, and whatever a model may write."""
+"""client.tools and client.handle: tool calls in the formats of the SDKs, and invalid calls of models."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_what_is_no_tool_call_is_the_programs_mistake(client: Client) -> None:
             client.handle(call)
 
 
-# -- what a model can mend ---------------------------------------------------------------------------------------------
+# -- errors that a model can correct -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_odd_names_come_back_as_errors(client: Client, arguments: str) -> None:
     assert error_in(client.handle(openai_call("describe_skill", arguments)))["code"] in {-32602, -32003}
 
 
-# -- what it cannot mend -----------------------------------------------------------------------------------------------
+# -- errors that a model cannot correct --------------------------------------------------------------------------------
 
 
 def test_a_connection_that_fails_is_raised() -> None:

@@ -1,4 +1,4 @@
-"""Blobs: in and out, by JSON-RPC and as streams."""
+"""Blobs: storing and reading, with JSON-RPC and as streams."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_sample_never_splits_a_character(sqlite_rpc: Rpc, text: str, max_bytes
     size = len(answer["content"].encode())
     assert size <= max_bytes
     assert text.endswith(answer["content"]) if mode == "sample_tail" else text.startswith(answer["content"])
-    # As much as fits: the next character would have been too long.
+    # The sample is as long as possible: one more character would exceed the limit.
     assert size == len(text.encode()) or size > max_bytes - 4
     assert answer["truncated"] == (size < len(text.encode()))
 
