@@ -1,4 +1,4 @@
-"""Environments on one server's disk: shared, bounded, built anew, and never taken away from whoever has one."""
+"""Environments on one server's disk: shared, bounded, rebuilt, and never deleted while in use."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MIB = 1024 * 1024
 
 
 class Keeping:
-    """Locks and environments of one server over a wheelhouse of its own."""
+    """Locks and environments of one server with its own wheelhouse."""
 
     def __init__(
         self, folder: Path, sandbox: Sandbox, database: Database, total_mb: int = 1024, sources: Sources | None = None
@@ -204,7 +204,7 @@ async def test_who_asks_for_many_locks_delays_another_by_one(keeping: Keeping) -
         make_wheel(keeping.house, name, "1.0")
     await asyncio.gather(*(make("greedy", name) for name in "abcdefg"), make("other", "h"))
 
-    # Two at once: those that had begun before come first, and whoever shares its turn with the other one.
+    # Two locks resolve at a time. The first two calls began before, then `other` takes turns with `greedy`.
     assert made.index("other") <= 4
 
 
@@ -225,7 +225,7 @@ async def test_what_environments_take_beside_their_wheels_counts_as_well(
         await keeping.built("folders", name)
         gc.collect()
 
-    # The files of the wheel are shared; each environment has folders of its own, half a MiB of them.
+    # The environments share the files of the wheel, but each needs its own folders, which take half a MiB.
     assert 1 <= len(keeping.environments.installed()) < 3
 
 
@@ -244,7 +244,7 @@ async def test_where_all_would_be_too_much_the_least_used_one_goes(
 
     fourth = await keeping.built("four")
 
-    # The first one went: the second was used even longer ago, but somebody has it.
+    # The sweep deleted the first environment. The second was used even longer ago, but it is in use.
     assert {one.lock for one in keeping.environments.installed()} == {second.lock, third, fourth.lock}
     assert len(keeping.trees()) == 3
 

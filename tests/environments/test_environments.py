@@ -1,4 +1,6 @@
-"""Skills that need packages run with just these: installed once for each lock, verified, and mounted read-only."""
+"""Skills with dependencies run with exactly their locked packages: installed once for each lock, verified, mounted
+read-only.
+"""
 
 from __future__ import annotations
 
@@ -146,7 +148,7 @@ def test_a_tool_of_a_skill_finds_its_packages(packages_rpc: Rpc, new_name: str) 
     assert packages_rpc("call_tool", name="shape", skill=new_name, args={"text": "x"})["result"] == "2.0"
 
 
-# -- what goes wrong -----------------------------------------------------------------------------------------------
+# -- failures ------------------------------------------------------------------------------------------------------
 
 
 def test_a_damaged_wheel_fails_by_name_and_nothing_of_it_is_mounted(
@@ -252,7 +254,7 @@ def test_a_run_that_cannot_wait_so_long_says_that_it_goes_on(packages: Server, n
     assert last["output"] == 7
 
 
-# -- the real thing --------------------------------------------------------------------------------------------------
+# -- the real package index ------------------------------------------------------------------------------------------
 
 
 def test_pandas_of_the_real_index_runs(start_server: Callable[..., Server], new_name: str) -> None:
