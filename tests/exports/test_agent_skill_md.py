@@ -180,9 +180,9 @@ def test_what_is_cut_is_short_for_whoever_counts(text: str, length: int) -> None
 
 
 def check(content: bytes, name: str) -> None:
-    """Check a SKILL.md against the specification, as a YAML reader with types reads it."""
+    """Check a SKILL.md against the specification, as a typed YAML reader reads it."""
     assert agent_skill_problems(content, name=name) == []
-    fence, source, _ = content.split(b"---", 2)  # as the reference validator splits
+    fence, source, _ = content.split(b"---", 2)  # the reference validator splits in the same way
     assert fence == b""
     found = yaml.safe_load(source.decode())
     assert found == parse_skill_md(content.decode(errors="replace").replace("\0", "")).frontmatter
