@@ -1,4 +1,4 @@
-"""Bundles: every file checked, one digest for the same files, all problems in one error."""
+"""Bundles: every file is checked, equal files give one digest, and one error lists all problems."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The packages that foreign SKILL.md folders need, read at import: `# /// script` blocks and requirements.txt."""
+"""Dependencies of foreign SKILL.md folders, read during import: `# /// script` blocks and requirements.txt."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SHOW = 'import sys\nimport frames\nprint(frames.VERSION, "".join(sys.argv[1:]))\
 
 
 def needs_of(**files: str | bytes) -> tuple[Needs, list[tuple[str | None, int | None, str]]]:
-    """Return the needs of files, given by names with `__` for `/`."""
+    """Return the needs of the files and the repairs. The keywords are file names, with `__` for `/`."""
     repairs = Repairs()
     named = {name.replace("__", "/"): text for name, text in files.items()}
     found = read_needs(

@@ -1,4 +1,4 @@
-"""tools.json: which files count as Skill Tools, which rules they break, and that no content does harm."""
+"""tools.json: which files are Skill Tools, which rules they break, and that no content does harm."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def of_parameter(parameter: object) -> list[str]:
     return problems([{**LEAST, "parameters": {"p": parameter}}])
 
 
-# -- what it is ------------------------------------------------------------------------------------------------------
+# -- valid files -----------------------------------------------------------------------------------------------------
 
 
 def test_a_file_with_everything_is_read_as_it_stands() -> None:
@@ -204,7 +204,7 @@ def test_there_can_be_too_many_tools() -> None:
     assert [problem.path for problem in file.problems] == ["tools.json"]
 
 
-# -- what is odd -----------------------------------------------------------------------------------------------------
+# -- warnings --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_names_that_other_runtimes_refuse_are_warnings() -> None:
     assert "frontmatter is 'Count'" in next(name_warnings("count-words", "Count"))
 
 
-# -- what is hostile -------------------------------------------------------------------------------------------------
+# -- hostile files ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
