@@ -42,7 +42,7 @@ def codes(skill: dict[str, Any]) -> set[str]:
     return {repair["code"] for repair in skill.get("repairs", ())}
 
 
-# -- what is found ---------------------------------------------------------------------------------------------------
+# -- found skills ----------------------------------------------------------------------------------------------------
 
 
 def test_many_skills_come_in_and_every_byte_is_stored(rpc: Rpc, new_name: str) -> None:
@@ -149,7 +149,7 @@ def test_a_folder_with_a_skill_toml_says_everything_itself(rpc: Rpc, new_name: s
     assert (refused["outcome"], "elsewhere" in refused["error"]["message"]) == ("refused", True)
 
 
-# -- one in the way of no other --------------------------------------------------------------------------------------
+# -- independence of skills ------------------------------------------------------------------------------------------
 
 
 def test_what_is_malformed_does_not_stop_the_others(rpc: Rpc, new_name: str) -> None:
@@ -304,7 +304,7 @@ def test_versions_that_are_none(text: str) -> None:
     assert loose_version(text) is None
 
 
-# -- the rules of publishing -----------------------------------------------------------------------------------------
+# -- rules of publishing ---------------------------------------------------------------------------------------------
 
 
 def test_tools_that_break_a_rule_are_skipped_with_a_warning(rpc: Rpc, new_name: str) -> None:
@@ -439,7 +439,7 @@ def test_a_dry_run_changes_nothing(rpc: Rpc, new_name: str) -> None:
     assert rpc.error("describe_skill", name=f"{new_name}.a")["code"] == -32003
 
 
-# -- in step ---------------------------------------------------------------------------------------------------------
+# -- sync ------------------------------------------------------------------------------------------------------------
 
 
 def test_what_a_folder_holds_no_more_is_said_and_yanked_only_when_asked(rpc: Rpc, new_name: str) -> None:
@@ -477,7 +477,7 @@ def test_nothing_is_taken_for_removed_while_something_cannot_be_read(rpc: Rpc, n
     assert (report["removed"], report["unread"]) == ([], 1)
 
 
-# -- the door --------------------------------------------------------------------------------------------------------
+# -- the endpoint ----------------------------------------------------------------------------------------------------
 
 
 def test_the_report_comes_line_by_line_to_whoever_wants_it_so(sqlite_rpc: Rpc, new_name: str) -> None:
@@ -708,7 +708,7 @@ def test_watch_goes_on_until_it_is_interrupted(folder: Path, sqlite_server: Serv
     ("size", "seconds", "too_slow"), [(1, 59, False), (1, 61, True), (2**20, 61, False), (2**20, 200, True)]
 )
 def test_an_archive_that_trickles_in_is_not_waited_for(size: int, seconds: float, too_slow: bool) -> None:
-    """Two such uploads would otherwise block all other imports for as long as they like."""
+    """Otherwise, two such uploads could block all other imports without limit."""
     assert is_too_slow(size, seconds) is too_slow
 
 
@@ -753,7 +753,7 @@ def test_a_terminal_gets_a_bar(folder: Path, sqlite_server: Server, new_name: st
     )
     os.close(theirs)
     seen = b""
-    with contextlib.suppress(OSError):  # the other end has gone
+    with contextlib.suppress(OSError):  # the process has closed the terminal
         while chunk := os.read(ours, 4096):
             seen += chunk
     os.close(ours)
