@@ -169,7 +169,7 @@ def test_a_name_is_taken_over_only_if_the_import_says_so(rpc: Rpc, new_name: str
     assert report["not_taken_over"] == [f"{new_name}.none"]
     assert sent(rpc, theirs, **taking)["counts"] == {"unchanged": 1}
     assert sent(rpc, theirs, namespace=new_name, source="theirs")["counts"] == {"unchanged": 1}
-    # Another source published the skill since. The first source cannot take it back.
+    # The other source has lost the skill and cannot take it back.
     [lost] = sent(rpc, zipped({"pdf/SKILL.md": skill_md("pdf", "New.")}), namespace=new_name, source="ours")["skills"]
     assert lost["name"] != name
     assert version_of(rpc, name) == "1.0.1"

@@ -206,7 +206,7 @@ def test_a_time_is_in_the_future_or_refused(text: str) -> None:
         assert until is None or until > now
 
 
-# -- more permissions --------------------------------------------------------------------------------------------------
+# -- increased permissions ---------------------------------------------------------------------------------------------
 
 
 def create(who: Caller, name: str, version: str, network: list[str], secrets: tuple[str, ...] = ()) -> str:
@@ -271,7 +271,7 @@ def test_a_version_is_compared_with_the_one_it_follows_and_with_the_latest(
     create(ann, name, "2.0.0", [A])
     approve(team, name, "2.0.0")
 
-    # Users of 1.x never approved them; and the lowest version follows no other.
+    # Users of 1.x never approved the permissions. The lowest version follows no other version.
     assert create(ann, name, "1.0.1", [A]) == "draft"
     assert create(ann, name, "0.1.0", [A]) == "published"
     assert create(ann, name, "0.1.1", [A, B]) == "draft"
