@@ -1,4 +1,6 @@
-"""The life of a version from draft to published and back: who may take which step, and what each step changes."""
+"""The life of a version from draft to published and back: which role may take which step, and what each step
+changes.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ WAY_TO = {
 
 @pytest.fixture
 def team(org: Server, new_name: str) -> dict[str, Caller]:
-    """All roles in the namespace of this test."""
+    """Return a caller for each role in the namespace of this test."""
     inside, elsewhere = f"{new_name}.*", "elsewhere.*"
     everybody = [
         Who("author", "read run publish", inside, "agent"),
@@ -67,7 +69,7 @@ def params(method: str, name: str, version: str = "1.0.0") -> dict[str, str]:
 
 
 def bring_to(team: dict[str, Caller], name: str, status: str, version: str = "1.0.0") -> dict[str, Any]:
-    """Bring a version of the author's into that status."""
+    """Publish a version as the author and bring it into the status."""
     made: dict[str, Any] = team["author"].create(name, version)
     for method in WAY_TO[status]:
         who = team["reviewer" if method in {"approve_version", "reject_version"} else "author"]
@@ -266,7 +268,7 @@ def test_of_reviewers_at_once_one_wins(org: Server, team: dict[str, Caller], new
         bring_to(team, name, "in_review")
         reviewers = [Caller(org.url, Who(f"reviewer{number}", "read review")) for number in range(8)]
         for reviewer in reviewers:
-            reviewer("describe_skill", name=name, version="1.0.0")  # connected, so that they start together
+            reviewer("describe_skill", name=name, version="1.0.0")  # connect now, so that all calls start together
         methods = ["approve_version" if number % 2 else others for number in range(len(reviewers))]
         with concurrent.futures.ThreadPoolExecutor(len(reviewers)) as pool:
             begun = [pool.submit(take, who, method, name) for who, method in zip(reviewers, methods, strict=True)]
@@ -334,7 +336,7 @@ def test_params_that_make_no_sense_are_refused_by_name(
 
 
 def test_the_commands_take_a_version_through_its_life(tmp_path: Path, new_name: str) -> None:
-    """On a home of its own: every command that the open identity can use."""
+    """This home has no tokens: the open identity can use every command here."""
     home, folder = tmp_path / "home", tmp_path / "skill"
     folder.mkdir()
     (folder / "skill.toml").write_text(

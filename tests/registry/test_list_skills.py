@@ -1,4 +1,4 @@
-"""list_skills: one row for each skill, in the order of bytes, page by page."""
+"""list_skills: one row for each skill, in byte order, page by page."""
 
 from __future__ import annotations
 
