@@ -1,4 +1,4 @@
-"""What a run leaves below /workspace/out, as its answer, its record, the command line and a download have it."""
+"""Files of a run below /workspace/out: in the response, in the record, on the command line and as downloads."""
 
 from __future__ import annotations
 

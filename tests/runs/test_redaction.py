@@ -1,4 +1,4 @@
-"""What redaction takes out of the words of a run, and that it leaves the rest alone."""
+"""Redaction replaces secret values in the texts of a run and changes nothing else."""
 
 from __future__ import annotations
 
@@ -157,7 +157,9 @@ def test_pieces_beside_a_cut_in_an_error_are_redacted(cut: str) -> None:
 
 
 def test_within_a_result_there_are_no_cuts() -> None:
-    """A sandbox cuts none; a text of a million of them would be a million searches."""
+    """Sandboxes do not shorten results, so marks in a result are not searched for cut values. A million marks would
+    take a million searches.
+    """
     said = json.dumps(f"a {VALUE[:10]}…\n{VALUE}", ensure_ascii=False).encode()
 
     assert json.loads(REDACTION.json(said)) == f"a {VALUE[:10]}…\n[KEY]"
@@ -201,7 +203,7 @@ def test_values_do_not_show_where_they_are_printed() -> None:
     pieces=st.lists(st.text("abc\n", max_size=9), max_size=12),
 )
 def test_a_stream_holds_back_what_may_become_a_value(values: dict[str, str], pieces: list[str]) -> None:
-    """Small alphabets, so that values overlap, contain each other and are cut everywhere."""
+    """The alphabets are small, so that values overlap, contain each other and are cut everywhere."""
     stream = RedactedStream(Redaction(values))
 
     sent = b"".join([*(stream.feed(piece.encode()) for piece in pieces), stream.rest()])

@@ -1,4 +1,4 @@
-"""Scripts of skills that have no entrypoint, as imported ones are: execute_skill with `script`."""
+"""Scripts of skills without an entrypoint, for example of imported skills: execute_skill with `script`."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_an_instruction_skill_without_script_says_that_there_may_be_one(server: 
 
 
 def test_the_environment_of_a_skill_with_permissions_is_its_own(server: Server, new_name: str) -> None:
-    """Else whoever may run it could have it run code of theirs, with what only it was granted."""
+    """Otherwise, any authorised caller could run other code with the secrets and hosts of the skill."""
     name = publish(server.rpc, new_name, permissions={"network": ["https://example.com"]})
     answer = run(server.rpc, name, "scripts/show.py", env={"COLOUR": "red"})
     assert (answer["status"], answer["error"]["type"]) == ("failed", "ValidationError")

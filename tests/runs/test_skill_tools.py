@@ -1,4 +1,4 @@
-"""Skill Tools by the front doors: published, listed, called in every language, defined and removed."""
+"""Skill Tools over HTTP: published, listed, called in every language, defined and removed."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def tool(name: str = "count_words", script: str | None = None, **parameters: Any
 
 
 def bundle(name: str, tools: object, version: str = "1.0.0", /, **files: str) -> dict[str, Any]:
-    """The params of create_skill; keys of `files` are paths below scripts/, with `__` for the dot."""
+    """Return the params of create_skill. Keys of `files` are paths below scripts/, with `__` for the dot."""
     scripts = [{"path": f"scripts/{path.replace('__', '.')}", "content": text} for path, text in files.items()]
     given = tools if isinstance(tools, str) else json.dumps(tools)
     return {
@@ -318,7 +318,7 @@ def test_summaries_name_the_tools(rpc: Rpc, offer: Offer, new_name: str) -> None
     assert row["tools"] == ["one", "two"]
 
 
-# -- listed ------------------------------------------------------------------------------------------------------------
+# -- listing -----------------------------------------------------------------------------------------------------------
 
 
 def test_tools_are_listed_as_declared(rpc: Rpc, offer: Offer, new_name: str) -> None:
@@ -389,7 +389,7 @@ def test_a_cursor_of_another_question_is_refused(rpc: Rpc, offer: Offer, new_nam
         assert rpc.error("list_tools", cursor=cursor, **asked)["code"] == INVALID
 
 
-# -- found by name -----------------------------------------------------------------------------------------------------
+# -- names -------------------------------------------------------------------------------------------------------------
 
 
 def test_a_bare_name_means_what_was_published_last(rpc: Rpc, offer: Offer, new_name: str) -> None:
@@ -443,7 +443,7 @@ def test_calls_that_mean_nothing_are_refused(sqlite_rpc: Rpc, params: dict[str, 
     assert sqlite_rpc.error("call_tool", **params)["code"] == INVALID
 
 
-# -- who sees what -----------------------------------------------------------------------------------------------------
+# -- visibility --------------------------------------------------------------------------------------------------------
 
 
 class People:
@@ -496,7 +496,7 @@ def test_a_draft_offers_nothing_until_it_is_approved(people: People, new_name: s
     assert people.eve("call_tool", name=name)["skill"]["name"] == f"{new_name}.a"
 
 
-# -- tools of one's own ------------------------------------------------------------------------------------------------
+# -- tools of a session ------------------------------------------------------------------------------------------------
 
 ADD = {"description": "Adds one", "parameters": json.dumps({"n": {"type": "number", "description": "n"}})}
 
@@ -631,7 +631,7 @@ def test_texts_of_several_lines_stay_as_they_were_written(people: People) -> Non
     assert people.eve("call_tool", name="texts")["result"] == ["one\n  two\nthree", "a\n x\nb"]
 
 
-# -- tools that are kept -----------------------------------------------------------------------------------------------
+# -- persistent tools --------------------------------------------------------------------------------------------------
 
 
 def test_a_persistent_tool_is_a_skill(rpc: Rpc, new_name: str) -> None:
@@ -670,7 +670,7 @@ def test_any_description_is_kept(sqlite_rpc: Rpc, new_name: str) -> None:
 
 
 def test_code_that_never_ends_a_text_is_refused_and_not_looked_through_for_minutes(sqlite_rpc: Rpc) -> None:
-    """Python before 3.12 looks through the rest again at each quote: for ten minutes, on a thread of the server."""
+    """Before Python 3.12, a search restarts at each quote, which would block a thread of the server for ten minutes."""
     asked = {"name": "never_ends", "description": "x", "language": "python", "code": "x = '" + "\\'" * 120_000}
     error = sqlite_rpc.send("define_tool", asked)["error"]
     assert (error["code"], error["data"]["type"]) == (INVALID, "invalid_params")
@@ -811,7 +811,7 @@ def test_a_name_that_somebody_keeps_to_himself_is_taken(people: People, new_name
     assert people.bot.error("remove_tool", name=f"{new_name}.own/own")["code"] == NOT_FOUND
 
 
-# -- from a shell, and from before -------------------------------------------------------------------------------------
+# -- the command line, and tools of earlier releases -------------------------------------------------------------------
 
 
 def test_tools_from_a_shell(sqlite_server: Server, new_name: str, tmp_path: Path) -> None:
