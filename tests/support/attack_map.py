@@ -1,5 +1,4 @@
-"""What is tried against a run and its server, and the test that shows how it ends; test_docs.py asserts that each is
-there."""
+"""Attacks on runs and on the server, each with the test of its outcome. test_docs.py checks that each test exists."""
 
 from __future__ import annotations
 
