@@ -121,7 +121,7 @@ def suite(*words: str) -> subprocess.CompletedProcess[str]:
 
 @cache
 def scenarios() -> dict[str, set[str]]:
-    """Of servers, with the revisions that each is for."""
+    """Return the server scenarios of the suite, each with its revisions of the protocol."""
     told = suite("list", "--server").stdout
     return {name: set(revisions.split(",")) for name, revisions in re.findall(r"^  - (\S+) \[(.*)\]$", told, re.M)}
 
@@ -137,7 +137,7 @@ def test_every_scenario_is_run_or_says_why_not() -> None:
 
 @pytest.fixture
 def bundled(shared_server: StartShared) -> Server:
-    """With the bundled skills alone: what the suite looks at is the first that it finds."""
+    """Return a server with only the bundled skills, because the suite checks the first skill that it finds."""
     return shared_server("conformance", "sqlite")
 
 

@@ -30,7 +30,7 @@ def mcp(rpc: Rpc) -> Mcp:
 
 
 def publish(rpc: Rpc, name: str, skill_md: str | None = None, /, **files: Any) -> None:
-    """An instruction skill with these files."""
+    """Publish an instruction skill with these files."""
     given_files = [
         {"path": path, "content": base64.b64encode(content).decode(), "encoding": "base64"}
         if isinstance(content, bytes)

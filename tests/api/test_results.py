@@ -62,5 +62,5 @@ def test_stored_json_is_answered_as_the_struct_says(rpc: Rpc, new_name: str) -> 
 
 def check_strictly(method: str, answer: Any) -> None:
     decoded = msgspec.json.decode(msgspec.json.encode(answer), type=METHODS[method].result)
-    # Decoding skips unknown members, so encoding the struct again yields the known members alone.
+    # Decoding skips unknown members, so encoding the struct again yields only the known members.
     assert msgspec.json.decode(msgspec.json.encode(decoded)) == answer

@@ -97,7 +97,7 @@ def test_the_same_texts_are_versions_as_for_the_reference(text: str) -> None:
         assert str(Version.parse(text)) == text
         assert semver.Version.is_valid(text)
     except InvalidVersion:
-        # The reference accepts a line end at the end, and digits of other scripts.
+        # The reference accepts a trailing line end, and digits of other scripts.
         assert not (text.isascii() and semver.Version.is_valid(text)) or text.endswith("\n")
 
 

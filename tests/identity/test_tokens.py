@@ -369,7 +369,7 @@ def test_too_many_failed_logins_are_429_and_a_good_token_still_passes(start_serv
     assert error["data"]["type"] == "too_many_failed_logins"
     assert error["data"]["retry_after_ms"] >= 1
     assert status_of(server, f"Bearer {root['token']}") == 200
-    # Requests without a token are not counted: their response asks for one.
+    # A request without a token still gets a response that asks for one.
     assert status_of(server, None) == 401
     tools = httpx.get(f"{server.url}/tools", headers={"authorization": f"Bearer {UNKNOWN}"})
     assert tools.status_code == 429

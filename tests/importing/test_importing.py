@@ -205,7 +205,7 @@ def test_names_are_kept_apart_and_found_again(rpc: Rpc, new_name: str) -> None:
     assert names["a-b"] == f"{new_name}.a-b-2"
     assert names["a_b"] == f"{new_name}.a_b"
     assert names["日本語"].startswith(f"{new_name}.skill-")
-    # The same skills in another order, and changed.
+    # The same skills are changed and imported in another order.
     changed = {f"g{number}/SKILL.md": skill_md(json.dumps(name), "New.") for number, name in enumerate(stated[::-1])}
     again = sent(rpc, zipped(changed), namespace=new_name)
     assert {skill["stated"]: skill["name"] for skill in again["skills"]} == names

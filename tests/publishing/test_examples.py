@@ -76,7 +76,7 @@ def test_a_version_whose_examples_pass_is_verified_by_their_runs(rpc: Rpc, new_n
     assert all(one["run_id"].startswith("run_") for one in shown["examples"])
     assert shown["warnings"] == []
     assert "verified" not in described(rpc, name, detail="manifest")
-    # The same bundle again does not run its examples again.
+    # Publishing the same bundle again does not run its examples again.
     assert rpc("create_skill", **asked)["status"] == "published"
     assert described(rpc, name)["examples"] == shown["examples"]
 
@@ -369,7 +369,7 @@ def test_an_example_that_needs_permissions_runs_when_the_version_is_published(or
     agent = Caller(org.url, Who("bot", "read run publish", f"{new_name}.*", "agent"))
     reviewer = Caller(org.url, Who("eve", "read run review"))
     person = Caller(org.url, Who("ann", "read run publish", f"{new_name}.*"))
-    # After approval, the run gets its secrets, or the reason why not: this secret was never granted.
+    # After approval, the run needs its secrets. It fails because this secret was never granted.
     needy = {"name": "needs", "args": {"secret": True}, "expect_error": "SecretNotGranted", "needs_permissions": True}
     asked = skill(name, NEEDY, {"name": "plain", "expect_error": "OSError"}, needy, permissions=PERMISSIONS)
 

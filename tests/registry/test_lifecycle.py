@@ -143,7 +143,7 @@ def test_the_policy_is_a_setting(tmp_path: Path, start_server: Callable[..., Ser
 
     assert Caller(server.url, Who("p", "read publish", "*")).create("a")["status"] == "draft"
     assert Caller(server.url, Who("a", "read publish", "*", "agent")).create("b")["status"] == "published"
-    # The bundled skills are published whatever the policy says.
+    # The bundled skills are published under every policy.
     assert Caller(server.url, Who("r", "read"))("load_skills_protocol_guide")["content"]
 
 

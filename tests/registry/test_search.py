@@ -61,7 +61,7 @@ def names(rpc: Rpc, query: str, **more: Any) -> list[str]:
 def test_a_word_counts_most_in_the_name_then_in_description_tags_and_text(
     rpc: Rpc, new_name: str, new_word: str
 ) -> None:
-    # Named against the expected order.
+    # The order of the names is not the expected order.
     publish(rpc, f"{new_name}.a", body=f"Some {new_word} here. " + f"{new_word} " * 500)
     publish(rpc, f"{new_name}.b", tags=["x", f"{new_word}-y"])
     publish(rpc, f"{new_name}.c", description=f"About {new_word}, {new_word} and {new_word}.")

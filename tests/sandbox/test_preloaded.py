@@ -378,7 +378,7 @@ ATTACKS = """
             return 'connected'
 
     def uncover():
-        # a user namespace of one's own, with all rights in it, and what lies below the mounts
+        # a new user namespace with all rights in it, and the files below the mounts
         pid = os.fork()
         if pid == 0:
             found = []
@@ -644,7 +644,7 @@ async def test_a_fork_bomb_in_an_import_is_held(tmp_path: Path) -> None:
             trial,
             """
             import os, time
-            for _ in range(10):  # a thousand, if nobody holds it
+            for _ in range(10):  # a thousand processes without a limit
                 try: os.fork()
                 except OSError: pass
             time.sleep(10)

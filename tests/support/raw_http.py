@@ -11,7 +11,7 @@ from http.client import IncompleteRead
 from typing import NamedTuple
 
 SECONDS = 30
-"""How long a test waits for a response that must arrive. Generous."""
+"""Seconds that a test waits for a response that must arrive. Generous."""
 
 
 class Reply(NamedTuple):
