@@ -145,7 +145,7 @@ def test_a_role_may_call_what_its_scopes_say(
 
 
 @pytest.mark.parametrize("method", CELLS)
-def test_nobody_calls_anything_without_a_token(method: str, tokens_server: Server) -> None:
+def test_no_method_works_without_a_token(method: str, tokens_server: Server) -> None:
     response = Rpc(tokens_server.url).http.post(
         "/rpc", json={"jsonrpc": "2.0", "id": 1, "method": method, "params": CELLS[method].params()}
     )
@@ -238,7 +238,7 @@ def test_a_token_without_a_namespace_publishes_nothing(tokens_server: Server) ->
     assert code_of(rpc, "create_skill", **_skill()) == NOT_ALLOWED
 
 
-def test_what_is_there_under_anothers_name_is_not_told(tokens_server: Server, tokens: dict[str, str]) -> None:
+def test_a_refused_publication_reveals_nothing_about_the_name(tokens_server: Server, tokens: dict[str, str]) -> None:
     admin, publisher = Rpc(tokens_server.url, tokens["admin"]), Rpc(tokens_server.url, tokens["publisher"])
     name = f"hr.secret{next(_numbers)}"
     asked = {"manifest": manifest(name), "skill_md": f"# {name}\n", "files": skill_files()}

@@ -126,7 +126,7 @@ def test_many_large_bodies_at_once_take_no_more_memory_than_is_set(start_server:
     assert grown < 250
 
 
-def test_indexes_that_nobody_takes_hold_no_more_memory_than_is_set(start_server: Callable[..., Server]) -> None:
+def test_unread_indexes_hold_no_more_memory_than_is_set(start_server: Callable[..., Server]) -> None:
     server = start_server(env={"SKILLERY_ANSWERS_MB": "1"})
     files = [{"path": f"{'p' * 60}/{'q' * 120}/{'r' * 60}{number}", "content": ""} for number in range(505)]
     for number in range(70):

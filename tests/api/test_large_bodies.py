@@ -217,7 +217,7 @@ def test_of_a_name_that_comes_twice_both_readers_take_the_same(sqlite_rpc: Rpc) 
     assert "there is no parameter 'pad'" in answers[1]["structuredContent"]["error"]["message"]
 
 
-def test_a_connection_that_asks_for_too_many_tools_is_told_so(sqlite_rpc: Rpc, new_name: str) -> None:
+def test_a_connection_that_asks_for_too_many_tools_gets_an_error(sqlite_rpc: Rpc, new_name: str) -> None:
     names = [f"{new_name}.s{number}" for number in range(3)]
     for name in names:
         tools = [{"name": f"t{number}", "description": "d" * 900, "parameters": {}} for number in range(500)]

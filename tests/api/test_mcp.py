@@ -90,7 +90,7 @@ async def test_the_client_of_the_sdk_gets_the_eight_tools_and_calls_them(sqlite_
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-async def test_the_client_of_the_sdk_is_told_how_a_long_run_goes_on(sqlite_server: Server, mode: str) -> None:
+async def test_the_client_of_the_sdk_gets_the_progress_of_a_long_run(sqlite_server: Server, mode: str) -> None:
     from mcp.client import Client
 
     told: list[tuple[float, str | None]] = []
@@ -204,7 +204,7 @@ def test_lists_that_a_tool_takes_say_of_what_where_it_does(sqlite_rpc: Rpc, new_
     assert (properties["ids"]["items"], properties["any"]["items"]) == ({"type": "integer"}, {})
 
 
-def test_tools_of_one_name_are_told_apart_by_their_skills(sqlite_rpc: Rpc, new_name: str) -> None:
+def test_tools_of_one_name_are_distinguished_by_their_skills(sqlite_rpc: Rpc, new_name: str) -> None:
     publish_tools(sqlite_rpc, f"{new_name}.a", COUNT)
     publish_tools(sqlite_rpc, f"{new_name}.b-c", COUNT, COUNT | {"name": "run_code"})
     mcp = Mcp(sqlite_rpc, tools=f"{new_name}.a,{new_name}.b-c")
@@ -232,7 +232,7 @@ def test_no_tool_takes_the_place_of_another(sqlite_rpc: Rpc, new_name: str) -> N
     assert f"{new_name.replace('-', '_').replace('.', '_')}_b__count_words" == listed[2]
 
 
-def test_a_connection_that_asks_for_what_is_not_there_is_told(sqlite_rpc: Rpc) -> None:
+def test_a_connection_that_asks_for_unknown_tools_gets_an_error(sqlite_rpc: Rpc) -> None:
     missing = Mcp(sqlite_rpc, tools="no.such.skill").error("tools/list")
     wrong = Mcp(sqlite_rpc, tools="No Name").send("tools/list", {})
     unknown = sqlite_rpc.http.post("/mcp?tool=x", json={}, headers={"accept": "*/*"})
@@ -256,7 +256,7 @@ def test_a_call_with_a_key_is_made_once(sqlite_rpc: Rpc, new_name: str, era: str
     assert by_meta[0] == by_meta[1] != first
 
 
-def test_nobody_waits_for_the_sdk_who_does_not_speak_mcp() -> None:
+def test_the_sdk_is_imported_only_for_mcp() -> None:
     code = (
         "import sys, skillery.app.composition, skillery.cli.mcp, skillery.cli.mcp_bridge; "
         "import skillery.cli.registry_access; "
@@ -290,7 +290,7 @@ def test_a_browser_is_no_way_in(mcp: Mcp) -> None:
     assert all("x-request-id" in one.headers for one in refused.values())
 
 
-def test_whoever_has_no_token_is_asked_for_one(tokens_server: Server) -> None:
+def test_requests_without_a_token_are_asked_for_one(tokens_server: Server) -> None:
     response = Mcp(tokens_server.rpc).send("tools/list", {})
 
     assert response.status_code == 401
@@ -466,7 +466,7 @@ def test_before_2026_a_notification_takes_a_call_back_within_its_session(org: Se
     assert message_of(call.answers[0])["result"]["isError"] is True
 
 
-def test_progress_is_told_to_those_who_give_a_token(mcp: Mcp) -> None:
+def test_progress_is_sent_to_callers_with_a_progress_token(mcp: Mcp) -> None:
     arguments = {"language": "python", "code": SLEEP, "args": {"s": 1.3}}
     asked = {"name": "run_code", "arguments": arguments, "_meta": {"progressToken": "p"}}
 
@@ -522,7 +522,7 @@ async def test_a_home_is_left_to_others_when_nothing_is_said(tmp_path: Path, mon
     Home(tmp_path / "home").close()
 
 
-async def test_what_is_wrong_with_a_home_is_told_and_asked_again(tmp_path: Path) -> None:
+async def test_a_problem_of_a_home_is_reported_and_checked_again(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     wrong = tmp_path / "home" / "skillery.toml"
     wrong.write_text("no_such_setting = 1\n")

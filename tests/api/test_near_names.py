@@ -33,7 +33,7 @@ def test_a_typo_finds_its_word(word: str, known: list[str], meant: str | None) -
     assert nearest(word, known) == meant
 
 
-def test_long_names_that_differ_only_at_the_end_are_told_apart() -> None:
+def test_long_names_that_differ_only_at_the_end_are_distinguished() -> None:
     names = [f"{'company.reports-' * 7}{end}" for end in ("quarterly", "yearly", "monthly")]
     assert near_words(names[0].replace("quarterly", "quartely"), names)[0] == names[0]
     paths = [f"{'folder/' * 26}{end}.py" for end in ("main", "util", "data")]

@@ -66,7 +66,7 @@ def test_the_document_is_valid_openapi(sqlite_server: Server) -> None:
     schema_at(sqlite_server.url).validate()
 
 
-def test_every_door_is_told_of(sqlite_rpc: Rpc) -> None:
+def test_every_endpoint_is_documented(sqlite_rpc: Rpc) -> None:
     """`route()` in api/routes.py requires operations for each route. This test lists routes that must be in the
     document.
     """
@@ -84,7 +84,7 @@ def test_every_door_is_told_of(sqlite_rpc: Rpc) -> None:
 
 
 @pytest.mark.parametrize("mode", GenerationMode)
-def test_doors_answer_as_the_document_says_whatever_comes(mode: GenerationMode, fuzzed_server: Server) -> None:
+def test_endpoints_respond_as_documented_to_any_request(mode: GenerationMode, fuzzed_server: Server) -> None:
     """Call every operation with valid values and with invalid ones."""
     for operation in operations(schema_at(fuzzed_server.url)):
 

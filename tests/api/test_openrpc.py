@@ -76,7 +76,7 @@ def test_the_meta_schema_is_one_that_refuses() -> None:
 
 
 @pytest.mark.parametrize("name", CALLABLE)
-def test_every_method_is_told_of_with_its_params_its_answer_and_its_scope(name: str) -> None:
+def test_every_method_is_documented_with_its_params_its_result_and_its_scope(name: str) -> None:
     one = next(one for one in document()["methods"] if one["name"] == name)
 
     assert [param["name"] for param in one["params"]] == list(CALLABLE[name].params.__struct_encode_fields__)
@@ -97,7 +97,7 @@ def test_every_reference_leads_somewhere_and_every_schema_is_one() -> None:
         jsonschema.Draft7Validator.check_schema(schema)
 
 
-def test_params_are_told_of_as_they_are_decoded_and_not_as_tools_print_them() -> None:
+def test_params_are_documented_as_they_are_decoded_and_not_as_tools_print_them() -> None:
     def param(method: str, name: str) -> Any:
         one = next(one for one in document()["methods"] if one["name"] == method)
         return next(param["schema"] for param in one["params"] if param["name"] == name)

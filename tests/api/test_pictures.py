@@ -110,14 +110,14 @@ def test_an_image_that_no_png_can_be_is_a_failure_that_says_why(drawing: Rpc) ->
     assert "cannot write mode F as PNG" in answer["error"]["message"]
 
 
-def test_a_figure_that_cannot_be_drawn_is_left_out_and_told(drawing: Rpc) -> None:
+def test_a_figure_that_cannot_be_drawn_is_omitted_and_reported(drawing: Rpc) -> None:
     answer = run(drawing, FIGURE + "def main(args):\n    plt.title('$\\\\nonsense$')\n    plt.figure()\n    return 1\n")
 
     assert (answer["output"], paths(answer)) == (1, ["figure-1.png"])
     assert "not kept of the open figures: figure 1: ValueError" in answer["logs_preview"]
 
 
-def test_more_figures_than_are_kept_are_told(drawing: Rpc) -> None:
+def test_more_figures_than_are_kept_are_reported(drawing: Rpc) -> None:
     code = "def main(args):\n    for n in range(23): plt.figure(figsize=(1, 1))\n    return 1\n"
 
     answer = run(drawing, "import warnings; warnings.simplefilter('ignore')\n" + FIGURE + code)

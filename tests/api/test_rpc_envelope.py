@@ -177,7 +177,7 @@ def test_another_content_type_is_415(sqlite_rpc: Rpc, kind: str) -> None:
     assert response.json()["jsonrpc"] == "2.0"
 
 
-def test_a_charset_beside_the_content_type_is_fine(sqlite_rpc: Rpc) -> None:
+def test_a_charset_after_the_content_type_is_accepted(sqlite_rpc: Rpc) -> None:
     assert sqlite_rpc.raw(json.dumps(GUIDE), **{"content-type": "Application/JSON; charset=utf-8"}).status_code == 200
 
 

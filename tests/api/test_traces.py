@@ -96,7 +96,7 @@ def test_requests_calls_database_and_runs_are_spans_of_one_trace(
     assert services == {"mine" if way == "variables" else "skillery"}
 
 
-def test_a_collector_that_is_away_stops_nobody(start_server: Callable[..., Server]) -> None:
+def test_an_unreachable_collector_stops_no_request(start_server: Callable[..., Server]) -> None:
     # While the server stops, the exporter retries for this many seconds (default: ten).
     server = start_server(env={"SKILLERY_TRACES": "http://127.0.0.1:9", "OTEL_EXPORTER_OTLP_TIMEOUT": "1"})
     assert server.rpc("list_skills")["skills"]

@@ -188,7 +188,7 @@ def test_a_skill_toml_of_another_name_is_no_version_of_this_one(http: httpx.Clie
     assert f"{new_name}.other" in error["message"]
 
 
-def test_who_may_not_see_a_skill_is_told_that_there_is_none(as_: As, new_name: str) -> None:
+def test_an_invisible_skill_is_reported_as_not_found(as_: As, new_name: str) -> None:
     author, outsider = as_(AUTHOR), as_(OUTSIDER)
     assert sent(author.http, "/v1/skills", folder(new_name)).status_code == 200
     author("set_visibility", name=new_name, visibility="private")
@@ -292,7 +292,7 @@ def test_other_methods_parameters_and_addresses_are_refused(http: httpx.Client) 
         assert http.get(path).status_code in {400, 404}, path
 
 
-def test_a_page_in_somebodys_browser_is_no_way_in(http: httpx.Client, new_name: str) -> None:
+def test_cross_origin_browser_requests_are_refused(http: httpx.Client, new_name: str) -> None:
     parts = [("files[]", (name, content)) for name, content in folder(new_name)]
     refused = http.post("/v1/skills", files=parts, headers={"origin": "https://evil.example"})
 

@@ -43,9 +43,7 @@ def everybody_else_is_answered(server: Server) -> Iterator[None]:
     assert max(waits, default=0) < PATIENCE_SECONDS
 
 
-def test_a_source_that_is_slow_to_compile_ends_in_words_and_holds_up_nobody(
-    sqlite_server: Server, new_name: str
-) -> None:
+def test_a_source_that_is_slow_to_compile_is_refused_and_blocks_no_caller(sqlite_server: Server, new_name: str) -> None:
     """If the interpreter is fast enough to compile the source within the limits, the skill is published."""
     line = "class A:a\n"
     code = "def main(args): pass\n" + line * (500_000 // len(line))
@@ -78,7 +76,7 @@ def test_a_large_source_is_checked_as_a_small_one_is(sqlite_rpc: Rpc, new_name: 
     ],
     ids=["quotes without an end", "headers by the thousand"],
 )
-def test_a_skill_toml_whose_lines_are_hard_to_find_holds_up_nobody(
+def test_a_skill_toml_whose_lines_are_hard_to_find_blocks_no_caller(
     sqlite_server: Server, new_name: str, dependencies: list[str], skill_toml: str
 ) -> None:
     """With an algorithm of quadratic time, these requests would take hours."""
@@ -90,7 +88,7 @@ def test_a_skill_toml_whose_lines_are_hard_to_find_holds_up_nobody(
     assert (error["code"], error["data"]["file"]) == (-32602, "skill.toml")
 
 
-def test_many_marks_on_one_letter_hold_up_nobody(sqlite_server: Server, new_name: str) -> None:
+def test_many_marks_on_one_letter_block_no_caller(sqlite_server: Server, new_name: str) -> None:
     """Unicode sorts the marks. With an algorithm of quadratic time, each search took a minute."""
     body = "a" + "\u0315\u0300" * 16_000
     for number in range(20):

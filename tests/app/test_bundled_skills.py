@@ -272,7 +272,7 @@ def test_a_report_is_made_of_a_csv_and_of_json(rpc: Rpc, orders: str) -> None:
     assert "no JSON" in failure(rpc, "text.report.markdown", title="T", data_blob=upload(rpc, "[1,"))["message"]
 
 
-def test_personal_data_is_redacted_and_told_nowhere(rpc: Rpc) -> None:
+def test_personal_data_is_redacted_everywhere(rpc: Rpc) -> None:
     folder = next(folder for folder in ACTIONS if folder.name == "text.redact.pii")
     blob = upload(rpc, "Ann <ann@example.com>, +49 30 1234567, card 4111 1111 1111 1111", "text/plain")
     run = rpc("execute_skill", name="text.redact.pii", args={"text_blob": blob})

@@ -297,7 +297,7 @@ def test_other_ends_are_failures_too(composed: Composed, code: str, type_: str) 
     assert composed.output(outer, skill) == type_
 
 
-def test_an_exception_that_nobody_catches_fails_the_run_and_names_the_skill(composed: Composed) -> None:
+def test_an_uncaught_exception_fails_the_run_and_names_the_skill(composed: Composed) -> None:
     skill = composed.impure("bad", "class Mine(Exception): pass\ndef f(): raise Mine('inside')\n")
 
     answer = composed.run("from skills.NS.bad import f\ndef main(args):\n    f()\n", skill)
@@ -851,7 +851,7 @@ def test_blobs_go_both_ways(composed: Composed) -> None:
     assert composed.rpc("read_blob", blob_id=joined)["content"] == "given written"
 
 
-def test_a_call_sees_the_blobs_it_is_told_of_and_no_others(composed: Composed) -> None:
+def test_a_call_sees_only_the_blobs_in_its_arguments(composed: Composed) -> None:
     """A skill with network access cannot list the other blobs of its caller."""
     skill = composed.impure("lists", "import os\ndef f(told): return os.listdir('/blobs')\n")
     told, other = (composed.rpc("create_blob", content=text, kind="text/plain")["blob_id"] for text in "ab")

@@ -99,7 +99,7 @@ def test_its_line_can_be_json(tmp_path: Path) -> None:
     assert process.returncode == 0
 
 
-def test_a_second_server_on_one_home_is_refused_and_told_of_the_first(start_server: Callable[..., Server]) -> None:
+def test_a_second_server_on_one_home_is_refused_and_names_the_first(start_server: Callable[..., Server]) -> None:
     first = start_server()
 
     said = refused(first.home)
@@ -256,7 +256,7 @@ def test_sigterm_while_it_starts_exits_0_too(tmp_path: Path) -> None:
     assert (process.returncode, err) == (0, "")
 
 
-def test_it_goes_on_when_nobody_reads_its_stdout_any_more(tmp_path: Path) -> None:
+def test_the_server_continues_when_its_stdout_is_closed(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     process = subprocess.Popen(
         [sys.executable, "-m", "skillery", "serve", "--home", str(tmp_path), "--port", "0"],

@@ -330,7 +330,7 @@ def test_whatever_a_scope_does_not_allow_leaves_an_entry(method: str, trail: Tra
 @pytest.mark.parametrize(
     ("verb", "path", "action"), [("POST", "/blobs", "create_blob"), ("GET", "/blobs/x", "read_blob")]
 )
-def test_a_door_that_refuses_leaves_an_entry(verb: str, path: str, action: str, trail: Trail) -> None:
+def test_an_endpoint_that_refuses_leaves_an_entry(verb: str, path: str, action: str, trail: Trail) -> None:
     nobody = Caller(trail.admin.url, Who(f"{trail.name}-none", "-"))
     assert nobody.http.request(verb, path).status_code == 403
 

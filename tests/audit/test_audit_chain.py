@@ -411,7 +411,7 @@ def test_a_flood_from_everywhere_is_bounded_and_none_of_it_uncounted(database: D
     assert found[-1].action == "*"
 
 
-def test_nobody_hides_what_another_is_refused(database: Database) -> None:
+def test_no_caller_hides_the_refusals_of_another(database: Database) -> None:
     flood = [(ANN, f"10.0.0.{n % 250}", f"method_{n % 50}", "x") for n in range(1000)]
     strangers = [(None, f"10.{n // 250}.{n % 250}.1", "login", "") for n in range(1000)]
     found = attempts(database, *flood, *strangers, (EVE, "10.9.9.9", "yank_version", "a@1"))
@@ -506,7 +506,7 @@ def _by_the_command_line(database: Database, run: Callable[..., Result]) -> None
     assert run("audit", "verify", "--head", "nonsense").exit_code == 2
 
 
-def test_a_whole_token_that_somebody_may_not_revoke_is_not_kept(org: Server, new_name: str) -> None:
+def test_a_whole_token_in_a_refused_revocation_is_not_stored(org: Server, new_name: str) -> None:
     from tests.audit.test_audit import Trail
 
     trail = Trail(org.url, new_name, Path())

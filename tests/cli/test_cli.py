@@ -194,7 +194,7 @@ def test_a_server_that_cannot_be_reached_exits_4() -> None:
     assert "cannot connect" in as_json.json["error"]["message"]
 
 
-def test_a_server_that_is_no_skillery_is_told_apart() -> None:
+def test_a_server_that_is_no_skillery_is_recognised() -> None:
     class Other(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["content-length"]))
@@ -291,7 +291,7 @@ def test_without_a_server_a_command_works_on_the_home_by_itself(home: str, skill
     assert ran.json["logs_preview"] == "adding\n"
 
 
-def test_without_a_server_an_error_of_a_method_is_told_as_it_is_with_one(home: str) -> None:
+def test_without_a_server_an_error_of_a_method_is_reported_as_usual(home: str) -> None:
     ended = skillery("describe", "no.such.skill", "--home", home)
 
     assert ended.code == 3
@@ -600,7 +600,7 @@ def test_db_upgrades_and_checks_the_embedded_database(home: str) -> None:
     assert "extra" in changed.err
 
 
-def test_db_works_on_postgres_beside_a_server(new_postgres_database: Callable[[], str], home: str) -> None:
+def test_db_works_on_postgres_next_to_a_server(new_postgres_database: Callable[[], str], home: str) -> None:
     url = new_postgres_database()
 
     assert skillery("db", "upgrade", "--home", home, SKILLERY_DATABASE=url).code == 0

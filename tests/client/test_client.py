@@ -239,7 +239,7 @@ def test_url_and_token_come_from_the_environment(
 
 
 @pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
-def test_who_has_no_good_token_is_told(
+def test_an_invalid_token_is_reported(
     make: Callable[..., Any], tokens_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SKILLERY_TOKEN", raising=False)
@@ -370,7 +370,7 @@ def test_a_read_is_sent_again_and_what_cannot_be_repeated_is_not(
         client.read_blob(blob)
 
 
-def test_nobody_there_is_said_after_the_last_attempt(make: Callable[..., Any]) -> None:
+def test_an_unreachable_server_is_reported_after_the_last_attempt(make: Callable[..., Any]) -> None:
     client = make("http://127.0.0.1:9", retries=Retries(attempts=2))
 
     with pytest.raises(ConnectionFailed, match="cannot connect to http://127") as caught:

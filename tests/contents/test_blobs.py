@@ -213,7 +213,7 @@ def test_head_answers_without_a_body(rpc: Rpc) -> None:
     assert (response.status_code, response.headers["content-length"], response.content) == (200, "5", b"")
 
 
-def test_the_doors_of_blobs_speak_json_errors(rpc: Rpc) -> None:
+def test_the_endpoints_of_blobs_return_json_errors(rpc: Rpc) -> None:
     missing = rpc.http.get("/blobs/blob:nothing")
     wrong = rpc.http.post("/blobs", content=b"x", headers={"content-type": "nonsense"})
 

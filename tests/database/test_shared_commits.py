@@ -74,7 +74,7 @@ async def test_an_exception_takes_back_only_what_that_one_has_done(database: Dat
     assert audit.verify(database).fault is None
 
 
-async def test_errors_of_the_database_are_told_as_ever(sqlite: Database) -> None:
+async def test_errors_of_the_database_are_reported_as_usual(sqlite: Database) -> None:
     answers = await together(sqlite, partial(put, key="a"), partial(put, key="b"), _of_no_table)
 
     assert answers[:2] == ["a", "b"]

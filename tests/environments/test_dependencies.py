@@ -297,7 +297,7 @@ def test_what_was_uploaded_after_the_cut_off_date_is_not_there(
     assert error["data"]["reason"] == "unsatisfiable"
 
 
-def test_an_index_that_is_too_slow_is_told_apart(indexed: Server, new_name: str, package_index: PackageIndex) -> None:
+def test_a_slow_index_has_its_own_error(indexed: Server, new_name: str, package_index: PackageIndex) -> None:
     own = f"slow{new_name}"
     make_wheel(package_index.folder, own, "1.0")
     package_index.slow[own] = 30.0

@@ -124,7 +124,7 @@ async def test_a_file_of_one_package_that_is_a_folder_of_another_is_refused(keep
     assert "'same', one as a file, one as a folder" in found.message
 
 
-async def test_built_anew_it_is_another_one_and_who_has_the_old_one_keeps_it(keeping: Keeping) -> None:
+async def test_a_rebuild_makes_a_new_environment_and_runs_keep_the_old_one(keeping: Keeping) -> None:
     make_wheel(keeping.house, "one", "1.0")
     lock = await keeping.locks.make(["one"])
     old = await keeping.environments.ready(lock, 60)
@@ -147,7 +147,7 @@ async def test_built_anew_it_is_another_one_and_who_has_the_old_one_keeps_it(kee
     assert len(keeping.ready()) == 1
 
 
-async def test_what_cannot_be_built_anew_stays_as_it_was(keeping: Keeping) -> None:
+async def test_a_failed_rebuild_keeps_the_environment(keeping: Keeping) -> None:
     wheel = make_wheel(keeping.house, "one", "1.0")
     lock = await keeping.locks.make(["one"])
     old = await keeping.environments.ready(lock, 60)
@@ -212,7 +212,7 @@ def big(house: Path, name: str, version: str = "1.0") -> None:
     make_wheel(house, name, version, {f"{name}.py": f"VERSION = {version!r}\n", f"{name}.txt": "x" * (600 * 1024)})
 
 
-async def test_what_environments_take_beside_their_wheels_counts_as_well(
+async def test_folders_of_environments_count_like_their_wheels(
     tmp_path: Path, linux: Sandbox, database: Database
 ) -> None:
     keeping = Keeping(tmp_path, linux, database, total_mb=2)
@@ -262,7 +262,7 @@ async def test_where_all_are_in_use_it_says_which_setting(tmp_path: Path, linux:
     assert (kept.folder / "one.py").is_file()
 
 
-async def test_a_sweep_takes_what_nobody_has_and_the_wheels_that_only_it_had(keeping: Keeping) -> None:
+async def test_a_sweep_deletes_unused_environments_and_their_wheels(keeping: Keeping) -> None:
     for name in ("shared", "one", "two"):
         make_wheel(keeping.house, name, "1.0")
     one = await keeping.built("shared", "one")
@@ -302,7 +302,7 @@ def index(tmp_path: Path) -> Iterator[PackageIndex]:
     made.close()
 
 
-async def test_an_index_with_a_login_is_shown_it_and_nobody_else_is(
+async def test_a_login_is_sent_only_to_its_index(
     tmp_path: Path, linux: Sandbox, database: Database, index: PackageIndex
 ) -> None:
     index.login = "ann:ge-heim"

@@ -205,7 +205,7 @@ def test_an_environment_that_is_too_large_says_so(
     assert f"with {big} 1.0 " in error["message"]
 
 
-def test_what_a_killed_server_left_half_built_is_built_anew(
+def test_an_environment_that_a_killed_server_left_unfinished_is_rebuilt(
     start_server: Callable[..., Server], new_name: str, wheelhouse: Path
 ) -> None:
     env = {"SKILLERY_PACKAGES_WHEELHOUSE": str(wheelhouse)}
@@ -222,7 +222,7 @@ def test_what_a_killed_server_left_half_built_is_built_anew(
     assert [state for (state,) in rows(again, "state")] == ["ready"]
 
 
-def test_an_environment_that_nobody_uses_goes_and_comes_back(
+def test_an_unused_environment_is_deleted_and_rebuilt(
     start_server: Callable[..., Server], new_name: str, wheelhouse: Path
 ) -> None:
     env = {"SKILLERY_PACKAGES_WHEELHOUSE": str(wheelhouse), "SKILLERY_GC_GRACE_MINUTES": "0"}
@@ -272,7 +272,7 @@ def test_pandas_of_the_real_index_runs(start_server: Callable[..., Server], new_
     assert lock_of(running.rpc, new_name).count("==") == 2
 
 
-def test_code_that_lacks_a_package_is_told_where_packages_come_from(sqlite_rpc: Rpc, new_name: str) -> None:
+def test_the_error_of_a_missing_package_names_the_source_of_packages(sqlite_rpc: Rpc, new_name: str) -> None:
     code = "def main(args):\n    import no_such_package"
     create(sqlite_rpc, manifest(new_name, runtime={"entrypoint": "code/main.py"}), code)
 

@@ -106,7 +106,7 @@ def test_models_see_it_where_there_are_environments(named: Server, sqlite_server
     assert "environment" not in properties(sqlite_server)
 
 
-def test_a_run_that_lacks_a_module_is_told_the_package_and_three_ways(sqlite_rpc: Rpc, new_name: str) -> None:
+def test_the_error_of_a_missing_module_names_the_package_and_three_ways(sqlite_rpc: Rpc, new_name: str) -> None:
     code = "def main(args):\n    import yaml\n"
     create(sqlite_rpc, manifest(f"{new_name}.code", runtime={"entrypoint": "code/main.py"}), code)
     files = {

@@ -379,7 +379,7 @@ def test_a_rebuild_takes_newer_releases_and_a_failed_one_keeps_what_was_there(
     assert run(rpc, code, environment="growing")["output"] == "1.1"
 
 
-def test_the_lock_of_a_skill_is_installed_anew(named_rpc: Rpc, new_name: str, wheelhouse: Path) -> None:
+def test_the_lock_of_a_skill_is_reinstalled(named_rpc: Rpc, new_name: str, wheelhouse: Path) -> None:
     own = f"own{new_name}"
     make_wheel(wheelhouse, own, "1.0")
     create(named_rpc, needing(new_name, own), f"import {own}\ndef main(args): return {own}.VERSION")
@@ -442,7 +442,7 @@ def test_an_environment_of_nothing_for_this_machine_is_ready(
 # -- several servers, and settings that change ---------------------------------------------------------------------
 
 
-def test_other_dependencies_are_locked_anew_and_a_restart_is_not(
+def test_changed_dependencies_are_locked_again_and_a_restart_is_not(
     start_server: Callable[..., Server], wheelhouse: Path, new_name: str
 ) -> None:
     own = f"own{new_name}"

@@ -269,7 +269,7 @@ def test_an_import_that_code_can_do_without_refuses_nothing(packages_rpc: Rpc, n
     assert "yaml (optional)" in checked["findings"][0]["message"]
 
 
-def test_declared_packages_and_what_they_bring_are_not_told(packages_rpc: Rpc, new_name: str) -> None:
+def test_declared_packages_and_their_modules_are_not_reported(packages_rpc: Rpc, new_name: str) -> None:
     code = f"import frames\nimport figures\nimport strange_fork\nimport yaml\n{CODE}"
 
     checked = packages_rpc(
@@ -281,7 +281,7 @@ def test_declared_packages_and_what_they_bring_are_not_told(packages_rpc: Rpc, n
     assert checked["ok"]
 
 
-def test_an_imported_script_is_told_with_file_and_line(packages_rpc: Rpc, new_name: str) -> None:
+def test_an_imported_script_is_reported_with_file_and_line(packages_rpc: Rpc, new_name: str) -> None:
     files = {"scripts/a.py": "import scripts.b\nimport cv2\n", "scripts/b.py": "import cv2\nimport magic\nimport zzz\n"}
 
     skill = imported(packages_rpc, new_name, files)
@@ -331,7 +331,9 @@ def test_inferred_packages_are_locked_and_marked(packages_rpc: Rpc, new_name: st
     assert imported(packages_rpc, new_name, files)["outcome"] == "unchanged"
 
 
-def test_what_cannot_be_inferred_is_told_and_the_others_are_locked(packages_rpc: Rpc, new_name: str) -> None:
+def test_packages_that_cannot_be_inferred_are_reported_and_the_others_are_locked(
+    packages_rpc: Rpc, new_name: str
+) -> None:
     content = {
         f"{new_name}-a/SKILL.md": skill_md(f"{new_name}-a"),
         f"{new_name}-a/x.py": "import yaml\nimport forbidden\nimport elsewhere\nimport zzz\nimport whisper\n",

@@ -173,7 +173,7 @@ def test_of_any_bytes_something_conforming_is_made(stored: bytes, description: s
 
 
 @given(st.text(max_size=60), st.integers(1, 40))
-def test_what_is_cut_is_short_for_whoever_counts(text: str, length: int) -> None:
+def test_shortened_text_is_short_in_every_count(text: str, length: int) -> None:
     short = cut(text, length)
     assert len(short.encode("utf-16-le", "surrogatepass")) // 2 <= length
     assert short == text or short.endswith("…")

@@ -137,9 +137,7 @@ def test_every_version_spec_names_an_archive_and_the_answer_says_which(
         assert ("immutable" in answer.headers["cache-control"]) is is_settled, spec
 
 
-def test_who_has_it_already_is_told_so_and_head_says_as_much_as_get(
-    publish: Publish, http: httpx.Client, new_name: str
-) -> None:
+def test_a_known_etag_gets_304_and_head_matches_get(publish: Publish, http: httpx.Client, new_name: str) -> None:
     publish(f"{new_name}.greet")
     for path in (
         f"/skills/{new_name}.greet/latest.tar.gz",
@@ -413,7 +411,7 @@ def test_a_draft_goes_out_to_who_may_see_it_and_only_by_its_exact_version(
     assert index_of(as_(ADMIN).http, new_name) == {}
 
 
-def test_a_name_is_had_from_the_first_publication_on_and_who_may_not_see_its_holder_is_not_told_it(
+def test_the_first_published_skill_holds_a_name_and_an_invisible_holder_is_not_revealed(
     as_: Callable[[Who], Caller], new_name: str
 ) -> None:
     draft, holder = f"{new_name}.b.c", f"{new_name}.b_c"
@@ -432,7 +430,7 @@ def test_a_name_is_had_from_the_first_publication_on_and_who_may_not_see_its_hol
     assert set(index_of(bot.http, f"{new_name}.b")) == {index_name(draft)}
 
 
-def test_where_public_skills_go_out_to_everybody_nobody_needs_a_token(
+def test_public_downloads_need_no_token(
     shared_server: Callable[..., Server], tmp_path_factory: pytest.TempPathFactory, new_name: str
 ) -> None:
     settings = people_settings(tmp_path_factory.mktemp("people"), SKILLERY_PUBLIC_DOWNLOADS="true")

@@ -108,7 +108,7 @@ def test_a_repair_says_where_it_was_needed() -> None:
 
 
 @pytest.mark.parametrize("nested", ["[" * 6000, "{a: " * 2000, "x: " + "[" * 6000, "- " * 3000, "? " * 3000])
-def test_nested_yaml_of_six_kilobytes_harms_nobody(nested: str) -> None:
+def test_nested_yaml_of_six_kilobytes_does_no_harm(nested: str) -> None:
     found = read(f"---\nname: good\ndeep: {nested}\n---\nBody\n")
 
     assert found.skill_md.frontmatter["name"] == "good"

@@ -83,7 +83,7 @@ def test_the_kind_follows_from_what_can_be_run() -> None:
     assert "kind" in problems({**LEAST, "kind": "acton"})
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     found = problems(
         {"name": "A b", "version": "1", "kind": 1, "runtime": {"entrypoint": "../x", "export": "class"}, "tags": "x"}
     )

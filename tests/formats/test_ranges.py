@@ -193,7 +193,7 @@ def test_a_label_is_a_spec_of_its_own_and_nothing_else_is_one(text: str) -> None
         assert spec == Label(label)
 
 
-def test_each_kind_of_spec_is_told_apart() -> None:
+def test_each_kind_of_spec_is_distinguished() -> None:
     digest = "sha256:" + "ab" * 32
     assert parse_version_spec("1.2.3-a+b") == Exact(Version(1, 2, 3, ("a",), ("b",)))
     assert parse_version_spec("1.2") == Range("1.2", parse_range("1.2"))

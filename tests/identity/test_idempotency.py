@@ -145,7 +145,7 @@ def test_a_batch_has_no_key_and_other_methods_heed_none(sqlite_rpc: Rpc, new_nam
         assert len(send(sqlite_rpc, new_name, "list_skills", limit=limit)["result"]["skills"]) == limit
 
 
-def test_the_door_for_blobs_heeds_it_too(rpc: Rpc, new_name: str) -> None:
+def test_the_endpoint_for_blobs_honours_the_key(rpc: Rpc, new_name: str) -> None:
     def post(content: bytes, kind: str = "text/csv") -> httpx.Response:
         return rpc.http.post("/blobs", content=content, headers={"idempotency-key": new_name, "content-type": kind})
 
@@ -159,9 +159,7 @@ def test_the_door_for_blobs_heeds_it_too(rpc: Rpc, new_name: str) -> None:
         assert response.json()["error"]["data"]["type"] == "idempotency_key_reused"
 
 
-def test_while_the_first_is_under_way_the_next_is_told_and_a_lost_client_gets_the_run(
-    org: Server, new_name: str
-) -> None:
+def test_during_the_first_call_the_next_is_refused_and_a_lost_client_gets_the_run(org: Server, new_name: str) -> None:
     alice = Caller(org.url, Who(f"alice-{new_name}"))
     params: dict[str, Any] = {"language": "python", "code": SLEEP, "args": {"s": 3}}
     body = {"jsonrpc": "2.0", "id": 7, "method": "run_code", "params": params}

@@ -120,9 +120,7 @@ def test_a_missing_grant_is_a_failed_run_that_names_the_command(
     assert answer["logs_preview"] == ""
 
 
-def test_a_missing_value_is_told_only_to_who_was_granted_it(
-    rpc: Rpc, secret: Command, new_name: str, name: str
-) -> None:
+def test_a_missing_value_is_reported_only_after_the_grant(rpc: Rpc, secret: Command, new_name: str, name: str) -> None:
     publish_with(rpc, new_name, [name, f"{name}_2"])
     assert refused(rpc, new_name, name=name)[0] == "SecretNotGranted"
 
@@ -396,7 +394,7 @@ def test_the_key_can_come_from_the_environment(tmp_path: Path, start_server: Cal
     assert key not in shown.out
 
 
-def test_a_second_key_beside_a_lost_one_is_refused(tmp_path: Path) -> None:
+def test_a_second_key_next_to_a_lost_one_is_refused(tmp_path: Path) -> None:
     home = tmp_path / "home"
     on(home, "set", "ONE", value=VALUE)
     key = (home / "secrets.key").read_text()

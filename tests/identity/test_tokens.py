@@ -155,7 +155,7 @@ def until(ask: Callable[[], Any], is_so: Callable[[Any], bool]) -> Any:
     return answer
 
 
-def test_a_token_revoked_beside_the_server_is_good_no_longer(token: Command, tokens_server: Server) -> None:
+def test_a_token_revoked_next_to_the_server_is_refused(token: Command, tokens_server: Server) -> None:
     made = token("create", "--name", "gone", "--scope", "read", "--json").json
     header = f"Bearer {made['token']}"
     assert status_of(tokens_server, header) == 200
@@ -582,7 +582,7 @@ def test_params_that_cannot_be_are_refused_by_name(rpc: Rpc) -> None:
         assert word in failed.value.error["message"] + str(failed.value.error["data"])
 
 
-def test_a_reviewer_who_cannot_read_is_told_so(tmp_path: Path) -> None:
+def test_a_reviewer_who_cannot_read_is_warned(tmp_path: Path) -> None:
     create = ("token", "create", "--home", str(tmp_path / "home"), "--name", "rita", "--scope")
     assert "--scope read" in skillery(*create, "review").err
     assert "--scope read" not in skillery(*create, "review,read").err

@@ -324,7 +324,7 @@ def test_the_canonical_folder_comes_before_agent_folders_also_in_a_wrapper() -> 
     assert finder.found().roots == ["repo/skills/a", "repo/x/a", "repo/.claude/skills/a"]
 
 
-def test_the_door_refuses_an_archive_whole_and_leaves_nothing_behind(sqlite_server: Server, new_name: str) -> None:
+def test_the_endpoint_refuses_a_whole_archive_and_leaves_nothing_behind(sqlite_server: Server, new_name: str) -> None:
     before = set(sqlite_server.home.rglob("*"))
     good = {f"good/{path}": content for path, content in GOOD.items()}
     data = zipped({**good, f"{new_name}/SKILL.md": skill_md(new_name), "../evil": "x"})

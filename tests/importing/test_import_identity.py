@@ -72,7 +72,7 @@ def test_a_skill_that_moves_in_its_source_keeps_its_name(rpc: Rpc, new_name: str
 
 
 @pytest.mark.parametrize("source", ["", "tools"])
-def test_skills_at_the_root_of_archives_are_told_apart_by_their_names(rpc: Rpc, new_name: str, source: str) -> None:
+def test_skills_at_the_root_of_archives_are_distinguished_by_their_names(rpc: Rpc, new_name: str, source: str) -> None:
     step = {"namespace": new_name} | ({"source": source} if source else {})
     for outcome in ("published", "unchanged"):
         for name in ("pdf", "docx"):
@@ -191,7 +191,7 @@ def test_the_same_files_from_another_source_are_a_copy_until_they_change(rpc: Rp
     assert version_of(rpc, f"{new_name}.pdf") == "1.0.0"
 
 
-def test_a_skill_that_was_published_by_hand_is_nobodys_to_take(rpc: Rpc, new_name: str) -> None:
+def test_a_skill_that_was_published_by_hand_is_never_taken_over(rpc: Rpc, new_name: str) -> None:
     made = {"name": f"{new_name}.pdf", "version": "1.0.0", "description": "By hand."}
     rpc("create_skill", manifest=made, skill_md="# By hand\n", files=[])
     [skill] = sent(rpc, zipped({"pdf/SKILL.md": skill_md("pdf")}), namespace=new_name, source="one")["skills"]

@@ -80,7 +80,7 @@ def start_sweep(server: Server, threads: ThreadPoolExecutor) -> None:
     wait_for(server.home / "held")
 
 
-def test_a_storage_that_deletes_slowly_holds_up_uploads_of_that_content_and_nobody_else(
+def test_a_slow_deletion_blocks_only_uploads_of_that_content(
     start_server: Callable[..., Server], held_storage: dict[str, str]
 ) -> None:
     server = start_server(env=held_storage)

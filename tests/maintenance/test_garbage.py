@@ -109,7 +109,7 @@ def test_ttl_is_not_shown_to_models(sqlite_rpc: Rpc) -> None:
     assert "ttl" not in sqlite_rpc.http.get("/tools?format=jsonschema").text
 
 
-def test_an_expired_blob_is_not_found_at_any_door_before_any_sweep(rpc: Rpc, new_name: str) -> None:
+def test_an_expired_blob_is_not_found_at_any_endpoint_before_any_sweep(rpc: Rpc, new_name: str) -> None:
     name = f"{new_name}.reader"
     inputs = {"data": {"type": "blob"}}
     rpc("create_skill", manifest=manifest(name, inputs=inputs), skill_md="# A\n", files=skill_files())
@@ -130,7 +130,7 @@ def test_an_expired_blob_is_not_found_at_any_door_before_any_sweep(rpc: Rpc, new
     assert {(error["code"], error["data"]["type"]) for error in errors} == {(-32003, "blob_not_found")}
 
 
-def test_a_blob_is_deleted_by_its_owner_and_nobody_else(swept: Server) -> None:
+def test_a_blob_is_deleted_only_by_its_owner(swept: Server) -> None:
     owner, other = Caller(swept.url, Who("owner")), Caller(swept.url, Who("other"))
     blob_id = put(owner, b"12345")
 
@@ -355,9 +355,7 @@ def bring(storage: DirectoryStorage, sha256: str) -> None:
     upload.commit(sha256)
 
 
-def test_a_file_that_somebody_is_about_to_refer_to_is_not_dropped(
-    database: Database, storage: DirectoryStorage
-) -> None:
+def test_a_file_with_a_pending_reference_is_not_dropped(database: Database, storage: DirectoryStorage) -> None:
     upload = Uploading(database, storage, [SHA256])
     bring(storage, SHA256)
 
@@ -398,7 +396,7 @@ def test_an_upload_that_was_forgotten_notices_and_stores_nothing(database: Datab
         database.write_now(upload.settle)
 
 
-def test_a_content_that_is_swept_while_somebody_refers_to_it_is_stored_anew(
+def test_a_content_that_is_swept_during_a_reference_is_stored_again(
     migrated_postgres_database: Callable[[], str], tmp_path: Path
 ) -> None:
     """Only Postgres has concurrent writers."""

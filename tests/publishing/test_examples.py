@@ -468,7 +468,7 @@ _values = st.recursive(
 
 
 @given(_values, _values)
-def test_what_differs_is_told_just_where_two_values_are_not_the_same(one: Any, other: Any) -> None:
+def test_differences_are_reported_exactly_if_two_values_differ(one: Any, other: Any) -> None:
     assert (differences(one, other, subset=False) == []) == same(one, other)
     assert len(differences(one, other, subset=False)) <= MOST_SHOWN
     if same(one, other):

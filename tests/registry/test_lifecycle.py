@@ -246,7 +246,7 @@ def test_an_approval_is_bound_to_the_digest(team: dict[str, Caller], new_name: s
     assert approval == {"by": "reviewer", "kind": "person", "digest": digest, "note": "Read it all."}
 
 
-def test_nobody_but_an_admin_approves_a_version_of_their_own(team: dict[str, Caller], org: Server) -> None:
+def test_only_an_admin_approves_their_own_version(team: dict[str, Caller], org: Server) -> None:
     grant = "own"
     both = Caller(org.url, Who("both", "read publish review", f"{grant}.*", "agent"))
     admin = Caller(org.url, Who("boss", "admin", "", "agent"))
@@ -404,7 +404,7 @@ def after_publish(publication):
 """
 
 
-def test_a_draft_is_told_to_plugins_when_it_was_approved(tmp_path: Path, start_server: Callable[..., Server]) -> None:
+def test_plugins_are_notified_when_a_draft_is_approved(tmp_path: Path, start_server: Callable[..., Server]) -> None:
     env = people_settings(tmp_path / "plugins")
     (tmp_path / "plugins" / "moments.py").write_text(MOMENTS)
     notes = tmp_path / "plugins" / "notes"

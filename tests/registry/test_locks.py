@@ -96,7 +96,7 @@ def test_a_lock_holds_until_one_of_its_versions_is_yanked(rpc: Rpc, publish: Pub
     assert "It loses leads." in verified["problems"][0]["message"]
 
 
-def test_whatever_a_lock_holds_is_told_and_not_raised(rpc: Rpc, publish: Publish, new_name: str) -> None:
+def test_invalid_locks_are_reported_and_not_raised(rpc: Rpc, publish: Publish, new_name: str) -> None:
     digest = publish(new_name)["digest"]
     publish(new_name, "2.0.0")
 
@@ -229,7 +229,7 @@ def test_a_lock_file_is_written_checked_and_installed(
     assert {path.name for path in tmp_path.iterdir()} == {"skills", "skillery.lock"}
 
 
-def test_nothing_is_installed_over_what_is_somebody_elses(
+def test_an_installation_does_not_overwrite_other_files(
     command: Callable[..., Ended], two_skills: list[str], tmp_path: Path
 ) -> None:
     folder = tmp_path / "skills"

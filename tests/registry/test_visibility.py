@@ -253,7 +253,7 @@ def test_whose_private_skill_it_is_are_those_who_published_a_version(
     assert as_(Who("third", "read run publish", "*")).status(name) == "unseen"
 
 
-def test_nobody_publishes_into_a_skill_that_they_do_not_see(as_: Callable[[Who], Caller], new_name: str) -> None:
+def test_publishing_into_an_invisible_skill_is_refused(as_: Callable[[Who], Caller], new_name: str) -> None:
     name = f"{new_name}.a"
     publish(as_, name)
     as_(AUTHOR)("set_visibility", name=name, visibility="private")
@@ -283,7 +283,7 @@ def test_a_mount_and_a_call_take_the_callers_view(as_: Callable[[Who], Caller], 
     assert as_(OUTSIDER).error("run_code", **asked)["code"] == -32003
 
 
-def test_a_blob_of_somebody_else_is_not_there(as_: Callable[[Who], Caller], new_name: str) -> None:
+def test_a_blob_of_another_owner_is_not_found(as_: Callable[[Who], Caller], new_name: str) -> None:
     blob_id = as_(AUTHOR)("create_blob", content="secret", kind="text/plain")["blob_id"]
     missing = "blob:" + "0" * (len(blob_id) - 5)
     outsider = as_(OUTSIDER)

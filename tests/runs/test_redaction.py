@@ -137,7 +137,7 @@ def test_a_log_in_two_parts_is_redacted_across_them() -> None:
 
 
 @given(st.integers(4, len(VALUE) - 1), st.integers(1, len(VALUE) - 4))
-def test_pieces_beside_what_was_dropped_are_redacted(head: int, tail: int) -> None:
+def test_pieces_next_to_dropped_text_are_redacted(head: int, tail: int) -> None:
     log = REDACTION.log(Log(head=f"a {VALUE[:head]}".encode(), tail=f"{VALUE[tail:]} b".encode(), dropped=100))
 
     assert log == Log(head=b"a [KEY]", tail=b"[KEY] b", dropped=100)
@@ -148,7 +148,7 @@ def test_a_log_that_is_no_utf_8_is_redacted() -> None:
 
 
 @pytest.mark.parametrize("cut", ["…", "\n...\n"])
-def test_pieces_beside_a_cut_in_an_error_are_redacted(cut: str) -> None:
+def test_pieces_next_to_a_cut_in_an_error_are_redacted(cut: str) -> None:
     behind = f"{VALUE[5:]} b" if cut != "…" else ""
 
     redacted = REDACTION.text(f"a {VALUE[:10]}{cut}{behind}")

@@ -242,7 +242,7 @@ def _fill(connection: Any, count: int) -> None:
 # -- cancel_run -----------------------------------------------------------------------------------------------------
 
 
-def test_a_run_under_way_is_cancelled_and_its_caller_told(alice: Caller) -> None:
+def test_a_running_run_is_cancelled_and_its_caller_notified(alice: Caller) -> None:
     thread, results = in_background(lambda: run(Caller.same(alice), SLEEP, args={"s": 60}))
     run_id = wait_for(alice, "started")
 

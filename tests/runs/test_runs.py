@@ -598,7 +598,7 @@ def main(args):
     assert run(server.rpc, code)["output"] >= 1.5  # two complete bursts of 16 requests, 0.8 seconds each
 
 
-def test_what_is_no_parameter_or_no_limit_of_a_caller_is_told_where_it_belongs(sqlite_rpc: Rpc) -> None:
+def test_a_misplaced_parameter_or_limit_is_reported_with_its_place(sqlite_rpc: Rpc) -> None:
     code = "def main(args): return 1"
 
     misplaced = sqlite_rpc.error("run_code", language="python", code=code, timeout_ms=5)["data"]["hint"]

@@ -115,7 +115,7 @@ def test_python_without_a_handler_is_a_program(rpc: Rpc, offer: Offer, new_name:
         ("t.py", "def handler(args): return {1}", None),
     ],
 )
-def test_what_fails_is_told_to_the_agent(
+def test_failures_are_reported_to_the_agent(
     rpc: Rpc, offer: Offer, new_name: str, script: str, content: str, message: str | None
 ) -> None:
     offer(new_name, [tool("t", f"scripts/{script}")], **{script.replace(".", "__"): content})
@@ -200,7 +200,7 @@ def test_a_call_with_a_key_is_made_once(rpc: Rpc, offer: Offer, new_name: str) -
 # -- arguments ---------------------------------------------------------------------------------------------------------
 
 
-def test_arguments_that_fit_pass_and_others_are_told(rpc: Rpc, offer: Offer, new_name: str) -> None:
+def test_valid_arguments_pass_and_invalid_ones_are_reported(rpc: Rpc, offer: Offer, new_name: str) -> None:
     declared = {
         "word": TEXT | {"enum": ["a", "b"]},
         "count": {"type": "number", "description": "n"},
@@ -413,7 +413,7 @@ def test_a_bare_name_means_what_was_published_last(rpc: Rpc, offer: Offer, new_n
     assert rpc("call_tool", name=name)["result"] == "a"
 
 
-def test_what_is_not_there_is_told_with_what_is_near(rpc: Rpc, offer: Offer, new_name: str) -> None:
+def test_an_unknown_tool_is_reported_with_similar_names(rpc: Rpc, offer: Offer, new_name: str) -> None:
     name = f"{new_name}_count_words"
     offer(new_name, [tool(name)])
 
@@ -510,7 +510,7 @@ ADD = {"description": "Adds one", "parameters": json.dumps({"n": {"type": "numbe
         ("bash", 'echo $(( $(echo "$1" | grep -o \'"n": *[0-9]*\' | grep -o "[0-9]*") + 1 ))'),
     ],
 )
-def test_a_tool_of_a_session_is_called_by_whoever_defined_it(
+def test_a_tool_of_a_session_is_called_only_by_its_author(
     people: People, new_name: str, language: str, code: str
 ) -> None:
     defined = people.eve("define_tool", name="add_one", language=language, code=code, **ADD)
@@ -706,7 +706,7 @@ def test_removing_a_tool_that_a_skill_has_not_leaves_the_skill(rpc: Rpc, new_nam
     assert rpc("call_tool", name=f"{made['skill']}/{new_name}")["result"] == 1
 
 
-def test_a_draft_that_one_may_not_see_is_not_told_of_where_a_tool_is_removed(people: People, new_name: str) -> None:
+def test_removing_a_tool_reveals_no_invisible_draft(people: People, new_name: str) -> None:
     made = {"name": f"{new_name}_t", "description": "x", "language": "bash", "persistent": "true"}
     people.ann("define_tool", code="echo 1", **made)
     people.ann("remove_tool", name=made["name"])
@@ -802,7 +802,7 @@ def test_what_an_agent_keeps_waits_for_its_review(people: People, new_name: str)
     assert people.bot("remove_tool", name=made["name"])["status"] == "yanked"
 
 
-def test_a_name_that_somebody_keeps_to_himself_is_taken(people: People, new_name: str) -> None:
+def test_the_name_of_a_private_tool_is_taken(people: People, new_name: str) -> None:
     made = {"description": "x", "language": "bash", "code": "echo 1", "persistent": "true"}
     people.ann("define_tool", name="own", **made)
     people.ann("set_visibility", name=f"{new_name}.own", visibility="private")

@@ -192,7 +192,7 @@ def skillery_sandbox() -> Offer:
 """
 
 
-def test_a_sandbox_is_told_which_identity_asked_for_a_run(tmp_path: Path, start_server: Callable[..., Server]) -> None:
+def test_a_sandbox_gets_the_identity_of_a_run(tmp_path: Path, start_server: Callable[..., Server]) -> None:
     more = {"SKILLERY_SANDBOX": "telling", "SKILLERY_ALLOW_UNSAFE_SANDBOX": "true"}
     settings = people_settings(tmp_path / "plugins", **more)
     (tmp_path / "plugins" / "telling.py").write_text(TELLING)

@@ -106,7 +106,7 @@ def test_all_that_is_no_plain_hello_is_refused(data: bytes) -> None:
         server_name(data)
 
 
-def test_nobody_waits_for_more_than_a_hello_may_have() -> None:
+def test_a_hello_of_tiny_records_is_refused_at_its_size_limit() -> None:
     drip = b"\x16\x03\x01\x00\x01\x01" + b"\x16\x03\x01\x00\x01\x00" * (MAX_BYTES // 6 + 1)
     with pytest.raises(BadHello):
         server_name(drip)

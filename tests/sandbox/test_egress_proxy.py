@@ -187,7 +187,7 @@ async def test_chunks_that_lie_end_the_request(body: str) -> None:
         assert b"\r\n0\r\n" not in running.received
 
 
-async def test_whoever_waits_before_sending_a_body_is_told_to_go_on() -> None:
+async def test_expect_100_continue_is_answered() -> None:
     with upstream(until=b"hi") as running:
         head = f"POST http://api.test:{running.port}/ HTTP/1.1\r\nHost: api.test:{running.port}\r\n"
         async with door(f"http://api.test:{running.port}") as opened:
@@ -507,7 +507,7 @@ async def test_a_pattern_of_older_rules_is_refused_at_the_run() -> None:
     assert egress.pid is None
 
 
-def test_the_process_is_nobody_where_the_server_is_root() -> None:
+def test_the_process_runs_as_nobody_if_the_server_is_root() -> None:
     async def uid() -> str:
         egress = Egress()
         listener, _ = await listening()

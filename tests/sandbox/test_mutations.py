@@ -204,13 +204,13 @@ MUTATIONS: dict[str, Mutation] = {
         "zygote.py",
         'kernel.prctl("parent death signal", kernel.PR_SET_PDEATHSIG, signal.SIGKILL)',
         "pass",
-        "test_a_killed_server_takes_its_zygote_along_whoever_else_holds_their_line",
+        "test_a_zygote_ends_with_a_killed_server_although_its_sockets_stay_open",
     ),
     "dying with the zygote (workshop)": Mutation(
         "workshop.py",
         'kernel.prctl("parent death signal", kernel.PR_SET_PDEATHSIG, signal.SIGKILL)',
         "pass",
-        "test_a_killed_server_takes_its_zygote_along_whoever_else_holds_their_line",
+        "test_a_zygote_ends_with_a_killed_server_although_its_sockets_stay_open",
     ),
     "an open umask": Mutation(
         "zygote.py", "os.umask(0o022)", "pass", "test_a_closed_umask_of_the_server_does_no_harm_to_its_first_run"
@@ -433,7 +433,7 @@ async def test_without_a_change_each_of_these_cases_passes(case: str, change: Ch
 
 
 @only_as_root
-async def test_a_zygote_that_dies_leaves_nobody_at_the_gate(change: Changer, tmp_path: Path) -> None:
+async def test_a_zygote_that_dies_leaves_no_waiting_run(change: Changer, tmp_path: Path) -> None:
     """A run without user ids is not locked down yet, so it must end together with the zygote."""
     change(
         Mutation(

@@ -259,7 +259,7 @@ async def test_the_one_that_was_not_used_for_longest_leaves_for_another(tmp_path
         assert set(kept(trial)) == {"one", "three"}
 
 
-async def test_one_that_nobody_uses_ends_when_its_last_run_has(tmp_path: Path) -> None:
+async def test_an_idle_zygote_ends_after_its_last_run(tmp_path: Path) -> None:
     async with running(tmp_path, environment_idle_seconds=1) as trial:
         mount = trial.packages({"counts.py": COUNTS})
         before = len(descendants(os.getpid()))
@@ -279,7 +279,7 @@ async def test_none_is_kept_where_each_run_has_a_zygote_or_none_may_be(tmp_path:
             assert kept(trial) == {}
 
 
-async def test_it_is_replaced_after_so_many_runs_and_nobody_waits(tmp_path: Path) -> None:
+async def test_a_zygote_is_replaced_after_so_many_runs_without_a_wait(tmp_path: Path) -> None:
     async with running(tmp_path, recycle_runs=10) as trial:
         mount = trial.packages({"counts.py": "import os, secrets\nPID, WHO = os.getpid(), secrets.token_hex()"})
         await imported(trial, mount, "counts")
@@ -340,7 +340,7 @@ async def test_packages_that_only_root_may_read_are_read(tmp_path: Path) -> None
         assert found == [True, "greet"]
 
 
-async def test_a_folder_that_is_not_there_is_told_without_its_path(tmp_path: Path) -> None:
+async def test_a_missing_folder_is_reported_without_its_path(tmp_path: Path) -> None:
     async with running(tmp_path) as trial:
         missing = PackageMount("ab" * 32, tmp_path / "not-there")
         await trial.code("def main(args): pass", packages=(missing,), preload=("counts",))

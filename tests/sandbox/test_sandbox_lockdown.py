@@ -255,7 +255,7 @@ class TestLockdown(SandboxCases):
         [zygote] = [entry for entry in ours if int(entry["PPid"]) == os.getpid()]
         assert int(zygote["CapEff"], 16) == SETGID | SETUID | SYS_ADMIN
 
-    async def test_a_killed_server_takes_its_zygote_along_whoever_else_holds_their_line(self, tmp_path: Path) -> None:
+    async def test_a_zygote_ends_with_a_killed_server_although_its_sockets_stay_open(self, tmp_path: Path) -> None:
         """A child of the server keeps the sockets open, so the zygote reads no end of file when the server is
         killed.
         """

@@ -70,7 +70,7 @@ def test_the_filter_answers_every_number_as_the_tables_say(machine: str, cgroups
 
 
 @pytest.mark.parametrize("machine", syscalls.MACHINES)
-def test_what_is_let_through_besides_is_that_call_and_no_other(machine: str) -> None:
+def test_an_additional_call_is_allowed_and_no_other(machine: str) -> None:
     usual = seccomp.program(machine, cgroups=True)
     wider = seccomp.program(machine, cgroups=True, also=("mount",))
     architecture, mount = seccomp.ARCHITECTURE[machine], syscalls.numbers(syscalls.FORBIDDEN, machine)["mount"]
@@ -254,7 +254,7 @@ def test_the_channel_survives_any_message(header: bytes, body: bytes, claimed: i
         return
 
 
-def test_cgroups_of_both_versions_are_told_the_same() -> None:
+def test_cgroups_of_both_versions_get_the_same_limits() -> None:
     limits = Limits(memory_mb=100, processes=10, cpus=1.5)
     told = {(c, v): groups.settings_of(c, v, limits) for c in groups.CONTROLLERS for v in (1, 2)}
     assert told["memory", 1]["memory.limit_in_bytes"] == told["memory", 2]["memory.max"] == str(100 << 20)

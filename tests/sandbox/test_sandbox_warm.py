@@ -231,7 +231,7 @@ async def has_lo(trial: Trial, network: tuple[str, ...], seconds: float = 0) -> 
 
 
 @pytest.mark.parametrize("prepared", [0, 2])
-async def test_only_runs_with_network_have_lo_and_nobody_uses_their_namespace(tmp_path: Path, prepared: int) -> None:
+async def test_only_runs_with_network_have_lo_and_no_run_reuses_their_namespace(tmp_path: Path, prepared: int) -> None:
     async with running(tmp_path, prepared=prepared) as trial:
         for network in (("http://api.test",), ()) * 4:
             assert (await has_lo(trial, network))[0] is bool(network)

@@ -95,7 +95,7 @@ ATTACKS: tuple[tuple[str, str], ...] = (
     ),
     ("secrets through an example", "test_an_example_runs_without_network_and_secrets"),
     ("increased permissions without review, through a yank", "test_a_yank_makes_no_version_the_first"),
-    ("a source that is slow to compile", "test_a_source_that_is_slow_to_compile_ends_in_words_and_holds_up_nobody"),
+    ("a source that is slow to compile", "test_a_source_that_is_slow_to_compile_is_refused_and_blocks_no_caller"),
     (
         "blanks that stall the parser of frontmatter",
         "test_blanks_by_the_thousand_take_no_longer_than_anything_else",
