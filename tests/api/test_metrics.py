@@ -1,4 +1,4 @@
-"""GET /metrics: what Prometheus reads, who may, and that nobody can fill it up."""
+"""GET /metrics: the format for Prometheus, the authorised callers, and the bounded number of time series."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.conftest import Server, manifest, skill_files
 
 
 def figures(http: httpx.Client) -> dict[str, float]:
-    """`name{label="value"}` -> value."""
+    """Return the metrics as `name{label="value"}` -> value."""
     answer = http.get("/metrics")
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"].startswith("text/plain")

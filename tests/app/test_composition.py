@@ -1,4 +1,4 @@
-"""Code that composes skills with permissions of their own: each call in a sandbox of its own, and never a union."""
+"""Code that calls skills with permissions: each call runs in a separate sandbox, and permissions never combine."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ MAIN = "\ndef main(args): pass\n"
 
 
 class Composed:
-    """A registry with skills of a namespace of the test's own."""
+    """A server and the namespace of one test, with helpers that publish skills and run code."""
 
     def __init__(self, server: Server, namespace: str) -> None:
         self.server = server
@@ -73,7 +73,7 @@ class Composed:
         return name
 
     def impure(self, name: str, code: str, **options: Any) -> str:
-        """A skill that declares a permission, whichever."""
+        """Publish a skill that declares a permission, so that calls of it run in a separate sandbox."""
         main = "" if "def main" in code else "\ndef main(args): pass\n"
         return self.publish(name, textwrap.dedent(code) + main, network=[PORT_OF_NOBODY], **options)
 
@@ -101,7 +101,7 @@ class Composed:
         return error
 
     def called(self, run_id: str) -> list[dict[str, Any]]:
-        """What is recorded of the runs that this one called."""
+        """Return the recorded runs that the run `run_id` called."""
         return called_in_sqlite(self.server.home, run_id)
 
 
@@ -234,7 +234,7 @@ def test_each_call_is_a_run_of_its_own(server: Server, database_url: str, new_na
     ]
 
 
-# -- what goes wrong -------------------------------------------------------------------------------------------------
+# -- errors ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,7 @@ def test_other_ends_are_failures_too(composed: Composed, code: str, type_: str) 
     assert composed.output(outer, skill) == type_
 
 
-def test_an_exception_that_nobody_catches_fails_the_run_and_names_the_skill(composed: Composed) -> None:
+def test_an_uncaught_exception_fails_the_run_and_names_the_skill(composed: Composed) -> None:
     skill = composed.impure("bad", "class Mine(Exception): pass\ndef f(): raise Mine('inside')\n")
 
     answer = composed.run("from skills.NS.bad import f\ndef main(args):\n    f()\n", skill)
@@ -540,7 +540,7 @@ def test_running_the_source_oneself_gains_nothing(composed: Composed) -> None:
 
 
 def test_code_of_the_caller_is_not_there_in_the_call(composed: Composed) -> None:
-    """Neither the caller's code, nor its workspace, nor another mounted skill, with whatever module it brings."""
+    """The called skill cannot see the caller's code, its workspace, or other mounted skills and their modules."""
     inside = """
     import os, sys
     def f():
@@ -576,7 +576,7 @@ def test_nothing_can_be_called_from_within_a_call(composed: Composed) -> None:
     assert len(composed.called(answer["run_id"])) == 1
 
 
-# -- code that does not go by the stub ---------------------------------------------------------------------------------
+# -- code that bypasses the stub ---------------------------------------------------------------------------------------
 
 
 def test_forged_calls_reach_nothing_but_mounted_stubs(composed: Composed) -> None:
@@ -607,7 +607,7 @@ def test_a_run_that_mounts_no_stub_can_call_nothing_not_even_itself(composed: Co
 
 
 def test_a_forged_call_cannot_use_what_the_skill_imports_or_hides(composed: Composed) -> None:
-    """Its `check_output` with its secret would be everybody's shell with its secret."""
+    """Otherwise, any caller could use `check_output` of the skill as a shell with the secret of the skill."""
     inside = """
     import os
     from os import getenv
@@ -851,8 +851,8 @@ def test_blobs_go_both_ways(composed: Composed) -> None:
     assert composed.rpc("read_blob", blob_id=joined)["content"] == "given written"
 
 
-def test_a_call_sees_the_blobs_it_is_told_of_and_no_others(composed: Composed) -> None:
-    """A skill with a network is not shown what its caller works on."""
+def test_a_call_sees_only_the_blobs_in_its_arguments(composed: Composed) -> None:
+    """A skill with network access cannot list the other blobs of its caller."""
     skill = composed.impure("lists", "import os\ndef f(told): return os.listdir('/blobs')\n")
     told, other = (composed.rpc("create_blob", content=text, kind="text/plain")["blob_id"] for text in "ab")
     code = """
@@ -903,7 +903,7 @@ def wait_for_called(home: Path, status: str = "started") -> dict[str, Any]:
         if row:
             return dict(row)
         time.sleep(0.02)
-    raise AssertionError(f"no called run is {status}")
+    raise AssertionError(f"no called run has the status {status}")
 
 
 def processes_with(mark: str) -> list[str]:
@@ -912,7 +912,7 @@ def processes_with(mark: str) -> list[str]:
         try:
             found += [path.parent.name] if mark.encode() in path.read_bytes() else []
         except OSError:
-            continue  # it has ended meanwhile
+            continue  # the process has ended
     return found
 
 
@@ -994,7 +994,7 @@ def test_calls_that_a_killed_server_left_are_closed_by_the_next(
 
 
 def test_a_call_takes_no_place_in_the_queue(start_server: Callable[..., Server], new_name: str) -> None:
-    """With one place at once, several that call would else wait for each other for ever."""
+    """With one slot for runs, several runs that call other skills would otherwise wait for each other forever."""
     composed = Composed(start_server(env={"SKILLERY_CONCURRENT_RUNS": "1"}), new_name)
     skill = composed.impure("one", "def f(): return 1\n")
     code = "from skills.NS.one import f\ndef main(args): return f() + f()"

@@ -1,4 +1,4 @@
-"""Hooks offer, settings choose, start-up complains."""
+"""Plugins: hooks register backends, settings select them, and invalid choices stop the start of the server."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def folder(tmp_path: Path, **files: str) -> str:
 
 
 def refusal(tmp_path: Path, **env: str) -> str:
-    """The one line with which a server does not start."""
+    """Return the single line that a server prints when it refuses to start."""
     done = skillery("serve", "--home", str(tmp_path / "home"), "--port", "0", stdin=b"", **env)
     assert done.code != 0
     assert done.out == ""
@@ -37,7 +37,7 @@ def refusal(tmp_path: Path, **env: str) -> str:
 
 
 @pytest.mark.parametrize("kind", ["SANDBOX", "STORAGE", "AUTH"])
-def test_a_backend_nobody_offers_is_refused_with_those_there_are(tmp_path: Path, kind: str) -> None:
+def test_an_unknown_backend_is_refused_with_the_known_ones(tmp_path: Path, kind: str) -> None:
     line = refusal(tmp_path, **{f"SKILLERY_{kind}": "nobodys"})
 
     assert "'nobodys'" in line
@@ -186,7 +186,7 @@ MOMENTS = """
 """
 
 
-def test_the_moments_are_told_and_may_refuse(tmp_path: Path, start_server: Callable[..., Server]) -> None:
+def test_event_hooks_are_called_and_may_refuse(tmp_path: Path, start_server: Callable[..., Server]) -> None:
     plugins = folder(tmp_path, mine=MOMENTS)
     rpc = start_server(env={"SKILLERY_PLUGINS_FOLDER": plugins}).rpc
 

@@ -1,4 +1,4 @@
-"""`skillery publish --bump`, and the lines of a manifest's problems in the terminal."""
+"""`skillery publish --bump`, and the line numbers of a manifest's problems in the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What comes out of the sandbox is written where a wheel's list has it, or not at all."""
+"""Installed files: the server writes what the sandbox sends only to paths in the wheel's file list."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_whatever_comes_only_listed_names_are_written(pieces: list[bytes]) -> No
 
 
 def directory_of(entries: int, *, said: int, zip64: bool = False) -> bytes:
-    """An archive that is a directory alone, of entries without content, and says what it likes of itself."""
+    """Return a zip archive without contents: a directory of `entries` entries that claims to have `said` entries."""
     one = struct.pack("<4s4B4HL2L5H2L", b"PK\1\2", 20, 0, 20, 0, 0, 0, 0, 0, 0, 0, 0, 1, *(0,) * 6) + b"a"
     size = len(one) * entries
     record = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, entries, entries, size, 0)

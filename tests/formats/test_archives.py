@@ -1,4 +1,4 @@
-"""Archives, byte for byte: every reader finds the packed files in them, and the same files give the same bytes."""
+"""Archives, byte for byte: every reader finds the packed files, and equal files give equal bytes."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ DIGESTS = {
     "tar.gz": "42794621bc0c651dd2875d4407d707a691011ea56b61fe301c0921fc640beb17",
     "zip": "2d7adf6e553e5376c569418c20ceea009360c099a3bf645076d13efe186613cf",
 }
-"""Digests of the archives of FILES, equal on every machine, Python and zlib: an archive can be compared with one from
-another server."""
+"""Digests of the archives of FILES. Every machine, Python and zlib gives the same bytes, so archives of different
+servers
+can be compared.
+"""
 
 
 def packed(form: Form, files: dict[str, tuple[bytes, bool]], piece: int = 1000) -> bytes:

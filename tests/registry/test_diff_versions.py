@@ -1,4 +1,4 @@
-"""diff_versions and `skillery diff`: two versions of a skill compared."""
+"""diff_versions and `skillery diff`: differences between two versions of a skill."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The texts that teach a model to write code: a scripted agent that knows only them solves ten tasks.
+"""The texts that teach a model to write code: a scripted agent that knows only these texts solves ten tasks.
 
-Each task has the code that a reader of the texts would write, and a wrong first attempt. What the failure says is
-enough to correct it: where the failure holds the correction itself, the test uses it as it is.
+Each task has the code that a reader of the texts would write, and a wrong first attempt. The error message is enough to
+correct the attempt. If the message contains the correction, the test uses it unchanged.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Correct = Callable[[Call, str, "Agent"], Call]
 
 
 class Agent:
-    """A client that makes blobs and runs code."""
+    """A client that creates a blob and runs code with it."""
 
     def __init__(self, rpc: Rpc) -> None:
         self.rpc = rpc
@@ -35,7 +35,9 @@ class Agent:
 
 
 class Task(NamedTuple):
-    """`told`: what the texts say that the correct code needs. `said`: what the failure of the first attempt says."""
+    """One task. `told` lists texts that the correct code needs, `said` lists texts in the error of the first
+    attempt.
+    """
 
     told: tuple[str, ...]
     first: Call | None
@@ -45,12 +47,12 @@ class Task(NamedTuple):
 
 
 def write(**asked: Any) -> Correct:
-    """The correct call, as a reader of the texts writes it."""
+    """Return a function that makes the correct call, as a reader of the texts writes it."""
     return lambda first, message, agent: {**(first or {}), **asked}
 
 
 def as_told(first: Call, message: str, agent: Agent) -> Call:
-    """The lines to write stand in the failure."""
+    """Return the call with the code lines that the error message contains."""
     return {**first, "code": message.partition("these three lines:\n")[2]}
 
 

@@ -1,4 +1,4 @@
-"""What a run leaves below /workspace/out, as its answer, its record, the command line and a download have it."""
+"""Files of a run below /workspace/out: in the response, in the record, on the command line and as downloads."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_download_has_the_name_of_the_file(sqlite_rpc: Rpc) -> None:
     assert names == [f"{prefix}a.csv", f"{prefix}b%5Cn%C3%BC.json", "attachment"]
 
 
-def test_whoever_forgets_to_make_the_folder_is_told(sqlite_rpc: Rpc) -> None:
+def test_a_missing_out_folder_is_reported(sqlite_rpc: Rpc) -> None:
     error = run(sqlite_rpc, "def main(args): open('out/a.csv', 'w')")["error"]
 
     assert error["type"] == "FileNotFoundError"

@@ -1,4 +1,4 @@
-"""GET /tools: the eight tools exactly as the Skills Protocol v0.1 prints them under "Tool Schemas"."""
+"""GET /tools returns the eight tools exactly as the Skills Protocol v0.1 defines them under "Tool Schemas"."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ def test_search_skills_is_a_tool_for_who_asks(sqlite_rpc: Rpc) -> None:
 
 
 def test_the_types_of_the_sdks_take_the_tools(sqlite_rpc: Rpc) -> None:
-    """As their own definitions say: `tools` of chat completions (OpenAI) and of messages (Anthropic)."""
+    """The tools match the types of the SDKs: `tools` of chat completions (OpenAI) and of messages (Anthropic)."""
     from anthropic.types import ToolParam
     from openai.types.chat import ChatCompletionFunctionToolParam
 

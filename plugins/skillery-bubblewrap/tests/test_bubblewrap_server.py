@@ -56,7 +56,7 @@ def test_one_setting_chooses_it_for_skills_and_code(start: Callable[..., Server]
 
     assert skill["status"] == ran["status"] == "completed", skill
     assert skill["output"]["given"] == {"a": 1}
-    assert skill["output"]["marks"] > 0, "bwrap leaves its mark there"
+    assert skill["output"]["marks"] > 0, "bwrap mounts leave /newroot there"
     assert rpc.http.get("/readyz").json()["status"] == "ready"
 
 
