@@ -434,6 +434,10 @@ class Job(msgspec.Struct, frozen=True):
     """Copied to `/workspace` before the code starts. They count towards `disk_mb` and `disk_files`. If a file does not
     fit, the run fails with a SandboxError that names it, and no code has run.
     """
+    outputs: tuple[str, ...] = ()
+    """Globs below `/workspace`: matching files are stored as blobs when the run ends, however it ends, like the files
+    in `/workspace/out`. `*` is any part of a segment, `**` any number of folders.
+    """
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -599,6 +603,8 @@ class Capability(StrEnum):
     """Shows the run its input blobs as files."""
     FILES = "files"
     """Copies `Job.files` to the workspace of the run."""
+    OUTPUTS = "outputs"
+    """Keeps the files that `Job.outputs` names, and those in `/workspace/out` also after a kill."""
     SECRETS = "secrets"
     """Passes variables to the code without an argument or a file, so that no other process can read them."""
     NETWORK = "network"

@@ -25,6 +25,7 @@ from skillery import hookimpl
 from skillery.backends import Capability, Failure, FailureType, Job, Offer, Outcome, Place, Probe, RunHost
 from skillery.sandboxing import python_runner
 from skillery.sandboxing.python_runner import languages
+from skillery.sandboxing.python_runner.collecting import Collection, collect, collecting_dialogue, try_to_collect
 from skillery.sandboxing.python_runner.dialogue import Dialogue, NoHost
 from skillery.sandboxing.python_runner.job_header import Places, job_header
 from skillery.sandboxing.python_runner.logs import LogPipe
@@ -51,6 +52,7 @@ class UnsafeSubprocess:
             Capability.STUBS,
             Capability.BLOBS,
             Capability.FILES,
+            Capability.OUTPUTS,
             Capability.SECRETS,
             Capability.NETWORK,
         }
@@ -109,7 +111,7 @@ class PlainRun:
         ours, theirs = socket.socketpair()
         with theirs:
             self._channel = await Channel.over(ours)
-            self._process = self._start(theirs.fileno())
+            self._process = self._start(theirs.fileno(), self._log)
         self._exit = exit_of(self._process)
         self._log.close_write_end()
         dialogue = Dialogue(self._channel, self._job, self._host)
@@ -138,14 +140,14 @@ class PlainRun:
     def _environment(self) -> dict[str, str]:
         return {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(self._folder / "workspace"), "LANG": "C.UTF-8"}
 
-    def _start(self, channel: int) -> subprocess.Popen[bytes]:
+    def _start(self, channel: int, log: LogPipe) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             [sys.executable, "-I", "-S", "-B", "-c", START, str(channel)],
             cwd=RUNNER,
             env=self._environment(),
             stdin=subprocess.DEVNULL,
-            stdout=self._log.write_end,
-            stderr=self._log.write_end,
+            stdout=log.write_end,
+            stderr=log.write_end,
             pass_fds=(channel,),
             start_new_session=True,
         )
@@ -159,10 +161,38 @@ class PlainRun:
             await self._exit
         log = await self._log.finish(LOG_SECONDS)
         self._log.close()
+        await self._collect()
         if self._channel is not None:
             self._channel.close()
         await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
         return self._session.outcome(log=log, degraded=DEGRADED)
+
+    async def _collect(self) -> None:
+        """Keep the files of code that was ended before it could keep them itself."""
+        kept = self._session.left_files
+        if kept is not None:
+            workspace = str(self._folder / "workspace")
+            collection = Collection(self._job, kept, workspace, str(self._folder))
+            await try_to_collect(self._collect_again(collection), collection)
+
+    async def _collect_again(self, collection: Collection) -> None:
+        """Collect in another process."""
+        ours, theirs = socket.socketpair()
+        log = LogPipe(self._job.limits.log_kb * 1024, self._host)
+        with theirs:
+            channel = await Channel.over(ours)
+            process = self._start(theirs.fileno(), log)
+        try:
+            dialogue = collecting_dialogue(channel, collection, self._host)
+            await dialogue.begin(collection.header())
+            await dialogue.wait_ready()
+            await collect(dialogue)
+        finally:
+            kill_group(process)
+            await exit_of(process)
+            await log.finish(LOG_SECONDS)
+            log.close()
+            channel.close()
 
 
 def exit_of(process: subprocess.Popen[bytes]) -> asyncio.Future[int]:

@@ -35,6 +35,13 @@ def file_options(command: Any) -> Any:
             help="Download the files of the run to this folder.",
         ),
         click.option(
+            "--outputs",
+            "outputs",
+            multiple=True,
+            metavar="GLOB",
+            help="Keep these files below /workspace too, e.g. 'report/*.pdf'.  [default: those in out/]",
+        ),
+        click.option(
             "--file",
             "files",
             multiple=True,

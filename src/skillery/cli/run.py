@@ -136,6 +136,7 @@ def run(
     environment: str | None,
     files: Sequence[str],
     out: Path | None,
+    outputs: Sequence[str],
     pairs: Sequence[str],
     args_json: str | None,
     blobs: Sequence[str],
@@ -173,6 +174,7 @@ def run(
             module=module,
             cwd=cwd,
             files=await upload_files(client, given),
+            outputs=list(outputs) or None,
             background=is_early,
         )
         return await finish(client, answer, out, follow=follow)
@@ -215,6 +217,7 @@ def code(
     environment: str | None,
     files: Sequence[str],
     out: Path | None,
+    outputs: Sequence[str],
     timeout_ms: int | None,
     background: bool,
     follow: bool,
@@ -240,6 +243,7 @@ def code(
             limits=None if timeout_ms is None else {"timeout_ms": timeout_ms},
             environment=environment,
             files=await upload_files(client, given),
+            outputs=list(outputs) or None,
             background=is_early,
         )
         return await finish(client, answer, out, follow=follow)

@@ -104,6 +104,7 @@ def call(
     environment: str | None,
     files: Sequence[str],
     out: Path | None,
+    outputs: Sequence[str],
     target: Target,
     as_json: bool,
 ) -> None:
@@ -126,6 +127,7 @@ def call(
             session=session,
             environment=environment,
             files=await upload_files(client, given),
+            outputs=list(outputs) or None,
         )
         await download_files(client, answer, out)
         return answer

@@ -12,6 +12,7 @@ from skillery.client import results
 from skillery.client.async_transfers import AsyncTransfers
 from skillery.client.batches import Collected, Pending
 from skillery.client.errors import AnsweredError, ClientError, NotAuthenticated
+from skillery.client.pictures import Pictures
 from skillery.client.retrying import Patience, Retries
 from skillery.client.tool_calls import TOOLS, ModelMistake, offered_names, read_tool_call
 from skillery.client.waiting import sleep_async
@@ -90,7 +91,8 @@ class AsyncClient(AsyncTransfers):
         self, method: str, params: Mapping[str, Any] | None = None, *, idempotency_key: str | None = None
     ) -> Any:
         """Call any method by its name and return its result. Use it for methods that this client does not have."""
-        call = make_call(method, params or {}, idempotency_key, may_repeat=self._retries.has_retries)
+        given = await self._with_uploads(params or {})
+        call = make_call(method, given, idempotency_key, may_repeat=self._retries.has_retries)
         patience = Patience(self._retries, repeatable=call.is_repeatable)
         while True:
             try:
@@ -127,22 +129,34 @@ class AsyncClient(AsyncTransfers):
         self._offered |= dict.fromkeys(offered_names(found))
         return found
 
-    async def handle(self, tool_call: Any) -> dict[str, Any]:
+    async def handle(self, tool_call: Any, *, images: bool = True) -> dict[str, Any]:
         """Execute a tool call of a model and return the message to append. The message is a `tool` message for
         OpenAI, a `tool_result` block for Anthropic, and the result of `tools/call` for MCP. Errors that a model can
         correct are part of the message: arguments that are not JSON, unknown tools, and errors of the server.
         Connection errors and NotAuthenticated are raised. Only the eight tools and those included by `tools` can be
-        called."""
+        called. For Anthropic and MCP, small pictures among the files of a run are part of the message. With
+        `images=False` they are not, for models that accept no images."""
         asked = read_tool_call(tool_call)
         try:
             asked.check_name(self._offered)
-            return asked.answered(await self.call(asked.name, asked.params()))
+            result = await self.call(asked.name, asked.params())
+            return asked.answered(result, await self._pictures(result) if images and asked.shows_images else ())
         except ModelMistake as mistake:
             return asked.refused(mistake.error)
         except NotAuthenticated:
             raise
         except AnsweredError as error:
             return asked.refused(error.object)
+
+    async def _pictures(self, result: Any) -> list[tuple[str, str]]:
+        """Return media type and base64 content of small pictures among the files of a run."""
+        pictures = Pictures()
+        for file in pictures.candidates(result):
+            try:
+                pictures.add(file, await self.read_blob(file["blob_id"], mode="full"))
+            except AnsweredError:  # the token may not read blobs, or the blob has expired
+                break
+        return pictures.found
 
     # -- requests ------------------------------------------------------------------------------------------------
 

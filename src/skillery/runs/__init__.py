@@ -1,8 +1,19 @@
 """Runs of skills, tools and code, from a request to a record. No transaction is open while a sandbox works."""
 
 from skillery.runs.input_files import RunFile, parse_files
+from skillery.runs.output_globs import parse_outputs
 from skillery.runs.requests import CodeRequest, SkillRequest, ToolRequest
 from skillery.runs.runner import Runner
 from skillery.runs.trials import Trial, TrialResult
 
-__all__ = ["CodeRequest", "RunFile", "Runner", "SkillRequest", "ToolRequest", "Trial", "TrialResult", "parse_files"]
+__all__ = [
+    "CodeRequest",
+    "RunFile",
+    "Runner",
+    "SkillRequest",
+    "ToolRequest",
+    "Trial",
+    "TrialResult",
+    "parse_files",
+    "parse_outputs",
+]

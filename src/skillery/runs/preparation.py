@@ -27,6 +27,7 @@ from skillery.runs.declarations import Declarations
 from skillery.runs.input_files import InputFiles
 from skillery.runs.limits import LimitRules
 from skillery.runs.mounts import Mounts, check_mounts, parse_mounts
+from skillery.runs.output_globs import checked_outputs
 from skillery.runs.packages import (
     NO_PACKAGES,
     GivenEnvironment,
@@ -120,6 +121,7 @@ class Preparer:
             limits=limits,
             network=given.network,
             files=await self._files.find(identity, request.files, limits, given.permissions),
+            outputs=checked_outputs(request.outputs, given.permissions),
         )
         made = _made("execute_skill", job, version, given, args.failure)
         chosen = chosen_for(self._named.defined, manifest, request.environment)
@@ -147,6 +149,7 @@ class Preparer:
             limits=limits,
             network=given.network,
             files=await self._files.find(identity, request.files, limits, given.permissions),
+            outputs=checked_outputs(request.outputs, given.permissions),
         )
         made = _made("execute_skill", job, version, given, failure)
         chosen = chosen_for(self._named.defined, manifest, request.environment, path)
@@ -176,6 +179,7 @@ class Preparer:
             limits=limits,
             network=given.network,
             files=await self._files.find(identity, request.files, limits, given.permissions),
+            outputs=checked_outputs(request.outputs, given.permissions),
         )
         made = msgspec.structs.replace(_made("call_tool", job, version, given, args.failure), tool=tool.name)
         needing = [Needing(version.name, manifest, job.skills[0].folder)] if version and manifest else []
@@ -214,6 +218,7 @@ class Preparer:
             blobs=await self._mounts.blobs(rows),
             limits=limits,
             files=await self._files.find(identity, request.files, limits, Permissions()),
+            outputs=tuple(request.outputs),
         )
         stubs = {version.name: version for version, mount in zip(mounted, job.skills, strict=True) if mount.stub}
         needing = [

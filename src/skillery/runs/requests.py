@@ -27,6 +27,8 @@ class SkillRequest(msgspec.Struct, frozen=True):
     environment: str | None = None
     """A named environment, for a skill that declares no packages. "" means none, None the default."""
     files: Sequence[RunFile] = ()
+    outputs: Sequence[str] = ()
+    """Globs of files that the run keeps."""
     module: str = ""
     """A module of a skill without `[runtime]`, run as by `python -m`, instead of `script`."""
     in_skill: bool = False
@@ -48,6 +50,8 @@ class CodeRequest(msgspec.Struct, frozen=True):
     environment: str | None = None
     """A named environment. "" means none, None the default."""
     files: Sequence[RunFile] = ()
+    outputs: Sequence[str] = ()
+    """Globs of files that the run keeps."""
     background: bool = False
     """As in SkillRequest."""
 
@@ -65,5 +69,7 @@ class ToolRequest(msgspec.Struct, frozen=True):
     environment: str | None = None
     """As in SkillRequest."""
     files: Sequence[RunFile] = ()
+    outputs: Sequence[str] = ()
+    """Globs of files that the run keeps."""
     background: bool = False
     """As in SkillRequest."""

@@ -41,6 +41,8 @@ from skillery.sandboxing.linux.processors import Processors
 from skillery.sandboxing.linux.seccomp import program as call_filter
 from skillery.sandboxing.linux.uids import Uids
 from skillery.sandboxing.linux.watchdog import exceeds as exceeds_memory
+from skillery.sandboxing.python_runner.collecting import LIMITS as COLLECTING_LIMITS
+from skillery.sandboxing.python_runner.collecting import Collection, collect, try_to_collect
 from skillery.sandboxing.python_runner.dialogue import Dialogue, NoHost
 from skillery.sandboxing.python_runner.job_header import Places, job_header
 from skillery.sandboxing.python_runner.logs import LogPipe
@@ -54,12 +56,14 @@ RUNTIME = Path(_runner.__file__).parent / "runtime"
 INSIDE = Path(_cell.__file__).parent
 
 __all__ = [
+    "COLLECTING_LIMITS",
     "INSIDE",
     "PROXY_ENVIRONMENT",
     "PROXY_PORT",
     "RUNTIME",
     "BrokenSetup",
     "Channel",
+    "Collection",
     "ControlGroup",
     "ControlGroups",
     "Dialogue",
@@ -74,6 +78,7 @@ __all__ = [
     "Uids",
     "call_filter",
     "cgroup_probes",
+    "collect",
     "control_groups",
     "copy_seconds",
     "cpu_seconds",
@@ -96,6 +101,7 @@ __all__ = [
     "run_whole",
     "running",
     "tree_limits",
+    "try_to_collect",
     "watchdog_possible",
     "wire",
 ]

@@ -38,6 +38,7 @@ CAPABILITIES: frozenset[str] = frozenset(
         Capability.STUBS,
         Capability.BLOBS,
         Capability.FILES,
+        Capability.OUTPUTS,
         Capability.SECRETS,
         Capability.NETWORK,
         Capability.ISOLATION,

@@ -72,6 +72,7 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     executable: Annotated[bool, shown("Whether the copy is executable", default=False)] = False
 
 
+OUTPUTS = shown("Globs below /workspace of files to keep, next to those in /workspace/out (e.g., 'report/*.pdf')")
 FILES = shown("Blobs to copy into the workspace: writable files at their paths")
 
 
@@ -94,6 +95,7 @@ class ExecuteSkill(Params, frozen=True, kw_only=True):
         Literal["workspace", "skill"], HIDDEN, shown("Where a script or module starts", default="workspace")
     ] = "workspace"
     files: Annotated[list[RunFile], HIDDEN, FILES] = []
+    outputs: Annotated[list[str], HIDDEN, OUTPUTS] = []
     background: Annotated[bool, HIDDEN, BACKGROUND] = False
 
 
@@ -107,6 +109,7 @@ class RunCode(Params, frozen=True, kw_only=True):
     mount_skills: Annotated[list[str], shown("Skill names to mount in sandbox")] = []
     input_blobs: Annotated[list[str], shown("Blob IDs to mount in sandbox")] = []
     files: Annotated[list[RunFile], HIDDEN, FILES] = []
+    outputs: Annotated[list[str], HIDDEN, OUTPUTS] = []
     limits: Annotated[
         dict[str, Any],
         shown("Execution limits", type="object", properties={"timeout_ms": {"type": "integer"}}),

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from skillery.api.rpc.params import BACKGROUND, FILES, EnvironmentName, Params, RunFile, TimeoutMs, shown
+from skillery.api.rpc.params import BACKGROUND, FILES, OUTPUTS, EnvironmentName, Params, RunFile, TimeoutMs, shown
 from skillery.backends import Language
 
 MOST_CODE = 256 * 1024
@@ -38,6 +38,7 @@ class CallTool(Params, frozen=True, kw_only=True):
     timeout_ms: Annotated[TimeoutMs | msgspec.UnsetType, shown("Execution timeout in milliseconds")] = msgspec.UNSET
     input_blobs: Annotated[list[str], shown("Blob IDs to mount in the sandbox")] = msgspec.field(default_factory=list)
     files: Annotated[list[RunFile], FILES] = msgspec.field(default_factory=list)
+    outputs: Annotated[list[str], OUTPUTS] = msgspec.field(default_factory=list)
     session: Annotated[Session, SESSION] = ""
     environment: Annotated[
         EnvironmentName | msgspec.UnsetType,

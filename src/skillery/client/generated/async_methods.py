@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from skillery.client.blobs import Source
 from skillery.client.generated.results import (
     AuditPage,
     BlobContent,
@@ -105,7 +106,8 @@ class AsyncMethods:
         environment: str | None = None,
         module: str | None = None,
         cwd: Literal["workspace", "skill"] | None = None,
-        files: Sequence[RunFile] | None = None,
+        files: Sequence[RunFile] | Mapping[str, Source] | None = None,
+        outputs: list[str] | None = None,
         background: bool | None = None,
         idempotency_key: str | None = None,
     ) -> Run:
@@ -121,6 +123,7 @@ class AsyncMethods:
         module: Module to run as 'python -m' does, instead of 'script'
         cwd: Where a script or module starts
         files: Blobs to copy into the workspace: writable files at their paths
+        outputs: Globs below /workspace of files to keep, next to those in /workspace/out (e.g., 'report/*.pdf')
         background: Answer at once with the run_id; get_run and read_run_log follow the run
         idempotency_key: the same call under the same key is made once; without one it gets its own
         """
@@ -137,6 +140,7 @@ class AsyncMethods:
                 "module": module,
                 "cwd": cwd,
                 "files": files,
+                "outputs": outputs,
                 "background": background,
             },
             idempotency_key=idempotency_key,
@@ -152,7 +156,8 @@ class AsyncMethods:
         args: Mapping[str, Any] | None = None,
         mount_skills: list[str] | None = None,
         input_blobs: list[str] | None = None,
-        files: Sequence[RunFile] | None = None,
+        files: Sequence[RunFile] | Mapping[str, Source] | None = None,
+        outputs: list[str] | None = None,
         limits: Mapping[str, Any] | None = None,
         environment: str | None = None,
         background: bool | None = None,
@@ -167,6 +172,7 @@ class AsyncMethods:
         mount_skills: Skill names to mount in sandbox
         input_blobs: Blob IDs to mount in sandbox
         files: Blobs to copy into the workspace: writable files at their paths
+        outputs: Globs below /workspace of files to keep, next to those in /workspace/out (e.g., 'report/*.pdf')
         limits: Execution limits
         environment: Named environment whose Python packages the code may import; '' for none, omit for the default
         background: Answer at once with the run_id; get_run and read_run_log follow the run
@@ -182,6 +188,7 @@ class AsyncMethods:
                 "mount_skills": mount_skills,
                 "input_blobs": input_blobs,
                 "files": files,
+                "outputs": outputs,
                 "limits": limits,
                 "environment": environment,
                 "background": background,
@@ -588,7 +595,8 @@ class AsyncMethods:
         version: str | None = None,
         timeout_ms: int | None = None,
         input_blobs: list[str] | None = None,
-        files: Sequence[RunFile] | None = None,
+        files: Sequence[RunFile] | Mapping[str, Source] | None = None,
+        outputs: list[str] | None = None,
         session: str | None = None,
         environment: str | None = None,
         background: bool | None = None,
@@ -603,6 +611,7 @@ class AsyncMethods:
         timeout_ms: Execution timeout in milliseconds
         input_blobs: Blob IDs to mount in the sandbox
         files: Blobs to copy into the workspace: writable files at their paths
+        outputs: Globs below /workspace of files to keep, next to those in /workspace/out (e.g., 'report/*.pdf')
         session: Session of the caller, by a name that the caller chooses; omit for the unnamed session
         environment: Named environment, for a tool of a skill that declares no packages; '' for none
         background: Answer at once with the run_id; get_run and read_run_log follow the run
@@ -618,6 +627,7 @@ class AsyncMethods:
                 "timeout_ms": timeout_ms,
                 "input_blobs": input_blobs,
                 "files": files,
+                "outputs": outputs,
                 "session": session,
                 "environment": environment,
                 "background": background,

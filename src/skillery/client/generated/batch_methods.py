@@ -111,6 +111,7 @@ class BatchMethods:
         module: str | None = None,
         cwd: Literal["workspace", "skill"] | None = None,
         files: Sequence[RunFile] | None = None,
+        outputs: list[str] | None = None,
         background: bool | None = None,
     ) -> Pending[Run]:
         """Execute a skill's entrypoint in an ephemeral sandbox.
@@ -125,6 +126,7 @@ class BatchMethods:
         module: Module to run as 'python -m' does, instead of 'script'
         cwd: Where a script or module starts
         files: Blobs to copy into the workspace: writable files at their paths
+        outputs: Globs below /workspace of files to keep, next to those in /workspace/out (e.g., 'report/*.pdf')
         background: Answer at once with the run_id; get_run and read_run_log follow the run
         """
         answer: Pending[Run] = self.call(
@@ -140,6 +142,7 @@ class BatchMethods:
                 "module": module,
                 "cwd": cwd,
                 "files": files,
+                "outputs": outputs,
                 "background": background,
             },
         )
@@ -155,6 +158,7 @@ class BatchMethods:
         mount_skills: list[str] | None = None,
         input_blobs: list[str] | None = None,
         files: Sequence[RunFile] | None = None,
+        outputs: list[str] | None = None,
         limits: Mapping[str, Any] | None = None,
         environment: str | None = None,
         background: bool | None = None,
@@ -168,6 +172,7 @@ class BatchMethods:
         mount_skills: Skill names to mount in sandbox
         input_blobs: Blob IDs to mount in sandbox
         files: Blobs to copy into the workspace: writable files at their paths
+        outputs: Globs below /workspace of files to keep, next to those in /workspace/out (e.g., 'report/*.pdf')
         limits: Execution limits
         environment: Named environment whose Python packages the code may import; '' for none, omit for the default
         background: Answer at once with the run_id; get_run and read_run_log follow the run
@@ -182,6 +187,7 @@ class BatchMethods:
                 "mount_skills": mount_skills,
                 "input_blobs": input_blobs,
                 "files": files,
+                "outputs": outputs,
                 "limits": limits,
                 "environment": environment,
                 "background": background,
@@ -573,6 +579,7 @@ class BatchMethods:
         timeout_ms: int | None = None,
         input_blobs: list[str] | None = None,
         files: Sequence[RunFile] | None = None,
+        outputs: list[str] | None = None,
         session: str | None = None,
         environment: str | None = None,
         background: bool | None = None,
@@ -586,6 +593,7 @@ class BatchMethods:
         timeout_ms: Execution timeout in milliseconds
         input_blobs: Blob IDs to mount in the sandbox
         files: Blobs to copy into the workspace: writable files at their paths
+        outputs: Globs below /workspace of files to keep, next to those in /workspace/out (e.g., 'report/*.pdf')
         session: Session of the caller, by a name that the caller chooses; omit for the unnamed session
         environment: Named environment, for a tool of a skill that declares no packages; '' for none
         background: Answer at once with the run_id; get_run and read_run_log follow the run
@@ -600,6 +608,7 @@ class BatchMethods:
                 "timeout_ms": timeout_ms,
                 "input_blobs": input_blobs,
                 "files": files,
+                "outputs": outputs,
                 "session": session,
                 "environment": environment,
                 "background": background,

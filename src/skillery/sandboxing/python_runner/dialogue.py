@@ -7,6 +7,7 @@ import itertools
 import logging
 import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 import msgspec
 
@@ -86,10 +87,16 @@ class Dialogue:
         self.summary: str | None = None
         self.result: bytes | None = None
         self.failure: Failure | None = None
+        self.kept: set[str] = set()
+        """The paths of the files that the code has stored as blobs."""
 
     async def wait_ready(self) -> None:
         """Wait until the code can start. Raise BrokenSetup."""
         await wait_ready(self._channel)
+
+    async def begin(self, header: dict[str, Any], args: bytes = b"{}") -> None:
+        """Send the job."""
+        await self._channel.send(header, args)
 
     async def go(self) -> None:
         """Copy the input files to the workspace, then let the code start. Raise BrokenSetup."""
@@ -178,6 +185,8 @@ class Dialogue:
             await self._discard(unread)
             await self._refuse(error)
             return
+        if message.path:
+            self.kept.add(message.path)
         await self._channel.send({"blob_id": blob_id})
 
     def _count_blob(self, size: int) -> None:

@@ -49,6 +49,7 @@ def job_header(job: Job, environment: Mapping[str, str], places: Places) -> dict
         "environment": dict(environment),
         "packages": [f"{places.packages}/{packages.lock}" for packages in job.packages],
         "files": [{"path": file.path, "executable": file.executable} for file in job.files],
+        "outputs": list(job.outputs),
         "result_bytes": job.limits.result_mb * MEBIBYTE,
         "skills": [
             {

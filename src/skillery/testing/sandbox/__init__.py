@@ -12,7 +12,7 @@ from skillery.testing.sandbox.languages import JavaScriptCases, ShellCases
 from skillery.testing.sandbox.layout import LayoutCases
 from skillery.testing.sandbox.limits import DiskCases, MemoryCases, ProcessCases, TimeCases
 from skillery.testing.sandbox.network import AllowedNetworkCases, NetworkCases
-from skillery.testing.sandbox.outputs import OutputCases
+from skillery.testing.sandbox.outputs import CollectedCases, OutputCases
 from skillery.testing.sandbox.packages import PackageCases
 from skillery.testing.sandbox.posture import PostureCases
 from skillery.testing.sandbox.programs import HandlerCases, ScriptCases
@@ -36,6 +36,7 @@ class SandboxFunctions(
     PackageCases,
     FileCases,
     OutputCases,
+    CollectedCases,
 ):
     """Behaviour of the code in a run, and the outcome of the run."""
 

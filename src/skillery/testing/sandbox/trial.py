@@ -135,6 +135,7 @@ class Trial:
         packages: tuple[PackageMount, ...] = (),
         preload: tuple[str, ...] = (),
         files: tuple[InputFile, ...] = (),
+        outputs: tuple[str, ...] = (),
     ) -> Outcome:
         """Run `code` like run_code. Any common indentation is removed."""
         call = CodeCall(textwrap.dedent(code), function, language)
@@ -149,6 +150,7 @@ class Trial:
             packages=packages,
             preload=preload,
             files=files,
+            outputs=outputs,
         )
 
     async def execute(
@@ -175,11 +177,23 @@ class Trial:
         packages: tuple[PackageMount, ...] = (),
         preload: tuple[str, ...] = (),
         files: tuple[InputFile, ...] = (),
+        outputs: tuple[str, ...] = (),
     ) -> Outcome:
         encoded = json.dumps({} if args is None else args).encode()
         run_id = f"run_{secrets.token_hex(8)}"
         job = Job(
-            run_id, call, encoded, skills, blobs, limits, environment or {}, network, packages, preload, files=files
+            run_id,
+            call,
+            encoded,
+            skills,
+            blobs,
+            limits,
+            environment or {},
+            network,
+            packages,
+            preload,
+            files=files,
+            outputs=outputs,
         )
         return await self.sandbox.run(job, self.host)
 
