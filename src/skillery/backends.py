@@ -6,7 +6,7 @@ and `skillery.testing`, and nothing else of Skillery.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -323,6 +323,38 @@ class InputFile(msgspec.Struct, frozen=True):
     executable: bool = False
 
 
+class KeptFile(msgspec.Struct, frozen=True, array_like=True):
+    """A file, an empty folder or a symbolic link of a workspace."""
+
+    path: str
+    """Below `/workspace`. Valid UTF-8 without control characters."""
+    mode: Literal["100644", "100755", "040000", "120000"]
+    """As in git: a file, an executable file, an empty folder, a symbolic link."""
+    sha256: str
+    """Of the content; of the target for a link; of nothing for a folder."""
+    size_bytes: int = 0
+    mtime_ns: int = 0
+    target: str = ""
+    """The target of a link: any text."""
+
+    @property
+    def is_file(self) -> bool:
+        return self.mode.startswith("1006") or self.mode.startswith("1007")
+
+
+class Workspace(msgspec.Struct, frozen=True):
+    """What is in `/workspace` when the code starts, and whether it is saved when the run has ended.
+
+    `HOME` is then an empty folder outside the workspace, and no interpreter imports from the workspace by itself.
+    """
+
+    files: tuple[KeptFile, ...]
+    contents: Callable[[], AsyncIterator[bytes]]
+    """Yields the contents of all files of `files`, one after the other, in pieces of any size."""
+    saves: bool = True
+    """Whether a host that keeps workspaces (`KeepsWorkspace`) gets the files at the end, however the run ends."""
+
+
 class PackageMount(msgspec.Struct, frozen=True, weakref=True):
     """Installed packages at `/packages/<lock>/`, read-only, importable after the standard library and before skills.
 
@@ -438,6 +470,8 @@ class Job(msgspec.Struct, frozen=True):
     """Globs below `/workspace`: matching files are stored as blobs when the run ends, however it ends, like the files
     in `/workspace/out`. `*` is any part of a segment, `**` any number of folders.
     """
+    workspace: Workspace | None = None
+    """The kept files of the run. They count towards `disk_mb` and `disk_files`."""
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -566,6 +600,24 @@ class FollowsLog(Protocol):
 
 
 @runtime_checkable
+class KeepsWorkspace(Protocol):
+    """A RunHost that saves the workspace of its run.
+
+    The files come from a process in which no code of the run has ever been, after the run has ended.
+    """
+
+    async def list_workspace(self, files: Sequence[KeptFile], left_out: Sequence[str]) -> Sequence[int]:
+        """Take the list of files, and the names of those that cannot be saved. Return the positions of the files whose
+        contents are needed.
+        """
+        ...
+
+    async def keep_contents(self, pieces: AsyncIterator[bytes]) -> None:
+        """Take the contents of the needed files, one after the other. The workspace is then complete."""
+        ...
+
+
+@runtime_checkable
 class FollowsProgress(Protocol):
     """A RunHost that is told how far the code has come."""
 
@@ -605,6 +657,8 @@ class Capability(StrEnum):
     """Copies `Job.files` to the workspace of the run."""
     OUTPUTS = "outputs"
     """Keeps the files that `Job.outputs` names, and those in `/workspace/out` also after a kill."""
+    WORKSPACE = "workspace"
+    """Fills `/workspace` from `Job.workspace` and passes its files to the host when the run has ended."""
     SECRETS = "secrets"
     """Passes variables to the code without an argument or a file, so that no other process can read them."""
     NETWORK = "network"

@@ -25,12 +25,18 @@ from skillery import hookimpl
 from skillery.backends import Capability, Failure, FailureType, Job, Offer, Outcome, Place, Probe, RunHost
 from skillery.sandboxing import python_runner
 from skillery.sandboxing.python_runner import languages
-from skillery.sandboxing.python_runner.collecting import Collection, collect, collecting_dialogue, try_to_collect
+from skillery.sandboxing.python_runner.collecting import (
+    Collection,
+    collect,
+    collecting_dialogue,
+    collection_of,
+    try_to_collect,
+)
 from skillery.sandboxing.python_runner.dialogue import Dialogue, NoHost
 from skillery.sandboxing.python_runner.job_header import Places, job_header
 from skillery.sandboxing.python_runner.logs import LogPipe
 from skillery.sandboxing.python_runner.run_session import RunSession, run_whole
-from skillery.sandboxing.python_runner.setup import BrokenSetup, copy_seconds
+from skillery.sandboxing.python_runner.setup import BrokenSetup, filling_seconds
 from skillery.sandboxing.python_runner.wire import Channel
 
 RUNNER = Path(python_runner.__file__).parent
@@ -53,6 +59,7 @@ class UnsafeSubprocess:
             Capability.BLOBS,
             Capability.FILES,
             Capability.OUTPUTS,
+            Capability.WORKSPACE,
             Capability.SECRETS,
             Capability.NETWORK,
         }
@@ -97,7 +104,7 @@ class PlainRun:
 
     async def live(self) -> None:
         try:
-            async with asyncio.timeout(SETUP_SECONDS + copy_seconds(self._job.files)):
+            async with asyncio.timeout(SETUP_SECONDS + filling_seconds(self._job)):
                 dialogue = await self._set_up()
         except (BrokenSetup, TimeoutError, OSError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
@@ -135,7 +142,9 @@ class PlainRun:
             (blobs / blob.blob_id).symlink_to(blob.path.absolute())
         for one in self._job.packages:
             (packages / one.lock).symlink_to(one.folder.absolute())
-        return Places(str(skills), str(blobs), str(packages), str(workspace), own_processes=False)
+        return Places(
+            str(skills), str(blobs), str(packages), str(workspace), str(self._folder / "home"), own_processes=False
+        )
 
     def _environment(self) -> dict[str, str]:
         return {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(self._folder / "workspace"), "LANG": "C.UTF-8"}
@@ -168,11 +177,10 @@ class PlainRun:
         return self._session.outcome(log=log, degraded=DEGRADED)
 
     async def _collect(self) -> None:
-        """Keep the files of code that was ended before it could keep them itself."""
-        kept = self._session.left_files
-        if kept is not None:
-            workspace = str(self._folder / "workspace")
-            collection = Collection(self._job, kept, workspace, str(self._folder))
+        """Keep the files that the code could not keep itself, and save its workspace."""
+        workspace = str(self._folder / "workspace")
+        collection = collection_of(self._session, self._job, workspace, str(self._folder))
+        if collection is not None:
             await try_to_collect(self._collect_again(collection), collection)
 
     async def _collect_again(self, collection: Collection) -> None:

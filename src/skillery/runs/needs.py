@@ -26,6 +26,7 @@ NEEDS: tuple[tuple[Capability, Callable[[Job], object]], ...] = (
     (Capability.BLOBS, lambda job: job.blobs),
     (Capability.FILES, lambda job: job.files),
     (Capability.OUTPUTS, lambda job: job.outputs),
+    (Capability.WORKSPACE, lambda job: job.workspace),
     (Capability.PACKAGES, lambda job: job.packages),
     (Capability.SECRETS, lambda job: job.environment),
     (Capability.NETWORK, lambda job: job.network),

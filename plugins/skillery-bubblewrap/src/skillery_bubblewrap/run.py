@@ -34,9 +34,11 @@ from skillery.sandboxing import (
     Uids,
     call_filter,
     collect,
-    copy_seconds,
+    collecting_dialogue,
+    collection_of,
     cpu_seconds,
     exceeds_memory,
+    filling_seconds,
     job_header,
     run_whole,
     tree_limits,
@@ -110,7 +112,7 @@ class Run:
 
     async def live(self) -> None:
         """Run until the code has ended, or a limit has ended it."""
-        seconds = SETUP_SECONDS + copy_seconds(self._job.files)
+        seconds = SETUP_SECONDS + filling_seconds(self._job)
         try:
             async with asyncio.timeout(seconds):
                 dialogue = await self._set_up()
@@ -219,15 +221,20 @@ class Run:
                 end, job.network, self._log.note, private=job.private_network, identity=job.identity
             )
         self._channel = await Channel.over(end)
+        if self._collected is not None:
+            return await self._greet_collector(self._channel, self._collected.collection)
         dialogue = Dialogue(self._channel, self._job, self._host)
         await dialogue.wait_ready()
-        if self._collected is not None:
-            await self._channel.send(self._collected.collection.header(), b"{}")
-            return dialogue
         proxy = PROXY_ENVIRONMENT if self._job.network else {}
         header = job_header(self._job, {**proxy, **self._job.environment}, Places())
         await self._channel.send(header | {"cpu_seconds": cpu_seconds(self._job.limits)}, self._job.args)
         await dialogue.go()
+        return dialogue
+
+    async def _greet_collector(self, channel: Channel, collection: Collection) -> Dialogue:
+        dialogue = collecting_dialogue(channel, collection, self._host)
+        await dialogue.wait_ready()
+        await dialogue.begin(collection.header())
         return dialogue
 
     # -- while the code runs -----------------------------------------------------------------------------------
@@ -271,10 +278,9 @@ class Run:
         return self._session.outcome(log=log, degraded=self._means.degraded, oom_killed=oom_killed, network=network)
 
     async def _collect(self) -> None:
-        """Keep the files of code that was ended before it could keep them itself."""
-        kept = self._session.left_files
-        if kept is not None and self._workspace >= 0:
-            collection = Collection(self._job, kept, WORKSPACE_INSIDE)
+        """Keep the files that the code could not keep itself, and save its workspace."""
+        collection = collection_of(self._session, self._job, WORKSPACE_INSIDE)
+        if collection is not None and self._workspace >= 0:
             await try_to_collect(self._collect_in_another(collection), collection)
         if self._workspace >= 0:
             os.close(self._workspace)

@@ -39,6 +39,7 @@ CAPABILITIES: frozenset[str] = frozenset(
         Capability.BLOBS,
         Capability.FILES,
         Capability.OUTPUTS,
+        Capability.WORKSPACE,
         Capability.SECRETS,
         Capability.NETWORK,
         Capability.ISOLATION,

@@ -19,11 +19,17 @@ from skillery.sandboxing.egress.service import Egress, EgressBroken, Session
 from skillery.sandboxing.linux import watchdog
 from skillery.sandboxing.linux.groups import ControlGroups
 from skillery.sandboxing.linux.plan import cpu_seconds, given, shape
-from skillery.sandboxing.python_runner.collecting import Collection, collect, collecting_dialogue, try_to_collect
+from skillery.sandboxing.python_runner.collecting import (
+    Collection,
+    collect,
+    collecting_dialogue,
+    collection_of,
+    try_to_collect,
+)
 from skillery.sandboxing.python_runner.dialogue import Dialogue
 from skillery.sandboxing.python_runner.job_header import Places, job_header
 from skillery.sandboxing.python_runner.run_session import RunSession, run_whole
-from skillery.sandboxing.python_runner.setup import BrokenSetup, copy_seconds
+from skillery.sandboxing.python_runner.setup import BrokenSetup, filling_seconds
 from skillery.sandboxing.python_runner.wire import Channel
 
 SETUP_SECONDS = 20.0
@@ -82,7 +88,7 @@ class CellRun:
 
     async def live(self) -> None:
         """Run until the code has ended, or a limit has ended it."""
-        seconds = SETUP_SECONDS + copy_seconds(self._job.files)
+        seconds = SETUP_SECONDS + filling_seconds(self._job)
         try:
             async with asyncio.timeout(seconds):
                 dialogue = await self._set_up()
@@ -207,10 +213,9 @@ class CellRun:
         )
 
     async def _collect(self, cell: Cell) -> None:
-        """Keep the files of code that was ended before it could keep them itself."""
-        kept = self._session.left_files
-        if kept is not None:
-            collection = Collection(self._job, kept)
+        """Keep the files that the code could not keep itself, and save its workspace."""
+        collection = collection_of(self._session, self._job)
+        if collection is not None:
             await try_to_collect(self._collect_beside(cell, collection), collection)
 
     async def _collect_beside(self, cell: Cell, collection: Collection) -> None:

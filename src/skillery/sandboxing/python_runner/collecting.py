@@ -15,6 +15,7 @@ import msgspec
 from skillery.backends import Job, Limits, RunHost
 from skillery.sandboxing.linux.plan import cpu_seconds
 from skillery.sandboxing.python_runner.dialogue import Dialogue
+from skillery.sandboxing.python_runner.run_session import RunSession
 from skillery.sandboxing.python_runner.setup import BrokenSetup
 from skillery.sandboxing.python_runner.wire import Channel
 
@@ -30,8 +31,8 @@ class Collection(msgspec.Struct, frozen=True):
     """What is collected of a run, and where the collecting process finds it."""
 
     job: Job
-    kept: Iterable[str]
-    """Paths that the run has kept before it was stopped."""
+    kept: Iterable[str] | None
+    """Paths that the run kept before it was stopped. None if it kept all its files."""
     folder: str = "/workspace"
     lock_folder: str = "/tmp"  # noqa: S108 - a path of the sandbox
     """Any folder that the collecting process can open."""
@@ -43,16 +44,40 @@ class Collection(msgspec.Struct, frozen=True):
 
     def header(self) -> dict[str, Any]:
         return {
-            "collect": {"folder": self.folder, "outputs": list(self.job.outputs), "kept": list(self.kept)},
+            "collect": {
+                "folder": self.folder,
+                "outputs": list(self.job.outputs),
+                "gathers": self.kept is not None,
+                "kept": list(self.kept or ()),
+                "workspace": {"most_bytes": self.job.limits.disk_mb << 20} if saves(self.job) else None,
+            },
             "lock_folder": self.lock_folder,
             "cpu_seconds": cpu_seconds(LIMITS),
             "memory_bytes": LIMITS.memory_mb << 20,
         }
 
 
+def saves(job: Job) -> bool:
+    """Return whether the workspace of the job is saved when its run has ended."""
+    return job.workspace is not None and job.workspace.saves
+
+
 def collecting_dialogue(channel: Channel, collection: Collection, host: RunHost) -> Dialogue:
     """Return the dialogue with the collecting process."""
-    return Dialogue(channel, msgspec.structs.replace(collection.job, files=()), host)
+    return Dialogue(channel, msgspec.structs.replace(collection.job, files=(), workspace=None), host, collects=True)
+
+
+def collection_of(
+    session: RunSession,
+    job: Job,
+    folder: str = "/workspace",
+    lock_folder: str = "/tmp",  # noqa: S108 - as above
+) -> Collection | None:
+    """Return what is to be collected of a run that has ended; None if there is nothing."""
+    kept = session.left_files
+    if kept is None and not (saves(job) and session.has_begun):
+        return None
+    return Collection(job, kept, folder, lock_folder)
 
 
 async def collect(dialogue: Dialogue) -> None:

@@ -73,6 +73,11 @@ class RunSession:
         )
 
     @property
+    def has_begun(self) -> bool:
+        """Whether the code could start."""
+        return self._dialogue is not None
+
+    @property
     def left_files(self) -> frozenset[str] | None:
         """The paths that the code has kept, if it was ended before it could keep its files. Else None."""
         dialogue = self._dialogue

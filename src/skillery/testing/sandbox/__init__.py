@@ -19,6 +19,7 @@ from skillery.testing.sandbox.programs import HandlerCases, ScriptCases
 from skillery.testing.sandbox.results import FailureCases, ResultCases
 from skillery.testing.sandbox.secrets import SecretCases
 from skillery.testing.sandbox.trial import MemoryHost, Trial
+from skillery.testing.sandbox.workspaces import WorkspaceCases
 
 
 class SandboxFunctions(
@@ -37,6 +38,7 @@ class SandboxFunctions(
     FileCases,
     OutputCases,
     CollectedCases,
+    WorkspaceCases,
 ):
     """Behaviour of the code in a run, and the outcome of the run."""
 

@@ -18,11 +18,21 @@ def serve(channel: int, job: dict[str, Any]) -> NoReturn:
     _host.connect(channel, job["lock_folder"], "")
     _wire.receive(channel)
     asked = job["collect"]
+    if asked["workspace"] is not None:
+        from . import _snapshots
+
+        _snapshots.save(asked["folder"], asked["workspace"])
+    if asked["gathers"]:
+        gather(asked)
+    _host.tell({"op": "result"}, b"true")
+    os._exit(0)
+
+
+def gather(asked: dict[str, Any]) -> None:
+    """Keep the files that the run had to leave."""
     open_up(asked["folder"] if asked["outputs"] else asked["folder"] + "/" + _gathering.OUT)
     _gathering.BEFORE.update(asked["kept"])
     _run.note(_gathering.leave(asked["folder"], asked["outputs"], with_out=True, name="/workspace"))
-    _host.tell({"op": "result"}, b"true")
-    os._exit(0)
 
 
 def open_up(folder: str, depth: int = 1) -> None:

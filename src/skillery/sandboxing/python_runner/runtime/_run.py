@@ -193,6 +193,10 @@ def serve(channel: int, job: dict[str, Any], args: bytes) -> NoReturn:
     finder = _importing.FINDER
     sys.path += [folder for folder in job["packages"] if folder not in sys.path]  # preloaded folders are present
     finder.mount(job["skills"], job["code"], job["code_path"])
+    if job["home"]:
+        from . import _restoring
+
+        _restoring.restore(channel, job)
     if job["files"]:
         from . import _placing
 
