@@ -37,6 +37,7 @@ from skillery.maintenance.garbage import (
     Step,
     cached_files,
     expired_blobs,
+    expired_workspaces,
     leftovers,
     old_locks,
     old_runs,
@@ -64,6 +65,8 @@ from skillery.runs.orphans import close_left_over
 from skillery.runs.preparation import Preparer
 from skillery.runs.records import Recorder
 from skillery.settings import Settings
+from skillery.workspaces.keeping import Workspaces
+from skillery.workspaces.usage import RunWorkspaces
 
 log = logging.getLogger(__name__)
 MIB = 1024 * 1024
@@ -126,6 +129,7 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
         registry=Registry(database, backends.storage, database.write_now(cursor_key)),
         blobs=runtime.blobs,
         runner=runtime.runner,
+        workspaces=Workspaces(database, backends.storage, quotas),
         publisher=publisher,
         importer=_importer(base, publisher),
         tools=_tool_maker(base, runtime.runner, publisher, quotas, compilers),
@@ -164,14 +168,17 @@ def _runtime(base: Base, quotas: Quotas) -> _Runtime:
     cache = Cache(home.path / "cache", database, backends.storage, blobs)
     packages = packages_of(settings, home, database, backends.sandbox)
     environments = named_of(settings, home, database, backends.storage, packages)
+    workspaces = RunWorkspaces(database, backends.storage, quotas, home.server_id)
+    limits = _limit_rules(settings)
     runner = Runner(
         database=database,
         server=home.server_id,
         blobs=blobs,
-        preparer=Preparer(database, cache, _limit_rules(settings), packages.environments, environments.named),
-        admission=Admission(database, _run_queue(settings), quotas),
+        preparer=Preparer(database, cache, limits, packages.environments, environments.named, workspaces),
+        admission=Admission(database, _run_queue(settings), quotas, workspaces),
         execution=Execution(backends.sandbox, settings.sandbox, GrantedSecrets(database, backends.secrets)),
         recorder=Recorder(database, blobs, events),
+        workspaces=workspaces,
     )
     return _Runtime(blobs, cache, packages, environments, runner)
 
@@ -223,6 +230,7 @@ def _garbage_steps(base: Base, cache: Cache, environments: Environments) -> list
     return [
         Step("runs", partial(old_runs, database, keep_for, keep_count)),
         Step("expired_blobs", partial(expired_blobs, database, grace)),
+        Step("expired_workspaces", partial(expired_workspaces, database, storage)),
         Step("unused_contents", partial(unused_contents, database, storage, grace)),
         Step("leftover_files", partial(leftovers, database, storage, grace)),
         Step("cached_files", partial(cached_files, database, cache, grace, unused_for), own=True),

@@ -54,7 +54,16 @@ _LATER_KEYS = ("tests", "examples")
 
 `skillery.formats.examples` reads examples, which also needs the files.
 """
-_RUNTIME_KEYS = ("language", "entrypoint", "export", "limits", "dependencies", "requires-python", "inferred")
+_RUNTIME_KEYS = (
+    "language",
+    "entrypoint",
+    "export",
+    "limits",
+    "dependencies",
+    "requires-python",
+    "workspace",
+    "inferred",
+)
 _LIMIT_KEYS = ("memory_mb", "processes", "cpus", "disk_mb", "timeout_ms")
 _INPUT_KEYS = ("type", "description", "enum", "default", "required")
 _PERMISSION_KEYS = ("network", "secrets")
@@ -79,6 +88,8 @@ class Runtime(msgspec.Struct, frozen=True):
     """Packages in the notation of PEP 508."""
     requires_python: str = ""
     """Versions of the interpreter in the notation of PEP 440; "" is any."""
+    workspace: bool = False
+    """Whether the skill runs in a workspace of its caller although it has permissions."""
     inferred: tuple[str, ...] = ()
     """The part of `dependencies` that the server inferred from the skill's imports. The author did not declare these.
     """
@@ -280,6 +291,7 @@ class _Reader(Shapes):
             limits=self.limits(table),
             dependencies=self.dependencies(table),
             requires_python=self.requires_python(table),
+            workspace=self.flag(table, "workspace", "runtime.workspace"),
             inferred=self.texts(table, "inferred", "runtime.inferred"),
         )
 
@@ -325,6 +337,13 @@ class _Reader(Shapes):
         if wrong:
             self.problem(requirements.REQUIRES_PYTHON, f"is {quoted(printable(text, 80))}, which {wrong}")
         return text
+
+    def flag(self, table: Mapping[str, object], key: str, where: str) -> bool:
+        value = table.get(key, False)
+        if not isinstance(value, bool):
+            self.problem(where, f"is {shown(value)}, expected true or false")
+            return False
+        return value
 
     def limits(self, table: Mapping[str, object]) -> dict[str, int | float]:
         limits = self.table(table, "limits", "runtime.limits") or {}

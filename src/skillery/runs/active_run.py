@@ -18,6 +18,7 @@ from skillery.runs.preparation import Prepared
 from skillery.runs.run_host import Host
 from skillery.runs.skill_calls import CalledHost
 from skillery.runs.trials import Unpublished
+from skillery.workspaces.usage import HeldWorkspace
 
 T = TypeVar("T")
 begun_runs: ContextVar[list[str] | None] = ContextVar("begun_runs", default=None)
@@ -79,6 +80,8 @@ class ActiveRun:
         """Done once a run in the background is on record and can be announced."""
         self.was_stopped = False
         """True if the outcome comes from a stop, not from the code."""
+        self.workspace: HeldWorkspace | None = None
+        """The workspace of the run, from admission on."""
         self._task: asyncio.Task[Any] | None = None
         self._stop: Stop | None = None
         self._work: asyncio.Future[Any] | None = None

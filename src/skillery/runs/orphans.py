@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Connection, and_, delete, select, true, up
 from sqlalchemy.dialects import postgresql, sqlite
 
 from skillery.backends import FailureType
-from skillery.database.tables import runs, servers
+from skillery.database.tables import runs, servers, workspaces
 from skillery.identity.idempotency import settle, workers
 from skillery.runs.queries import result_of
 
@@ -80,7 +80,10 @@ def _close(
     only_runs: bool = False,
     why: str = SERVER_DIED,
 ) -> int:
-    """Record the runs as failed. The counts of versions ignore them: they say nothing about a version."""
+    """Record the runs as failed, and release their workspaces.
+
+    The counts of versions ignore them: they say nothing about a version.
+    """
     error = {"type": FailureType.SANDBOX_ERROR, "message": why}
     closed = connection.execute(
         update(runs)
@@ -94,5 +97,8 @@ def _close(
             finished_at=datetime.now(UTC),
         )
     )
+    ended = select(runs.c.id).where(runs.c.status != "started")
+    held_by = workspaces.c.run_id.in_(ended) if only_runs else workspaces.c.server.in_(left_by)
+    connection.execute(update(workspaces).where(held_by).values(run_id=None, server=None))
     settle(connection, left_by, partial(result_of, connection), only_runs=only_runs)
     return int(closed.rowcount)

@@ -75,6 +75,7 @@ async def _answer(run: ActiveRun, outcome: Outcome) -> Run:
         degraded=list(outcome.degraded) or UNSET,
         network=list(outcome.network) or UNSET,
         files=output_files(host.written),
+        workspace=(run.workspace.use if run.workspace is not None else None) or UNSET,
     )
 
 
@@ -105,6 +106,7 @@ def tool_answer(run: Run) -> ToolResult:
         logs_preview=run.logs_preview,
         output_blobs=run.output_blobs,
         files=run.files,
+        workspace=run.workspace,
         environment=run.environment,
     )
 

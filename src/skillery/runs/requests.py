@@ -11,6 +11,7 @@ from skillery.backends import Language
 from skillery.formats.version_spec import VersionSpec
 from skillery.runs.input_files import RunFile
 
+WorkspaceMode = Literal["write", "read"]
 Method = Literal["execute_skill", "run_code", "call_tool"]
 
 
@@ -29,6 +30,10 @@ class SkillRequest(msgspec.Struct, frozen=True):
     files: Sequence[RunFile] = ()
     outputs: Sequence[str] = ()
     """Globs of files that the run keeps."""
+    workspace: str = ""
+    """The id of a workspace, or the digest of a snapshot; "" for none."""
+    workspace_mode: WorkspaceMode = "write"
+    """With `read`, nothing is saved, and other runs may write the workspace."""
     module: str = ""
     """A module of a skill without `[runtime]`, run as by `python -m`, instead of `script`."""
     in_skill: bool = False
@@ -52,6 +57,10 @@ class CodeRequest(msgspec.Struct, frozen=True):
     files: Sequence[RunFile] = ()
     outputs: Sequence[str] = ()
     """Globs of files that the run keeps."""
+    workspace: str = ""
+    """The id of a workspace, or the digest of a snapshot; "" for none."""
+    workspace_mode: WorkspaceMode = "write"
+    """With `read`, nothing is saved, and other runs may write the workspace."""
     background: bool = False
     """As in SkillRequest."""
 
@@ -71,5 +80,9 @@ class ToolRequest(msgspec.Struct, frozen=True):
     files: Sequence[RunFile] = ()
     outputs: Sequence[str] = ()
     """Globs of files that the run keeps."""
+    workspace: str = ""
+    """The id of a workspace, or the digest of a snapshot; "" for none."""
+    workspace_mode: WorkspaceMode = "write"
+    """With `read`, nothing is saved, and other runs may write the workspace."""
     background: bool = False
     """As in SkillRequest."""

@@ -13,6 +13,7 @@ from skillery.contents.blob_rows import OutputFile
 from skillery.identity.who import Who
 from skillery.registry.pages import NextCursor
 from skillery.runs.packages import GivenEnvironment
+from skillery.workspaces.usage import WorkspaceUse
 
 Status = Literal["queued", "started", "completed", "failed"]
 EndStatus = Literal["completed", "failed"]
@@ -58,6 +59,7 @@ class Run(Struct, frozen=True, kw_only=True):
     network: list[NetworkUse] | UnsetType = UNSET
     logs_blob: str | UnsetType = UNSET
     files: list[OutputFile] | UnsetType = UNSET
+    workspace: WorkspaceUse | UnsetType = UNSET
 
     @property
     def end_status(self) -> EndStatus:
@@ -91,6 +93,7 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     cancel_requested_at: datetime | UnsetType = UNSET
     progress: Annotated[Progress | UnsetType, Meta(description="What the code said last, until the run ends")] = UNSET
     files: list[OutputFile] | UnsetType = UNSET
+    workspace: WorkspaceUse | UnsetType = UNSET
 
 
 class RunLog(Struct, frozen=True):
@@ -140,5 +143,6 @@ class ToolResult(Struct, frozen=True):
     logs_preview: str
     output_blobs: list[str]
     files: list[OutputFile] | UnsetType = UNSET
+    workspace: WorkspaceUse | UnsetType = UNSET
     environment: GivenEnvironment | UnsetType = UNSET
     status: Annotated[Status | UnsetType, Meta(description="queued or started, for a run in the background")] = UNSET

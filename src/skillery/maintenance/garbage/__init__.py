@@ -4,6 +4,7 @@ from skillery.maintenance.garbage.collector import Collector, Step, Sweep, Swept
 from skillery.maintenance.garbage.steps import (
     cached_files,
     expired_blobs,
+    expired_workspaces,
     leftovers,
     old_locks,
     old_runs,
@@ -18,6 +19,7 @@ __all__ = [
     "Swept",
     "cached_files",
     "expired_blobs",
+    "expired_workspaces",
     "leftovers",
     "old_locks",
     "old_runs",

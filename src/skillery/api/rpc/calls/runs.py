@@ -35,6 +35,8 @@ async def execute_skill(core: Core, identity: Identity, asked: params.ExecuteSki
         given(asked.environment),
         files=run_files(asked.files),
         outputs=parse_outputs(asked.outputs),
+        workspace=asked.workspace,
+        workspace_mode=asked.workspace_mode,
         module=asked.module,
         in_skill=asked.cwd == "skill",
         background=asked.background,
@@ -55,6 +57,8 @@ async def run_code(core: Core, identity: Identity, asked: params.RunCode) -> Run
         given(asked.environment),
         files=run_files(asked.files),
         outputs=parse_outputs(asked.outputs),
+        workspace=asked.workspace,
+        workspace_mode=asked.workspace_mode,
         background=asked.background,
     )
     return await core.runner.run_code(identity, request)

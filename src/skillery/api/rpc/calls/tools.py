@@ -59,6 +59,8 @@ async def call_tool(core: Core, identity: Identity, asked: params.CallTool) -> T
         environment=given(asked.environment),
         files=run_files(asked.files),
         outputs=parse_outputs(asked.outputs),
+        workspace=asked.workspace,
+        workspace_mode=asked.workspace_mode,
         background=asked.background,
     )
     return await core.runner.call_tool(identity, request)

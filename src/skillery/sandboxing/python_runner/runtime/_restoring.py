@@ -1,6 +1,6 @@
 """The kept files of a run: written to its workspace by the user of the run, before any code starts."""
 
-# ruff: noqa: PTH103, PTH118, PTH120 - importing pathlib costs every such run time
+# ruff: noqa: PTH103, PTH118, PTH120, PTH211 - importing pathlib costs every such run time
 from __future__ import annotations
 
 import json

@@ -1,6 +1,5 @@
 """The files of a workspace that is saved: listed, hashed and sent by a process without code of the run."""
 
-
 from __future__ import annotations
 
 import hashlib
