@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, and_, delete, select, true, update
+from sqlalchemy import ColumnElement, Connection, and_, delete, exists, select, true, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from skillery.backends import FailureType
@@ -97,8 +97,16 @@ def _close(
             finished_at=datetime.now(UTC),
         )
     )
-    ended = select(runs.c.id).where(runs.c.status != "started")
-    held_by = workspaces.c.run_id.in_(ended) if only_runs else workspaces.c.server.in_(left_by)
-    connection.execute(update(workspaces).where(held_by).values(run_id=None, server=None))
+    _release_workspaces(connection, () if only_runs else left_by)
     settle(connection, left_by, partial(result_of, connection), only_runs=only_runs)
     return int(closed.rowcount)
+
+
+def _release_workspaces(connection: Connection, dead: Sequence[str]) -> None:
+    """Release the workspaces of ended runs, and of all runs of dead servers. Their current snapshots stay as they are.
+
+    A run takes its workspace before it is on record, so the run alone does not tell.
+    """
+    has_ended = exists().where(runs.c.id == workspaces.c.run_id, runs.c.status != "started")
+    held = update(workspaces).where(workspaces.c.run_id.is_not(None), has_ended | workspaces.c.server.in_(dead))
+    connection.execute(held.values(run_id=None, server=None))

@@ -238,11 +238,6 @@ def release(connection: Connection, run_id: str, workspace_id: str) -> None:
     connection.execute(held.values(run_id=None, server=None))
 
 
-def release_of_servers(connection: Connection, servers: Sequence[str]) -> None:
-    """Release the workspaces of runs whose servers have died. Their last snapshots stay the current ones."""
-    connection.execute(update(workspaces).where(workspaces.c.server.in_(servers)).values(run_id=None, server=None))
-
-
 def check_free(row: WorkspaceRow) -> None:
     """Raise WorkspaceHeld if a run writes the workspace."""
     if row.run_id is not None:

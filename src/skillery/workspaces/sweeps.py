@@ -55,7 +55,8 @@ def _forget_of(database: Database, storage: Storage, family: int) -> None:
             used |= {sha256, *read_manifest(stream.read()).contents}
 
     def work(connection: Connection) -> None:
-        if _changes(connection, family) != before:
+        locked = select(workspace_families.c.id).where(workspace_families.c.id == family).with_for_update()
+        if connection.scalar(locked) is None or _changes(connection, family) != before:
             return
         mine = workspace_contents.c.family_id == family
         unused = set(connection.scalars(select(workspace_contents.c.sha256).where(mine))) - used
@@ -68,8 +69,8 @@ def _forget_of(database: Database, storage: Storage, family: int) -> None:
 
 
 def _changes(connection: Connection, family: int) -> int | None:
-    """Return how often the family has changed, and lock it. None while a run writes to it, or if it is gone."""
-    found = select(workspace_families.c.changes).where(workspace_families.c.id == family).with_for_update()
+    """Return how often the family has changed. None while a run writes to it, or if it is gone."""
+    found = select(workspace_families.c.changes).where(workspace_families.c.id == family)
     changes = connection.scalar(found)
     writes = select(workspaces.c.id).where(workspaces.c.family_id == family, workspaces.c.run_id.is_not(None))
     return None if connection.execute(writes.limit(1)).first() is not None else changes
