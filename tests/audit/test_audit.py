@@ -325,6 +325,7 @@ PARAMS: dict[str, Any] = {
     "run_id": "none",
     "skill_md": "x",
     "workspace": "none",
+    "origin": "none",
     "snapshot": "none",
     "path": "none",
 }

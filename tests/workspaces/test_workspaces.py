@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import signal
+import sqlite3
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server
 from tests.runs.test_run_files import blob
-from tests.support.people import Caller, Who
+from tests.support.people import Caller, Who, people_settings
 
 WRITES = """
 import pathlib, time
@@ -164,6 +167,9 @@ def test_a_skill_with_permissions_runs_in_a_workspace_only_if_it_says_so(
     }
     files = [{"path": "code/main.py", "content": WRITES}]
     sqlite_rpc("create_skill", manifest=manifest, skill_md="# S\n", files=files)
+    other = {**manifest, "version": "1.1.0", "runtime": {**runtime, "workspace": True}}
+    diff = sqlite_rpc("check_skill", manifest=other, skill_md="# S\n", files=files)["permissions_diff"]
+    assert diff["added"].get("workspace", False) is not accepts
     made = create(sqlite_rpc)
     given: dict[str, Any] = {"name": new_name, "args": {"write": {"a": "1"}}, "workspace": made["id"]}
 
@@ -181,6 +187,49 @@ def test_an_expired_workspace_does_not_exist(sqlite_server: Server) -> None:
     error = rpc.error("run_code", language="python", code=WRITES, workspace="ws_none")
     assert (error["code"], error["data"]["type"]) == (-32003, "workspace_not_found")
     assert rpc.error("run_code", language="python", code=WRITES, workspace="none")["code"] == -32602
+
+
+def test_an_expired_workspace_is_swept_with_its_contents(start_server: Callable[..., Server], tmp_path: Path) -> None:
+    server = start_server(env={"SKILLERY_GC_GRACE_MINUTES": "0", "SKILLERY_GC_INTERVAL_MINUTES": "0"})
+    kept, gone = create(server.rpc)["id"], create(server.rpc)["id"]
+    for workspace, letter in ((kept, "k"), (gone, "g")):
+        run(server.rpc, workspace, write={"large": letter * 100_000, "small": letter})
+    with sqlite3.connect(tmp_path / "home" / "skillery.db") as database:
+        database.execute("UPDATE workspaces SET expires_at = '2020-01-01 00:00:00.000000' WHERE id = ?", (gone,))
+
+    assert server.rpc.error("describe_workspace", workspace=gone)["data"]["type"] == "workspace_not_found"
+    assert server.rpc("collect_garbage", dry_run=True)["removed"]["expired_workspaces"] == {"count": 1, "bytes": 0}
+    removed = server.rpc("collect_garbage")["removed"]
+    assert removed["expired_workspaces"]["count"] == 1
+    assert removed["unused_contents"]["count"] >= 3  # two files and the manifest
+    assert run(server.rpc, kept)["workspace"]["changed"] == 0
+    assert server.rpc("collect_garbage")["removed"]["unused_contents"]["count"] == 0
+
+
+def test_quotas_limit_workspaces_and_their_bytes(start_server: Callable[..., Server], tmp_path: Path) -> None:
+    more = {"SKILLERY_QUOTAS_WORKSPACES": "2", "SKILLERY_QUOTAS_WORKSPACES_MB": "1"}
+    rpc = Caller(start_server(env=people_settings(tmp_path / "people", **more)).url, Who("owner"))
+    made = create(rpc)["id"]
+    full = run(rpc, made, write={"a": "x" * 900_000})["workspace"]
+
+    over = run(rpc, made, write={"b": "x" * 900_000})["workspace"]
+    assert (over["after"], over["changed"]) == (full["after"], 0)
+    assert "quota" in over["not_saved"]
+    assert rpc.error("create_workspace", origin=made)["data"]["quota"] == "workspace_bytes"
+    create(rpc)
+    error = rpc.error("create_workspace")
+    assert (error["code"], error["data"]["quota"]) == (-32005, "workspaces")
+
+
+def test_the_command_line_runs_in_a_workspace(sqlite_server: Server, tmp_path: Path) -> None:
+    workspace = create(sqlite_server.rpc)["id"]
+    code = tmp_path / "write.py"
+    code.write_text("def main(args): open('a', 'w').write('1')")
+
+    ran = skillery("code", str(code), "--workspace", workspace, "--url", sqlite_server.url)
+
+    assert ran.code == 0, ran.err
+    assert run(sqlite_server.rpc, workspace)["output"] == {"a": "1"}
 
 
 def test_kill_9_while_a_run_saves_loses_nothing(start_server: Callable[..., Server]) -> None:

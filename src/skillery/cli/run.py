@@ -137,6 +137,7 @@ def run(
     files: Sequence[str],
     out: Path | None,
     outputs: Sequence[str],
+    workspace: str | None,
     pairs: Sequence[str],
     args_json: str | None,
     blobs: Sequence[str],
@@ -175,6 +176,7 @@ def run(
             cwd=cwd,
             files=await upload_files(client, given),
             outputs=list(outputs) or None,
+            workspace=workspace,
             background=is_early,
         )
         return await finish(client, answer, out, follow=follow)
@@ -218,6 +220,7 @@ def code(
     files: Sequence[str],
     out: Path | None,
     outputs: Sequence[str],
+    workspace: str | None,
     timeout_ms: int | None,
     background: bool,
     follow: bool,
@@ -244,6 +247,7 @@ def code(
             environment=environment,
             files=await upload_files(client, given),
             outputs=list(outputs) or None,
+            workspace=workspace,
             background=is_early,
         )
         return await finish(client, answer, out, follow=follow)

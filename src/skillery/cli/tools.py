@@ -105,6 +105,7 @@ def call(
     files: Sequence[str],
     out: Path | None,
     outputs: Sequence[str],
+    workspace: str | None,
     target: Target,
     as_json: bool,
 ) -> None:
@@ -128,6 +129,7 @@ def call(
             environment=environment,
             files=await upload_files(client, given),
             outputs=list(outputs) or None,
+            workspace=workspace,
         )
         await download_files(client, answer, out)
         return answer

@@ -98,6 +98,8 @@ class Runtime(msgspec.Struct, frozen=True):
 class Permissions(msgspec.Struct, frozen=True):
     network: tuple[NetworkPattern, ...] = ()
     secrets: tuple[str, ...] = ()
+    workspace: bool = False
+    """Whether these permissions hold in workspaces too, which other code has filled."""
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -428,7 +430,9 @@ class _Reader(Shapes):
             wrong = secret_name_problem(secret)
             if wrong:
                 self.problem(f"permissions.secrets[{i}]", f"is {quoted(secret)}, which {wrong}")
-        return Permissions(network, tuple(dict.fromkeys(secrets)))
+        runtime = self.raw.get("runtime")
+        in_workspaces = isinstance(runtime, Mapping) and runtime.get("workspace") is True
+        return Permissions(network, tuple(dict.fromkeys(secrets)), in_workspaces and bool(network or secrets))
 
     def network(self, table: Mapping[str, object]) -> Iterable[NetworkPattern]:
         patterns: dict[str, NetworkPattern] = {}

@@ -260,7 +260,7 @@ class Preparer:
         """Return the run with the workspace that the request names. Raise WorkspaceNotFound, WorkspaceNotAccepted."""
         if not request.workspace:
             return made
-        if manifest is not None and has_permissions(manifest) and not (manifest.runtime and manifest.runtime.workspace):
+        if manifest is not None and has_permissions(manifest) and not manifest.permissions.workspace:
             raise _no_workspace(manifest.name)
         target = await self._workspaces.find(identity, request.workspace, request.workspace_mode)
         return msgspec.structs.replace(made, workspace=target)

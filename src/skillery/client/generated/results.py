@@ -135,6 +135,7 @@ class PermissionNames(TypedDict):
 
     network: list[str]
     secrets: list[str]
+    workspace: NotRequired[bool]
 
 
 class PermissionsDiff(TypedDict):
