@@ -14,7 +14,7 @@ from skillery.database import Database
 from skillery.environments import Environments
 from skillery.environments.definitions import Named
 from skillery.environments.named import NamedEnvironments
-from skillery.errors import NotExecutable, WorkspaceNotAccepted
+from skillery.errors import NotExecutable
 from skillery.formats.ids import new_run_id
 from skillery.formats.manifest import Manifest, Permissions, Runtime
 from skillery.formats.version_spec import parse_version_spec
@@ -43,6 +43,7 @@ from skillery.runs.scripts import script_call
 from skillery.runs.skill_calls import called_job
 from skillery.runs.tool_calls import SESSION_SKILL, tool_args
 from skillery.runs.trials import Trial, Unpublished, trial_job
+from skillery.runs.workspace_targets import WorkspaceTargets
 from skillery.workspaces.usage import RunWorkspaces, Target
 
 
@@ -90,7 +91,7 @@ class Preparer:
         named: NamedEnvironments,
         workspaces: RunWorkspaces,
     ) -> None:
-        self._workspaces = workspaces
+        self._workspaces = WorkspaceTargets(workspaces)
         self._environments = environments
         self._named = named
         self._database = database
@@ -129,7 +130,8 @@ class Preparer:
             outputs=checked_outputs(request.outputs, given.permissions),
         )
         made = _made("execute_skill", job, version, given, args.failure)
-        made = await self._in_workspace(identity, request, made, manifest)
+        target = await self._workspaces.find(identity, request, manifest)
+        made = msgspec.structs.replace(made, workspace=target)
         chosen = chosen_for(self._named.defined, manifest, request.environment)
         return await self._with_packages(made, [Needing(version.name, manifest, job.skills[0].folder)], chosen)
 
@@ -158,7 +160,8 @@ class Preparer:
             outputs=checked_outputs(request.outputs, given.permissions),
         )
         made = _made("execute_skill", job, version, given, failure)
-        made = await self._in_workspace(identity, request, made, manifest)
+        target = await self._workspaces.find(identity, request, manifest)
+        made = msgspec.structs.replace(made, workspace=target)
         chosen = chosen_for(self._named.defined, manifest, request.environment, path)
         return await self._with_packages(made, [Needing(version.name, manifest, job.skills[0].folder)], chosen)
 
@@ -189,7 +192,8 @@ class Preparer:
             outputs=checked_outputs(request.outputs, given.permissions),
         )
         made = msgspec.structs.replace(_made("call_tool", job, version, given, args.failure), tool=tool.name)
-        made = await self._in_workspace(identity, request, made, manifest)
+        target = await self._workspaces.find(identity, request, manifest)
+        made = msgspec.structs.replace(made, workspace=target)
         needing = [Needing(version.name, manifest, job.skills[0].folder)] if version and manifest else []
         chosen = chosen_for(self._named.defined, manifest, request.environment, script)
         return await self._with_packages(made, needing, chosen)
@@ -234,7 +238,7 @@ class Preparer:
             for version, mount in zip(mounted, job.skills, strict=True)
             if not mount.stub
         ]
-        made = await self._in_workspace(identity, request, Prepared("run_code", job, stubs=stubs))
+        made = Prepared("run_code", job, stubs=stubs, workspace=await self._workspaces.find(identity, request))
         return await self._with_packages(made, needing, chosen)
 
     async def called(
@@ -249,21 +253,6 @@ class Preparer:
         made = msgspec.structs.replace(_made("execute_skill", job, version, given), parent_run_id=caller.run_id)
         needing = [Needing(one.name, manifest, one.folder) for one in job.skills]
         return await self._with_packages(made, needing, chosen_for(self._named.defined, manifest))
-
-    async def _in_workspace(
-        self,
-        identity: Identity,
-        request: SkillRequest | CodeRequest | ToolRequest,
-        made: Prepared,
-        manifest: Manifest | None = None,
-    ) -> Prepared:
-        """Return the run with the workspace that the request names. Raise WorkspaceNotFound, WorkspaceNotAccepted."""
-        if not request.workspace:
-            return made
-        if manifest is not None and has_permissions(manifest) and not manifest.permissions.workspace:
-            raise _no_workspace(manifest.name)
-        target = await self._workspaces.find(identity, request.workspace, request.workspace_mode)
-        return msgspec.structs.replace(made, workspace=target)
 
     async def _with_packages(self, made: Prepared, skills: Sequence[Needing], chosen: Named | None = None) -> Prepared:
         if made.failure is not None or (chosen is None and not any(one.manifest.runtime for one in skills)):
@@ -290,16 +279,6 @@ def _made(
 ) -> Prepared:
     """Return a run before it has packages. `failure` is that of its args."""
     return Prepared(method, job, version, failure or given.failure, given.permissions.secrets, why_less=given.why_less)
-
-
-def _no_workspace(name: str) -> WorkspaceNotAccepted:
-    # The files of a workspace come from other code: they could steer what the skill does with its permissions.
-    return WorkspaceNotAccepted(
-        f"'{name}' has permissions, and its manifest does not accept a workspace",
-        hint="Leave 'workspace' out, and pass single files in 'files'. The author can accept workspaces with "
-        "'workspace = true' in [runtime].",
-        name=name,
-    )
 
 
 def _not_executable(version: VersionRow, manifest: Manifest) -> NotExecutable:

@@ -7,10 +7,9 @@ import base64
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Annotated, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
-from msgspec import Meta
 from sqlalchemy import Connection, select
 
 from skillery import audit
@@ -21,75 +20,21 @@ from skillery.database.tables import runs
 from skillery.errors import InvalidParams, SnapshotNotFound, WorkspaceFileNotFound, WorkspaceFileTooLarge
 from skillery.formats.wording import quoted
 from skillery.identity.quotas import Quotas
-from skillery.workspaces import rows
+from skillery.workspaces import holding, rows
 from skillery.workspaces.manifests import Manifest, make_manifest
 from skillery.workspaces.reading import manifest_of, open_file
+from skillery.workspaces.results import (
+    DeletedWorkspace,
+    Snapshot,
+    WorkspaceFile,
+    WorkspaceFileContent,
+    WorkspaceInfo,
+    info,
+    shown,
+)
 from skillery.workspaces.saving import Content, Saver
 
 MOST_READ = 1 << 20
-
-
-class WorkspaceInfo(msgspec.Struct, frozen=True):
-    """A workspace."""
-
-    id: str
-    name: str
-    snapshot: Annotated[str, Meta(description="Digest of its current snapshot")]
-    size_bytes: int
-    files: int
-    created_at: datetime
-    expires_at: Annotated[datetime, Meta(description="Later by its ttl after each use")]
-    run_id: Annotated[str | None, Meta(description="The run that writes it now")]
-    parent: Annotated[str | None, Meta(description="The workspace, snapshot or run that it was forked from")]
-
-
-class DeletedWorkspace(msgspec.Struct, frozen=True):
-    """A deleted workspace."""
-
-    id: str
-
-
-class WorkspacePage(msgspec.Struct, frozen=True):
-    """A page of workspaces."""
-
-    workspaces: list[WorkspaceInfo]
-    next_cursor: str | None
-
-
-class WorkspaceFile(msgspec.Struct, frozen=True):
-    """A file, an empty folder or a symbolic link of a workspace."""
-
-    path: str
-    kind: Literal["file", "folder", "link"]
-    size_bytes: int
-    sha256: str
-    executable: bool
-
-
-class Snapshot(msgspec.Struct, frozen=True):
-    """A kept state of a workspace."""
-
-    snapshot: str
-    size_bytes: int
-    files: int
-    run_id: Annotated[str | None, Meta(description="The run that left it")]
-    created_at: datetime
-
-
-class DescribedWorkspace(msgspec.Struct, frozen=True):
-    """A workspace with a page of its files and its snapshots, newest first."""
-
-    workspace: WorkspaceInfo
-    entries: list[WorkspaceFile]
-    next_cursor: str | None
-    snapshots: list[Snapshot]
-
-
-class WorkspaceFileContent(msgspec.Struct, frozen=True):
-    """The content of a file of a workspace."""
-
-    content: str
-    encoding: Literal["utf-8", "base64"]
 
 
 class GivenFile(NamedTuple):
@@ -98,20 +43,6 @@ class GivenFile(NamedTuple):
     path: str
     blob_id: str
     executable: bool
-
-
-def info(row: rows.WorkspaceRow) -> WorkspaceInfo:
-    return WorkspaceInfo(
-        row.id,
-        row.name,
-        row.snapshot,
-        row.size_bytes,
-        row.files,
-        row.created_at,
-        row.expires_at,
-        row.run_id,
-        row.parent,
-    )
 
 
 class Workspaces:
@@ -195,11 +126,6 @@ class Workspaces:
         """Delete a workspace. Its forks keep their files. Raise WorkspaceNotFound, WorkspaceHeld."""
         await self._database.write(partial(_delete, identity=identity, workspace_id=workspace_id))
         return DeletedWorkspace(workspace_id)
-
-
-def shown(file: KeptFile) -> WorkspaceFile:
-    kind: Literal["file", "folder", "link"] = "file" if file.is_file else "link" if file.target else "folder"
-    return WorkspaceFile(file.path, kind, file.size_bytes, file.sha256, file.mode == "100755")
 
 
 def found_file(manifest: Manifest, workspace_id: str, path: str) -> KeptFile:
@@ -290,7 +216,7 @@ def _described(
 
 def _reset(connection: Connection, *, identity: Identity, workspace_id: str, snapshot: str) -> rows.WorkspaceRow:
     row = rows.find_workspace(connection, identity, workspace_id)
-    rows.check_free(row)
+    holding.check_free(row)
     wanted = rows.find_snapshot_by_digest(connection, identity, snapshot, row.id)
     rows.make_current(connection, row.id, wanted)
     audit.record(
@@ -306,6 +232,6 @@ def _reset(connection: Connection, *, identity: Identity, workspace_id: str, sna
 
 def _delete(connection: Connection, *, identity: Identity, workspace_id: str) -> None:
     row = rows.find_workspace(connection, identity, workspace_id)
-    rows.check_free(row)
+    holding.check_free(row)
     rows.remove(connection, [row.id])
     audit.record(connection, identity, "delete_workspace", row.id, before={"snapshot": row.snapshot})

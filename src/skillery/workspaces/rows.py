@@ -20,13 +20,12 @@ from skillery.database.tables import (
     workspace_snapshots,
     workspaces,
 )
-from skillery.errors import QuotaExceeded, SnapshotNotFound, WorkspaceHeld, WorkspaceNotFound
+from skillery.errors import QuotaExceeded, SnapshotNotFound, WorkspaceNotFound
 from skillery.identity.quotas import Quotas
 from skillery.workspaces.manifests import EMPTY
 
 SNAPSHOTS = 20
 """How many snapshots of a workspace are kept."""
-HELD_MS = 1_000
 
 _REFER = Change(
     {
@@ -222,42 +221,6 @@ def used(connection: Connection, identity: str) -> tuple[int, int]:
     )
     count, size = connection.execute(sums).one()
     return int(count), int(size)
-
-
-def take(connection: Connection, workspace_id: str, run_id: str, server: str) -> str | None:
-    """Let a run write the workspace. Return None, or the run that writes it now."""
-    taken = update(workspaces).where(workspaces.c.id == workspace_id, workspaces.c.run_id.is_(None))
-    if connection.execute(taken.values(run_id=run_id, server=server)).rowcount:
-        return None
-    return connection.scalar(select(workspaces.c.run_id).where(workspaces.c.id == workspace_id)) or run_id
-
-
-def release(connection: Connection, run_id: str, workspace_id: str) -> None:
-    """Let other runs write the workspace."""
-    held = update(workspaces).where(workspaces.c.id == workspace_id, workspaces.c.run_id == run_id)
-    connection.execute(held.values(run_id=None, server=None))
-
-
-def check_free(row: WorkspaceRow) -> None:
-    """Raise WorkspaceHeld if a run writes the workspace."""
-    if row.run_id is not None:
-        raise held(row.id, row.run_id)
-
-
-def held(workspace_id: str, run_id: str) -> WorkspaceHeld:
-    return WorkspaceHeld(
-        f"the run {run_id} writes the workspace '{workspace_id}'",
-        hint="Wait for it, or fork the workspace and use the fork: create_workspace with 'from'.",
-        retry_after_ms=HELD_MS,
-        workspace=workspace_id,
-        run_id=run_id,
-    )
-
-
-def touch(connection: Connection, row: WorkspaceRow) -> None:
-    """Note that the workspace is used: it expires that much later."""
-    until = datetime.now(UTC) + timedelta(seconds=row.ttl_seconds)
-    connection.execute(update(workspaces).where(workspaces.c.id == row.id).values(expires_at=until))
 
 
 def refer(connection: Connection, family_id: int, contents: Iterable[tuple[str, int, bytes | None]]) -> None:

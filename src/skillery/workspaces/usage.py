@@ -15,7 +15,7 @@ from skillery.backends import Identity, Storage, Workspace
 from skillery.database import Database
 from skillery.errors import InvalidParams, QuotaExceeded, SkilleryError
 from skillery.identity.quotas import Quotas
-from skillery.workspaces import rows
+from skillery.workspaces import holding, rows
 from skillery.workspaces.manifests import EMPTY, Manifest
 from skillery.workspaces.reading import contents_of, manifest_of
 from skillery.workspaces.saving import Content, Saver
@@ -114,8 +114,8 @@ class HeldWorkspace:
             files = sum(file.is_file for file in manifest.files)
             rows.move(connection, row.id, row.family_id, manifest.digest, sha256, manifest.size_bytes, files, run_id)
         else:
-            rows.touch(connection, row)
-        rows.release(connection, run_id, row.id)
+            holding.touch(connection, row)
+        holding.release(connection, run_id, row.id)
 
 
 class RunWorkspaces:
@@ -153,18 +153,18 @@ class RunWorkspaces:
         while target.writes:
             other = (await self._database.read(find)).run_id
             if other is None:
-                taking = partial(rows.take, workspace_id=target.workspace_id, run_id=run_id, server=self._server)
+                taking = partial(holding.take, workspace_id=target.workspace_id, run_id=run_id, server=self._server)
                 other = await self._database.write(taking)
             if other is None:
                 break
             if not is_patient and time.monotonic() > deadline:
-                raise rows.held(target.workspace_id, other)
+                raise holding.held(target.workspace_id, other)
             await asyncio.sleep(LOOK_SECONDS)
         return HeldWorkspace(target, await self._database.read(find), self._database, self._storage)
 
     async def release(self, run_id: str, target: Target) -> None:
         """Release the workspace of a run that was not recorded."""
-        work = partial(rows.release, run_id=run_id, workspace_id=target.workspace_id)
+        work = partial(holding.release, run_id=run_id, workspace_id=target.workspace_id)
         try:
             await self._database.write(work)
         except SkilleryError:  # a later close of lost runs releases it

@@ -45,7 +45,7 @@ from skillery.registry import (
 )
 from skillery.registry.audit_trail import AuditPage
 from skillery.runs.results import Run, RunLog, RunPage, RunRecord, ToolResult
-from skillery.workspaces.keeping import (
+from skillery.workspaces.results import (
     DeletedWorkspace,
     DescribedWorkspace,
     WorkspaceFileContent,
