@@ -137,6 +137,18 @@ class RunNotFound(NotFound):
     type = "run_not_found"
 
 
+class WorkspaceNotFound(NotFound):
+    type = "workspace_not_found"
+
+
+class SnapshotNotFound(NotFound):
+    type = "snapshot_not_found"
+
+
+class WorkspaceFileNotFound(NotFound):
+    type = "workspace_file_not_found"
+
+
 class ToolNotFound(NotFound):
     """Raised if a tool does not exist. `data["near"]` is a list of tools with similar names."""
 
@@ -203,6 +215,12 @@ class IdempotencyKeyReused(Conflict):
     """Raised if the Idempotency-Key was used for a different call."""
 
     type = "idempotency_key_reused"
+
+
+class WorkspaceHeld(Busy):
+    """Another run writes the workspace. `data`: `workspace`, `run_id`."""
+
+    type = "workspace_busy"
 
 
 class CallUnderWay(Busy):
@@ -306,6 +324,18 @@ class ArchiveTooLarge(TooLarge):
 
 class BlobTooLarge(TooLarge):
     type = "blob_too_large"
+
+
+class WorkspaceNotAccepted(InvalidParams):
+    """A skill with permissions runs in no workspace that its manifest does not accept. `data`: `name`."""
+
+    type = "workspace_not_accepted"
+
+
+class WorkspaceFileTooLarge(TooLarge):
+    """A file of a workspace is larger than a read answers. `data`: `size_bytes`, `limit`."""
+
+    type = "workspace_file_too_large"
 
 
 class InputFilesTooLarge(TooLarge):

@@ -116,6 +116,8 @@ class IdentityQuotas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     runs_per_minute: MaybeNatural = msgspec.UNSET
     concurrent_runs: MaybeNatural = msgspec.UNSET
     session_tools: MaybeNatural = msgspec.UNSET
+    workspaces: MaybeNatural = msgspec.UNSET
+    workspaces_mb: MaybeNatural = msgspec.UNSET
 
 
 class NamespaceQuotas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -135,6 +137,8 @@ class Quotas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     runs_per_minute: Natural = 1_200
     concurrent_runs: Natural = 100
     session_tools: Natural = 100
+    workspaces: Natural = 200
+    workspaces_mb: Natural = 10_240
     bundles_mb: Natural = 10_240
     identities: dict[str, IdentityQuotas] = {}
     namespaces: dict[str, NamespaceQuotas] = {}

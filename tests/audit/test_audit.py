@@ -160,7 +160,7 @@ def _revoke_waiver(trail: Trail) -> str:
 
 
 def _cancel_run(trail: Trail) -> str:
-    runner = Caller(trail.admin.url, Who(f"{trail.name}-runner", "read run"))
+    runner = runner_of(trail)
     with ThreadPoolExecutor(1) as pool:
         code = "import time\ndef main(args): time.sleep(60)"
         waiting = pool.submit(runner, "run_code", language="python", code=code)
@@ -170,6 +170,28 @@ def _cancel_run(trail: Trail) -> str:
         runner("cancel_run", run_id=found[0]["run_id"])
         assert waiting.result()["error"]["type"] == "Cancelled"
     return str(found[0]["run_id"])
+
+
+def runner_of(trail: Trail) -> Caller:
+    return Caller(trail.admin.url, Who(f"{trail.name}-runner", "read run"))
+
+
+def _workspace(trail: Trail) -> str:
+    return str(runner_of(trail)("create_workspace", name="w")["id"])
+
+
+def _reset_workspace(trail: Trail) -> str:
+    workspace = _workspace(trail)
+    code = "def main(args): open('a', 'w').close()"
+    after = runner_of(trail)("run_code", language="python", code=code, workspace=workspace)["workspace"]["after"]
+    runner_of(trail)("reset_workspace", workspace=workspace, snapshot=after)
+    return workspace
+
+
+def _delete_workspace(trail: Trail) -> str:
+    workspace = _workspace(trail)
+    runner_of(trail)("delete_workspace", workspace=workspace)
+    return workspace
 
 
 def _create_token(trail: Trail) -> str:
@@ -238,6 +260,9 @@ CHANGES: dict[str, Callable[[Trail], str]] = {
     "revoke_waiver": _revoke_waiver,
     "cancel_run": _cancel_run,
     "rebuild_environment": _rebuild_environment,
+    "create_workspace": _workspace,
+    "reset_workspace": _reset_workspace,
+    "delete_workspace": _delete_workspace,
     "create_token": _create_token,
     "revoke_token": _revoke_token,
 }
@@ -303,6 +328,10 @@ PARAMS: dict[str, Any] = {
     "rule": "none",
     "run_id": "none",
     "skill_md": "x",
+    "workspace": "none",
+    "origin": "none",
+    "snapshot": "none",
+    "path": "none",
 }
 
 

@@ -822,8 +822,7 @@ def main(args):
     os.rename("in/a.txt", "out/a.txt")
     os.rename("b", "out/b")
 """
-    files = client.upload_files({"in/a.txt": tmp_path / "a.txt", "b": b"bytes"})
-    run = client.run_code("python", code, files=files)
+    run = client.run_code("python", code, files={"in/a.txt": tmp_path / "a.txt", "b": b"bytes"})
     places = client.download_files(run, tmp_path / "results")
     assert {place.name: place.read_text() for place in places} == {"a.txt": "from disk", "b": "bytes"}
     leads_out = {**run, "files": [{**run["files"][0], "path": "../a.txt"}]}

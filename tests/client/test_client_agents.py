@@ -77,6 +77,29 @@ async def test_the_client_that_awaits_does_the_same(sqlite_server: Server) -> No
         assert (await client.handle(anthropic_call("list_skills")))["is_error"] is False
 
 
+DRAWS = """
+import base64, os
+def main(args):
+    os.mkdir("out")
+    open("out/plot.png", "wb").write(base64.b64decode(args["png"]))
+    open("out/wrong.png", "w").write("no picture")
+"""
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+
+
+def test_models_that_accept_images_see_the_pictures_of_a_run(client: Client) -> None:
+    given = {"language": "python", "code": DRAWS, "entrypoint": "main", "args": {"png": PNG}}
+    of_mcp = client.handle({"name": "run_code", "arguments": given})
+    of_anthropic = client.handle(anthropic_call("run_code", **given))
+
+    assert of_mcp["content"][1:] == [{"type": "image", "data": PNG, "mimeType": "image/png"}]
+    source = {"type": "base64", "media_type": "image/png", "data": PNG}
+    assert of_anthropic["content"][1:] == [{"type": "image", "source": source}]
+    assert json.loads(of_anthropic["content"][0]["text"])["status"] == "completed"
+    assert isinstance(client.handle(anthropic_call("run_code", **given), images=False)["content"], str)
+    assert isinstance(client.handle(openai_call("run_code", json.dumps(given)))["content"], str)
+
+
 @pytest.mark.parametrize("form", [*DIALECTS, "jsonschema"])
 def test_tools_are_those_of_the_server(client: Client, form: Any) -> None:
     found = client.tools(form, include=["create_skill"])

@@ -37,6 +37,7 @@ from skillery.maintenance.garbage import (
     SweepStep,
     cached_files,
     expired_blobs,
+    expired_workspaces,
     leftovers,
     old_locks,
     old_runs,
@@ -66,6 +67,8 @@ from skillery.runs.orphans import close_left_over
 from skillery.runs.preparation import Preparer
 from skillery.runs.records import Recorder
 from skillery.settings import Settings
+from skillery.workspaces.keeping import Workspaces
+from skillery.workspaces.usage import RunWorkspaces
 
 log = logging.getLogger(__name__)
 MIB = 1024 * 1024
@@ -133,6 +136,7 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
         registry=Registry(database, backends.storage, database.write_now(cursor_key)),
         blobs=runtime.blobs,
         runner=runtime.runner,
+        workspaces=Workspaces(database, backends.storage, quotas),
         publisher=publisher,
         importer=_importer(base, publisher),
         tools=_tool_maker(base, runtime.runner, publisher, quotas, compilers),
@@ -174,16 +178,18 @@ def _runtime(base: Base, quotas: Quotas) -> _Runtime:
     cache = Cache(home.path / "cache", database, backends.storage, blobs)
     packages = packages_of(settings, home, database, backends.sandbox)
     environments = named_of(settings, home, database, backends.storage, packages)
-    preparer = Preparer(database, cache, _limit_rules(settings), packages.environments, environments.named)
+    workspaces = RunWorkspaces(database, backends.storage, quotas, home.server_id)
+    preparer = Preparer(database, cache, _limit_rules(settings), packages.environments, environments.named, workspaces)
     execution = Execution(backends.sandbox, settings.sandbox, GrantedSecrets(database, backends.secrets))
     runner = Runner(
         database=database,
         server=home.server_id,
         blobs=blobs,
         preparer=preparer,
-        admission=Admission(database, _run_queue(settings), quotas),
+        admission=Admission(database, _run_queue(settings), quotas, workspaces),
         execution=execution,
         recorder=Recorder(database, blobs, events),
+        workspaces=workspaces,
     )
     unrecorded = UnrecordedRuns(preparer, execution, IMPORT_CHECKS_AT_ONCE)
     return _Runtime(blobs, cache, packages, environments, runner, unrecorded)
@@ -241,6 +247,7 @@ def _garbage_steps(base: Base, cache: Cache, environments: Environments) -> list
     return [
         SweepStep("runs", partial(old_runs, database, keep_for, keep_count)),
         SweepStep("expired_blobs", partial(expired_blobs, database, grace)),
+        SweepStep("expired_workspaces", partial(expired_workspaces, database, storage)),
         SweepStep("unused_contents", partial(unused_contents, database, storage, grace)),
         SweepStep("leftover_files", partial(leftovers, database, storage, grace)),
         SweepStep("cached_files", partial(cached_files, database, cache, grace, unused_for), own=True),

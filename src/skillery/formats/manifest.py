@@ -60,6 +60,7 @@ _RUNTIME_KEYS = (
     "limits",
     "dependencies",
     "requires-python",
+    "workspace",
     "inferred",
     "strict_inputs",
 )
@@ -88,6 +89,8 @@ class Runtime(msgspec.Struct, frozen=True):
     """Packages in the notation of PEP 508."""
     requires_python: str = ""
     """Python versions in the notation of PEP 440. "" means any version."""
+    workspace: bool = False
+    """Whether the skill runs in workspaces of its callers although it has permissions."""
     inferred: tuple[str, ...] = ()
     """The dependencies that the server inferred from the skill's imports. The author did not declare these packages."""
     strict_inputs: bool = False
@@ -97,6 +100,8 @@ class Runtime(msgspec.Struct, frozen=True):
 class Permissions(msgspec.Struct, frozen=True):
     network: tuple[NetworkPattern, ...] = ()
     secrets: tuple[str, ...] = ()
+    workspace: bool = False
+    """Whether these permissions hold in workspaces too, which other code has filled."""
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -329,6 +334,7 @@ class _Reader(Shapes):
             limits=self.limits(table),
             dependencies=self.dependencies(table),
             requires_python=self.requires_python(table),
+            workspace=self.flag(table, "workspace", "runtime.workspace"),
             inferred=self.texts(table, "inferred", "runtime.inferred"),
             strict_inputs=self.flag(table, "strict_inputs", "runtime.strict_inputs"),
         )
@@ -375,6 +381,13 @@ class _Reader(Shapes):
         if wrong:
             self.problem(requirements.REQUIRES_PYTHON, f"is {quoted(printable(text, 80))}, which {wrong}")
         return text
+
+    def flag(self, table: Mapping[str, object], key: str, where: str) -> bool:
+        value = table.get(key, False)
+        if not isinstance(value, bool):
+            self.problem(where, f"is {shown(value)}, expected true or false")
+            return False
+        return value
 
     def limits(self, table: Mapping[str, object]) -> dict[str, int | float]:
         limits = self.table(table, "limits", "runtime.limits") or {}
@@ -459,7 +472,9 @@ class _Reader(Shapes):
             wrong = secret_name_problem(secret)
             if wrong:
                 self.problem(f"permissions.secrets[{i}]", f"is {quoted(secret)}, which {wrong}")
-        return Permissions(network, tuple(dict.fromkeys(secrets)))
+        runtime = self.raw.get("runtime")
+        in_workspaces = isinstance(runtime, Mapping) and runtime.get("workspace") is True
+        return Permissions(network, tuple(dict.fromkeys(secrets)), in_workspaces and bool(network or secrets))
 
     def network(self, table: Mapping[str, object]) -> Iterable[NetworkPattern]:
         patterns: dict[str, NetworkPattern] = {}

@@ -15,7 +15,17 @@ from skillery.backends import Storage
 from skillery.contents.storage_marks import is_marked
 from skillery.contents.store import CHUNK_BYTES
 from skillery.database import Database
-from skillery.database.tables import RESOLVABLE, blobs, objects, runs, skill_files, skill_versions, skills
+from skillery.database.tables import (
+    RESOLVABLE,
+    blobs,
+    objects,
+    runs,
+    skill_files,
+    skill_versions,
+    skills,
+    workspace_contents,
+    workspace_snapshots,
+)
 from skillery.errors import ContentMissing
 from skillery.formats.bundle import digest_of_entries
 from skillery.runs.orphans import of_no_server
@@ -96,13 +106,16 @@ def _latest(connection: Connection) -> Iterator[Damage]:
 
 
 def _lost_rows(connection: Connection) -> Iterator[Damage]:
-    for table, kind, subject in (
-        (blobs, "blob_without_content", blobs.c.id),
-        (skill_files, "file_without_content", skill_files.c.path),
+    snapshots, contents = workspace_snapshots, workspace_contents
+    for column, kind, subject in (
+        (blobs.c.sha256, "blob_without_content", blobs.c.id),
+        (skill_files.c.sha256, "file_without_content", skill_files.c.path),
+        (snapshots.c.manifest_sha256, "snapshot_without_content", snapshots.c.workspace_id),
+        (contents.c.sha256, "workspace_without_content", contents.c.family_id),
     ):
-        known = exists().where(objects.c.sha256 == table.c.sha256)
-        for name, sha256 in connection.execute(select(subject, table.c.sha256).where(~known)):
-            yield Damage(kind, name, f"{name} refers to the content {sha256}, which is not recorded")
+        known = exists().where(objects.c.sha256 == column)
+        for name, sha256 in connection.execute(select(subject, column).where(~known)):
+            yield Damage(kind, str(name), f"{name} refers to the content {sha256}, which is not recorded")
 
 
 def _open_runs(connection: Connection, dead: frozenset[str]) -> Iterator[Damage]:

@@ -3,6 +3,7 @@ code.
 """
 
 from skillery.runs.input_files import RunFile, parse_files
+from skillery.runs.output_globs import parse_outputs
 from skillery.runs.requests import CodeRequest, SkillRequest, ToolRequest
 from skillery.runs.runner import Runner
 from skillery.runs.trials import Trial, TrialResult
@@ -18,4 +19,5 @@ __all__ = [
     "TrialResult",
     "UnrecordedRuns",
     "parse_files",
+    "parse_outputs",
 ]

@@ -66,6 +66,13 @@ class Execution:
 
     async def _outcome(self, run: ActiveRun) -> Outcome:
         prepared, job, host = run.prepared, run.job, run.host
+        if run.workspace is not None and prepared.failure is None:
+            try:
+                job = msgspec.structs.replace(job, workspace=await run.workspace.open())
+            except SkilleryError as error:
+                return Outcome(failure=Failure(FailureType.SANDBOX_ERROR, f"the workspace: {error.message}"))
+            if isinstance(host, Host):
+                host.saver = run.workspace.saver
         if prepared.failure is not None:
             return Outcome(failure=prepared.failure)
         refusal = await self._refusal(job, has_secrets=bool(prepared.secrets))

@@ -105,6 +105,8 @@ class CellZygote(Protocol):
 
     async def mount(self, cell: Cell, entries: list[dict[str, Any]]) -> None: ...
 
+    async def show_workspace(self, of: Cell, to: Cell) -> None: ...
+
 
 class Cell:
     """A cell, used for at most one run.
@@ -139,7 +141,7 @@ class Cell:
         self._pidfd = pidfd
         self._loop = asyncio.get_running_loop()
         self._gone: asyncio.Future[None] = self._loop.create_future()
-        self._whenever_gone: list[Callable[[Cell], None]] = []
+        self._whenever_closed: list[Callable[[Cell], None]] = []
         self._loop.add_reader(pidfd, self._end_of_life)
 
     @property
@@ -151,8 +153,9 @@ class Cell:
         self.channel = await Channel.over(self._ends.channel)
         return self.channel
 
-    def when_gone(self, act: Callable[[Cell], None]) -> None:
-        self._whenever_gone.append(act)
+    def when_closed(self, act: Callable[[Cell], None]) -> None:
+        """Call `act` when the cell is closed. Its files and its uid stay in use until then."""
+        self._whenever_closed.append(act)
 
     def _end_of_life(self) -> None:
         """Handle the end of pid 1. The kernel has killed and reaped all other processes of the run before."""
@@ -161,8 +164,6 @@ class Cell:
         if self._ends.wary:
             self._ends.control.hang_up()
         self._gone.set_result(None)
-        for act in self._whenever_gone:
-            act(self)
 
     @property
     def lives(self) -> bool:
@@ -205,3 +206,5 @@ class Cell:
         # No other process has the mounts: the kernel unmounts them now, and waits for all processors, often
         # milliseconds.
         await UNMOUNTING.run(os.close, self.mounts)
+        for act in self._whenever_closed:
+            act(self)

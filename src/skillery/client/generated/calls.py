@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-ONCE = frozenset(["execute_skill", "run_code", "create_blob", "create_skill", "call_tool", "define_tool"])
+ONCE = frozenset(
+    ["execute_skill", "run_code", "create_blob", "create_skill", "call_tool", "define_tool", "create_workspace"]
+)
 """Methods that the server executes once for each Idempotency-Key."""
 REPEATABLE = frozenset(
     [
@@ -23,6 +25,9 @@ REPEATABLE = frozenset(
         "check_skill",
         "list_waivers",
         "list_tools",
+        "list_workspaces",
+        "describe_workspace",
+        "read_workspace_file",
         "list_environments",
         "describe_environment",
         "get_usage",
