@@ -6,6 +6,7 @@ the value, `hint` is the remedy. Callers see both, so they must not contain a pa
 
 from __future__ import annotations
 
+import errno
 from typing import Any, ClassVar
 
 
@@ -376,6 +377,10 @@ class RateLimited(Busy):
     """Raised if an identity has started too many runs. `data` has the same members as in QuotaExceeded."""
 
     type = "rate_limited"
+
+
+def is_disk_full(error: OSError) -> bool:
+    return error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class StorageFull(Unavailable):

@@ -434,8 +434,8 @@ def main(args):
 
 
 def test_two_skills_do_not_see_each_others_secrets(composed: Composed) -> None:
-    one = composed.publish("one", SHOW + "main = f\n", secrets=["KEY_ONE"])
-    two = composed.publish("two", SHOW + "main = f\n", secrets=["KEY_TWO"])
+    one = composed.publish("one", SHOW + "def main(args): return f()\n", secrets=["KEY_ONE"])
+    two = composed.publish("two", SHOW + "def main(args): return f()\n", secrets=["KEY_TWO"])
     composed.grant("KEY_ONE", one)
     composed.grant("KEY_TWO", two)
     code = "import skills.NS.one as one, skills.NS.two as two\ndef main(args): return [one.f(), two.f()]"
@@ -444,7 +444,7 @@ def test_two_skills_do_not_see_each_others_secrets(composed: Composed) -> None:
 
 
 def test_a_missing_grant_is_a_failed_run_that_names_the_command(composed: Composed) -> None:
-    skill = composed.publish("mail", "print('ran')\n" + SHOW + "main = f\n", secrets=["KEY_ONE"])
+    skill = composed.publish("mail", "print('ran')\n" + SHOW + "def main(args): return f()\n", secrets=["KEY_ONE"])
 
     answer = composed.run("from skills.NS.mail import f\ndef main(args): return f()", skill)
 
@@ -463,7 +463,7 @@ def test_a_value_is_redacted_before_the_caller_sees_it(composed: Composed) -> No
     def g():
         print(os.environ["KEY_ONE"])
         raise ValueError(f"401 for {os.environ['KEY_ONE']}")
-    main = f
+    def main(args): return f()
     """
     skill = composed.publish("leaky", leaky, secrets=["KEY_ONE"])
     composed.grant("KEY_ONE", skill)
@@ -512,13 +512,13 @@ def main(args):
 
 
 def test_a_skill_without_permissions_that_imports_one_with_meets_the_same_stub(composed: Composed) -> None:
-    skill = composed.publish("mail", SHOW + "main = f\n", secrets=["KEY_ONE"])
+    skill = composed.publish("mail", SHOW + "def main(args): return f()\n", secrets=["KEY_ONE"])
     composed.grant("KEY_ONE", skill)
     inside = f"""
     import os
     from skills.{composed.ns}.mail import f
     def both(): return [f(), 'KEY_ONE' in os.environ]
-    main = both
+    def main(args): return both()
     """
     pure = composed.publish("pure", inside)
     code = "from skills.NS.pure import both\ndef main(args): return both()"
@@ -527,7 +527,7 @@ def test_a_skill_without_permissions_that_imports_one_with_meets_the_same_stub(c
 
 
 def test_running_the_source_oneself_gains_nothing(composed: Composed) -> None:
-    skill = composed.publish("mail", SHOW + "main = f\n", secrets=["KEY_ONE"])
+    skill = composed.publish("mail", SHOW + "def main(args): return f()\n", secrets=["KEY_ONE"])
     composed.grant("KEY_ONE", skill)
     code = """
     def main(args):
@@ -583,7 +583,7 @@ def test_forged_calls_reach_nothing_but_mounted_stubs(composed: Composed) -> Non
     mounted = composed.impure("mounted", "def f(): return 'mounted'\n")
     composed.impure("mounted", "def f(): return 'another version'\n", version="2.0.0")
     unmounted = composed.impure("unmounted", "def f(): return 'unmounted'\n")
-    pure = composed.publish("pure", "def f(): return 'pure'\nmain = f\n")
+    pure = composed.publish("pure", "def f(): return 'pure'\ndef main(args): return f()\n")
     names = [mounted, unmounted, pure, f"{mounted}@2.0.0", f"{mounted}@1.0.0", "", "../x", "x" * 5000]
     code = OPEN_CHANNEL + "\ndef main(args): return [call(name) for name in args['names']]"
 
@@ -617,7 +617,7 @@ def test_a_forged_call_cannot_use_what_the_skill_imports_or_hides(composed: Comp
     class Thing: pass
     def f(): return 'f'
     def _hidden(): return os.environ['KEY_ONE']
-    main = f
+    def main(args=None): return f()
     """
     beside = "from subprocess import check_output\ndef offered(): return 'offered'\n"
     skill = composed.publish("mail", inside, secrets=["KEY_ONE"], more={"code/beside.py": beside})
@@ -774,7 +774,7 @@ def test_a_forged_call_that_is_none_is_refused_and_the_run_goes_on(
     ],
 )
 def test_what_a_stub_has_not_is_explained(composed: Composed, line: str, kind: str) -> None:
-    code = "VALUE = 1\nclass Thing: pass\ndef f(): pass\nasync def g(): pass\nmain = f\n"
+    code = "VALUE = 1\nclass Thing: pass\ndef f(): pass\nasync def g(): pass\ndef main(args): return f()\n"
     skill = composed.publish("one", code, network=[PORT_OF_NOBODY], more={"code/beside.py": "def g(): pass"})
 
     error = composed.error(f"{line}\ndef main(args): pass", skill)
@@ -799,7 +799,7 @@ def test_the_entrypoint_does_not_run_where_it_is_imported(composed: Composed) ->
 
 
 def test_stubs_and_other_skills_mount_above_and_below_each_other(composed: Composed) -> None:
-    stub, pure = "import os\ndef f(): return os.getpid() != 0\n", "def f(): return 'pure'\nmain = f\n"
+    stub, pure = "import os\ndef f(): return os.getpid() != 0\n", "def f(): return 'pure'\ndef main(args): return f()\n"
     mounts = [
         composed.impure("a", stub),
         composed.publish("a.pure", pure),

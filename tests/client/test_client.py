@@ -757,6 +757,7 @@ def story(client: Client, name: str, other: str) -> Iterator[tuple[str, Any]]:
     yield "resolve_skills", lock
     yield "verify_lock", client.verify_lock(lock["lock"])
     yield "list_versions", client.list_versions(name=name)
+    yield "diff_versions", client.diff_versions(name, "1.0.0", to_version="1.0.0")
     yield "deprecate_skill", client.deprecate_skill(name, "old", successor=other)
     yield "describe_skill", client.describe_skill(name, detail="full")
     yield "verify_lock", client.verify_lock(lock["lock"])
@@ -776,6 +777,7 @@ def story(client: Client, name: str, other: str) -> Iterator[tuple[str, Any]]:
     yield "revoke_waiver", client.revoke_waiver(waiver["id"])
     yield "list_environments", client.list_environments(installed=True)
     yield "collect_garbage", client.collect_garbage(dry_run=True, steps=["runs"])
+    yield from workspaces_story(client)
     token = client.create_token(name, ["read"], expires="1d")
     yield "create_token", token
     yield "list_tokens", client.list_tokens()
@@ -783,6 +785,21 @@ def story(client: Client, name: str, other: str) -> Iterator[tuple[str, Any]]:
     if "define_tool" in METHODS:
         yield from tools_story(client)
     yield "list_audit", client.list_audit(limit=1000)
+
+
+def workspaces_story(client: Client) -> Iterator[tuple[str, Any]]:
+    workspace = client.create_workspace()
+    id_ = workspace["id"]
+    yield "create_workspace", workspace
+    code = "def main(args): open('a.txt', 'w').write('kept')"
+    run = client.run_code("python", code, workspace=id_)
+    yield "run_code", run
+    yield "list_workspaces", client.list_workspaces(limit=1000)
+    described = client.describe_workspace(id_)
+    yield "describe_workspace", described
+    yield "read_workspace_file", client.read_workspace_file(id_, "a.txt")
+    yield "reset_workspace", client.reset_workspace(id_, described["snapshots"][-1]["snapshot"])
+    yield "delete_workspace", client.delete_workspace(id_)
 
 
 def tools_story(client: Client) -> Iterator[tuple[str, Any]]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from functools import partial
@@ -17,7 +16,7 @@ from typing import Any, BinaryIO, cast
 
 from skillery.backends import Identity
 from skillery.database import Database
-from skillery.errors import Busy, SkilleryError, StorageFull
+from skillery.errors import Busy, SkilleryError, StorageFull, is_disk_full
 from skillery.formats.bundle import BundleLimits
 from skillery.formats.manifest import parse_manifest
 from skillery.identity import access
@@ -33,7 +32,6 @@ from skillery.publishing import Publisher
 from skillery.registry import known_paths, known_without_path
 
 RETRY_MS = 10_000
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class Importer:
@@ -75,7 +73,7 @@ class Importer:
             with TemporaryFile(dir=self._folder) as file:
                 yield cast(BinaryIO, file)
         except OSError as error:
-            if error.errno not in FULL:
+            if not is_disk_full(error):
                 raise
             raise StorageFull(hint="Nothing more was imported. Free space on the server.") from error
         finally:
