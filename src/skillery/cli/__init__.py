@@ -26,6 +26,7 @@ from skillery.cli import (
     lifecycle,
     locks,
     mcp,
+    new,
     quota,
     run,
     runs,
@@ -70,6 +71,7 @@ def commands() -> None:
 for _command in (
     serve.serve,
     mcp.mcp,
+    new.new,
     skills.publish,
     imports.import_,
     imports.sync,
