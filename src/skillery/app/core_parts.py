@@ -18,15 +18,15 @@ from skillery.app.bundled import publish_bundled
 from skillery.app.environments import PackageServices, packages_of
 from skillery.app.events import PreparingEvents
 from skillery.app.home import Home
+from skillery.app.limits import limit_rules
 from skillery.app.named_environments import named_of
 from skillery.app.quotas import quotas_of
 from skillery.audit import Refusals
-from skillery.backends import Authenticator, Capability, Events, Limits, Sandbox, Secrets, Storage
+from skillery.backends import Authenticator, Capability, Events, Sandbox, Secrets, Storage
 from skillery.contents.blobs import Blobs, Lifetimes
 from skillery.context.queue import Queue
 from skillery.database import Database
 from skillery.environments import Environments
-from skillery.errors import StartupError
 from skillery.exports import Exports, FactsPreparation
 from skillery.formats.bundle import BundleLimits
 from skillery.identity.idempotency import Once
@@ -59,7 +59,6 @@ from skillery.runs.admission import Admission
 from skillery.runs.cache import Cache
 from skillery.runs.execution import Execution
 from skillery.runs.granted_secrets import GrantedSecrets
-from skillery.runs.limits import LimitRules
 from skillery.runs.orphans import close_left_over
 from skillery.runs.preparation import Preparer
 from skillery.runs.records import Recorder
@@ -168,7 +167,7 @@ def _runtime(base: Base, quotas: Quotas) -> _Runtime:
         database=database,
         server=home.server_id,
         blobs=blobs,
-        preparer=Preparer(database, cache, _limit_rules(settings), packages.environments, environments.named),
+        preparer=Preparer(database, cache, limit_rules(settings), packages.environments, environments.named),
         admission=Admission(database, _run_queue(settings), quotas),
         execution=Execution(backends.sandbox, settings.sandbox, GrantedSecrets(database, backends.secrets)),
         recorder=Recorder(database, blobs, events),
@@ -253,14 +252,3 @@ def _publishing_rules(settings: Settings) -> PublishingRules:
         increases="draft",
         first_permissions=chosen.first_permissions,
     )
-
-
-def _limit_rules(settings: Settings) -> LimitRules:
-    defaults = Limits(**msgspec.structs.asdict(settings.limits))
-    maximum = msgspec.structs.asdict(settings.max_limits)
-    for name, most in maximum.items():
-        if getattr(defaults, name) > most:
-            raise StartupError(
-                f"setting 'limits.{name}' is {getattr(defaults, name)}, above max_limits.{name} ({most}); lower it"
-            )
-    return LimitRules(defaults, maximum)

@@ -1,8 +1,23 @@
 """Runs of skills, tools and code, from a request to a record. No transaction is open while a sandbox works."""
 
-from skillery.runs.input_files import RunFile, parse_files
-from skillery.runs.requests import CodeRequest, SkillRequest, ToolRequest
-from skillery.runs.runner import Runner
-from skillery.runs.trials import Trial, TrialResult
+from typing import TYPE_CHECKING
+
+from skillery.context.late_imports import late_names
+
+if TYPE_CHECKING:
+    from skillery.runs.input_files import RunFile, parse_files
+    from skillery.runs.requests import CodeRequest, SkillRequest, ToolRequest
+    from skillery.runs.runner import Runner
+    from skillery.runs.trials import Trial, TrialResult
+else:
+    __getattr__ = late_names(
+        __name__,
+        {
+            "input_files": ("RunFile", "parse_files"),
+            "requests": ("CodeRequest", "SkillRequest", "ToolRequest"),
+            "runner": ("Runner",),
+            "trials": ("Trial", "TrialResult"),
+        },
+    )
 
 __all__ = ["CodeRequest", "RunFile", "Runner", "SkillRequest", "ToolRequest", "Trial", "TrialResult", "parse_files"]
