@@ -177,8 +177,8 @@ def _print(as_json: bool, answer: dict[str, Any], line: str) -> None:
 @contextlib.contextmanager
 def _opened(settings: Settings) -> Iterator[tuple[Database, Secrets]]:
     """Open the database at this release's revision, and the backend of secrets from the settings."""
-    from skillery.cli.connection import show_log
     from skillery.cli.database import migrated
+    from skillery.cli.log_lines import show_log
     from skillery.database import Database
     from skillery.plugins import load_plugins
 
