@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 from skillery.app.bundled import bundled_folders
 from tests.cli.test_cli import Ended, skillery
 from tests.conftest import clean_environment
+from tests.support.wheels import make_wheel
 
 PROFILE = next(folder for folder in bundled_folders() if folder.name == "text.csv.profile")
 HANGS = """
@@ -222,3 +224,66 @@ def wait_for(path: Path, text: str, times: int = 1) -> None:
     while path.read_text().count(text) < times:
         assert time.monotonic() < deadline, path.read_text()
         time.sleep(0.05)
+
+
+# -- packages ----------------------------------------------------------------------------------------------------------
+
+PYTEST_TESTS = """
+import pytest
+from frames import VERSION
+from skills.greet import count
+
+@pytest.mark.parametrize("text", ["a", "a b"])
+def test_words(text):
+    assert count(text, 0)["words"] == 1
+
+def test_the_locked_version():
+    assert VERSION == "1.5"
+
+async def test_coroutines_need_a_plugin():
+    pass
+
+def test_that_hangs():
+    while True:
+        try:
+            pass
+        except Exception:
+            pass
+"""
+
+
+@pytest.fixture(scope="module")
+def house(wheelhouse: Path) -> Path:
+    """The wheelhouse with the pytest that runs this test."""
+    needed = ("pluggy", "iniconfig", "packaging", "pygments")
+    for package in ("pytest", *needed):
+        found = importlib.metadata.distribution(package)
+        files = {str(path): path.read_text() for path in found.files or () if path.suffix == ".py"}
+        make_wheel(wheelhouse, package, found.version, files, requires=needed if package == "pytest" else ())
+    return wheelhouse
+
+
+def test_pytest_runs_with_the_locked_packages(home: str, greet: Path, house: Path) -> None:
+    edit(greet / "skill.toml", "# dependencies = [", 'dependencies = ["frames<2"]\n# [')
+    (greet / "tests/test_words.py").write_text(PYTEST_TESTS)
+    asked = ("test", str(greet), "--json", "--timeout-ms", "2000")
+    ended = skillery(*asked, SKILLERY_HOME=home, SKILLERY_PACKAGES_WHEELHOUSE=str(house))
+
+    found = results(ended)
+    assert found["two words"] == "passed", ended.out
+    assert found["tests/test_main.py::Counting::test_a_text_without_words_has_none"] == "passed"
+    assert found["tests/test_words.py::test_the_locked_version"] == "passed"
+    assert found["tests/test_words.py::test_words[a]"] == "passed"
+    assert found["tests/test_words.py::test_words[a b]"] == "failed"
+    assert found["tests/test_words.py::test_that_hangs"] == "failed"
+    assert not (greet / "requirements.lock").exists()
+
+
+def test_without_packages_the_tests_that_need_pytest_fail_alone(home: str, greet: Path) -> None:
+    (greet / "tests/test_words.py").write_text("def test_words():\n    assert True\n")
+    ended = skillery("test", str(greet), SKILLERY_HOME=home)
+
+    assert ended.code == 1
+    assert "passed   skill.toml:24: example two words" in ended.out
+    assert "the tests need pytest, but this server offers no packages" in ended.out
+    assert "write the tests with unittest" in ended.out

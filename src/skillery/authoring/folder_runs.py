@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -23,14 +24,21 @@ from skillery.runs.hints import with_hint
 from skillery.runs.needs import needs_of, why_refused
 from skillery.settings import Settings
 
+if TYPE_CHECKING:
+    from skillery.authoring.packages import Packages
+
 
 class FolderRuns:
     """Runs jobs. At most `settings.runs_at_once` run at a time, as on a server."""
 
-    def __init__(self, settings: Settings, sandbox: Sandbox) -> None:
+    def __init__(self, settings: Settings, sandbox: Sandbox, stack: AsyncExitStack) -> None:
+        """`stack` closes what is opened later."""
         self.settings = settings
         self.sandbox = sandbox
         self.limits = limit_rules(settings)
+        self._stack = stack
+        self._packages: Packages | None = None
+        self._opening = asyncio.Lock()
         self._turns = asyncio.Semaphore(settings.runs_at_once)
 
     async def run(
@@ -51,6 +59,16 @@ class FolderRuns:
                 outcome = await checked(await self.sandbox.run(job, FolderHost(Path(blobs), job, on_progress)))
         return with_hint(job, outcome, why_less)
 
+    async def packages(self) -> Packages:
+        """Open the locks and environments, which most folders do not need. Raise StartupError."""
+        async with self._opening:
+            if self._packages is None:
+                # The import of the database takes as long as a test of most folders.
+                from skillery.authoring.packages import open_packages
+
+                self._packages = await open_packages(self.settings, self.sandbox, self._stack)
+        return self._packages
+
     async def _refusal(self, job: Job) -> Failure | None:
         try:
             await self.sandbox.start()
@@ -63,11 +81,10 @@ class FolderRuns:
 async def open_runs(settings: Settings) -> AsyncIterator[FolderRuns]:
     """Open the sandbox of the settings, which starts in the background. Raise StartupError."""
     sandbox: Sandbox = load_plugins(settings.plugins_folder).open("sandbox", settings)
-    starting = asyncio.create_task(sandbox.start())
-    await asyncio.sleep(0)  # the process of the sandbox starts now, while the caller imports further modules
-    try:
-        yield FolderRuns(settings, sandbox)
-    finally:
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(sandbox.close)
+        starting = asyncio.create_task(sandbox.start())
         # The first run reports an error of the start.
-        await asyncio.gather(starting, return_exceptions=True)
-        await sandbox.close()
+        stack.push_async_callback(asyncio.wait, {starting})
+        await asyncio.sleep(0)  # the process of the sandbox starts now, while the caller imports further modules
+        yield FolderRuns(settings, sandbox, stack)
