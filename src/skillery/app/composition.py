@@ -40,8 +40,13 @@ if TYPE_CHECKING:
 
 
 @asynccontextmanager
-async def open_server(settings: Settings, plugins: Plugins, home: Home) -> AsyncIterator[tuple[Core, Edge]]:
-    """Open, migrate and start everything that a server needs, and close it at the end. Raise StartupError."""
+async def open_server(
+    settings: Settings, plugins: Plugins, home: Home, *, bundled: bool = True
+) -> AsyncIterator[tuple[Core, Edge]]:
+    """Open, migrate and start everything that a server needs, and close it at the end. Raise StartupError.
+
+    Without `bundled`, the bundled skills are not published.
+    """
     plugins.check_settings(settings)
     defined_in(settings)
     tracing = open_tracing(settings.traces)
@@ -51,7 +56,7 @@ async def open_server(settings: Settings, plugins: Plugins, home: Home) -> Async
         database = Database(settings.database_url, home.server_id)
         stack.callback(database.close)
         backends = await _open_backends(settings, plugins, database, stack)
-        core = await build_core(Base(settings, home, database, backends, plugins.events), stack)
+        core = await build_core(Base(settings, home, database, backends, plugins.events, bundled), stack)
         edge = _edge(settings, database, core, tracing)
         stack.push_async_callback(edge.mcp.close)
         yield core, edge

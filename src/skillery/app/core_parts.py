@@ -86,6 +86,8 @@ class Base(NamedTuple):
     backends: Backends
     events: Events
     """Passes events on to plugins."""
+    bundled: bool = True
+    """Whether the bundled skills are published."""
 
     @property
     def bundle_limits(self) -> BundleLimits:
@@ -151,14 +153,15 @@ async def _start(base: Base, runtime: _Runtime, publisher: Publisher, stack: Asy
         log.warning("%d runs that the last server left open are recorded as failed", closed)
     await runtime.packages.environments.start()
     await runtime.environments.rebuilds.start()
-    await publish_bundled(publisher, database)
+    if base.bundled:
+        await publish_bundled(publisher, database)
     background_jobs = BackgroundJobs(database, runner, home.server_id)
     stack.push_async_callback(background_jobs.close)
     background_jobs.start()
 
 
 def _runtime(base: Base, quotas: Quotas) -> _Runtime:
-    settings, home, database, backends, events = base
+    settings, home, database, backends, events = base[:5]
     blobs = Blobs(database, backends.storage, _lifetimes(settings), quotas)
     cache = Cache(home.path / "cache", database, backends.storage, blobs)
     packages = packages_of(settings, home, database, backends.sandbox)
@@ -176,7 +179,7 @@ def _runtime(base: Base, quotas: Quotas) -> _Runtime:
 
 
 def _publisher(base: Base, runtime: _Runtime, quotas: Quotas, compilers: CompilePool) -> Publisher:
-    settings, _, database, backends, events = base
+    settings, _, database, backends, events = base[:5]
     checks = BundleChecks(
         database,
         backends.storage,

@@ -96,7 +96,7 @@ def _exact(pins: Sequence[Pin]) -> list[str]:
 
 async def open_packages(settings: Settings, sandbox: Sandbox, stack: AsyncExitStack) -> Packages:
     """Open the home of folders under test until the stack closes. Raise StartupError if another command holds it."""
-    home = await _wait_for_home(settings.home / FOLDER)
+    home = await wait_for_home(settings.home / FOLDER)
     stack.callback(home.close)
     database = Database(f"sqlite:///{home.path / 'skillery.db'}", home.server_id)
     stack.callback(database.close)
@@ -109,7 +109,7 @@ async def open_packages(settings: Settings, sandbox: Sandbox, stack: AsyncExitSt
     return Packages(services.locks, services.environments, named)
 
 
-async def _wait_for_home(path: Path) -> Home:
+async def wait_for_home(path: Path) -> Home:
     """Open the home, after another `skillery test` if there is one. Raise StartupError."""
     deadline = time.monotonic() + WAIT_SECONDS
     while True:
