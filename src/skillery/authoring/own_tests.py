@@ -23,7 +23,7 @@ from skillery.formats.bundle import Bundle, BundleFile
 from skillery.formats.ids import new_run_id
 from skillery.formats.names import import_name
 
-CODE = Path(__file__).parent / "inside" / "run_tests.py"
+CODE = Path(__file__).parent / "in_sandbox" / "run_tests.py"
 Framework = Literal["unittest", "pytest"]
 GRACE_SECONDS = 2.0
 """Time after the limit of a test in which the sandbox can stop the test itself."""
