@@ -36,10 +36,8 @@ from skillery.backends import (
     Secrets,
     Storage,
 )
-from skillery.database.backend_values import BackendValues
 from skillery.errors import StartupError
 from skillery.formats.wording import did_you_mean
-from skillery.identity.tokens import RegistryTokens
 from skillery.protocols import problems
 from skillery.settings import Settings
 
@@ -232,6 +230,10 @@ def _import_file(path: Path) -> ModuleType:
 def _place(kind: Kind, name: str, settings: Settings, database: Database | None) -> Place:
     if database is None:
         return Place(settings.home, settings.allow_degraded)
+    # A sandbox opens without a database, and without the import of one.
+    from skillery.database.backend_values import BackendValues
+    from skillery.identity.tokens import RegistryTokens
+
     values = BackendValues(database, f"{kind}.{name}")
     return Place(settings.home, settings.allow_degraded, values, RegistryTokens(database))
 

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from skillery.backends import Failure, Log, Outcome
+from skillery.runs.checked_results import checked
 from skillery.runs.display import logs_preview
-from skillery.runs.execution import checked
 from skillery.runs.rendering import error_of, summary_of
 
 

@@ -102,6 +102,7 @@ def test_the_tree_on_the_architecture_page_is_the_tree() -> None:
         path[len(indent) // 2] = name
         drawn.add("".join(path[1 : len(indent) // 2 + 1]))
     folders = {f"{one.parent.relative_to(SOURCES)}/" for one in SOURCES.rglob("*.py")} - {"./"}
+    folders = {folder for folder in folders if not folder.startswith("authoring/templates/")}  # files, not modules
 
     assert {name for name in drawn if not (SOURCES / name).exists()} == set()
     assert folders - drawn - WITHOUT_LINES == set()

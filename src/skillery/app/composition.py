@@ -43,10 +43,12 @@ if TYPE_CHECKING:
 
 
 @asynccontextmanager
-async def open_server(settings: Settings, plugins: Plugins, home: Home) -> AsyncIterator[tuple[Core, Edge]]:
+async def open_server(
+    settings: Settings, plugins: Plugins, home: Home, *, bundled: bool = True
+) -> AsyncIterator[tuple[Core, Edge]]:
     """Context manager: open, migrate and start all parts of a server, and close them at the end.
 
-    Raise StartupError if a part cannot start.
+    If `bundled` is False, the bundled skills are not published. Raise StartupError if a part cannot start.
     """
     plugins.check_settings(settings)
     defined_in(settings)
@@ -57,7 +59,7 @@ async def open_server(settings: Settings, plugins: Plugins, home: Home) -> Async
         database = Database(settings.database_url, home.server_id)
         stack.callback(database.close)
         backends = await _open_backends(settings, plugins, database, stack)
-        core = await build_core(Base(settings, home, database, backends, plugins.events), stack)
+        core = await build_core(Base(settings, home, database, backends, plugins.events, bundled), stack)
         edge = _edge(settings, database, core, tracing)
         stack.push_async_callback(edge.mcp.close)
         yield core, edge

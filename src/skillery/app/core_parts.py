@@ -18,15 +18,15 @@ from skillery.app.bundled import publish_bundled
 from skillery.app.environments import PackageServices, packages_of
 from skillery.app.events import PreparingEvents
 from skillery.app.home import Home
+from skillery.app.limits import limit_rules
 from skillery.app.named_environments import named_of
 from skillery.app.quotas import quotas_of
 from skillery.audit import Refusals
-from skillery.backends import Authenticator, Capability, Events, Limits, Sandbox, Secrets, Storage
+from skillery.backends import Authenticator, Capability, Events, Sandbox, Secrets, Storage
 from skillery.contents.blobs import Blobs, Lifetimes
 from skillery.context.queue import Queue
 from skillery.database import Database
 from skillery.environments import Environments
-from skillery.errors import StartupError
 from skillery.exports import Exports, FactsPreparation
 from skillery.formats.bundle import BundleLimits
 from skillery.identity.idempotency import Once
@@ -62,7 +62,6 @@ from skillery.runs.admission import Admission
 from skillery.runs.cache import Cache
 from skillery.runs.execution import Execution
 from skillery.runs.granted_secrets import GrantedSecrets
-from skillery.runs.limits import LimitRules
 from skillery.runs.orphans import close_left_over
 from skillery.runs.preparation import Preparer
 from skillery.runs.records import Recorder
@@ -93,6 +92,8 @@ class Base(NamedTuple):
     backends: Backends
     events: Events
     """Calls the hooks of plugins."""
+    bundled: bool = True
+    """Whether the bundled skills are published."""
 
     @property
     def bundle_limits(self) -> BundleLimits:
@@ -166,20 +167,21 @@ async def _start(base: Base, runtime: _Runtime, publisher: Publisher, stack: Asy
         log.warning("%d runs that the last server left open are recorded as failed", closed)
     await runtime.packages.environments.start()
     await runtime.environments.rebuilds.start()
-    await publish_bundled(publisher, database)
+    if base.bundled:
+        await publish_bundled(publisher, database)
     background_jobs = BackgroundJobs(database, runner, home.server_id)
     stack.push_async_callback(background_jobs.close)
     background_jobs.start()
 
 
 def _runtime(base: Base, quotas: Quotas) -> _Runtime:
-    settings, home, database, backends, events = base
+    settings, home, database, backends, events = base[:5]
     blobs = Blobs(database, backends.storage, _lifetimes(settings), quotas)
     cache = Cache(home.path / "cache", database, backends.storage, blobs)
     packages = packages_of(settings, home, database, backends.sandbox)
     environments = named_of(settings, home, database, backends.storage, packages)
     workspaces = RunWorkspaces(database, backends.storage, quotas, home.server_id)
-    preparer = Preparer(database, cache, _limit_rules(settings), packages.environments, environments.named, workspaces)
+    preparer = Preparer(database, cache, limit_rules(settings), packages.environments, environments.named, workspaces)
     execution = Execution(backends.sandbox, settings.sandbox, GrantedSecrets(database, backends.secrets))
     runner = Runner(
         database=database,
@@ -196,7 +198,7 @@ def _runtime(base: Base, quotas: Quotas) -> _Runtime:
 
 
 def _publisher(base: Base, runtime: _Runtime, quotas: Quotas, compilers: CompilePool) -> Publisher:
-    settings, _, database, backends, events = base
+    settings, _, database, backends, events = base[:5]
     asked, cache = settings.publishing, runtime.cache
     trials = Trials(
         ImportCheck(runtime.unrecorded, cache, compilers, asked.import_seconds),
@@ -278,14 +280,3 @@ def _publishing_rules(settings: Settings) -> PublishingRules:
         increases="draft",
         first_permissions=chosen.first_permissions,
     )
-
-
-def _limit_rules(settings: Settings) -> LimitRules:
-    defaults = Limits(**msgspec.structs.asdict(settings.limits))
-    maximum = msgspec.structs.asdict(settings.max_limits)
-    for name, most in maximum.items():
-        if getattr(defaults, name) > most:
-            raise StartupError(
-                f"setting 'limits.{name}' is {getattr(defaults, name)}, above max_limits.{name} ({most}); lower it"
-            )
-    return LimitRules(defaults, maximum)

@@ -7,7 +7,6 @@ home, or of an application in this process if no server holds the home.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 
+from skillery.cli.log_lines import show_log
 from skillery.cli.options import Target
 from skillery.client import AsyncClient, Retries
 from skillery.errors import StartupError
@@ -130,18 +130,3 @@ async def _server_or_home(settings: Settings) -> str | Home:
             if time.monotonic() > deadline:
                 raise
         await asyncio.sleep(0.05)
-
-
-def show_log(settings: Settings) -> None:
-    """Log warnings to stderr, one line each. If the log level of the settings is `debug`, log everything."""
-    debug = settings.log_level == "debug"
-    handler = logging.StreamHandler()
-    handler.setFormatter(_Lines("%(levelname)s: %(message)s") if not debug else logging.Formatter())
-    logging.basicConfig(level="DEBUG" if debug else "WARNING", handlers=[handler], force=True)
-
-
-class _Lines(logging.Formatter):
-    """Log formatter that omits tracebacks."""
-
-    def formatException(self, ei: Any) -> str:  # noqa: N802 - the name that logging calls
-        return f"{ei[0].__name__}: {ei[1]}"

@@ -27,8 +27,8 @@ PIPE_CLOSED = 141
 EXIT_CODES = """\b
 Exit codes:
   0    ok
-  1    the run failed (run, code, tool call) or its script did, or a check (publish and import --dry-run, doctor,
-       db check, audit verify, lock, install, demo)
+  1    the run failed (run, code, tool call) or its script did, or a check (test, publish and import --dry-run,
+       doctor, db check, audit verify, lock, install, demo)
   2    the command line is wrong
   3    the server answered an error
   4    cannot start, or cannot connect; an import finds no skill

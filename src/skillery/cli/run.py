@@ -13,6 +13,7 @@ import msgspec
 
 from skillery.backends import Language
 from skillery.cli.files import download_files, file_options, read_files, upload_files
+from skillery.cli.folder_skills import reference_of, with_skills
 from skillery.cli.options import Target, json_option, name_and_version, target_options
 from skillery.cli.run_output import report
 
@@ -99,7 +100,7 @@ def in_background(client: AsyncClient, out: Path | None, *, background: bool, fo
 
 
 @click.command()
-@click.argument("name", metavar="NAME[@VERSION]")
+@click.argument("name", metavar="NAME[@VERSION]|DIR")
 @click.argument("argv", metavar="[-- ARGV…]", nargs=-1)
 @input_options
 @click.option("--version", help="Version, range or digest.  [default: the latest release]")
@@ -156,10 +157,12 @@ def run(
     target: Target,
     as_json: bool,
 ) -> None:
-    """Run a skill in a fresh sandbox."""
-    from skillery.cli.connection import with_client
+    """Run a skill in a fresh sandbox.
 
-    name, version = name_and_version(name, version)
+    DIR is a skill that is not published: a text with a slash, or a folder with skill.toml. Such a run has no secrets,
+    and its blobs are deleted with it: keep files with --out.
+    """
+    skill = reference_of(name, version)
     inputs, given = read_inputs(pairs, args_json, blobs), read_files(files)
     is_script = script is not None or module is not None
     if is_script:
@@ -170,7 +173,8 @@ def run(
             f"{what} requires --script PATH or --module NAME; pass args of an entrypoint with --arg K=V"
         )
 
-    async def execute(client: AsyncClient) -> Mapping[str, Any]:
+    async def execute(client: AsyncClient, skills: Sequence[str]) -> Mapping[str, Any]:
+        name, version = name_and_version(skills[0], None)
         is_early = in_background(client, out, background=background, follow=follow)
         args, blob_ids = await upload_inputs(client, inputs)
         answer = await client.execute_skill(
@@ -190,7 +194,7 @@ def run(
         )
         return await finish(client, answer, out, follow=follow)
 
-    report(with_client(target, execute, sandbox=True), as_json, of_script=is_script)
+    report(with_skills(target, [skill], execute), as_json, of_script=is_script)
 
 
 def _script_args(argv: Sequence[str], stdin: Any) -> dict[str, Any]:
@@ -200,7 +204,9 @@ def _script_args(argv: Sequence[str], stdin: Any) -> dict[str, Any]:
 
 @click.command()
 @click.argument("file", metavar="FILE", type=click.File("rb"))
-@click.option("--mount", "mounts", multiple=True, metavar="NAME[@VERSION]", help="A skill that the code can import.")
+@click.option(
+    "--mount", "mounts", multiple=True, metavar="NAME[@VERSION]|DIR", help="A skill that the code can import."
+)
 @input_options
 @click.option("--entrypoint", help="The function to call.  [default: main]")
 @click.option(
@@ -237,12 +243,10 @@ def code(
     as_json: bool,
 ) -> None:
     """Run the code in FILE in a fresh sandbox. The code is Python, JavaScript or bash. If FILE is -, read stdin."""
-    from skillery.cli.connection import with_client
-
     inputs, given = read_inputs(pairs, args_json, blobs), read_files(files)
     source = text_in(file.read(), file.name)
 
-    async def run_code(client: AsyncClient) -> Mapping[str, Any]:
+    async def run_code(client: AsyncClient, skills: Sequence[str]) -> Mapping[str, Any]:
         is_early = in_background(client, out, background=background, follow=follow)
         args, blob_ids = await upload_inputs(client, inputs)
         answer = await client.run_code(
@@ -250,7 +254,7 @@ def code(
             code=source,
             entrypoint=entrypoint,
             args=args,
-            mount_skills=list(mounts),
+            mount_skills=list(skills),
             input_blobs=blob_ids,
             limits=None if timeout_ms is None else {"timeout_ms": timeout_ms},
             environment=environment,
@@ -261,7 +265,7 @@ def code(
         )
         return await finish(client, answer, out, follow=follow)
 
-    report(with_client(target, run_code, sandbox=True), as_json)
+    report(with_skills(target, mounts, run_code), as_json)
 
 
 def read_inputs(pairs: Sequence[str], args_json: str | None, blobs: Sequence[str]) -> Inputs:

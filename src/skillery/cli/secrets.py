@@ -182,8 +182,8 @@ def _opened(settings: Settings) -> Iterator[tuple[Database, Secrets]]:
     """Context manager: yield the database, migrated to the revision of this release, and the secrets backend of the
     settings.
     """
-    from skillery.cli.connection import show_log
     from skillery.cli.database import migrated
+    from skillery.cli.log_lines import show_log
     from skillery.database import Database
     from skillery.plugins import load_plugins
 

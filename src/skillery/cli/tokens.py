@@ -182,8 +182,8 @@ def _plain(answer: Any) -> dict[str, Any]:
 @contextlib.contextmanager
 def open_home_database(target: Target) -> Iterator[Database]:
     """Context manager: yield the configured database, migrated to the revision of this release."""
-    from skillery.cli.connection import show_log
     from skillery.cli.database import migrated
+    from skillery.cli.log_lines import show_log
     from skillery.database import Database
 
     settings = target.load().settings

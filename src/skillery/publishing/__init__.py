@@ -3,16 +3,37 @@
 All checks come before anything is stored, and one transaction stores all rows.
 """
 
-from skillery.publishing.bundle_checks import BundleChecks, Trials
-from skillery.publishing.compile_pool import CompileLimits, CompilePool
-from skillery.publishing.example_runs import ExampleRuns
-from skillery.publishing.folders import SkillFolder, read_skill_folder
-from skillery.publishing.import_check import ImportCheck
-from skillery.publishing.publisher import CheckedSkill, Published, Publisher
-from skillery.publishing.rules import PublishingRules
-from skillery.publishing.tool_maker import DefinedTool, Definition, ToolMaker
-from skillery.publishing.undeclared import Undeclared
-from skillery.publishing.undeclared_findings import ImportScan, Mode
+from typing import TYPE_CHECKING
+
+from skillery.context.late_imports import late_names
+
+if TYPE_CHECKING:
+    from skillery.publishing.bundle_checks import BundleChecks, Trials
+    from skillery.publishing.compile_pool import CompileLimits, CompilePool
+    from skillery.publishing.example_runs import ExampleRuns
+    from skillery.publishing.folders import SkillFolder, read_skill_folder
+    from skillery.publishing.import_check import ImportCheck
+    from skillery.publishing.publisher import CheckedSkill, Published, Publisher
+    from skillery.publishing.rules import PublishingRules
+    from skillery.publishing.tool_maker import DefinedTool, Definition, ToolMaker
+    from skillery.publishing.undeclared import Undeclared
+    from skillery.publishing.undeclared_findings import ImportScan, Mode
+else:
+    __getattr__ = late_names(
+        __name__,
+        {
+            "bundle_checks": ("BundleChecks", "Trials"),
+            "compile_pool": ("CompileLimits", "CompilePool"),
+            "example_runs": ("ExampleRuns",),
+            "folders": ("SkillFolder", "read_skill_folder"),
+            "import_check": ("ImportCheck",),
+            "publisher": ("CheckedSkill", "Published", "Publisher"),
+            "rules": ("PublishingRules",),
+            "tool_maker": ("DefinedTool", "Definition", "ToolMaker"),
+            "undeclared": ("Undeclared",),
+            "undeclared_findings": ("ImportScan", "Mode"),
+        },
+    )
 
 __all__ = [
     "BundleChecks",

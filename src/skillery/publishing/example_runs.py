@@ -7,15 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
-
-from skillery.backends import BlobMount, Failure, Finding, Identity, Outcome, PublishedFile
-from skillery.context.threads import BIG_TEXT, JSON
+from skillery.backends import BlobMount, Finding, Identity, PublishedFile
 from skillery.formats.examples import Example, Examples
-from skillery.formats.expectations import differences
 from skillery.formats.ids import new_blob_id
 from skillery.formats.manifest import Manifest, Permissions
-from skillery.formats.wording import printable
+from skillery.publishing.example_results import blob_args, problem_of
 from skillery.registry import CheckedExample
 from skillery.runs import Runner, Trial
 from skillery.runs.cache import Cache
@@ -23,7 +19,6 @@ from skillery.runs.cache import Cache
 RULE = "examples"
 LEAST_MS = 5
 """If fewer milliseconds are left for the examples of a version, no further example is started."""
-_MESSAGE_CHARACTERS = 400
 _WHY_LESS = (
     "an example runs without network and secrets; if it needs them, set needs_permissions = true, and it runs when "
     "the version is published"
@@ -123,14 +118,14 @@ class ExampleRuns:
             runtime=runtime,
             digest=subject.digest,
             folder=folder,
-            args=example.args | _blob_args(example, ids),
+            args=example.args | blob_args(example, ids),
             blobs=tuple(BlobMount(blob_id, folder / path) for path, blob_id in ids.items()),
             timeout_ms=max(1, int(left_ms)),
             permissions=Permissions() if has_more else permissions,
             why_less=_WHY_LESS if has_more else "",
         )
         run_id, outcome = await self._runner.try_skill(identity, trial)
-        wrong = await _problem_of(example, outcome)
+        wrong = await problem_of(example, outcome)
         if wrong and has_more and _WHY_LESS not in wrong:
             wrong += f"; {_WHY_LESS}"
         status: Any = "failed" if wrong else "passed"
@@ -139,44 +134,6 @@ class ExampleRuns:
     def _too_long(self) -> str:
         setting = "the setting publishing.examples_seconds"
         return f"the examples of one version may take {self._seconds:g} s together ({setting})"
-
-
-def _blob_args(example: Example, ids: dict[str, str]) -> dict[str, Any]:
-    return {
-        argument: ids[value] if isinstance(value, str) else [ids[path] for path in value]
-        for argument, value in example.blobs.items()
-    }
-
-
-async def _problem_of(example: Example, outcome: Outcome) -> str:
-    if len(outcome.result or b"") > BIG_TEXT:
-        return await JSON.run(_find_problem, example, outcome)
-    return _find_problem(example, outcome)
-
-
-def _find_problem(example: Example, outcome: Outcome) -> str:
-    failure = outcome.failure
-    if example.expectation == "expect_error":
-        return _failure_problem(str(example.expected), failure)
-    if failure is not None:
-        return f"failed with {_shown(failure)}"
-    if example.expectation is None:
-        return ""
-    try:
-        output = msgspec.json.decode(outcome.result or b"null")
-        return "; ".join(differences(example.expected, output, subset=example.expectation == "expect_subset"))
-    except RecursionError:
-        return "output: nested too deep to compare"
-
-
-def _failure_problem(expected: str, failure: Failure | None) -> str:
-    if failure is None:
-        return f"expected a failure of type {expected}, but the run completed"
-    return "" if failure.type == expected else f"expected a failure of type {expected}, got {_shown(failure)}"
-
-
-def _shown(failure: Failure) -> str:
-    return f"{failure.type}: {printable(failure.message, _MESSAGE_CHARACTERS)}"
 
 
 def _waits(example: Example) -> CheckedExample:

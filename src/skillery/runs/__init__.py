@@ -2,12 +2,29 @@
 code.
 """
 
-from skillery.runs.input_files import RunFile, parse_files
-from skillery.runs.output_globs import parse_outputs
-from skillery.runs.requests import CodeRequest, SkillRequest, ToolRequest
-from skillery.runs.runner import Runner
-from skillery.runs.trials import Trial, TrialResult
-from skillery.runs.unrecorded import UnrecordedRuns
+from typing import TYPE_CHECKING
+
+from skillery.context.late_imports import late_names
+
+if TYPE_CHECKING:
+    from skillery.runs.input_files import RunFile, parse_files
+    from skillery.runs.output_globs import parse_outputs
+    from skillery.runs.requests import CodeRequest, SkillRequest, ToolRequest
+    from skillery.runs.runner import Runner
+    from skillery.runs.trials import Trial, TrialResult
+    from skillery.runs.unrecorded import UnrecordedRuns
+else:
+    __getattr__ = late_names(
+        __name__,
+        {
+            "input_files": ("RunFile", "parse_files"),
+            "output_globs": ("parse_outputs",),
+            "requests": ("CodeRequest", "SkillRequest", "ToolRequest"),
+            "runner": ("Runner",),
+            "trials": ("Trial", "TrialResult"),
+            "unrecorded": ("UnrecordedRuns",),
+        },
+    )
 
 __all__ = [
     "CodeRequest",

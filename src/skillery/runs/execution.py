@@ -9,10 +9,11 @@ import traceback
 import msgspec
 
 from skillery.backends import Capability, Failure, FailureType, Job, Log, Outcome, RunHost, Sandbox, SecretValues
-from skillery.context.threads import BIG_TEXT, JSON, REDACTION
+from skillery.context.threads import REDACTION
 from skillery.context.tracing import span
 from skillery.errors import SkilleryError
 from skillery.runs.active_run import ActiveRun
+from skillery.runs.checked_results import checked
 from skillery.runs.granted_secrets import GrantedSecrets, SecretsRefused
 from skillery.runs.hints import with_hint
 from skillery.runs.live_output import LiveOutput
@@ -134,22 +135,3 @@ def _with_added_lines(live: LiveOutput, log_: Log, hinted: Outcome) -> Outcome:
         return hinted
     live.add((hinted.log.head + hinted.log.tail)[len(log_.head) + len(log_.tail) :])
     return _with_live_log(live, hinted)
-
-
-async def checked(outcome: Outcome) -> Outcome:
-    """Return the outcome, or a failure in its place if the result is not JSON."""
-    if outcome.failure is not None:
-        return outcome
-    if len(outcome.result or b"") > BIG_TEXT:
-        return await JSON.run(_checked, outcome)
-    return _checked(outcome)
-
-
-def _checked(outcome: Outcome) -> Outcome:
-    try:
-        # Decoded first: msgspec skips the bytes of a string without a check that they are UTF-8.
-        msgspec.json.decode((outcome.result or b"").decode(), type=msgspec.Raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        failure = Failure(FailureType.INVALID_OUTPUT, "the returned value is not JSON")
-        return msgspec.structs.replace(outcome, result=None, failure=failure)
-    return outcome

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from skillery.backends import PublishedFile
 from skillery.formats.tools_json import WORK_DIR
-from skillery.registry import SessionTool
+
+if TYPE_CHECKING:
+    from skillery.registry import SessionTool
 
 SESSION_SKILL = "session-tools"
 """The skill name under which the tool of a session is mounted."""

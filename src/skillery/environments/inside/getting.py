@@ -17,7 +17,7 @@ import urllib.parse
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
-from runtime import _host, blobs  # type: ignore[import-not-found]
+from runtime import _host, blobs  # type: ignore[attr-defined]
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

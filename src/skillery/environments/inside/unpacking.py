@@ -15,7 +15,7 @@ import sys
 import zipfile
 from typing import Any
 
-from runtime import _host, blobs  # type: ignore[import-not-found]
+from runtime import _host, blobs  # type: ignore[attr-defined]
 
 PIECE = 4 * 1024 * 1024
 LARGEST_SOURCE = 16 * 1024 * 1024

@@ -1,0 +1,146 @@
+"""The tests in the folder `tests/` of a skill, run in the sandbox.
+
+A test that hangs is stopped inside the sandbox. If that is impossible, or if a test ends the process, the run is
+stopped, the test has failed, and another run executes the remaining tests.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
+
+import msgspec
+
+from skillery.authoring.examples import Mounted
+from skillery.authoring.folder_runs import FolderRuns
+from skillery.authoring.results import Result, Status
+from skillery.backends import CodeCall, Job, Outcome, Progress, SkillMount
+from skillery.formats.bundle import Bundle, BundleFile
+from skillery.formats.ids import new_run_id
+from skillery.formats.names import import_name
+
+CODE = Path(__file__).parent / "in_sandbox" / "run_tests.py"
+Framework = Literal["unittest", "pytest"]
+GRACE_SECONDS = 2.0
+"""Time after the limit of a test in which the sandbox can stop the test itself."""
+FIRST_SECONDS = 20.0
+"""Time until the first test starts: pytest is imported first."""
+MAX_RUNS = 20
+"""Limit on the runs for one folder. Each run but the last ends because of one test."""
+
+
+def test_files(bundle: Bundle) -> list[BundleFile]:
+    """Return the files with tests, as unittest and pytest find them."""
+    return [file for file in bundle.files if _is_test(PurePosixPath(file.path))]
+
+
+def framework_of(bundle: Bundle) -> Framework | None:
+    """Return what runs the tests: pytest if they use it, else unittest, which needs no packages. None: no tests."""
+    files = test_files(bundle)
+    if not files:
+        return None
+    others = (file for file in bundle.files if file.path.startswith("tests/") and file.path.endswith("conftest.py"))
+    return "pytest" if any(_uses_pytest(file.content) for file in [*files, *others]) else "unittest"
+
+
+async def run_tests(runs: FolderRuns, mounted: Mounted, framework: Framework, timeout_ms: int) -> list[Result]:
+    """Run all tests and return their results. `timeout_ms` limits each test."""
+    found: dict[str, Result] = {}
+    for _ in range(MAX_RUNS):
+        watched = _Watched(timeout_ms / 1000)
+        outcome = await watched.outcome(runs, _job(runs, mounted, framework, timeout_ms, list(found)), mounted)
+        if outcome is not None and outcome.failure is None:
+            for name, status, text, duration_ms in msgspec.json.decode(outcome.result or b"[]"):
+                found[name] = Result("test", name, status, text.strip(), duration_ms=duration_ms)
+            return list(found.values())
+        found |= {name: Result("test", name, status) for name, status in watched.ended.items() if status == "passed"}
+        stopped = watched.current or "tests"
+        found[stopped] = Result("test", stopped, "failed", _why(outcome, timeout_ms))
+        if not watched.current:
+            break
+    return list(found.values())
+
+
+class _Watched:
+    """A run of tests, which is stopped if one test takes too long."""
+
+    def __init__(self, seconds: float) -> None:
+        self.ended: dict[str, Status] = {}
+        self.current = ""
+        self._seconds = seconds
+        self._deadline = time.monotonic() + FIRST_SECONDS
+
+    async def outcome(self, runs: FolderRuns, job: Job, mounted: Mounted) -> Outcome | None:
+        """Return the outcome of the run, None if it was stopped."""
+        run = asyncio.create_task(runs.run(job, packages=mounted.packages, on_progress=self._progressed))
+        while not run.done():
+            left = self._deadline - time.monotonic()
+            if left <= 0:
+                run.cancel()
+                await asyncio.wait({run})
+                return None
+            await asyncio.wait({run}, timeout=left)
+        return run.result()
+
+    def _progressed(self, progress: Progress) -> None:
+        status, _, name = progress.text.partition("\t")
+        self._deadline = time.monotonic() + self._seconds + GRACE_SECONDS
+        self.current = name if status == "started" else ""
+        if status in {"passed", "failed", "skipped"}:
+            self.ended[name] = status  # type: ignore[assignment]
+
+
+def _job(runs: FolderRuns, mounted: Mounted, framework: Framework, timeout_ms: int, skip: list[str]) -> Job:
+    manifest = mounted.bundle.manifest
+    entrypoint = manifest.called.entrypoint if manifest.called else None
+    args: dict[str, Any] = {
+        "folder": f"/skills/{manifest.name}",
+        "module": import_name(manifest.name),
+        "entrypoint": entrypoint or "",
+        "framework": framework,
+        "seconds": timeout_ms / 1000,
+        "skip": skip,
+    }
+    return Job(
+        run_id=new_run_id(),
+        call=CodeCall(CODE.read_text("utf-8"), "main"),
+        args=msgspec.json.encode(args),
+        skills=(SkillMount(manifest.name, mounted.folder, entrypoint),),
+        limits=runs.limits.for_skill(manifest.runtime.limits if manifest.runtime else {}, None),
+    )
+
+
+def _why(outcome: Outcome | None, timeout_ms: int) -> str:
+    if outcome is None or outcome.failure is None:
+        return f"the test did not end within {timeout_ms} ms (--timeout-ms), and its run was stopped"
+    failure = outcome.failure
+    return f"{failure.type}: {failure.message}\n{failure.traceback}".strip()
+
+
+def _is_test(path: PurePosixPath) -> bool:
+    if path.parts[0] != "tests" or path.suffix != ".py":
+        return False
+    return path.name.startswith("test_") or path.name.endswith("_test.py")
+
+
+def _uses_pytest(source: bytes) -> bool:
+    """Return whether a file imports pytest, or defines tests that unittest does not find."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return False
+    return any(name == "pytest" for name in _imported(tree)) or any(
+        isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_") for node in tree.body
+    )
+
+
+def _imported(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.partition(".")[0]

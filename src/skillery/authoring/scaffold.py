@@ -1,0 +1,89 @@
+"""`skillery new`: make the folder of a skill from a template."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from pathlib import Path
+from typing import Literal
+
+from skillery.errors import InvalidName
+from skillery.formats.names import parse_skill_name
+
+Kind = Literal["action", "instruction", "tools"]
+KINDS: tuple[Kind, ...] = ("action", "instruction", "tools")
+TEMPLATES = Path(__file__).parent / "templates"
+DESCRIPTIONS: dict[Kind, str] = {
+    "action": "Counts the words of a text and returns the most frequent ones.",
+    "instruction": "Explains how to check a document before it is sent.",
+    "tools": "Counts the words or the lines of a text.",
+}
+
+
+class FilesExist(Exception):
+    """Raised if a template would overwrite files. `paths` are those files, relative to the folder."""
+
+    def __init__(self, folder: Path, paths: list[str]) -> None:
+        super().__init__(
+            f"'{folder}' already contains {', '.join(paths)}: name another folder, or remove these files first; "
+            "nothing was written"
+        )
+        self.paths = paths
+
+
+def name_for(folder: Path) -> str:
+    """Return the name of the skill in a folder. Raise InvalidName with the remedy."""
+    return checked_name(folder.resolve().name, "The name comes from the folder; choose another with --name. ")
+
+
+def checked_name(text: str, remedy: str = "") -> str:
+    """Return a name under which Python code can import the skill. Raise InvalidName."""
+    try:
+        name = parse_skill_name(text)
+    except InvalidName as error:
+        raise InvalidName(error.message, hint=f"{remedy}{error.hint}") from None
+    for segment in name.replace("-", "_").split("."):
+        if keyword.iskeyword(segment) or segment[0].isdigit():
+            why = "is a Python keyword" if keyword.iskeyword(segment) else "starts with a digit"
+            raise InvalidName(
+                f"'{name}' cannot be imported in Python: '{segment}' {why}.",
+                hint=f"{remedy}Perhaps '{name.replace(segment, f'skill-{segment}', 1)}'?",
+            )
+    return name
+
+
+def make_skill(folder: Path, kind: Kind, name: str) -> list[str]:
+    """Write the files of a new skill. Return their paths. Raise FilesExist, and OSError.
+
+    Existing files stay as they are: if one is in the way, nothing is written.
+    """
+    texts = {path: _filled(text, kind, name) for path, text in _template(kind).items()}
+    in_the_way = [path for path in texts if (folder / path).exists() or (folder / path).is_symlink()]
+    if in_the_way:
+        raise FilesExist(folder, in_the_way)
+    for path, text in texts.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        with (folder / path).open("x", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+    return list(texts)
+
+
+def _template(kind: Kind) -> dict[str, str]:
+    root = TEMPLATES / kind
+    files = sorted(path for path in root.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    # skill.toml and SKILL.md come first, as in every description of a skill.
+    files.sort(key=lambda path: (path.name not in {"skill.toml", "SKILL.md"}, len(path.relative_to(root).parts)))
+    return {path.relative_to(root).as_posix(): path.read_text("utf-8") for path in files}
+
+
+def _filled(text: str, kind: Kind, name: str) -> str:
+    title = re.sub(r"[-_]", " ", name.rpartition(".")[2]).capitalize()
+    values = {
+        "NAME": name,
+        "IMPORT": name.replace("-", "_"),
+        "TITLE": title,
+        "DESCRIPTION": DESCRIPTIONS[kind],
+    }
+    for key, value in values.items():
+        text = text.replace(f"__{key}__", value)
+    return text

@@ -1,0 +1,108 @@
+"""Folders in place of names: `skillery run ./greet`, `skillery code analysis.py --mount ./greet`.
+
+A text with a slash is a folder, and so is the name of an existing folder that contains skill.toml or SKILL.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from skillery.cli.options import Target, name_and_version
+
+if TYPE_CHECKING:
+    from skillery.client import AsyncClient
+    from skillery.publishing import SkillFolder
+
+T = TypeVar("T")
+
+
+def is_folder(text: str) -> bool:
+    """Return whether a text names a folder and not a published skill."""
+    return "/" in text or any(Path(text, name).is_file() for name in ("skill.toml", "SKILL.md"))
+
+
+def reference_of(name: str, version: str | None) -> str:
+    """Return the folder, or the reference of a published skill. Raise UsageError for a folder with --version."""
+    if not is_folder(name):
+        name, version = name_and_version(name, version)
+        return name if version is None else f"{name}@{version}"
+    if version is not None:
+        raise click.UsageError(f"the version of the folder '{name}' is in its skill.toml: leave --version out")
+    return name
+
+
+def with_skills(
+    target: Target, skills: Sequence[str], work: Callable[[AsyncClient, list[str]], Coroutine[Any, Any, T]]
+) -> T:
+    """Call `work` with a client and the references of the skills (NAME@VERSION), and return its result.
+
+    If one of them is a folder, the client is that of a temporary registry, which has the folders and copies of the
+    other skills. Raise UsageError if the target is another server.
+    """
+    from skillery.cli.connection import with_client
+
+    if not any(map(is_folder, skills)):
+        return with_client(target, lambda client: work(client, list(skills)), sandbox=True)
+    if target.url:
+        raise click.UsageError("a folder runs on this machine: leave --url out, or publish the folder there first")
+
+    async def connected() -> T:
+        found = await _read(target, skills)
+        async with _temporary(target, found) as client:
+            references = [f"{skill.manifest.get('name')}@{skill.manifest.get('version')}" for skill in found]
+            return await work(client, references)
+
+    return asyncio.run(connected())
+
+
+async def _read(target: Target, skills: Sequence[str]) -> list[SkillFolder]:
+    """Return the skills in their order: folders from the disk, others from the registry."""
+    from skillery.cli.connection import connect
+    from skillery.publishing import read_skill_folder
+
+    read = {text: read_skill_folder(Path(text)) for text in skills if is_folder(text)}
+    if len(read) < len(set(skills)):
+        async with connect(target) as client:
+            read |= {text: await _published(client, text) for text in skills if text not in read}
+    return [read[text] for text in skills]
+
+
+async def _published(client: AsyncClient, reference: str) -> SkillFolder:
+    """Return a copy of a published skill."""
+    import base64
+
+    from skillery.formats.bundle import BundleFile
+    from skillery.publishing import SkillFolder
+
+    name, version = name_and_version(reference, None)
+    described: Any = (await client.describe_skill(name=name, version=version, detail="full"))["skill"]
+    digest, files = described["digest"], []
+    for file in described["files"]:
+        answer: Any = await client.read_skill_file(name=name, version=digest, path=file["path"])
+        content = answer["content"]
+        raw = base64.b64decode(content) if answer["encoding"] == "base64" else content.encode()
+        files.append(BundleFile(file["path"], raw, file["executable"]))
+    return SkillFolder(described["manifest"], described["skill_md"], files, [])
+
+
+@asynccontextmanager
+async def _temporary(target: Target, skills: Sequence[SkillFolder]) -> AsyncIterator[AsyncClient]:
+    from skillery.app.composition import create_app
+    from skillery.authoring.temporary_home import open_temporary_home
+    from skillery.cli.connection import SENT_ONCE, HomeClient
+    from skillery.cli.in_process import BASE_URL, InProcessTransport
+    from skillery.cli.log_lines import show_log
+
+    settings = target.load().settings
+    show_log(settings)
+    async with open_temporary_home(settings, skills) as (core, edge):
+        await core.sandbox.start()
+        transport = InProcessTransport(create_app(core, edge))
+        async with HomeClient(BASE_URL, "", retries=SENT_ONCE, transport=transport) as client:
+            yield client

@@ -1,0 +1,114 @@
+"""`skillery test`: the examples and tests of a folder, without a registry."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from skillery.cli.failures import CHECK_FAILED
+from skillery.cli.log_lines import show_log
+from skillery.cli.options import Target, home_options, json_option
+from skillery.cli.output import clean, print_json
+
+if TYPE_CHECKING:
+    from skillery.authoring.folder_runs import FolderRuns
+    from skillery.authoring.results import Report, Result
+    from skillery.settings import Settings
+
+TIMEOUT_MS = 10_000
+COLOURS = {"passed": "green", "failed": "red", "skipped": "yellow", "updated": "yellow"}
+DIFF_COLOURS = {"+": "green", "-": "red"}
+
+
+@click.command()
+@click.argument("folders", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--update", is_flag=True, help="Write actual outputs into skill.toml as the expected ones.")
+@click.option("--watch", is_flag=True, help="Test again after each change, until interrupted.")
+@click.option(
+    "--timeout-ms",
+    type=click.IntRange(1, 3_600_000),
+    default=TIMEOUT_MS,
+    show_default=True,
+    help="Limit of each example and of each test.",
+)
+@home_options
+@json_option
+def test(folders: Sequence[Path], update: bool, watch: bool, timeout_ms: int, target: Target, as_json: bool) -> None:
+    """Test the skill in each DIR: check its files, run its examples and its tests/, each in a fresh sandbox.
+
+    Nothing is published and no registry is opened. The settings choose the sandbox and its limits.
+    """
+    import asyncio
+
+    settings = target.load().settings
+    show_log(settings)
+    session = _Session(folders, timeout_ms, update, as_json)
+    if not asyncio.run(session.run(settings, watch=watch)):
+        raise click.exceptions.Exit(CHECK_FAILED)
+
+
+class _Session:
+    """The rounds of one command, which share one sandbox."""
+
+    def __init__(self, folders: Sequence[Path], timeout_ms: int, update: bool, as_json: bool) -> None:
+        self._folders = folders
+        self._timeout_ms = timeout_ms
+        self._update = update
+        self._as_json = as_json
+
+    async def run(self, settings: Settings, *, watch: bool) -> bool:
+        """Test all folders, and with `watch` again after each change. Return whether everything passed."""
+        from skillery.authoring.folder_runs import open_runs
+        from skillery.authoring.watching import changes
+
+        async with open_runs(settings) as runs:
+            if not watch:
+                return await self._round(runs, self._folders)
+            async for changed in changes(self._folders):
+                await self._round(runs, changed)
+                sys.stdout.flush()
+        return True
+
+    async def _round(self, runs: FolderRuns, folders: Sequence[Path]) -> bool:
+        from skillery.authoring.testing import test_folder
+
+        reports = []
+        for folder in folders:
+            began = time.monotonic()
+            reports.append(await test_folder(runs, folder, self._timeout_ms, update=self._update))
+            if not self._as_json:
+                print_report(reports[-1], time.monotonic() - began)
+        if self._as_json:
+            print_json([{**msgspec.to_builtins(report), "ok": report.ok} for report in reports])
+        return all(report.ok for report in reports)
+
+
+def print_report(report: Report, seconds: float) -> None:
+    """Print a line for each result, the details of the failed ones, and the counts."""
+    click.echo(click.style(clean(f"{report.name} {report.version}".strip() or report.folder), bold=True))
+    for result in report.results:
+        _print_result(result)
+    for warning in report.warnings:
+        click.echo(f"  {click.style('warning', fg='yellow')}  {clean(warning)}")
+    statuses = [result.status for result in report.results]
+    counts = [f"{statuses.count(status)} {status}" for status in COLOURS if status in statuses]
+    click.echo(clean(f"{', '.join(counts) or 'no examples and no tests'} in {seconds:.2f} s"))
+
+
+def _print_result(result: Result) -> None:
+    where = f"{result.file}:{result.line}: " if result.line else ""
+    took = f"  {result.duration_ms:.0f} ms" if result.duration_ms >= 1 else ""
+    status = click.style(f"{result.status:7}", fg=COLOURS[result.status])
+    name = result.name if result.subject != "check" or not result.file else result.file
+    first = result.message.partition("\n")[0]
+    is_diff = first.startswith("--- ")
+    shown = "" if is_diff or not first else f": {first}"
+    click.echo(f"  {status}  {clean(f'{where}{result.subject} {name}{took}{shown}')}")
+    for line in result.message.splitlines()[0 if is_diff else 1 :]:
+        click.echo(f"           {click.style(clean(line), fg=DIFF_COLOURS.get(line[:1] if is_diff else ''))}")

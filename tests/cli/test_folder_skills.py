@@ -1,0 +1,62 @@
+"""Folders in place of names: `skillery run DIR`, `skillery code FILE --mount DIR`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_cli import skillery
+
+ANALYSIS = """
+from skills.greet import count
+from skills.text.csv.profile import profile_csv
+
+def main(args):
+    return [count("a a", 1)["words"], profile_csv("n\\n1\\n")["rows"]]
+"""
+DRAWS = "import os\ndef main(args):\n    os.mkdir('out')\n    open('out/a.txt', 'w').write('kept')\n"
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tmp_path_factory.mktemp("folders") / "home")
+
+
+@pytest.fixture
+def greet(tmp_path: Path) -> Path:
+    folder = tmp_path / "greet"
+    assert skillery("new", str(folder)).code == 0
+    return folder
+
+
+def test_a_folder_runs_like_a_published_skill_and_leaves_nothing_behind(home: str, greet: Path, tmp_path: Path) -> None:
+    ran = skillery("run", str(greet), "--arg", "text=a b a", "--json", SKILLERY_HOME=home)
+    wrong = skillery("run", str(greet), "--arg", "top=many", SKILLERY_HOME=home)
+    (greet / "code/main.py").write_text(DRAWS)
+    drawn = skillery("run", str(greet), "--arg", "text=a", "--out", str(tmp_path / "kept"), SKILLERY_HOME=home)
+
+    assert ran.json["output"]["words"] == 3
+    assert (ran.json["skill"]["name"], ran.json["skill"]["version"]) == ("greet", "0.1.0")
+    assert (wrong.code, "ValidationError" in wrong.err) == (1, True)
+    assert drawn.code == 0, drawn.err
+    assert (tmp_path / "kept/a.txt").read_text() == "kept"
+    assert skillery("describe", "greet", SKILLERY_HOME=home).code == 3
+
+
+def test_code_mounts_a_folder_next_to_a_published_skill(home: str, greet: Path, tmp_path: Path) -> None:
+    (tmp_path / "analysis.py").write_text(ANALYSIS)
+    mounts = ("--mount", str(greet), "--mount", "text.csv.profile@^1")
+    ran = skillery("code", str(tmp_path / "analysis.py"), *mounts, "--json", SKILLERY_HOME=home)
+
+    assert ran.json["output"] == [2, 1], ran.json
+
+
+def test_a_folder_that_cannot_run_is_refused_with_the_remedy(home: str, greet: Path, tmp_path: Path) -> None:
+    elsewhere = skillery("run", str(greet), "--url", "http://127.0.0.1:1")
+    versioned = skillery("run", str(greet), "--version", "1.0.0", SKILLERY_HOME=home)
+    absent = skillery("run", str(tmp_path / "absent"), SKILLERY_HOME=home)
+
+    assert (elsewhere.code, "leave --url out" in elsewhere.err) == (2, True)
+    assert (versioned.code, "leave --version out" in versioned.err) == (2, True)
+    assert (absent.code, "is not a folder" in absent.err) == (3, True)
