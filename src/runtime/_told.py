@@ -6,14 +6,13 @@ LARGEST_PROGRESS = 1e300
 
 
 class HostError(OSError):
-    """Raised if the host refuses a request of the code."""
+    """Raised if the server refuses a request of the code."""
 
 
 class SkillError(Exception):
-    """Raised if a called skill has failed in its own sandbox.
+    """Raised if a called skill has failed in its sandbox.
 
-    `type` is the class name of its exception, or the failure type (`MemoryLimitExceeded`, `SecretNotGranted` and so
-    on).
+    `type` is the class name of its exception, or a failure type such as `MemoryLimitExceeded`.
     """
 
     def __init__(self, type: str, message: str) -> None:  # noqa: A002 - the name of the attribute
@@ -26,15 +25,15 @@ class SkillError(Exception):
 
 
 def summary(text: str) -> None:
-    """Set the run's `summary`, one sentence. The last call wins."""
+    """Set the `summary` of the run, one sentence. If code calls this several times, the last call counts."""
     if not isinstance(text, str):
         raise TypeError(f"a summary is a str, not {type(text).__name__}")
 
 
 def progress(done: float, total: float | None = None, text: str = "") -> None:
-    """Tell callers that follow the run how far it has come, for example `progress(3, 10, "reading")`.
+    """Report progress to callers that follow the run, for example `progress(3, 10, "reading")`.
 
-    The last call counts. `total` is None if it is not known.
+    The last call counts. `total` is None if it is unknown.
     """
     for number in (done, 0 if total is None else total):
         if not (isinstance(number, int | float) and abs(number) < LARGEST_PROGRESS):

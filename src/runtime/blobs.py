@@ -20,7 +20,9 @@ def _folder() -> TemporaryDirectory[str]:
 
 
 def read_bytes(blob_id: str) -> bytes:
-    """Return the content of an input blob or of one that this run wrote. Raise FileNotFoundError for any other id."""
+    """Return the content of an input blob, or of a blob that this run wrote. Raise FileNotFoundError for any other
+    id.
+    """
     if not isinstance(blob_id, str) or not _BLOB_ID.fullmatch(blob_id) or not blob_id.strip("."):
         raise FileNotFoundError(f"no blob {blob_id!r:.200}: a blob id looks like blob:3kf9…")
     try:

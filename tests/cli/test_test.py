@@ -169,7 +169,8 @@ def test_every_problem_of_a_bundle_is_a_result(test: Callable[..., Ended], greet
     ended = test(greet, tmp_path / "absent")
 
     assert ended.code == 1
-    assert "failed   check version" in ended.out
+    assert "failed   skill.toml:2: check skill.toml: version: 'one' is not a version" in ended.out
+    assert "failed   code/main.py:14: check code/main.py" in ended.out
     assert "is not a folder" in ended.out
 
 

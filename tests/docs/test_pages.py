@@ -67,16 +67,21 @@ def test_links_and_anchors_lead_somewhere(page: Path) -> None:
 
 @every_written_page
 def test_no_row_and_no_line_of_a_tree_is_there_twice(page: Path) -> None:
-    """The first cell identifies a row in its table. Indentation and name identify a line of a tree."""
-    doubled, table, tree = [], set[str](), set[str]()
+    """The first cell identifies a row in its table. The path identifies a line of a tree."""
+    doubled, table, tree, parents = [], set[str](), set[str](), dict[int, str]()
     for in_code, line in lines_of(page):
         row = line.split(" | ")[0] if line.startswith("| ") and not in_code else ""
         table = table if line.startswith("|") and not in_code else set()
         tree = tree if in_code else set()
-        folder = re.match(r" *[\w./-]+/(?= {2})", line) if in_code else None
-        doubled += [row] * (row in table) + [line] * (folder is not None and folder[0] in tree)
+        folder = re.match(r"( *)([\w./-]+/)(?= {2}|$)", line) if in_code else None
+        if folder:
+            parents = {depth: name for depth, name in parents.items() if depth < len(folder[1])}
+            path = "".join([*parents.values(), folder[2]])
+            parents[len(folder[1])] = folder[2]
+            doubled += [line] * (path in tree)
+            tree.add(path)
+        doubled += [row] * (row in table)
         table |= {row} - {"", "|", "| "}
-        tree |= {folder[0]} if folder else set()
 
     assert doubled == []
 
