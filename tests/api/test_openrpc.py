@@ -182,6 +182,13 @@ def test_what_the_server_answers_is_what_the_document_says(rpc: Rpc, new_name: s
     waiver = call("waive_finding", name=name, rule="x.y", reason="It is meant so.", until="9d")
     call("list_waivers", name=name)
     call("revoke_waiver", id=waiver["id"])
+    workspace = call("create_workspace", name=new_name)["id"]
+    call("run_code", language="python", code="def main(args): open('a', 'w')", workspace=workspace)
+    call("list_workspaces")
+    snapshots = call("describe_workspace", workspace=workspace)["snapshots"]
+    call("read_workspace_file", workspace=workspace, path="a")
+    call("reset_workspace", workspace=workspace, snapshot=snapshots[-1]["snapshot"])
+    call("delete_workspace", workspace=workspace)
     call("list_audit", subject=name)
     call("list_environments", installed=True)
     call("collect_garbage", dry_run=True)
