@@ -15,23 +15,7 @@ from skillery.importing import ImportOptions
 from skillery.publishing import Mode
 
 MAX_PARAM = 64 * 1024
-_PARAMS = (
-    "namespace",
-    "permissions",
-    "name",
-    "source",
-    "default_source",
-    "take_over",
-    "prune",
-    "dry_run",
-    "packages",
-    "nested",
-)
-_PACKAGES: dict[str, Mode] = {"infer": "lock", "declared": "off"}
-MOST_TAKEN_OVER = 1000
-_FLAGS = {"true": True, "1": True, "false": False, "0": False, "": True}
-
-_TOLD = {
+_PARAMS = {
     "namespace": "Namespace that is put before the names of all skills.",
     "permissions": "Permissions of skills without a skill.toml, as a JSON object.",
     "name": "Name of the archive. A skill at its root without a name gets this name.",
@@ -43,7 +27,10 @@ _TOLD = {
     "packages": "infer: lock undeclared packages too. declared: lock only declared packages.",
     "nested": "split: a SKILL.md in the folder of another skill is a separate skill. keep: it is a file of that skill.",
 }
-PARAMETERS = tuple(in_query(name, _TOLD[name]) for name in _PARAMS)
+_PACKAGES: dict[str, Mode] = {"infer": "lock", "declared": "off"}
+MOST_TAKEN_OVER = 1000
+_FLAGS = {"true": True, "1": True, "false": False, "0": False, "": True}
+PARAMETERS = tuple(in_query(name, description) for name, description in _PARAMS.items())
 
 
 def options_of(scope: Any) -> ImportOptions:
