@@ -5,7 +5,7 @@ from skillery.testing.sandbox.between_runs import BetweenRunsCases
 from skillery.testing.sandbox.blobs_and_logs import BlobCases, LogCases
 from skillery.testing.sandbox.endings import EndingCases
 from skillery.testing.sandbox.files import FileCases, FileLimitCases
-from skillery.testing.sandbox.imports import ImportCases, StubCases
+from skillery.testing.sandbox.imports import ImportCases
 from skillery.testing.sandbox.kernel_objects import KernelObjectCases
 from skillery.testing.sandbox.language_walls import LanguageIsolation
 from skillery.testing.sandbox.languages import JavaScriptCases, ShellCases
@@ -18,6 +18,7 @@ from skillery.testing.sandbox.posture import PostureCases
 from skillery.testing.sandbox.programs import HandlerCases, ScriptCases
 from skillery.testing.sandbox.results import FailureCases, ResultCases
 from skillery.testing.sandbox.secrets import SecretCases
+from skillery.testing.sandbox.stubs import StubCases
 from skillery.testing.sandbox.trial import MemoryHost, Trial
 
 
