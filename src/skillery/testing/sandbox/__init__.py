@@ -11,7 +11,8 @@ from skillery.testing.sandbox.language_walls import LanguageIsolation
 from skillery.testing.sandbox.languages import JavaScriptCases, ShellCases
 from skillery.testing.sandbox.layout import LayoutCases
 from skillery.testing.sandbox.limits import DiskCases, MemoryCases, ProcessCases, TimeCases
-from skillery.testing.sandbox.network import AllowedNetworkCases, NetworkCases
+from skillery.testing.sandbox.network import NetworkCases
+from skillery.testing.sandbox.network_lists import AllowedNetworkCases
 from skillery.testing.sandbox.outputs import OutputCases
 from skillery.testing.sandbox.packages import PackageCases
 from skillery.testing.sandbox.posture import PostureCases
