@@ -15,11 +15,14 @@ from typing import NamedTuple
 
 import msgspec
 
+from skillery.environments.disk import rename_into_place
 from skillery.environments.downloads import Fetched, Incoming, Progress, build_wheel, fetch
-from skillery.environments.errors import BuildFailed, not_written
+from skillery.environments.errors import BuildFailed, not_written, too_large
+from skillery.environments.hard_links import link
 from skillery.environments.jobs import Jobs, Stopped, workers
 from skillery.environments.sources import Sources
-from skillery.environments.trees import Tree, Trees, TreeWriter, key_of, link, rename_into_place, too_large
+from skillery.environments.tree_writer import TreeWriter
+from skillery.environments.trees import Tree, Trees, key_of
 from skillery.environments.uv_errors import cleaned, job_failure
 from skillery.environments.wheels import MOST_FILES, read_wheel
 from skillery.errors import SkilleryError

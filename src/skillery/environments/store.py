@@ -15,12 +15,12 @@ from pathlib import Path
 from skillery.backends import Failure, FailureType, PackageMount
 from skillery.database import Database
 from skillery.environments.builder import Builder, Built
+from skillery.environments.disk import remove
 from skillery.environments.downloads import Progress
 from skillery.environments.errors import BuildFailed
 from skillery.environments.folders import Installed, Shelf
 from skillery.environments.package_mounts import PackageMounts
 from skillery.environments.rows import State, forget_state, forget_unfinished, needed_of, note_state
-from skillery.environments.trees import remove
 from skillery.errors import SkilleryError
 
 log = logging.getLogger(__name__)
