@@ -128,7 +128,7 @@ class Builder:
             raise too_large(self._max_mb)
         build.make_room(0, frozenset(keys))
         made = build.aside / "environment"
-        own = link([self.trees.files(key) for key in keys], made / PACKAGES).size_bytes
+        own = link([self.trees.files(key) for key in keys], made / PACKAGES)
         build.make_room(own, frozenset(keys))
         built = Built(keys, size, own)
         (made / METADATA_FILE).write_bytes(msgspec.json.encode(built))

@@ -7,30 +7,22 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from skillery.environments.disk import BLOCK, make_folder, on_disk
 from skillery.environments.errors import BuildFailed
 from skillery.formats.wording import printable
 
 
-class Linked(NamedTuple):
-    links: int
-    copies: int
-    size_bytes: int
-    """Size of the environment's own folders and copies."""
-
-
-def link(trees: Iterable[Path], target: Path) -> Linked:
-    """Link the files of all trees into one folder. Blocking.
+def link(trees: Iterable[Path], target: Path) -> int:
+    """Link the files of all trees into one folder. Return the size of its own folders and copies. Blocking.
 
     If two trees have a file of the same name, the file and its compiled code come from the first tree.
     """
-    links = copies = size = 0
+    size = 0
     owners: dict[str, int] = {}
     make_folder(target)
     for number, tree in enumerate(trees):
-        for folder, names in walk(tree):
+        for folder, names in _walk(tree):
             if folder and _make_new_folder(target / folder):
                 size += BLOCK
             for name in names:
@@ -38,10 +30,9 @@ def link(trees: Iterable[Path], target: Path) -> Linked:
                 source = _source_of(path)
                 if owners.setdefault(source, number) != number or owners.setdefault(path, number) != number:
                     continue
-                linked = _link(tree / path, target / path)
-                links, copies = links + linked, copies + (not linked)
-                size += 0 if linked else on_disk((target / path).stat().st_size)
-    return Linked(links, copies, size)
+                if not _link(tree / path, target / path):
+                    size += on_disk((target / path).stat().st_size)
+    return size
 
 
 def _source_of(path: str) -> str:
@@ -53,7 +44,7 @@ def _source_of(path: str) -> str:
     return f"{above}{name.removesuffix(f'.{sys.implementation.cache_tag}.pyc')}.py"
 
 
-def walk(root: Path) -> Iterator[tuple[str, list[str]]]:
+def _walk(root: Path) -> Iterator[tuple[str, list[str]]]:
     """Yield each folder, relative to the root, with its files. A folder comes before its subfolders."""
     waiting = [""]
     while waiting:
