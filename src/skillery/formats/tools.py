@@ -21,8 +21,8 @@ MAX_TOOL_BYTES = 64 * 1024
 """The maximum number of bytes of one tool as compact JSON: agents receive the whole tool."""
 ParameterType: TypeAlias = Literal["string", "number", "boolean", "object", "array"]
 PARAMETER_TYPES: tuple[ParameterType, ...] = get_args(ParameterType)
-HANDLER_LANGUAGES = {".js": "javascript", ".mjs": "javascript", ".py": "python", ".sh": "bash"}
-"""The language of a script, by its file ending."""
+HANDLER_ENDINGS = (".js", ".mjs", ".py", ".sh")
+"""The file endings of scripts in the supported languages."""
 WORK_DIR = "__workDir"
 """The argument that the server gives to every handler. A value from the caller is ignored."""
 
@@ -148,8 +148,8 @@ class ToolReader(Shapes):
         elif path not in self.paths:
             near = did_you_mean(path, self.paths) if len(self.problems) < MAX_SHOWN else ""
             self.problem(where, f"is {quoted(given)}, which is not in the bundle{near}")
-        elif ending_of(path) not in HANDLER_LANGUAGES:
-            endings = ", ".join(HANDLER_LANGUAGES)
+        elif ending_of(path) not in HANDLER_ENDINGS:
+            endings = ", ".join(HANDLER_ENDINGS)
             self.problem(where, f"is {quoted(given)}, whose ending belongs to no supported language: {endings}")
         return path
 
