@@ -24,8 +24,9 @@ from skillery.builtin.linux_sandbox.pool import Pool, Warmth
 from skillery.builtin.linux_sandbox.zygote_answers import ANSWER_SECONDS, CannotStart, ZygoteLost
 from skillery.builtin.linux_sandbox.zygotes import Zygote
 from skillery.sandboxing.linux import seccomp, watchdog
-from skillery.sandboxing.linux.groups import ControlGroup, ControlGroups, start_time
+from skillery.sandboxing.linux.groups import ControlGroup, ControlGroups
 from skillery.sandboxing.linux.plan import MEBIBYTE, look
+from skillery.sandboxing.linux.processes import children, parent_of, start_time
 from skillery.sandboxing.linux.uids import Uids
 
 PROCESSES = 32
@@ -237,13 +238,13 @@ class PreloadedZygote(Zygote):
     def _look(self) -> tuple[int, int]:
         """Return the memory in bytes and the number of the zygote's processes, without its runs."""
         runs = {cell.pid for cell in tuple(self.cells)}
-        left = [pid for pid in watchdog.children(self.pid) if pid not in runs]
+        left = [pid for pid in children(self.pid) if pid not in runs]
         held = processes = 0
         while left and processes <= PROCESSES:
             pid = left.pop()
             held += watchdog.memory_of(pid, watchdog.rough_memory)
             processes += 1
-            left += [child for child in watchdog.children(pid) if child not in runs]
+            left += [child for child in children(pid) if child not in runs]
         return held, processes
 
     # -- the end -------------------------------------------------------------------------------------------------
@@ -289,11 +290,6 @@ def in_words(error: BaseException) -> str:
     if isinstance(error, OSError) and error.errno:
         return os.strerror(error.errno)
     return str(error) or type(error).__name__
-
-
-def parent_of(pid: int) -> int:
-    """Return the pid of the parent. Raise OSError if the process has ended."""
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 class PreloadedPool(Pool):
