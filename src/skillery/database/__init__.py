@@ -1,15 +1,8 @@
 """The database: its engine, its tables and its migrations, for SQLite and Postgres."""
 
-from skillery.database.engine import (
-    Change,
-    Database,
-    Statement,
-    as_stored,
-    before_commit,
-    in_utc,
-    parse_database_url,
-    take_turns,
-)
+from skillery.database.drivers import parse_database_url
+from skillery.database.engine import Database, before_commit, take_turns
+from skillery.database.statements import Change, Statement, as_stored, in_utc
 
 __all__ = [
     "Change",
