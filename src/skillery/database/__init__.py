@@ -1,8 +1,9 @@
 """The database: its engine, its tables and its migrations, for SQLite and Postgres."""
 
 from skillery.database.drivers import parse_database_url
-from skillery.database.engine import Database, before_commit, take_turns
+from skillery.database.engine import Database, take_turns
 from skillery.database.statements import Change, Statement, as_stored, in_utc
+from skillery.database.transactions import before_commit
 
 __all__ = [
     "Change",

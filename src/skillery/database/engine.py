@@ -14,17 +14,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import logging
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from contextvars import Context, ContextVar, copy_context
-from functools import partial
-from typing import Any, NamedTuple, TypeVar, cast
+from contextvars import copy_context
+from typing import TypeVar
 
-from sqlalchemy import Connection, exc, text
+from sqlalchemy import Connection, text
 from sqlalchemy.pool import QueuePool
 
 from skillery.context.tracing import span
@@ -35,35 +32,10 @@ from skillery.database.drivers import (
     postgres_engine,
     sqlite_engine,
 )
+from skillery.database.shared_commits import SharedCommits
+from skillery.database.transactions import in_transaction
 
-log = logging.getLogger(__name__)
 T = TypeVar("T")
-_last_work: ContextVar[list[Callable[[Connection], object]]] = ContextVar("last_work")
-FOREIGN_KEY_VIOLATION = "23503"
-MOST_TRIES = 5
-MOST_SHARING = 16
-
-
-class _Lost(Exception):
-    """Raised if the database has rolled back the transaction that several writes share."""
-
-
-class _Sharing(NamedTuple):
-    """A write that waits to be committed together with others."""
-
-    work: Callable[[Connection], Any]
-    context: Context
-    done: Future[Any]
-
-    def settle(self, outcome: Callable[[], Any]) -> None:
-        try:
-            self.done.set_result(outcome())
-        except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
-            self.done.set_exception(error)
-
-
-def _raise(error: BaseException) -> None:
-    raise error
 
 
 class Database:
@@ -83,7 +55,7 @@ class Database:
         self._reader: Connection | None = None
         self._reading = threading.Lock()
         self._alone = threading.Lock()
-        self._sharing: deque[_Sharing] = deque()
+        self._shared = SharedCommits(self.engine, self._threads)
 
     async def read(self, work: Callable[[Connection], T]) -> T:
         """Return the result of `work`, which reads from a connection. `work` must be short; for longer work, use
@@ -113,58 +85,7 @@ class Database:
         """
         if not self.is_sqlite:
             return await self.write(work)
-        sharing = _Sharing(work, copy_context(), Future())
-        self._sharing.append(sharing)
-        self._threads.submit(self._commit_shared)
-        return cast(T, await asyncio.wrap_future(sharing.done))
-
-    def _commit_shared(self) -> None:
-        """Commit the waiting writes together. Do nothing if another call has committed them."""
-        waiting = [self._sharing.popleft() for _ in range(min(len(self._sharing), MOST_SHARING))]
-        group = [one for one in waiting if one.done.set_running_or_notify_cancel()]
-        try:
-            outcomes = self._in_one_transaction(group) if len(group) > 1 else None
-        except Exception as error:  # noqa: BLE001 - whose it was is found out by trying each alone
-            log.info("a shared transaction failed: %s", type(error).__name__)
-            outcomes = None
-        for place, one in enumerate(group):
-            one.settle(outcomes[place] if outcomes is not None else self._outcome(self._in_transaction, one))
-
-    def _in_one_transaction(self, group: Sequence[_Sharing]) -> list[Callable[[], Any]]:
-        with span("database write"), errors_for_callers(), self.engine.begin() as connection:
-            return [self._outcome(partial(self._in_savepoint, connection), one) for one in group]
-
-    def _outcome(self, way: Callable[[Callable[[Connection], Any]], Any], one: _Sharing) -> Callable[[], Any]:
-        """Run the write of `one` with `way`. Return a function that returns its result or raises its error."""
-        try:
-            result = one.context.run(way, one.work)
-        except _Lost:
-            raise
-        except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
-            return partial(_raise, error)
-        return lambda: result
-
-    def _in_savepoint(self, connection: Connection, work: Callable[[Connection], T]) -> T:
-        last: list[Callable[[Connection], object]] = []
-        token = _last_work.set(last)
-        connection.exec_driver_sql("SAVEPOINT sharing")
-        try:
-            with errors_for_callers():
-                result = work(connection)
-                for one in last:
-                    one(connection)
-        except BaseException:
-            try:
-                connection.exec_driver_sql("ROLLBACK TO sharing")
-                connection.exec_driver_sql("RELEASE sharing")
-            except exc.SQLAlchemyError:
-                # SQLite has rolled back everything, the other writes too.
-                raise _Lost from None
-            raise
-        finally:
-            _last_work.reset(token)
-        connection.exec_driver_sql("RELEASE sharing")
-        return result
+        return await self._shared.write(work)
 
     async def _in_thread(self, way: Callable[[Callable[[Connection], T]], T], work: Callable[[Connection], T]) -> T:
         # `work` runs in a copy of the context, so that the current request is known there.
@@ -200,30 +121,7 @@ class Database:
         return self._in_transaction(work)
 
     def _in_transaction(self, work: Callable[[Connection], T]) -> T:
-        """Run `work` in a transaction. Repeat it if a sweep has deleted a content after `work` found it.
-
-        This happens only on Postgres. The transaction is rolled back, and the repeated `work` stores the content again.
-        """
-        for number in range(1, MOST_TRIES + 1):
-            try:
-                return self._try(work)
-            except (exc.IntegrityError, self.engine.dialect.loaded_dbapi.IntegrityError) as error:
-                is_swept = getattr(getattr(error, "orig", error), "sqlstate", None) == FOREIGN_KEY_VIOLATION
-                if not is_swept or number == MOST_TRIES:
-                    raise
-        raise AssertionError("the last try returns or raises")
-
-    def _try(self, work: Callable[[Connection], T]) -> T:
-        last: list[Callable[[Connection], object]] = []
-        token = _last_work.set(last)
-        try:
-            with span("database write"), errors_for_callers(), self.engine.begin() as connection:
-                result = work(connection)
-                for one in last:
-                    one(connection)
-                return result
-        finally:
-            _last_work.reset(token)
+        return in_transaction(self.engine, work)
 
     @contextmanager
     def alone(self, task: str) -> Iterator[bool]:
@@ -264,18 +162,6 @@ class Database:
         if self._reader is not None:
             self._reader.close()
         self.engine.dispose()
-
-
-def before_commit(work: Callable[[Connection], object]) -> None:
-    """Run `work` at the end of the current transaction, before its commit. Call this in a transaction of
-    `Database.write`.
-
-    Rows that many writers lock are locked in this way: as late as possible, and by all writers in the same order.
-    """
-    try:
-        _last_work.get().append(work)
-    except LookupError:
-        raise RuntimeError("before_commit is for work in a transaction of Database.write") from None
 
 
 def take_turns(connection: Connection, kind: str, name: str) -> None:
