@@ -1,4 +1,4 @@
-"""Real servers for the tests: `skillery serve` as a process, on SQLite and on Postgres, spoken to over HTTP."""
+"""Real servers for the tests: `skillery serve` as a process, on SQLite and on Postgres, called over HTTP."""
 
 from __future__ import annotations
 
@@ -29,16 +29,18 @@ from tests.support.templates import postgres_template, prepare_home, sqlite_temp
 
 DATABASES = ("sqlite", "postgres")
 START_SECONDS = 60
+# Tests of installations break packages between publishing and the first run, so publishing must not import them.
+NO_IMPORT_CHECK = {"SKILLERY_PUBLISHING_IMPORT_SECONDS": "0"}
 ASKS_FOR_TOKENS = {
     "SKILLERY_AUTH": "tokens",
-    # Tests of what is refused would run out of failures.
+    # Tests of refused requests would reach the usual limit of failed logins.
     "SKILLERY_BACKENDS_AUTHENTICATOR_TOKENS_FAILURES_PER_MINUTE": "100000",
 }
 _numbers = itertools.count()
 
 
 class RpcError(Exception):
-    """A JSON-RPC error, as an exception for the tests that do not expect one."""
+    """A JSON-RPC error, raised in tests that do not expect it."""
 
     def __init__(self, error: dict[str, Any]) -> None:
         super().__init__(f"{error['code']}: {error['message']} {error.get('data')}")
@@ -46,9 +48,11 @@ class RpcError(Exception):
 
 
 class Rpc:
-    """Calls methods: `rpc("list_skills", limit=5)` is the result, `rpc.error(…)` the error of a call that fails."""
+    """A JSON-RPC client: `rpc("list_skills", limit=5)` returns the result, `rpc.error(…)` the error of a call that
+    fails.
+    """
 
-    tls = ssl.create_default_context()  # unused, and httpx would read all certificates for each client
+    tls = ssl.create_default_context()  # unused; without it, httpx reads all certificates for each client
 
     def __init__(self, url: str, token: str | None = None) -> None:
         self.url = url
@@ -82,10 +86,11 @@ class Rpc:
 
 
 class Server:
-    """A `skillery serve` process, forked with its imports done unless something must be different before they are.
+    """A `skillery serve` process, forked from a process that has imported its modules.
 
-    `wrapper` is a command that ends by executing the rest. The database in a home without one is copied from a
-    template, unless `new_home` asks for a true first start.
+    With `wrapper`, or PYTHON variables in `env`, a new process is started. `wrapper` is a command that executes its
+    remaining arguments. A home without a database gets a copy of a template, unless `new_home` asks for a real first
+    start.
     """
 
     def __init__(
@@ -136,7 +141,9 @@ class Server:
 
 
 def clean_environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """This process's environment without settings of Skillery, and with compiled code kept: a start is much quicker."""
+    """Return the environment of this process without settings of Skillery. Compiled code is kept, which makes a start
+    faster.
+    """
     dropped = ("SKILLERY_", "PYTHONDONTWRITEBYTECODE")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
     return {**kept, **(more or {})}
@@ -144,13 +151,13 @@ def clean_environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def postgres(pytestconfig: pytest.Config) -> str:
-    """The URL of a Postgres server. That it can't be had fails the suite; it never skips."""
+    """Return the URL of a Postgres server. Without Postgres the suite fails; no test is skipped."""
     return postgres_url(pytestconfig)
 
 
 @pytest.fixture(scope="session")
 def new_postgres_database(postgres: str) -> Callable[[], str]:
-    """Return the URL of a new database without tables."""
+    """Return a function that creates a database without tables and returns its URL."""
 
     def make() -> str:
         name = f"test_{os.getpid()}_{next(_numbers)}"
@@ -163,7 +170,7 @@ def new_postgres_database(postgres: str) -> Callable[[], str]:
 
 @pytest.fixture(scope="session")
 def migrated_postgres_database(postgres: str) -> Callable[[], str]:
-    """Return the URL of a new database that has all tables and no rows."""
+    """Return a function that creates a database with all tables and no rows, and returns its URL."""
 
     def make() -> str:
         name = f"test_{os.getpid()}_{next(_numbers)}"
@@ -186,8 +193,10 @@ StartShared = Callable[..., Server]
 
 @pytest.fixture(scope="session")
 def shared_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartShared]:
-    """`shared_server("tokens", kind, SKILLERY_…)`: the one server of this name on a database of this kind. It is
-    started once and lives until the end: tests on one database and on the other come in any order."""
+    """Yield `shared_server("tokens", kind, SKILLERY_…)`, which returns the server with this name and kind of database.
+
+    A shared server starts at its first use and stops after the last test, so tests on both databases may alternate.
+    """
     servers: dict[tuple[str, str], Server] = {}
 
     def start(name: str, kind: str, **more: str) -> Server:
@@ -205,25 +214,25 @@ def shared_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
 
 @pytest.fixture(scope="session")
 def server(database_kind: str, shared_server: StartShared) -> Server:
-    """One server for each database, shared by all tests that only use names of their own."""
+    """Return the shared server of each database, for tests that use only new names."""
     return shared_server("usual", database_kind)
 
 
 @pytest.fixture(scope="session")
 def fuzzed_server(database_kind: str, shared_server: StartShared) -> Server:
-    """For calls that chance makes: what others rely on may be yanked there, deprecated or hidden."""
+    """Return a server for random calls, which may yank, deprecate or hide skills that other tests need."""
     return shared_server("fuzzed", database_kind)
 
 
 @pytest.fixture(scope="session")
 def database_url(server: Server) -> str:
-    """Of the database of `server`, for settings; "" is the embedded default."""
+    """Return the database URL of `server` for settings. "" is the embedded default."""
     return server.database
 
 
 @pytest.fixture(scope="session")
 def sqlite_server(shared_server: StartShared) -> Server:
-    """A server on SQLite, for what has nothing to do with the database."""
+    """Return a server on SQLite, for tests that do not depend on the database."""
     return shared_server("usual", "sqlite")
 
 
@@ -231,7 +240,7 @@ def sqlite_server(shared_server: StartShared) -> Server:
 def org(
     database_kind: str, shared_server: StartShared, tmp_path_factory: pytest.TempPathFactory, wheelhouse: Path
 ) -> Server:
-    """One server for each database that knows several people: tests/support/people.py."""
+    """Return the shared server with several callers: tests/support/people.py."""
     from tests.support.people import people_settings
 
     more = {"SKILLERY_PACKAGES_WHEELHOUSE": str(wheelhouse), **environment("data", "figures==1.0")}
@@ -240,7 +249,7 @@ def org(
 
 @pytest.fixture(scope="session")
 def wheelhouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All packages that there are for `packages`: tests add their own under names of their own."""
+    """Return the folder with all packages of `packages`. Tests add packages with new names."""
     from tests.support.wheels import make_wheel
 
     house = tmp_path_factory.mktemp("wheelhouse")
@@ -256,20 +265,22 @@ def wheelhouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def packages(database_kind: str, shared_server: StartShared, wheelhouse: Path) -> Server:
-    """One server for each database that has packages."""
-    more = {"SKILLERY_PACKAGES_WHEELHOUSE": str(wheelhouse), "SKILLERY_PACKAGES_DENIED": "forbidden"}
+    """Return the shared server with packages."""
+    more = {"SKILLERY_PACKAGES_WHEELHOUSE": str(wheelhouse), "SKILLERY_PACKAGES_DENIED": "forbidden", **NO_IMPORT_CHECK}
     return shared_server("packages", database_kind, **more)
 
 
 def environment(name: str, *dependencies: str, **more: Any) -> dict[str, str]:
-    """The setting of a named environment."""
+    """Return the setting of a named environment."""
     return {f"SKILLERY_ENVIRONMENTS_{name.upper()}": json.dumps({"dependencies": dependencies, **more})}
 
 
 @pytest.fixture(scope="session")
 def named(database_kind: str, shared_server: StartShared, wheelhouse: Path) -> Server:
-    """One server for each database that has named environments. That of `growing` is made of a package that is the
-    server's own; nobody can have `broken`."""
+    """Return the shared server with named environments.
+
+    `growing` uses a package that only this server has. `broken` cannot be locked.
+    """
     from tests.support.wheels import make_wheel
 
     make_wheel(wheelhouse, f"growing_{database_kind}", "1.0")
@@ -292,14 +303,14 @@ def named_rpc(named: Server) -> Rpc:
 
 @pytest.fixture(scope="session")
 def packages_sqlite(shared_server: StartShared, wheelhouse: Path) -> Server:
-    """The one of them on SQLite, for what has nothing to do with the database."""
-    more = {"SKILLERY_PACKAGES_WHEELHOUSE": str(wheelhouse), "SKILLERY_PACKAGES_DENIED": "forbidden"}
+    """Return the shared server with packages on SQLite, for tests that do not depend on the database."""
+    more = {"SKILLERY_PACKAGES_WHEELHOUSE": str(wheelhouse), "SKILLERY_PACKAGES_DENIED": "forbidden", **NO_IMPORT_CHECK}
     return shared_server("packages", "sqlite", **more)
 
 
 @pytest.fixture(scope="session")
 def package_index(wheelhouse: Path) -> Iterator[PackageIndex]:
-    """All packages that there are for `indexed`, by HTTP."""
+    """Yield an HTTP index with all packages of `indexed`."""
     index = PackageIndex(wheelhouse)
     yield index
     index.close()
@@ -307,7 +318,7 @@ def package_index(wheelhouse: Path) -> Iterator[PackageIndex]:
 
 @pytest.fixture(scope="session")
 def indexed(shared_server: StartShared, package_index: PackageIndex) -> Server:
-    """A server whose packages come from an index, and are built from source where they have no wheel."""
+    """Return a server whose packages come from an index and are built from source if they have no wheel."""
     settings = {
         "INDEX_URLS": package_index.url,
         "EXCLUDE_NEWER": "2026-01-01",
@@ -316,7 +327,8 @@ def indexed(shared_server: StartShared, package_index: PackageIndex) -> Server:
         "MAX_MB": "64",
         "BUILD_SECONDS": "30",
     }
-    return shared_server("indexed", "sqlite", **{f"SKILLERY_PACKAGES_{name}": text for name, text in settings.items()})
+    packages = {f"SKILLERY_PACKAGES_{name}": text for name, text in settings.items()}
+    return shared_server("indexed", "sqlite", **packages, **NO_IMPORT_CHECK)
 
 
 @pytest.fixture
@@ -326,19 +338,19 @@ def packages_rpc(packages: Server) -> Rpc:
 
 @pytest.fixture(scope="session")
 def tokens_server(database_kind: str, shared_server: StartShared) -> Server:
-    """One server for each database that asks who is calling. `SKILLERY_DATABASE` of its commands is `database`."""
+    """Return the shared server that requires tokens. Its commands need its `database` as SKILLERY_DATABASE."""
     return shared_server("tokens", database_kind, **ASKS_FOR_TOKENS)
 
 
 @pytest.fixture(scope="session")
 def tokens_sqlite(shared_server: StartShared) -> Server:
-    """The one of them on SQLite, for what has nothing to do with the database."""
+    """Return the shared server with tokens on SQLite, for tests that do not depend on the database."""
     return shared_server("tokens", "sqlite", **ASKS_FOR_TOKENS)
 
 
 @pytest.fixture
 def database(database_kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Database]:
-    """A migrated database of one's own, without a server."""
+    """Yield a migrated database of this test, without a server."""
     if database_kind == "sqlite":
         shutil.copyfile(sqlite_template(), tmp_path / "x.db")
     postgres = database_kind == "postgres" and request.getfixturevalue("migrated_postgres_database")()
@@ -359,7 +371,9 @@ def sqlite_rpc(sqlite_server: Server) -> Rpc:
 
 @pytest.fixture
 def start_server(tmp_path: Path) -> Iterator[Callable[..., Server]]:
-    """Start servers of one's own: `start_server(env={…})`; the same home again unless another is named."""
+    """Yield `start_server(env={…})`, which starts a server of this test. Without `home`, each server has the same
+    home.
+    """
     with ExitStack() as stack:
 
         def start(
@@ -378,12 +392,12 @@ def start_server(tmp_path: Path) -> Iterator[Callable[..., Server]]:
 
 @pytest.fixture
 def new_name() -> str:
-    """A namespace that no other test uses."""
+    """Return a namespace that no other test uses."""
     return f"t{os.getpid()}x{next(_numbers)}"
 
 
 def manifest(name: str, version: str = "1.0.0", **more: Any) -> dict[str, Any]:
-    """A small valid manifest: an action skill unless `kind` says otherwise."""
+    """Return a small valid manifest. Without `kind`, it is an action skill."""
     made: dict[str, Any] = {"name": name, "version": version, "description": f"What {name} does."}
     if more.get("kind") != "instruction":
         made["runtime"] = {"language": "python", "entrypoint": "code/main.py", "export": "main"}
@@ -407,7 +421,7 @@ def sqlite_publish(sqlite_rpc: Rpc) -> Callable[..., dict[str, Any]]:
 
 
 def publisher(rpc: Rpc) -> Callable[..., dict[str, Any]]:
-    """`publish(name, version, code)` puts a small skill into the registry."""
+    """Return `publish(name, version, code)`, which publishes a small skill and returns the result."""
 
     def publish(name: str, version: str = "1.0.0", code: str | None = None, **more: Any) -> dict[str, Any]:
         made = manifest(name, version, **more)
@@ -420,7 +434,7 @@ def publisher(rpc: Rpc) -> Callable[..., dict[str, Any]]:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> list[str]:
-    """A command that runs the rest with a home of 16 MiB: a tmpfs in a mount namespace of its own."""
+    """Return a command that runs its arguments with a home of 16 MiB, a tmpfs in a separate mount namespace."""
     if shutil.which("unshare") is None:
         raise RuntimeError("unshare (util-linux) is needed for a disk that is really full")
     home = tmp_path / "home"

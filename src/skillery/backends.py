@@ -6,7 +6,7 @@ sandboxes) and `skillery.testing`. All other modules of Skillery are private.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -360,6 +360,38 @@ class InputFile(msgspec.Struct, frozen=True):
     executable: bool = False
 
 
+class KeptFile(msgspec.Struct, frozen=True, array_like=True):
+    """A file, an empty folder or a symbolic link of a workspace."""
+
+    path: str
+    """Below `/workspace`. Valid UTF-8 without control characters."""
+    mode: Literal["100644", "100755", "040000", "120000"]
+    """As in git: a file, an executable file, an empty folder, a symbolic link."""
+    sha256: str
+    """Of the content; of the target for a link; of nothing for a folder."""
+    size_bytes: int = 0
+    mtime_ns: int = 0
+    target: str = ""
+    """The target of a link: any text."""
+
+    @property
+    def is_file(self) -> bool:
+        return self.mode.startswith("1006") or self.mode.startswith("1007")
+
+
+class Workspace(msgspec.Struct, frozen=True):
+    """What is in `/workspace` when the code starts, and whether it is saved when the run has ended.
+
+    `HOME` is then an empty folder outside the workspace, and no interpreter imports from the workspace by itself.
+    """
+
+    files: tuple[KeptFile, ...]
+    contents: Callable[[], AsyncIterator[bytes]]
+    """Yields the contents of all files of `files`, one after the other, in pieces of any size."""
+    saves: bool = True
+    """Whether a host that keeps workspaces (`KeepsWorkspace`) gets the files at the end, however the run ends."""
+
+
 class PackageMount(msgspec.Struct, frozen=True, weakref=True):
     """Installed packages that a run can read at `/packages/<lock>/`. Imports look there after the standard library and
     before skills.
@@ -479,6 +511,12 @@ class Job(msgspec.Struct, frozen=True):
 
     If a file does not fit, the run fails with a SandboxError that names the file, before any code has run.
     """
+    outputs: tuple[str, ...] = ()
+    """Globs below `/workspace`: matching files are stored as blobs when the run ends, however it ends, like the files
+    in `/workspace/out`. `*` is any part of a segment, `**` any number of folders.
+    """
+    workspace: Workspace | None = None
+    """The kept files of the run. They count towards `disk_mb` and `disk_files`."""
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -613,6 +651,24 @@ class FollowsLog(Protocol):
 
 
 @runtime_checkable
+class KeepsWorkspace(Protocol):
+    """A RunHost that saves the workspace of its run.
+
+    The files come from a process in which no code of the run has ever been, after the run has ended.
+    """
+
+    async def list_workspace(self, files: Sequence[KeptFile], left_out: Sequence[str]) -> Sequence[int]:
+        """Take the list of files, and the names of those that cannot be saved. Return the positions of the files whose
+        contents are needed.
+        """
+        ...
+
+    async def keep_contents(self, pieces: AsyncIterator[bytes]) -> None:
+        """Take the contents of the needed files, one after the other. The workspace is then complete."""
+        ...
+
+
+@runtime_checkable
 class FollowsProgress(Protocol):
     """A RunHost that gets the progress of the code."""
 
@@ -649,7 +705,11 @@ class Capability(StrEnum):
     BLOBS = "blobs"
     """Lets the code read its input blobs as files."""
     FILES = "files"
-    """Copies the files in `Job.files` to the workspace of the run."""
+    """Copies `Job.files` to the workspace of the run."""
+    OUTPUTS = "outputs"
+    """Keeps the files that `Job.outputs` names, and those in `/workspace/out` also after a kill."""
+    WORKSPACE = "workspace"
+    """Fills `/workspace` from `Job.workspace` and passes its files to the host when the run has ended."""
     SECRETS = "secrets"
     """Passes environment variables to the code, but not in arguments or files, so that no other process can read
     them.

@@ -6,6 +6,7 @@ the value, `hint` is the remedy. Callers see both, so they must not contain a pa
 
 from __future__ import annotations
 
+import errno
 from typing import Any, ClassVar
 
 
@@ -137,6 +138,18 @@ class RunNotFound(NotFound):
     type = "run_not_found"
 
 
+class WorkspaceNotFound(NotFound):
+    type = "workspace_not_found"
+
+
+class SnapshotNotFound(NotFound):
+    type = "snapshot_not_found"
+
+
+class WorkspaceFileNotFound(NotFound):
+    type = "workspace_file_not_found"
+
+
 class ToolNotFound(NotFound):
     """Raised if a tool does not exist. `data["near"]` is a list of tools with similar names."""
 
@@ -203,6 +216,12 @@ class IdempotencyKeyReused(Conflict):
     """Raised if the Idempotency-Key was used for a different call."""
 
     type = "idempotency_key_reused"
+
+
+class WorkspaceHeld(Busy):
+    """Another run writes the workspace. `data`: `workspace`, `run_id`."""
+
+    type = "workspace_busy"
 
 
 class CallUnderWay(Busy):
@@ -308,6 +327,18 @@ class BlobTooLarge(TooLarge):
     type = "blob_too_large"
 
 
+class WorkspaceNotAccepted(InvalidParams):
+    """A skill with permissions runs in no workspace that its manifest does not accept. `data`: `name`."""
+
+    type = "workspace_not_accepted"
+
+
+class WorkspaceFileTooLarge(TooLarge):
+    """A file of a workspace is larger than a read answers. `data`: `size_bytes`, `limit`."""
+
+    type = "workspace_file_too_large"
+
+
 class InputFilesTooLarge(TooLarge):
     """Raised if the input files of a run do not fit into its workspace. `data["limit"]` is the limit in bytes or in
     files.
@@ -346,6 +377,10 @@ class RateLimited(Busy):
     """Raised if an identity has started too many runs. `data` has the same members as in QuotaExceeded."""
 
     type = "rate_limited"
+
+
+def is_disk_full(error: OSError) -> bool:
+    return error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class StorageFull(Unavailable):

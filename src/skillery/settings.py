@@ -85,6 +85,7 @@ class Publishing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     agents: Landing = "draft"
     first_permissions: Landing = "publish"
     examples_seconds: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 60.0
+    import_seconds: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 15.0
 
 
 Streams = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
@@ -115,6 +116,8 @@ class IdentityQuotas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     runs_per_minute: MaybeNatural = msgspec.UNSET
     concurrent_runs: MaybeNatural = msgspec.UNSET
     session_tools: MaybeNatural = msgspec.UNSET
+    workspaces: MaybeNatural = msgspec.UNSET
+    workspaces_mb: MaybeNatural = msgspec.UNSET
 
 
 class NamespaceQuotas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -134,6 +137,8 @@ class Quotas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     runs_per_minute: Natural = 1_200
     concurrent_runs: Natural = 100
     session_tools: Natural = 100
+    workspaces: Natural = 200
+    workspaces_mb: Natural = 10_240
     bundles_mb: Natural = 10_240
     identities: dict[str, IdentityQuotas] = {}
     namespaces: dict[str, NamespaceQuotas] = {}

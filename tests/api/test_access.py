@@ -1,4 +1,4 @@
-"""Who may do what: every role × every method and every door, on both databases, over HTTP."""
+"""Access control: each role calls each method and each endpoint over HTTP, on both databases."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _numbers = itertools.count()
 
 
 class Cell(NamedTuple):
-    """A method, the scope that it takes, and a call of it that gets as far as it can without more."""
+    """One method, the scope that it needs, and params for a call that needs no other data."""
 
     scope: str
     params: Callable[[], dict[str, Any]]
     answer: int | None = None
-    """The code that the call gets from whoever may make it; None is a result."""
+    """Error code of the call for callers with the scope. None means that the call returns a result."""
 
 
 def _skill() -> dict[str, Any]:
@@ -69,6 +69,7 @@ CELLS: dict[str, Cell] = {
     "undeprecate_skill": Cell("publish", lambda: {"name": f"{NAMESPACE}.none"}, NOT_FOUND),
     "set_visibility": Cell("publish", lambda: {"name": f"{NAMESPACE}.none", "visibility": "private"}, NOT_FOUND),
     "list_versions": Cell("read", lambda: {"status": "in_review"}),
+    "diff_versions": Cell("read", lambda: {"name": "text.csv.profile", "from_version": "1.0.0"}),
     "get_run": Cell("read", lambda: {"run_id": "run_none"}, NOT_FOUND),
     "read_run_log": Cell("read", lambda: {"run_id": "run_none"}, NOT_FOUND),
     "list_runs": Cell("read", dict),
@@ -110,7 +111,7 @@ def tokens(tokens_server: Server) -> dict[str, str]:
 
 
 def create_token(server: Server, name: str, *options: str) -> Any:
-    """By the command line, on the home of a running server."""
+    """Create a token with the command line, in the home of a running server."""
     arguments = ("token", "create", "--name", name, *options, "--home", str(server.home), "--json")
     made = skillery(*arguments, SKILLERY_DATABASE=server.database)
     assert made.code == 0, made.out + made.err
@@ -144,7 +145,7 @@ def test_a_role_may_call_what_its_scopes_say(
 
 
 @pytest.mark.parametrize("method", CELLS)
-def test_nobody_calls_anything_without_a_token(method: str, tokens_server: Server) -> None:
+def test_no_method_works_without_a_token(method: str, tokens_server: Server) -> None:
     response = Rpc(tokens_server.url).http.post(
         "/rpc", json={"jsonrpc": "2.0", "id": 1, "method": method, "params": CELLS[method].params()}
     )
@@ -163,7 +164,7 @@ def assert_not_authenticated(response: httpx.Response) -> None:
     assert "token" in error["data"]["hint"]
 
 
-# verb, path, the scope it takes (None: any token, "nobody": none), the status for whoever may knock
+# verb, path, the needed scope (None: any token, "nobody": no token), the status for authorised callers
 ENDPOINTS = [
     ("GET", "/healthz", "nobody", 200),
     ("GET", "/readyz", "nobody", 200),
@@ -237,7 +238,7 @@ def test_a_token_without_a_namespace_publishes_nothing(tokens_server: Server) ->
     assert code_of(rpc, "create_skill", **_skill()) == NOT_ALLOWED
 
 
-def test_what_is_there_under_anothers_name_is_not_told(tokens_server: Server, tokens: dict[str, str]) -> None:
+def test_a_refused_publication_reveals_nothing_about_the_name(tokens_server: Server, tokens: dict[str, str]) -> None:
     admin, publisher = Rpc(tokens_server.url, tokens["admin"]), Rpc(tokens_server.url, tokens["publisher"])
     name = f"hr.secret{next(_numbers)}"
     asked = {"manifest": manifest(name), "skill_md": f"# {name}\n", "files": skill_files()}

@@ -1,4 +1,4 @@
-"""What a sandbox says is not trusted: the words of a forged outcome."""
+"""The server does not trust the outcome that a sandbox reports: texts of a forged outcome."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What answers take of the server's memory, and what becomes of clients that do not read them."""
+"""Responses use a bounded amount of the server's memory. Clients that do not read are disconnected."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def batch(rpc: Rpc, *calls: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def ask(server: Server, head: str, body: bytes = b"") -> socket.socket:
-    """Send a request, and read nothing of the answer."""
+    """Send a request and return its connection, without reading the response."""
     where = urlsplit(server.url)
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -59,10 +59,10 @@ def sockets_of(server: Server) -> int:
 
 
 def until_closed(server: Server, connections: list[socket.socket], before: int, *, reads: bool = False) -> None:
-    """Wait until the server has closed these connections: what they ask for is far more than the kernel buffers."""
+    """Wait until the server has closed the connections. Their responses do not fit into the kernel's buffers."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while sockets_of(server) > before:
-        assert time.monotonic() < deadline, "the server holds the connections still"
+        assert time.monotonic() < deadline, "the server still holds the connections"
         for connection in connections if reads else ():
             connection.recv(100)
         time.sleep(0.1)
@@ -70,7 +70,9 @@ def until_closed(server: Server, connections: list[socket.socket], before: int, 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with room for 8 MiB of answers, of 2 MiB each, that waits a second for those who do not read."""
+    """Yield a server with 8 MiB for responses, at most 2 MiB each, that disconnects clients after one second without
+    reading.
+    """
     env = {"SKILLERY_ANSWERS_MB": "8", "SKILLERY_ANSWER_MAX_MB": "2", "SKILLERY_ANSWER_SECONDS": "1"}
     server = Server(tmp_path_factory.mktemp("small") / "home", env=env)
     publish(server.rpc, "sized.fits", "x" * (MIB + MIB // 2))
@@ -172,14 +174,14 @@ def test_those_who_do_not_read_their_answers_are_cut_off_and_give_their_room_bac
         assert connection.recv(1)
     until_closed(server, unread, before)
 
-    # The room is given back a moment after the connection is gone.
+    # The server releases the memory shortly after the connection is closed.
     answers = (batch(server.rpc, *read) for _ in range(100))
     assert any(all("result" in one for one in answer) for answer in answers)
 
 
 @pytest.fixture(scope="module")
 def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that waits a second for those who do not read."""
+    """Yield a server that disconnects clients after one second without reading."""
     server = Server(tmp_path_factory.mktemp("impatient") / "home", env={"SKILLERY_ANSWER_SECONDS": "1"})
     publish(server.rpc, "unread.one", base64.b64encode(os.urandom(11 * MIB)).decode())
     yield server

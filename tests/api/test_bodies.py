@@ -1,4 +1,4 @@
-"""What request bodies take of the server's memory before anybody has decided that they are run."""
+"""Memory that request bodies use before their requests are authorised and run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GUIDE = {"jsonrpc": "2.0", "id": 1, "method": "load_skills_protocol_guide"}
 
 
 def most_memory_mb(server: Server) -> int:
-    """The most that the server process has held since its start."""
+    """Return the peak memory of the server process, in MiB."""
     status = Path(f"/proc/{server.process.pid}/status").read_text()
     return int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) // 1024
 
@@ -33,7 +33,7 @@ def run_code(**args: object) -> dict[str, object]:
 
 
 def begin(server: Server, body: bytes, sent: int) -> socket.socket:
-    """A request of which only `sent` bytes have come."""
+    """Send the first `sent` bytes of a request and return its connection."""
     where = urlsplit(server.url)
     assert where.hostname
     connection = socket.create_connection((where.hostname, where.port or 80))
@@ -52,13 +52,16 @@ def finish(connection: socket.socket, rest: bytes) -> bytes:
 
 
 def wait_until_held(server: Server, body: bytes) -> None:
-    """Until one that only announces `body`, and so takes no room itself, is answered."""
+    """Wait until the server refuses further requests as busy.
+
+    Each attempt only announces `body`, so it uses no memory itself.
+    """
     for _ in range(200):
         with begin(server, body, 0) as asking:
             if select.select([asking], [], [], 0.1)[0]:
                 assert str(BUSY).encode() in finish(asking, b"")
                 return
-    raise AssertionError("there was always room")
+    raise AssertionError("the server never refused a request as busy")
 
 
 @pytest.mark.parametrize("batch", [False, True])
@@ -85,7 +88,7 @@ def test_a_body_past_the_room_for_all_is_busy_and_fits_later(
     assert error["code"] == BUSY
     assert error["data"]["retry_after_ms"] > 0
     assert "bodies_mb" in error["message"]
-    assert b'"result"' in finish(half, large[1_000_000:])  # larger than the room, and served: it was alone
+    assert b'"result"' in finish(half, large[1_000_000:])  # over the budget, but served: it was the only request
     assert "error" not in server.rpc.raw(body).text[:30]
 
 
@@ -109,7 +112,7 @@ def test_many_large_bodies_at_once_take_no_more_memory_than_is_set(start_server:
     def ask(_: int) -> dict[str, object]:
         try:
             answer: dict[str, object] = Rpc(server.url).raw(body).json()
-        except httpx.TransportError:  # refused while it was being sent: the answer was lost to a reset
+        except httpx.TransportError:  # refused during the upload: the connection reset lost the response
             return {}
         return answer
 
@@ -123,7 +126,7 @@ def test_many_large_bodies_at_once_take_no_more_memory_than_is_set(start_server:
     assert grown < 250
 
 
-def test_indexes_that_nobody_takes_hold_no_more_memory_than_is_set(start_server: Callable[..., Server]) -> None:
+def test_unread_indexes_hold_no_more_memory_than_is_set(start_server: Callable[..., Server]) -> None:
     server = start_server(env={"SKILLERY_ANSWERS_MB": "1"})
     files = [{"path": f"{'p' * 60}/{'q' * 120}/{'r' * 60}{number}", "content": ""} for number in range(505)]
     for number in range(70):

@@ -1,4 +1,4 @@
-"""What clients that know only the published contract may rely on, said to a real server."""
+"""A real server keeps the published contract: requests of clients that know nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Large request bodies: what is wrong with them is said without decoding them, and what is right is still taken."""
+"""Large request bodies: the server refuses invalid ones without decoding them, and accepts valid ones."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def test_of_a_name_that_comes_twice_both_readers_take_the_same(sqlite_rpc: Rpc) 
     assert "there is no parameter 'pad'" in answers[1]["structuredContent"]["error"]["message"]
 
 
-def test_a_connection_that_asks_for_too_many_tools_is_told_so(sqlite_rpc: Rpc, new_name: str) -> None:
+def test_a_connection_that_asks_for_too_many_tools_gets_an_error(sqlite_rpc: Rpc, new_name: str) -> None:
     names = [f"{new_name}.s{number}" for number in range(3)]
     for name in names:
         tools = [{"name": f"t{number}", "description": "d" * 900, "parameters": {}} for number in range(500)]
@@ -238,7 +238,7 @@ HUGE = b"1e308"
     ("number", "times"), [(HUGE, 3_000), (b"1E+0308", 3_000), (b"-9.5e-307", 3_000), (b"0." + b"0" * 310 + b"1", 1_000)]
 )
 def test_many_numbers_that_are_slow_to_decode_are_refused(sqlite_rpc: Rpc, number: bytes, times: int) -> None:
-    """Decoding one takes as long as decoding 300 short numbers: a MB of them blocked other clients for seconds."""
+    """Decoding one such number takes as long as 300 short ones: one MB of them blocked other clients for seconds."""
     args = b'{"name":"nowhere","args":{"a":[' + b",".join([number] * times) + b"]}}"
     error = error_of(sqlite_rpc, body("execute_skill", args))
     assert (error["code"], error["data"]["type"]) == (-32005, "too_many_values")
@@ -269,7 +269,7 @@ def test_a_run_may_return_such_numbers(sqlite_rpc: Rpc) -> None:
 
 
 def test_the_id_of_a_call_has_a_bounded_length(sqlite_rpc: Rpc) -> None:
-    """Each answer repeats it, also while nobody reads that."""
+    """Each response repeats the id, so a long id uses memory even if the client never reads the response."""
     for text in (b"i" * 2_000, b"i" * 2_000_000):
         error = error_of(sqlite_rpc, b'{"jsonrpc":"2.0","id":"%s","method":"nope"}' % text)
         assert error["code"] == -32600

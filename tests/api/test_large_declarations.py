@@ -1,4 +1,4 @@
-"""Large enums, manifests and arguments cost a server little time and memory, and mean the same as small ones."""
+"""Large enums, manifests and arguments cost a server little time and memory, and work like small ones."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ MANY_KEYS = {f"{number:x}": 0 for number in range(90_000)}
 
 @pytest.fixture
 def fresh(start_server: Start) -> Server:
-    """A server whose memory and processor time no other test has used."""
+    """Return a server whose memory and processor time no other test has used."""
     return start_server()
 
 
 def cost(server: Server, call: Callable[[], Any]) -> float:
-    """Return the processor seconds of the server during the call."""
+    """Return the processor seconds that the server spends on the call."""
     before = own_seconds(server.process.pid)
     call()
     return own_seconds(server.process.pid) - before
@@ -36,7 +36,7 @@ def define(rpc: Rpc, name: str, enum: list[Any], type_: str = "object") -> None:
 
 
 def publish_large(rpc: Rpc, name: str, **more: Any) -> None:
-    """Publish a skill whose required input is never given: calling it starts no sandbox."""
+    """Publish a skill with a required input. Calls that omit this input start no sandbox."""
     inputs = {"needed": {"type": "any", "required": True}, **more.pop("inputs", {})}
     rpc("create_skill", **_skill(name, inputs, more))
 

@@ -1,4 +1,4 @@
-"""MCP: tools over HTTP and stdio, with the SDK's own client and in plain HTTP."""
+"""MCP: tools over HTTP and stdio, with the client of the SDK and with plain HTTP requests."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def publish_tools(rpc: Rpc, name: str, *tools: dict[str, Any]) -> None:
     rpc("create_skill", manifest=made, skill_md=f"# {name}\n", files=files)
 
 
-# -- the SDK's client ------------------------------------------------------------------------------------------------
+# -- the client of the SDK -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
@@ -90,7 +90,7 @@ async def test_the_client_of_the_sdk_gets_the_eight_tools_and_calls_them(sqlite_
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-async def test_the_client_of_the_sdk_is_told_how_a_long_run_goes_on(sqlite_server: Server, mode: str) -> None:
+async def test_the_client_of_the_sdk_gets_the_progress_of_a_long_run(sqlite_server: Server, mode: str) -> None:
     from mcp.client import Client
 
     told: list[tuple[float, str | None]] = []
@@ -204,7 +204,7 @@ def test_lists_that_a_tool_takes_say_of_what_where_it_does(sqlite_rpc: Rpc, new_
     assert (properties["ids"]["items"], properties["any"]["items"]) == ({"type": "integer"}, {})
 
 
-def test_tools_of_one_name_are_told_apart_by_their_skills(sqlite_rpc: Rpc, new_name: str) -> None:
+def test_tools_of_one_name_are_distinguished_by_their_skills(sqlite_rpc: Rpc, new_name: str) -> None:
     publish_tools(sqlite_rpc, f"{new_name}.a", COUNT)
     publish_tools(sqlite_rpc, f"{new_name}.b-c", COUNT, COUNT | {"name": "run_code"})
     mcp = Mcp(sqlite_rpc, tools=f"{new_name}.a,{new_name}.b-c")
@@ -217,7 +217,7 @@ def test_tools_of_one_name_are_told_apart_by_their_skills(sqlite_rpc: Rpc, new_n
 
 
 def test_no_tool_takes_the_place_of_another(sqlite_rpc: Rpc, new_name: str) -> None:
-    """Names that skills were given so that they meet: `a.b` and `a-b`, a tool called as another one would be."""
+    """The skill names are chosen to collide: `a.b` and `a-b`, and a tool with the name of another tool."""
     skills = [f"{new_name}.b", f"{new_name}-b", f"{new_name}.evil", f"{new_name}.{'n' * 110}"]
     forged = COUNT | {"name": f"{new_name.replace('-', '_').replace('.', '_')}_b__count_words"}
     for skill in skills:
@@ -232,7 +232,7 @@ def test_no_tool_takes_the_place_of_another(sqlite_rpc: Rpc, new_name: str) -> N
     assert f"{new_name.replace('-', '_').replace('.', '_')}_b__count_words" == listed[2]
 
 
-def test_a_connection_that_asks_for_what_is_not_there_is_told(sqlite_rpc: Rpc) -> None:
+def test_a_connection_that_asks_for_unknown_tools_gets_an_error(sqlite_rpc: Rpc) -> None:
     missing = Mcp(sqlite_rpc, tools="no.such.skill").error("tools/list")
     wrong = Mcp(sqlite_rpc, tools="No Name").send("tools/list", {})
     unknown = sqlite_rpc.http.post("/mcp?tool=x", json={}, headers={"accept": "*/*"})
@@ -256,7 +256,7 @@ def test_a_call_with_a_key_is_made_once(sqlite_rpc: Rpc, new_name: str, era: str
     assert by_meta[0] == by_meta[1] != first
 
 
-def test_nobody_waits_for_the_sdk_who_does_not_speak_mcp() -> None:
+def test_the_sdk_is_imported_only_for_mcp() -> None:
     code = (
         "import sys, skillery.app.composition, skillery.cli.mcp, skillery.cli.mcp_bridge; "
         "import skillery.cli.registry_access; "
@@ -268,7 +268,7 @@ def test_nobody_waits_for_the_sdk_who_does_not_speak_mcp() -> None:
     assert ended.stdout == "[]\n"
 
 
-# -- the door --------------------------------------------------------------------------------------------------------
+# -- the endpoint ----------------------------------------------------------------------------------------------------
 
 
 def test_only_post_is_answered(sqlite_rpc: Rpc) -> None:
@@ -290,7 +290,7 @@ def test_a_browser_is_no_way_in(mcp: Mcp) -> None:
     assert all("x-request-id" in one.headers for one in refused.values())
 
 
-def test_whoever_has_no_token_is_asked_for_one(tokens_server: Server) -> None:
+def test_requests_without_a_token_are_asked_for_one(tokens_server: Server) -> None:
     response = Mcp(tokens_server.rpc).send("tools/list", {})
 
     assert response.status_code == 401
@@ -318,7 +318,7 @@ def test_scopes_hold_and_refusals_are_on_record(org: Server, new_name: str) -> N
             for who in (new_name, f"{new_name}-r")
             for entry in admin("list_audit", identity=who, outcome="refused")["entries"]
         ]
-        if len(entries) == 4:  # they are written in a moment
+        if len(entries) == 4:  # the server writes the entries shortly after the response
             break
         time.sleep(0.05)
     assert {entry["action"] for entry in entries} == {"run_code", "create_skill", "resources/list", "skills/list"}
@@ -373,11 +373,11 @@ def test_arguments_that_no_json_has_are_invalid_params(sqlite_rpc: Rpc, era: str
     assert error["code"] in {-32602, -32700}
 
 
-# -- taking back -----------------------------------------------------------------------------------------------------
+# -- cancelling ------------------------------------------------------------------------------------------------------
 
 
 class Background:
-    """A call in a thread, over a connection of its own that can be cut."""
+    """A call in a thread, over its own connection that the test can close."""
 
     def __init__(self, mcp: Mcp, who: str, seconds: float, **headers: str) -> None:
         self.rpc = mcp.http
@@ -401,7 +401,7 @@ class Background:
 
 
 def hang_up_on(who: Caller, mcp: Mcp, seconds: float) -> None:
-    """Make a call and leave once it has begun."""
+    """Make a call and close the connection once the run has begun."""
     given = {"language": "python", "code": SLEEP, "args": {"s": seconds}}
     body, headers = mcp.request("tools/call", {"name": "run_code", "arguments": given})
     request = who.http.build_request("POST", "/mcp", content=body, headers=headers)
@@ -412,7 +412,7 @@ def hang_up_on(who: Caller, mcp: Mcp, seconds: float) -> None:
 
 
 def ended(rpc: Rpc) -> dict[str, Any]:
-    """The only run of somebody, once it has ended."""
+    """Return the caller's only run, once it has ended."""
     for _ in range(400):
         runs = rpc("list_runs")["runs"]
         if runs and runs[0]["status"] not in {"started", "queued"}:
@@ -466,7 +466,7 @@ def test_before_2026_a_notification_takes_a_call_back_within_its_session(org: Se
     assert message_of(call.answers[0])["result"]["isError"] is True
 
 
-def test_progress_is_told_to_those_who_give_a_token(mcp: Mcp) -> None:
+def test_progress_is_sent_to_callers_with_a_progress_token(mcp: Mcp) -> None:
     arguments = {"language": "python", "code": SLEEP, "args": {"s": 1.3}}
     asked = {"name": "run_code", "arguments": arguments, "_meta": {"progressToken": "p"}}
 
@@ -474,7 +474,7 @@ def test_progress_is_told_to_those_who_give_a_token(mcp: Mcp) -> None:
 
     assert [one.get("method") for one in said] == ["notifications/progress", None]
     assert said[0]["params"]["progressToken"] == "p"
-    assert said[0]["params"]["progress"] > 0.9  # seconds; a timer of the loop may be a millisecond early
+    assert said[0]["params"]["progress"] > 0.9  # seconds; a timer of the event loop may fire a millisecond early
 
 
 # -- stdio -----------------------------------------------------------------------------------------------------------
@@ -522,7 +522,7 @@ async def test_a_home_is_left_to_others_when_nothing_is_said(tmp_path: Path, mon
     Home(tmp_path / "home").close()
 
 
-async def test_what_is_wrong_with_a_home_is_told_and_asked_again(tmp_path: Path) -> None:
+async def test_a_problem_of_a_home_is_reported_and_checked_again(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     wrong = tmp_path / "home" / "skillery.toml"
     wrong.write_text("no_such_setting = 1\n")

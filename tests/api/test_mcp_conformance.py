@@ -1,7 +1,7 @@
-"""The official suite (@modelcontextprotocol/conformance), held against a server as everybody runs it.
+"""The official conformance suite (@modelcontextprotocol/conformance) runs against a server with default settings.
 
-Much of it is for SDKs: its scenarios call tools, prompts and resources that a fixture of theirs has. Each scenario that
-is not run says here what it wants, and one that a new release adds is noticed.
+Many scenarios are for SDKs: they call tools, prompts and resources of a test server. NOT_RUN gives the reason for each
+scenario that does not run. A scenario that a new release adds fails the test until it is listed here.
 """
 
 from __future__ import annotations
@@ -97,7 +97,9 @@ NOT_RUN = {
     "tools-call-with-logging": FIXTURE_TOOL,
     "tools-call-with-progress": FIXTURE_TOOL,
 }
-"""Scenario -> why not. What these are about is in tests/api/test_mcp.py with tools and resources that are there."""
+"""Scenario -> reason why it does not run. tests/api/test_mcp.py covers the same topics with existing tools and
+resources.
+"""
 NOT_APPLICABLE = {
     # server-stateless
     "sep-2575-http-server-no-independent-requests-on-stream": FIXTURE_TOOL,
@@ -107,19 +109,19 @@ NOT_APPLICABLE = {
     # caching
     "sep-2549-prompts-list-caching-hints": FIXTURE_PROMPT,
 }
-"""Single checks of scenarios that are run otherwise."""
+"""Single checks to ignore in scenarios that run."""
 
 
 def suite(*words: str) -> subprocess.CompletedProcess[str]:
     if not (NODE.exists() and SUITE.exists()):
-        pytest.fail("the suite is not there: `make test` installs it, and Node.js for it, into .tools")
+        pytest.fail("the suite is not installed: `make test` installs it and Node.js into .tools")
     command = [str(NODE), str(SUITE), *words]
     return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120, check=False)
 
 
 @cache
 def scenarios() -> dict[str, set[str]]:
-    """Of servers, with the revisions that each is for."""
+    """Return the server scenarios of the suite, each with its revisions of the protocol."""
     told = suite("list", "--server").stdout
     return {name: set(revisions.split(",")) for name, revisions in re.findall(r"^  - (\S+) \[(.*)\]$", told, re.M)}
 
@@ -135,7 +137,7 @@ def test_every_scenario_is_run_or_says_why_not() -> None:
 
 @pytest.fixture
 def bundled(shared_server: StartShared) -> Server:
-    """With the bundled skills alone: what the suite looks at is the first that it finds."""
+    """Return a server with only the bundled skills, because the suite checks the first skill that it finds."""
     return shared_server("conformance", "sqlite")
 
 

@@ -30,7 +30,7 @@ def mcp(rpc: Rpc) -> Mcp:
 
 
 def publish(rpc: Rpc, name: str, skill_md: str | None = None, /, **files: Any) -> None:
-    """An instruction skill with these files."""
+    """Publish an instruction skill with these files."""
     given_files = [
         {"path": path, "content": base64.b64encode(content).decode(), "encoding": "base64"}
         if isinstance(content, bytes)
@@ -51,7 +51,7 @@ def entry_of(mcp: Mcp, uri: str) -> dict[str, Any]:
 
 
 def prove(mcp: Mcp, entry: dict[str, Any]) -> None:
-    """All that a host has to check of an entry."""
+    """Assert everything that a host can check about an entry."""
     uris = [file["uri"] for file in entry["resources"]]
     assert len(set(uris)) == len(uris)
     assert entry["uri"] in uris
@@ -192,7 +192,7 @@ def test_a_skill_past_the_limits_is_not_served_as_one(mcp: Mcp, rpc: Rpc, new_na
     assert error["code"] == -32602
     assert "604 files" in error["message"]
     assert "512" in error["message"]
-    # A list of resources has one entry for each skill, its folder all files.
+    # The list of resources has one entry for each skill, the directory of the skill has all files.
     uris = [one["uri"] for one in mcp.all("resources/list", "resources")]
     assert [uri for uri in uris if uri.startswith(f"skill://{new_name}/")] == [
         f"skill://{new_name}/SKILL.md",
@@ -300,7 +300,7 @@ def test_folders_are_read_level_by_level(mcp: Mcp, rpc: Rpc, new_name: str) -> N
     tree = walk(f"skill://{new_name}")
 
     assert sorted(tree) == ["a", "a-b", "a_b", "e"]
-    # What is called by its frontmatter is SKILL.md.
+    # SKILL.md is listed under the name in its frontmatter.
     assert set(tree["a"]) == {"a", "skill.toml", "top.txt", "x", "c"}
     assert tree["a"]["x"] == {"y": {"z.md": f"skill://{new_name}/a/x/y/z.md"}}
     assert "d" in tree["a"]["c"]

@@ -1,4 +1,4 @@
-"""GET /metrics: what Prometheus reads, who may, and that nobody can fill it up."""
+"""GET /metrics: the format for Prometheus, the authorised callers, and the bounded number of time series."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.conftest import Server, manifest, skill_files
 
 
 def figures(http: httpx.Client) -> dict[str, float]:
-    """`name{label="value"}` -> value."""
+    """Return the metrics as `name{label="value"}` -> value."""
     answer = http.get("/metrics")
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"].startswith("text/plain")
@@ -42,9 +42,9 @@ def test_it_counts_calls_runs_bytes_and_what_waits(start_server: Callable[..., S
     assert found["skillery_rpc_seconds_count{method=execute_skill}"] == 3
     assert found["skillery_runs_total{method=execute_skill,status=completed}"] == 3
     assert found["skillery_runs_active"] == found["skillery_runs_queued"] == 0
-    assert found["skillery_http_bytes_total{direction=in,door=/blobs}"] == 100_000
-    assert found["skillery_http_bytes_total{direction=out,door=/blobs}"] >= 100_000
-    assert found["skillery_http_requests_total{door=/blobs,status=201}"] == 1
+    assert found["skillery_http_bytes_total{direction=in,endpoint=/blobs}"] == 100_000
+    assert found["skillery_http_bytes_total{direction=out,endpoint=/blobs}"] >= 100_000
+    assert found["skillery_http_requests_total{endpoint=/blobs,status=201}"] == 1
     assert found["skillery_sandbox_degraded{limit=disk}"] == 0
     assert found["skillery_sandbox_zygotes"] >= 1
     assert found["skillery_database_connections{state=idle}"] >= 0

@@ -1,4 +1,4 @@
-"""Suggestions for misspelt names: good hints, at a cost that no chosen name can raise."""
+"""Suggestions for misspelt names: useful suggestions, at a bounded cost for any chosen name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.processes import own_seconds
 
 ASKED = 4
 WORSE = "abb" * 65
-"""Against repetitions of "ab" this word costs difflib cubic time."""
+"""Comparing this word with repetitions of "ab" costs difflib cubic time."""
 HARMLESS = "".join(chr(ord("a") + i * 7 % 26) for i in range(len(WORSE)))
 
 
@@ -33,7 +33,7 @@ def test_a_typo_finds_its_word(word: str, known: list[str], meant: str | None) -
     assert nearest(word, known) == meant
 
 
-def test_long_names_that_differ_only_at_the_end_are_told_apart() -> None:
+def test_long_names_that_differ_only_at_the_end_are_distinguished() -> None:
     names = [f"{'company.reports-' * 7}{end}" for end in ("quarterly", "yearly", "monthly")]
     assert near_words(names[0].replace("quarterly", "quartely"), names)[0] == names[0]
     paths = [f"{'folder/' * 26}{end}.py" for end in ("main", "util", "data")]
@@ -55,7 +55,7 @@ def test_the_best_match_comes_first_and_the_cutoff_leaves_the_rest_out() -> None
 
 
 def _spent(server: Server, ask: Callable[[], object]) -> float:
-    """Processor time of the server for some requests."""
+    """Return the processor seconds that the server spends on ASKED requests."""
     before = own_seconds(server.process.pid)
     for _ in range(ASKED):
         ask()

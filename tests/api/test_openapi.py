@@ -1,4 +1,4 @@
-"""The OpenAPI document of the doors: every route is told of, and does what is told (Schemathesis)."""
+"""The OpenAPI document describes every route, and every route behaves as described (Schemathesis)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ KNOWN = {
     "version": ["latest"],
     "path": ["SKILL.md", "code/main.py"],
 }
-"""What there is on every server: chance finds none of it."""
+"""Values that exist on every server. Generated values never match them by chance."""
 HOLDS = [
     checks.status_code_conformance,
     checks.content_type_conformance,
@@ -66,8 +66,10 @@ def test_the_document_is_valid_openapi(sqlite_server: Server) -> None:
     schema_at(sqlite_server.url).validate()
 
 
-def test_every_door_is_told_of(sqlite_rpc: Rpc) -> None:
-    """`route()` in api/routes.py takes no door without its operations; here is what must be among them."""
+def test_every_endpoint_is_documented(sqlite_rpc: Rpc) -> None:
+    """`route()` in api/routes.py requires operations for each route. This test lists routes that must be in the
+    document.
+    """
     document = sqlite_rpc.http.get("/v1/openapi.json").json()
 
     assert {"/" + path.split("/")[1] for path in document["paths"]} >= RESERVED
@@ -82,8 +84,8 @@ def test_every_door_is_told_of(sqlite_rpc: Rpc) -> None:
 
 
 @pytest.mark.parametrize("mode", GenerationMode)
-def test_doors_answer_as_the_document_says_whatever_comes(mode: GenerationMode, fuzzed_server: Server) -> None:
-    """Every operation, with what the document allows and with what it does not."""
+def test_endpoints_respond_as_documented_to_any_request(mode: GenerationMode, fuzzed_server: Server) -> None:
+    """Call every operation with valid values and with invalid ones."""
     for operation in operations(schema_at(fuzzed_server.url)):
 
         @settings(

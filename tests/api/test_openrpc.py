@@ -1,4 +1,4 @@
-"""The OpenRPC document: valid, whole, and true of what the server answers."""
+"""The OpenRPC document is valid and complete, and the server answers as the document says."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ RECURSIVE = "https://meta.json-schema.tools"
 
 @cache
 def meta_validator() -> jsonschema.Draft7Validator:
-    """What it calls JSON Schema is that of draft 7, under a name of its own."""
+    """Return a validator whose `JSONSchemaObject` is the schema of draft 7, which the meta schema refers to by that
+    name.
+    """
     draft7 = jsonschema.Draft7Validator.META_SCHEMA
     theirs = draft7 | {"definitions": draft7["definitions"] | {"JSONSchemaObject": draft7}}
     resources = [(uri, DRAFT7.create_resource(theirs)) for uri in (RECURSIVE, f"{RECURSIVE}/")]
@@ -40,7 +42,7 @@ def meta_validator() -> jsonschema.Draft7Validator:
 
 @cache
 def strict() -> dict[str, Any]:
-    """The document with nothing allowed that it does not name."""
+    """Return the document with `additionalProperties: false` in every schema with properties."""
     found = copy.deepcopy(document())
     for schema in found["components"]["schemas"].values():
         if schema.get("type") == "object" and "properties" in schema:
@@ -74,7 +76,7 @@ def test_the_meta_schema_is_one_that_refuses() -> None:
 
 
 @pytest.mark.parametrize("name", CALLABLE)
-def test_every_method_is_told_of_with_its_params_its_answer_and_its_scope(name: str) -> None:
+def test_every_method_is_documented_with_its_params_its_result_and_its_scope(name: str) -> None:
     one = next(one for one in document()["methods"] if one["name"] == name)
 
     assert [param["name"] for param in one["params"]] == list(CALLABLE[name].params.__struct_encode_fields__)
@@ -95,7 +97,7 @@ def test_every_reference_leads_somewhere_and_every_schema_is_one() -> None:
         jsonschema.Draft7Validator.check_schema(schema)
 
 
-def test_params_are_told_of_as_they_are_decoded_and_not_as_tools_print_them() -> None:
+def test_params_are_documented_as_they_are_decoded_and_not_as_tools_print_them() -> None:
     def param(method: str, name: str) -> Any:
         one = next(one for one in document()["methods"] if one["name"] == method)
         return next(param["schema"] for param in one["params"] if param["name"] == name)
@@ -121,11 +123,11 @@ def test_any_token_will_do_and_none_will_not(tokens_server: Server) -> None:
     assert tokens_server.rpc.http.get("/openrpc.json").status_code == 401
 
 
-# -- what is answered ------------------------------------------------------------
+# -- responses -------------------------------------------------------------------
 
 
 def test_what_the_server_answers_is_what_the_document_says(rpc: Rpc, new_name: str) -> None:
-    """Nearly every method, one after the other; an answer with a field that the document does not name fails too."""
+    """Call nearly every method. A response with a field that the document does not name fails the test."""
     name, second = f"{new_name}.one", {"name": f"{new_name}.one", "version": "1.1.0"}
     told: set[str] = set()
 
@@ -146,6 +148,7 @@ def test_what_the_server_answers_is_what_the_document_says(rpc: Rpc, new_name: s
     call("read_skill_file", name=name, path="code/main.py")
     call("search_skills", query=new_name)
     call("list_versions", name=name)
+    call("diff_versions", name=name, from_version="1.0.0")
     call("load_skills_protocol_guide")
     run = call("execute_skill", name=name, args={"x": 1})
     call("run_code", language="python", code="def main(args):\n    print('x' * 4000)\n    return 'y' * 5000\n")
@@ -203,11 +206,11 @@ JSON_VALUES = st.recursive(
     max_leaves=6,
 )
 TOO_DEAR = {"collect_garbage"}
-"""Of which a hundred at once only wait for each other."""
+"""Methods that are too expensive to fuzz: a hundred concurrent calls only wait for each other."""
 
 
 def values_of(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
-    """Values that a schema of the document lets through."""
+    """Return a strategy for values that a schema of the document accepts."""
     if "$ref" in schema:
         return values_of(document()["components"]["schemas"][schema["$ref"].rpartition("/")[2]])
     if "enum" in schema:
@@ -235,7 +238,7 @@ def values_of(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
 
 
 def calls_of(one: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """Params that the document lets through; now and then one that it does not, or an unknown one."""
+    """Return a strategy for params: mostly valid ones, sometimes invalid or unknown ones."""
     kinds = {param["name"]: values_of(param["schema"]) for param in one["params"]}
     needed = {param["name"] for param in one["params"] if param["required"]}
     good = st.fixed_dictionaries(

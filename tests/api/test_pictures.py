@@ -1,4 +1,4 @@
-"""Figures of matplotlib and images of PIL, as they are, from the real package index."""
+"""Matplotlib figures and PIL images as results of runs, with the packages of the real package index."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ IMAGE = "from PIL import Image\nimage = Image.new('RGB', (4, 3), 'red')\n"
 
 @pytest.fixture(scope="module")
 def drawing(shared_server: StartShared) -> Rpc:
-    """A server with a skill that brings matplotlib and pillow; code that mounts it has them."""
+    """Return a client of a server whose skill NAME brings matplotlib and pillow to code that mounts the skill."""
     if why := no_index():
         pytest.skip(why)
     server: Server = shared_server("pictures", "sqlite", SKILLERY_PACKAGES_INDEX_URLS=REAL_INDEX)
@@ -110,14 +110,14 @@ def test_an_image_that_no_png_can_be_is_a_failure_that_says_why(drawing: Rpc) ->
     assert "cannot write mode F as PNG" in answer["error"]["message"]
 
 
-def test_a_figure_that_cannot_be_drawn_is_left_out_and_told(drawing: Rpc) -> None:
+def test_a_figure_that_cannot_be_drawn_is_omitted_and_reported(drawing: Rpc) -> None:
     answer = run(drawing, FIGURE + "def main(args):\n    plt.title('$\\\\nonsense$')\n    plt.figure()\n    return 1\n")
 
     assert (answer["output"], paths(answer)) == (1, ["figure-1.png"])
     assert "not kept of the open figures: figure 1: ValueError" in answer["logs_preview"]
 
 
-def test_more_figures_than_are_kept_are_told(drawing: Rpc) -> None:
+def test_more_figures_than_are_kept_are_reported(drawing: Rpc) -> None:
     code = "def main(args):\n    for n in range(23): plt.figure(figsize=(1, 1))\n    return 1\n"
 
     answer = run(drawing, "import warnings; warnings.simplefilter('ignore')\n" + FIGURE + code)

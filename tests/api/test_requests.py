@@ -1,4 +1,4 @@
-"""Request ids and the log: what finds a request again, and what is never written down of it."""
+"""Request ids and the request log: finding a request by its id, and data that is never logged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results of methods: each is the struct that its row of METHODS names, also where stored JSON is answered as it is."""
+"""Each method returns the struct that its row of METHODS names, also if the server passes on stored JSON unchanged."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_handler_returns_the_result_of_its_row(name: str) -> None:
 
 
 def test_stored_json_is_answered_as_the_struct_says(rpc: Rpc, new_name: str) -> None:
-    """No member is unknown to the struct, and none has another type."""
+    """Every member is known to the struct and has its type."""
     name = f"{new_name}.one"
     more = [
         {"path": "tools.json", "content": msgspec.json.encode(TOOLS).decode()},
@@ -62,5 +62,5 @@ def test_stored_json_is_answered_as_the_struct_says(rpc: Rpc, new_name: str) -> 
 
 def check_strictly(method: str, answer: Any) -> None:
     decoded = msgspec.json.decode(msgspec.json.encode(answer), type=METHODS[method].result)
-    # Decoding skips unknown members. What is encoded again has the known ones alone.
+    # Decoding skips unknown members, so encoding the struct again yields only the known members.
     assert msgspec.json.decode(msgspec.json.encode(decoded)) == answer

@@ -1,4 +1,4 @@
-"""JSON-RPC 2.0 as the contract narrows it: what is a call, what is an answer, and which error is which."""
+"""JSON-RPC 2.0 as the contract narrows it: requests, responses and the code of each error."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_a_lone_surrogate_or_a_nul_is_an_invalid_param(rpc: Rpc, method: str, pa
     assert reply["error"]["code"] == -32602, reply  # type: ignore[index]
 
 
-# -- the HTTP around it -----------------------------------------------------------------------------------------------
+# -- HTTP -------------------------------------------------------------------------------------------------------------
 
 
 def test_only_post_is_taken(sqlite_rpc: Rpc) -> None:
@@ -177,7 +177,7 @@ def test_another_content_type_is_415(sqlite_rpc: Rpc, kind: str) -> None:
     assert response.json()["jsonrpc"] == "2.0"
 
 
-def test_a_charset_beside_the_content_type_is_fine(sqlite_rpc: Rpc) -> None:
+def test_a_charset_after_the_content_type_is_accepted(sqlite_rpc: Rpc) -> None:
     assert sqlite_rpc.raw(json.dumps(GUIDE), **{"content-type": "Application/JSON; charset=utf-8"}).status_code == 200
 
 

@@ -1,4 +1,4 @@
-"""OpenTelemetry: spans arrive at a real collector's door, and without its packages the server says so."""
+"""OpenTelemetry: spans arrive at a real collector. If its packages are missing, the server reports that."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.conftest import Server, clean_environment, manifest, skill_files
 
 
 class Collector(ThreadingHTTPServer):
-    """Takes OTLP over HTTP."""
+    """A collector that receives OTLP over HTTP."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Receiver)
@@ -96,8 +96,8 @@ def test_requests_calls_database_and_runs_are_spans_of_one_trace(
     assert services == {"mine" if way == "variables" else "skillery"}
 
 
-def test_a_collector_that_is_away_stops_nobody(start_server: Callable[..., Server]) -> None:
-    # The exporter tries again for this many seconds while the server stops; its default is ten.
+def test_an_unreachable_collector_stops_no_request(start_server: Callable[..., Server]) -> None:
+    # While the server stops, the exporter retries for this many seconds (default: ten).
     server = start_server(env={"SKILLERY_TRACES": "http://127.0.0.1:9", "OTEL_EXPORTER_OTLP_TIMEOUT": "1"})
     assert server.rpc("list_skills")["skills"]
     assert server.stop() == 0

@@ -1,4 +1,4 @@
-"""/v1/skills, by the clients that its shape comes from, and by forms that none of them would send."""
+"""/v1/skills: requests of the clients that define its format, and malformed requests."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def as_(org: Server) -> As:
     return lambda who: Caller(org.url, who)
 
 
-# -- by their own clients ------------------------------------------------------
+# -- the clients of the providers ----------------------------------------------
 
 
 def test_the_client_of_openai_goes_all_the_way(server: Server, rpc: Rpc, new_name: str) -> None:
@@ -78,7 +78,7 @@ def test_the_client_of_openai_goes_all_the_way(server: Server, rpc: Rpc, new_nam
     assert made.created_at > 1_700_000_000
     assert rpc("read_skill_file", name=new_name, path="notes/a.md")["content"] == "A note.\n"
 
-    # In a list: this client sends a single file as JSON, without it.
+    # The archive is in a list because this client sends a single file as JSON, without its content.
     archive = ("skill.zip", zipped(folder(new_name, "Use it well.")))
     second = client.skills.versions.create(new_name, files=[archive])
     assert (second.id, second.version, second.skill_id) == (f"{new_name}@1.0.1", "1.0.1", new_name)
@@ -142,7 +142,7 @@ def test_the_client_of_anthropic_goes_all_the_way(tokens_server: Server, new_nam
         anthropic.Anthropic(base_url=tokens_server.url, api_key="sky_none", max_retries=0).beta.skills.list()
 
 
-# -- what it means here --------------------------------------------------------
+# -- semantics -----------------------------------------------------------------
 
 
 def test_a_skill_that_is_there_is_not_made_again_unless_it_is_the_same(http: httpx.Client, new_name: str) -> None:
@@ -188,7 +188,7 @@ def test_a_skill_toml_of_another_name_is_no_version_of_this_one(http: httpx.Clie
     assert f"{new_name}.other" in error["message"]
 
 
-def test_who_may_not_see_a_skill_is_told_that_there_is_none(as_: As, new_name: str) -> None:
+def test_an_invisible_skill_is_reported_as_not_found(as_: As, new_name: str) -> None:
     author, outsider = as_(AUTHOR), as_(OUTSIDER)
     assert sent(author.http, "/v1/skills", folder(new_name)).status_code == 200
     author("set_visibility", name=new_name, visibility="private")
@@ -232,7 +232,7 @@ def test_a_grant_is_needed_and_every_change_is_in_the_audit_trail(as_: As, new_n
     assert ("poor", "yank_version", "refused") in done
 
 
-# -- what comes in otherwise ---------------------------------------------------
+# -- malformed requests --------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_other_methods_parameters_and_addresses_are_refused(http: httpx.Client) 
         assert http.get(path).status_code in {400, 404}, path
 
 
-def test_a_page_in_somebodys_browser_is_no_way_in(http: httpx.Client, new_name: str) -> None:
+def test_cross_origin_browser_requests_are_refused(http: httpx.Client, new_name: str) -> None:
     parts = [("files[]", (name, content)) for name, content in folder(new_name)]
     refused = http.post("/v1/skills", files=parts, headers={"origin": "https://evil.example"})
 

@@ -1,4 +1,4 @@
-"""What a hostile caller sends: it is refused in words, and nobody else waits for it."""
+"""Hostile requests: the server refuses them with an error and keeps answering other callers."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ import pytest
 from tests.conftest import Rpc, Server, manifest, skill_files
 
 PATIENCE_SECONDS = 5
-"""Generous: before, the slowest of these held the server up for more than a minute."""
+"""Generous limit. The slowest of these requests once blocked the server for more than a minute."""
 
 
 @contextmanager
 def everybody_else_is_answered(server: Server) -> Iterator[None]:
-    """Fails where /healthz was silent for longer than PATIENCE_SECONDS."""
+    """Fail if /healthz did not answer for more than PATIENCE_SECONDS."""
     waits: list[float] = []
     ended = threading.Event()
 
@@ -43,10 +43,8 @@ def everybody_else_is_answered(server: Server) -> Iterator[None]:
     assert max(waits, default=0) < PATIENCE_SECONDS
 
 
-def test_a_source_that_is_slow_to_compile_ends_in_words_and_holds_up_nobody(
-    sqlite_server: Server, new_name: str
-) -> None:
-    """A fast interpreter compiles it within the limits: then the skill is published."""
+def test_a_source_that_is_slow_to_compile_is_refused_and_blocks_no_caller(sqlite_server: Server, new_name: str) -> None:
+    """If the interpreter is fast enough to compile the source within the limits, the skill is published."""
     line = "class A:a\n"
     code = "def main(args): pass\n" + line * (500_000 // len(line))
     with everybody_else_is_answered(sqlite_server):
@@ -78,10 +76,10 @@ def test_a_large_source_is_checked_as_a_small_one_is(sqlite_rpc: Rpc, new_name: 
     ],
     ids=["quotes without an end", "headers by the thousand"],
 )
-def test_a_skill_toml_whose_lines_are_hard_to_find_holds_up_nobody(
+def test_a_skill_toml_whose_lines_are_hard_to_find_blocks_no_caller(
     sqlite_server: Server, new_name: str, dependencies: list[str], skill_toml: str
 ) -> None:
-    """Where it took quadratic time, these were hours."""
+    """With an algorithm of quadratic time, these requests would take hours."""
     made = manifest(f"{new_name}.lines")
     made["runtime"]["dependencies"] = dependencies
     files = skill_files(**{"skill.toml": skill_toml})
@@ -90,8 +88,8 @@ def test_a_skill_toml_whose_lines_are_hard_to_find_holds_up_nobody(
     assert (error["code"], error["data"]["file"]) == (-32602, "skill.toml")
 
 
-def test_many_marks_on_one_letter_hold_up_nobody(sqlite_server: Server, new_name: str) -> None:
-    """Unicode sorts them. Where that took quadratic time, each of these searches took a minute."""
+def test_many_marks_on_one_letter_block_no_caller(sqlite_server: Server, new_name: str) -> None:
+    """Unicode sorts the marks. With an algorithm of quadratic time, each search took a minute."""
     body = "a" + "\u0315\u0300" * 16_000
     for number in range(20):
         made = manifest(f"{new_name}.n{number}", kind="instruction", description=f"{new_name} marks {number}")

@@ -1,4 +1,4 @@
-"""The skills that ship with Skillery: well formed, documented as they are, and working in a real sandbox."""
+"""The skills that ship with Skillery are well formed, match their documentation, and work in a real sandbox."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def read(rpc: Rpc, blob_id: str) -> str:
 
 
 def execute(rpc: Rpc, name: str, **args: Any) -> dict[str, Any]:
-    """The output of a run that completes, small enough to be answered whole."""
+    """Return the output of a run that completes. The output is small enough to be in the response."""
     run = rpc("execute_skill", name=name, args=args)
     assert run["status"] == "completed", run
     assert len(json.dumps(run["output"], ensure_ascii=False, separators=(",", ":")).encode()) < 4096
@@ -86,7 +86,7 @@ def rpc(sqlite_server: Server) -> Rpc:
 
 @pytest.fixture(scope="module")
 def orders(rpc: Rpc) -> str:
-    """A blob with the sample of text.csv.profile."""
+    """Return the id of a blob with the sample file of text.csv.profile."""
     folder = next(folder for folder in ACTIONS if folder.name == "text.csv.profile")
     return upload(rpc, (folder / "resources" / "orders.csv").read_text(encoding="utf-8"))
 
@@ -272,7 +272,7 @@ def test_a_report_is_made_of_a_csv_and_of_json(rpc: Rpc, orders: str) -> None:
     assert "no JSON" in failure(rpc, "text.report.markdown", title="T", data_blob=upload(rpc, "[1,"))["message"]
 
 
-def test_personal_data_is_redacted_and_told_nowhere(rpc: Rpc) -> None:
+def test_personal_data_is_redacted_everywhere(rpc: Rpc) -> None:
     folder = next(folder for folder in ACTIONS if folder.name == "text.redact.pii")
     blob = upload(rpc, "Ann <ann@example.com>, +49 30 1234567, card 4111 1111 1111 1111", "text/plain")
     run = rpc("execute_skill", name="text.redact.pii", args={"text_blob": blob})

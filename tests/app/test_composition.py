@@ -1,4 +1,4 @@
-"""Code that composes skills with permissions of their own: each call in a sandbox of its own, and never a union."""
+"""Code that calls skills with permissions: each call runs in a separate sandbox, and permissions never combine."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ MAIN = "\ndef main(args): pass\n"
 
 
 class Composed:
-    """A registry with skills of a namespace of the test's own."""
+    """A server and the namespace of one test, with helpers that publish skills and run code."""
 
     def __init__(self, server: Server, namespace: str) -> None:
         self.server = server
@@ -73,7 +73,7 @@ class Composed:
         return name
 
     def impure(self, name: str, code: str, **options: Any) -> str:
-        """A skill that declares a permission, whichever."""
+        """Publish a skill that declares a permission, so that calls of it run in a separate sandbox."""
         main = "" if "def main" in code else "\ndef main(args): pass\n"
         return self.publish(name, textwrap.dedent(code) + main, network=[PORT_OF_NOBODY], **options)
 
@@ -101,7 +101,7 @@ class Composed:
         return error
 
     def called(self, run_id: str) -> list[dict[str, Any]]:
-        """What is recorded of the runs that this one called."""
+        """Return the recorded runs that the run `run_id` called."""
         return called_in_sqlite(self.server.home, run_id)
 
 
@@ -234,7 +234,7 @@ def test_each_call_is_a_run_of_its_own(server: Server, database_url: str, new_na
     ]
 
 
-# -- what goes wrong -------------------------------------------------------------------------------------------------
+# -- errors ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,7 @@ def test_other_ends_are_failures_too(composed: Composed, code: str, type_: str) 
     assert composed.output(outer, skill) == type_
 
 
-def test_an_exception_that_nobody_catches_fails_the_run_and_names_the_skill(composed: Composed) -> None:
+def test_an_uncaught_exception_fails_the_run_and_names_the_skill(composed: Composed) -> None:
     skill = composed.impure("bad", "class Mine(Exception): pass\ndef f(): raise Mine('inside')\n")
 
     answer = composed.run("from skills.NS.bad import f\ndef main(args):\n    f()\n", skill)
@@ -434,8 +434,8 @@ def main(args):
 
 
 def test_two_skills_do_not_see_each_others_secrets(composed: Composed) -> None:
-    one = composed.publish("one", SHOW + "main = f\n", secrets=["KEY_ONE"])
-    two = composed.publish("two", SHOW + "main = f\n", secrets=["KEY_TWO"])
+    one = composed.publish("one", SHOW + "def main(args): return f()\n", secrets=["KEY_ONE"])
+    two = composed.publish("two", SHOW + "def main(args): return f()\n", secrets=["KEY_TWO"])
     composed.grant("KEY_ONE", one)
     composed.grant("KEY_TWO", two)
     code = "import skills.NS.one as one, skills.NS.two as two\ndef main(args): return [one.f(), two.f()]"
@@ -444,7 +444,7 @@ def test_two_skills_do_not_see_each_others_secrets(composed: Composed) -> None:
 
 
 def test_a_missing_grant_is_a_failed_run_that_names_the_command(composed: Composed) -> None:
-    skill = composed.publish("mail", "print('ran')\n" + SHOW + "main = f\n", secrets=["KEY_ONE"])
+    skill = composed.publish("mail", "print('ran')\n" + SHOW + "def main(args): return f()\n", secrets=["KEY_ONE"])
 
     answer = composed.run("from skills.NS.mail import f\ndef main(args): return f()", skill)
 
@@ -463,7 +463,7 @@ def test_a_value_is_redacted_before_the_caller_sees_it(composed: Composed) -> No
     def g():
         print(os.environ["KEY_ONE"])
         raise ValueError(f"401 for {os.environ['KEY_ONE']}")
-    main = f
+    def main(args): return f()
     """
     skill = composed.publish("leaky", leaky, secrets=["KEY_ONE"])
     composed.grant("KEY_ONE", skill)
@@ -512,13 +512,13 @@ def main(args):
 
 
 def test_a_skill_without_permissions_that_imports_one_with_meets_the_same_stub(composed: Composed) -> None:
-    skill = composed.publish("mail", SHOW + "main = f\n", secrets=["KEY_ONE"])
+    skill = composed.publish("mail", SHOW + "def main(args): return f()\n", secrets=["KEY_ONE"])
     composed.grant("KEY_ONE", skill)
     inside = f"""
     import os
     from skills.{composed.ns}.mail import f
     def both(): return [f(), 'KEY_ONE' in os.environ]
-    main = both
+    def main(args): return both()
     """
     pure = composed.publish("pure", inside)
     code = "from skills.NS.pure import both\ndef main(args): return both()"
@@ -527,7 +527,7 @@ def test_a_skill_without_permissions_that_imports_one_with_meets_the_same_stub(c
 
 
 def test_running_the_source_oneself_gains_nothing(composed: Composed) -> None:
-    skill = composed.publish("mail", SHOW + "main = f\n", secrets=["KEY_ONE"])
+    skill = composed.publish("mail", SHOW + "def main(args): return f()\n", secrets=["KEY_ONE"])
     composed.grant("KEY_ONE", skill)
     code = """
     def main(args):
@@ -540,7 +540,7 @@ def test_running_the_source_oneself_gains_nothing(composed: Composed) -> None:
 
 
 def test_code_of_the_caller_is_not_there_in_the_call(composed: Composed) -> None:
-    """Neither the caller's code, nor its workspace, nor another mounted skill, with whatever module it brings."""
+    """The called skill cannot see the caller's code, its workspace, or other mounted skills and their modules."""
     inside = """
     import os, sys
     def f():
@@ -576,14 +576,14 @@ def test_nothing_can_be_called_from_within_a_call(composed: Composed) -> None:
     assert len(composed.called(answer["run_id"])) == 1
 
 
-# -- code that does not go by the stub ---------------------------------------------------------------------------------
+# -- code that bypasses the stub ---------------------------------------------------------------------------------------
 
 
 def test_forged_calls_reach_nothing_but_mounted_stubs(composed: Composed) -> None:
     mounted = composed.impure("mounted", "def f(): return 'mounted'\n")
     composed.impure("mounted", "def f(): return 'another version'\n", version="2.0.0")
     unmounted = composed.impure("unmounted", "def f(): return 'unmounted'\n")
-    pure = composed.publish("pure", "def f(): return 'pure'\nmain = f\n")
+    pure = composed.publish("pure", "def f(): return 'pure'\ndef main(args): return f()\n")
     names = [mounted, unmounted, pure, f"{mounted}@2.0.0", f"{mounted}@1.0.0", "", "../x", "x" * 5000]
     code = OPEN_CHANNEL + "\ndef main(args): return [call(name) for name in args['names']]"
 
@@ -607,7 +607,7 @@ def test_a_run_that_mounts_no_stub_can_call_nothing_not_even_itself(composed: Co
 
 
 def test_a_forged_call_cannot_use_what_the_skill_imports_or_hides(composed: Composed) -> None:
-    """Its `check_output` with its secret would be everybody's shell with its secret."""
+    """Otherwise, any caller could use `check_output` of the skill as a shell with the secret of the skill."""
     inside = """
     import os
     from os import getenv
@@ -617,7 +617,7 @@ def test_a_forged_call_cannot_use_what_the_skill_imports_or_hides(composed: Comp
     class Thing: pass
     def f(): return 'f'
     def _hidden(): return os.environ['KEY_ONE']
-    main = f
+    def main(args=None): return f()
     """
     beside = "from subprocess import check_output\ndef offered(): return 'offered'\n"
     skill = composed.publish("mail", inside, secrets=["KEY_ONE"], more={"code/beside.py": beside})
@@ -774,7 +774,7 @@ def test_a_forged_call_that_is_none_is_refused_and_the_run_goes_on(
     ],
 )
 def test_what_a_stub_has_not_is_explained(composed: Composed, line: str, kind: str) -> None:
-    code = "VALUE = 1\nclass Thing: pass\ndef f(): pass\nasync def g(): pass\nmain = f\n"
+    code = "VALUE = 1\nclass Thing: pass\ndef f(): pass\nasync def g(): pass\ndef main(args): return f()\n"
     skill = composed.publish("one", code, network=[PORT_OF_NOBODY], more={"code/beside.py": "def g(): pass"})
 
     error = composed.error(f"{line}\ndef main(args): pass", skill)
@@ -799,7 +799,7 @@ def test_the_entrypoint_does_not_run_where_it_is_imported(composed: Composed) ->
 
 
 def test_stubs_and_other_skills_mount_above_and_below_each_other(composed: Composed) -> None:
-    stub, pure = "import os\ndef f(): return os.getpid() != 0\n", "def f(): return 'pure'\nmain = f\n"
+    stub, pure = "import os\ndef f(): return os.getpid() != 0\n", "def f(): return 'pure'\ndef main(args): return f()\n"
     mounts = [
         composed.impure("a", stub),
         composed.publish("a.pure", pure),
@@ -851,8 +851,8 @@ def test_blobs_go_both_ways(composed: Composed) -> None:
     assert composed.rpc("read_blob", blob_id=joined)["content"] == "given written"
 
 
-def test_a_call_sees_the_blobs_it_is_told_of_and_no_others(composed: Composed) -> None:
-    """A skill with a network is not shown what its caller works on."""
+def test_a_call_sees_only_the_blobs_in_its_arguments(composed: Composed) -> None:
+    """A skill with network access cannot list the other blobs of its caller."""
     skill = composed.impure("lists", "import os\ndef f(told): return os.listdir('/blobs')\n")
     told, other = (composed.rpc("create_blob", content=text, kind="text/plain")["blob_id"] for text in "ab")
     code = """
@@ -903,7 +903,7 @@ def wait_for_called(home: Path, status: str = "started") -> dict[str, Any]:
         if row:
             return dict(row)
         time.sleep(0.02)
-    raise AssertionError(f"no called run is {status}")
+    raise AssertionError(f"no called run has the status {status}")
 
 
 def processes_with(mark: str) -> list[str]:
@@ -912,7 +912,7 @@ def processes_with(mark: str) -> list[str]:
         try:
             found += [path.parent.name] if mark.encode() in path.read_bytes() else []
         except OSError:
-            continue  # it has ended meanwhile
+            continue  # the process has ended
     return found
 
 
@@ -994,7 +994,7 @@ def test_calls_that_a_killed_server_left_are_closed_by_the_next(
 
 
 def test_a_call_takes_no_place_in_the_queue(start_server: Callable[..., Server], new_name: str) -> None:
-    """With one place at once, several that call would else wait for each other for ever."""
+    """With one slot for runs, several runs that call other skills would otherwise wait for each other forever."""
     composed = Composed(start_server(env={"SKILLERY_CONCURRENT_RUNS": "1"}), new_name)
     skill = composed.impure("one", "def f(): return 1\n")
     code = "from skills.NS.one import f\ndef main(args): return f() + f()"

@@ -1,4 +1,4 @@
-"""How many connections a real server keeps: in total, from one address, and within its limit on descriptors."""
+"""Number of connections of a real server: in total, per address, and within its limit on descriptors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UPLOAD = {"content_type": "text/plain", "content_length": "1000"}
 
 @pytest.fixture
 def connect() -> Iterator[Callable[..., RawConnection]]:
-    """`connect(server, source)`: connections that are closed after the test."""
+    """Yield `connect(server, source)`, whose connections are closed after the test."""
     with ExitStack() as stack:
         yield lambda server, source="": stack.enter_context(connected(server.url, source))
 
@@ -32,14 +32,14 @@ Connect = Callable[..., RawConnection]
 
 
 def busy(connection: RawConnection) -> RawConnection:
-    """A connection with an upload under way. The server is reading it when this returns."""
+    """Begin an upload on the connection. Return when the server is reading the upload."""
     connection.send(connection.head("POST /blobs", **UPLOAD, expect="100-continue"))
     assert connection.socket.recv(100).startswith(b"HTTP/1.1 100 ")
     return connection
 
 
 def is_refused(connection: RawConnection) -> bool:
-    """Whether the server closes this connection without an answer."""
+    """Return whether the server closes the connection without a response."""
     try:
         connection.get()
     except (OSError, IncompleteRead):
@@ -59,7 +59,7 @@ def test_the_oldest_idle_connection_makes_room(start_server: StartServer, connec
     head_begun = connect(server)
     head_begun.send(b"GET /healthz HTTP/1.1\r\nhost:")
     time.sleep(0.2)
-    assert kept.get().status == 200  # so that it is younger than the one whose head has begun
+    assert kept.get().status == 200  # now `kept` is younger than the connection with an incomplete head
 
     assert connect(server).get().status == 200
 
@@ -180,7 +180,7 @@ def test_unfinished_heads_take_a_bounded_amount_of_memory(start_server: StartSer
 
 
 def test_few_descriptors_are_never_used_up_by_slow_heads(start_server: StartServer, connect: Connect) -> None:
-    """512 is the least that the sandbox takes."""
+    """512 is the smallest hard limit that the sandbox accepts."""
     server = start_server(wrapper=with_descriptors(256, 512))
     for number in range(600):
         connection = connect(server)

@@ -1,4 +1,6 @@
-"""Each phase of a connection ends: the protocol under uvicorn, with bounds that are short enough to wait for."""
+"""Each phase of a connection has a time limit: the protocol under uvicorn, with limits that are short enough for a
+test.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ import httpx
 import pytest
 import uvicorn
 
-from skillery.app.connections import Admission, Bounds, Connection, ConnectionCount
+from skillery.app.connections import Bounds, Connection, ConnectionAdmission, ConnectionCount
 from tests.conftest import Server
 from tests.support.raw_http import RawConnection, connected
 
@@ -25,13 +27,13 @@ PIECE = 65_536
 
 
 class Edge:
-    """An ASGI application behind `Connection`, on a port of its own in a thread."""
+    """An ASGI application behind `Connection`, in a thread, on its own port."""
 
     def __init__(self) -> None:
         self.count = ConnectionCount()
         self.begun: list[str] = []
         self.given_up: list[str] = []
-        admission = Admission(self.count, ceiling=1_000)
+        admission = ConnectionAdmission(self.count, ceiling=1_000)
         protocol: Any = partial(Connection, admission=admission, bounds=BOUNDS)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
@@ -50,7 +52,7 @@ class Edge:
         self._thread.start()
 
     def stop(self) -> float:
-        """Seconds until the server has stopped."""
+        """Stop the server and return how many seconds this took."""
         begun = time.monotonic()
         self._server.should_exit = True
         self._thread.join()
@@ -58,7 +60,7 @@ class Edge:
         return time.monotonic() - begun
 
     def is_empty(self, seconds: float = 20) -> bool:
-        """Whether all connections end within `seconds`, once a request was begun."""
+        """Return whether all connections end within `seconds`, once a request has begun."""
         return wait_for(lambda: bool(self.begun) and not self.count.total, seconds)
 
     async def _app(self, scope: Any, receive: Any, send: Any) -> None:
@@ -120,7 +122,7 @@ def connection(edge: Edge) -> Iterator[RawConnection]:
 
 
 def read_some(connection: RawConnection, size: int) -> int:
-    """How much of `size` bytes comes before the connection ends."""
+    """Read up to `size` bytes and return how many arrived before the connection ended."""
     left = size
     while left and (got := connection.socket.recv(min(left, PIECE))):
         left -= len(got)
@@ -231,7 +233,7 @@ def test_a_client_that_waits_for_100_continue_is_not_slow(connection: RawConnect
     assert connection.reply().status == 200
 
 
-# -- answers -----------------------------------------------------------------------------------------------------
+# -- responses ---------------------------------------------------------------------------------------------------
 
 
 def test_a_client_that_does_not_read_a_stream_is_closed(edge: Edge, connection: RawConnection) -> None:
@@ -312,7 +314,7 @@ def test_a_stop_waits_for_no_client_that_is_only_connected() -> None:
 
 @pytest.mark.long
 def test_a_server_closes_slow_clients(sqlite_server: Server) -> None:
-    """With the bounds that a server has."""
+    """The limits are those of a server with default settings."""
     with connected(sqlite_server.url) as head, connected(sqlite_server.url) as trailers:
         assert head.get().status == 200
         head.send(b"GET /healthz HTTP/1.1\r\n")

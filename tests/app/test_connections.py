@@ -1,4 +1,4 @@
-"""Bounds on connections of a real server: sizes, trailers, requests whose body was not read, and their number."""
+"""Limits on connections of a real server: sizes, trailers, requests with unread bodies, and their number."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ONE_CHUNK = b"%x\r\n%s\r\n0\r\n" % (len(LIST), LIST)
 
 
 def memory_of(server: Server) -> int:
-    """Bytes of the server process that are in memory."""
+    """Return the resident memory of the server process, in bytes."""
     status = Path(f"/proc/{server.process.pid}/status").read_text()
     return int(status.partition("VmRSS:")[2].split()[0]) * 1024
 
@@ -38,7 +38,7 @@ def memory_stays(server: Server) -> Iterator[None]:
 
 
 def is_cut_off(connection: RawConnection, piece: bytes, most: int = 64 * MIB) -> bool:
-    """Whether the server stops taking input before `most` bytes of `piece` again and again."""
+    """Send `piece` repeatedly. Return whether the server stops reading before `most` bytes."""
     with suppress(OSError):
         for _ in range(most // len(piece)):
             connection.socket.sendall(piece)
@@ -117,7 +117,7 @@ def addresses_of_failed_logins(home: Path, count: int) -> list[str]:
             found = database.execute("SELECT address FROM audit WHERE action = 'login' ORDER BY seq").fetchall()
         if len(found) >= count:
             return [address for (address,) in found]
-        assert time.monotonic() < deadline, f"{len(found)} of {count} failed logins are in the audit trail"
+        assert time.monotonic() < deadline, f"the audit trail has {len(found)} of {count} failed logins"
         time.sleep(0.05)
 
 
@@ -271,7 +271,7 @@ def test_requests_past_the_bound_are_not_read_and_those_before_are_answered(
         assert len(replies) == 3 if after else len(replies) < sent
 
 
-# -- answers before the body was read ----------------------------------------------------------------------------
+# -- responses before the body was read --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("framing", ["content-length: 8388608", "transfer-encoding: chunked"])
@@ -279,7 +279,7 @@ def test_an_answer_before_the_end_of_the_body_is_read_and_closes(tokens_sqlite: 
     with connected(tokens_sqlite.url) as connection:
         head = f"POST /rpc HTTP/1.1\r\nhost: {connection.host}\r\ncontent-type: application/json\r\n{framing}\r\n\r\n"
         connection.send(head)
-        # A client that sends all of its body before it looks for an answer.
+        # This client sends the whole body before it reads the response.
         for _ in range(8):
             connection.send(b"100000\r\n", b" " * (MIB - 10), b"\r\n")
         reply = connection.reply()

@@ -1,4 +1,4 @@
-"""kill -9 and a full disk: the whole thing or nothing, and the next start serves."""
+"""After kill -9 and on a full disk, a change is complete or absent, and the next start serves."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LARGE = "x" * 200_000
 
 
 def publish_on(rpc: Rpc, stop: threading.Event, acknowledged: list[tuple[str, str]], worker: int) -> None:
-    """Publish and upload until the server is gone; note what it acknowledged."""
+    """Publish and upload until the server is gone. Record what the server acknowledged in `acknowledged`."""
     number = 0
     while not stop.is_set():
         number += 1
@@ -40,7 +40,7 @@ def publish_on(rpc: Rpc, stop: threading.Event, acknowledged: list[tuple[str, st
 
 
 def check_whole(server: Server, acknowledged: list[tuple[str, str]]) -> None:
-    """What was acknowledged is all there; what is there is whole."""
+    """Assert that the server has everything that it acknowledged, and that all stored files are complete."""
     for kind, name in acknowledged:
         if kind == "blob":
             assert server.rpc.http.get(f"/blobs/{name}").status_code == 200
@@ -108,7 +108,7 @@ def test_a_full_disk_is_an_error_in_band_and_the_server_lives(tmp_path: Path, sm
 
 
 def _fill(rpc: Rpc) -> list[dict[str, Any]]:
-    """Large blobs, then ever smaller ones, until nothing more fits; the errors on the way."""
+    """Store large blobs, then smaller ones, until none fits. Return the errors."""
     errors = []
     for size in (2_000_000, 200_000, 50_000, 5_000):
         for number in range(50):

@@ -1,4 +1,6 @@
-"""A host that lacks a barrier: refused by name, or allowed by a setting and said in every result."""
+"""A host without one barrier: the server names it and refuses to start, or a setting allows it and every result reports
+it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hooks offer, settings choose, start-up complains."""
+"""Plugins: hooks register backends, settings select them, and invalid choices stop the start of the server."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def folder(tmp_path: Path, **files: str) -> str:
 
 
 def refusal(tmp_path: Path, **env: str) -> str:
-    """The one line with which a server does not start."""
+    """Return the single line that a server prints when it refuses to start."""
     done = skillery("serve", "--home", str(tmp_path / "home"), "--port", "0", stdin=b"", **env)
     assert done.code != 0
     assert done.out == ""
@@ -37,7 +37,7 @@ def refusal(tmp_path: Path, **env: str) -> str:
 
 
 @pytest.mark.parametrize("kind", ["SANDBOX", "STORAGE", "AUTH"])
-def test_a_backend_nobody_offers_is_refused_with_those_there_are(tmp_path: Path, kind: str) -> None:
+def test_an_unknown_backend_is_refused_with_the_known_ones(tmp_path: Path, kind: str) -> None:
     line = refusal(tmp_path, **{f"SKILLERY_{kind}": "nobodys"})
 
     assert "'nobodys'" in line
@@ -186,7 +186,7 @@ MOMENTS = """
 """
 
 
-def test_the_moments_are_told_and_may_refuse(tmp_path: Path, start_server: Callable[..., Server]) -> None:
+def test_event_hooks_are_called_and_may_refuse(tmp_path: Path, start_server: Callable[..., Server]) -> None:
     plugins = folder(tmp_path, mine=MOMENTS)
     rpc = start_server(env={"SKILLERY_PLUGINS_FOLDER": plugins}).rpc
 
@@ -263,7 +263,9 @@ def test_a_run_that_needs_what_the_sandbox_lacks_is_refused_by_name_and_recorded
     tmp_path: Path, start_server: Callable[..., Server], permissions: dict[str, list[str]], lacking: str
 ) -> None:
     plugins = folder(tmp_path, unable=UNABLE)
-    server = start_server(env={"SKILLERY_PLUGINS_FOLDER": plugins, "SKILLERY_SANDBOX": "unable"})
+    env = {"SKILLERY_PLUGINS_FOLDER": plugins, "SKILLERY_SANDBOX": "unable"}
+    # The import check would run in the sandbox too, without the permissions.
+    server = start_server(env=env | {"SKILLERY_PUBLISHING_IMPORT_SECONDS": "0"})
     made = manifest("acme.mail", permissions=permissions)
     server.rpc("create_skill", manifest=made, skill_md="# Mail", files=skill_files())
     refused = server.rpc("execute_skill", name="acme.mail")

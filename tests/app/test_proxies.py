@@ -1,4 +1,4 @@
-"""packaging/nginx.conf and packaging/Caddyfile: a real proxy of the distribution before a real server."""
+"""packaging/nginx.conf and packaging/Caddyfile: a proxy of the distribution in front of a real server."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BINARIES = f"{ROOT / '.tools/bin'}:/usr/local/sbin:/usr/sbin:/usr/local/bin:/usr
 
 
 def make_certificate(folder: Path) -> tuple[Path, Path]:
-    """Write a self-signed certificate and its key."""
+    """Write a self-signed certificate and its key. Return the two paths."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, NAME)])
     now = datetime.now(UTC)
@@ -58,7 +58,9 @@ def free_port() -> int:
 
 
 def nginx_command(program: str, folder: Path, port: int, upstream: str) -> list[str]:
-    """The printed file, with this test's addresses and certificate, in a frame that needs no root."""
+    """Return a command that runs the packaged file with the addresses and the certificate of this test, without
+    root.
+    """
     certificate, key = make_certificate(folder)
     site = (ROOT / "packaging" / "nginx.conf").read_text("utf-8")
     for printed, here in (
@@ -144,7 +146,7 @@ def test_a_proxy_adds_tls_and_names_the_caller(
 
 
 def refused_logins(rpc: Rpc) -> list[dict[str, Any]]:
-    """Wait for the entry of the refused login: it is written just after the response."""
+    """Wait for the entry of the refused login, which the server writes shortly after the response."""
     for _ in range(100):
         found: list[dict[str, Any]] = rpc("list_audit", action="login")["entries"]
         if found:

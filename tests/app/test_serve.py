@@ -1,4 +1,4 @@
-"""`skillery serve` as a process: how it starts, refuses to start, and stops."""
+"""`skillery serve` as a process: starting, refusing to start, and stopping."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SLEEPER = "import time\ndef main(args):\n    time.sleep(args['seconds'])\n    re
 
 
 def refused(home: Path, *flags: str, env: Mapping[str, str] | None = None) -> str:
-    """What a server that does not start says: one line on stderr, nothing on stdout, exit code 4."""
+    """Return the error of a server that refuses to start: one line on stderr, no stdout, exit code 4."""
     ended = skillery("serve", "--home", str(home), "--port", "0", *flags, stdin=b"", **(env or {}))
     assert ended.code == 4, ended.err
     assert ended.out == ""
@@ -36,7 +36,7 @@ def refused(home: Path, *flags: str, env: Mapping[str, str] | None = None) -> st
 
 
 class Background:
-    """A method called in a thread, because its answer comes after something else."""
+    """A call of a method in a thread, because the response arrives after other steps of the test."""
 
     def __init__(self, rpc: Rpc, method: str, **params: Any) -> None:
         self.answer: Any = None
@@ -99,7 +99,7 @@ def test_its_line_can_be_json(tmp_path: Path) -> None:
     assert process.returncode == 0
 
 
-def test_a_second_server_on_one_home_is_refused_and_told_of_the_first(start_server: Callable[..., Server]) -> None:
+def test_a_second_server_on_one_home_is_refused_and_names_the_first(start_server: Callable[..., Server]) -> None:
     first = start_server()
 
     said = refused(first.home)
@@ -256,7 +256,7 @@ def test_sigterm_while_it_starts_exits_0_too(tmp_path: Path) -> None:
     assert (process.returncode, err) == (0, "")
 
 
-def test_it_goes_on_when_nobody_reads_its_stdout_any_more(tmp_path: Path) -> None:
+def test_the_server_continues_when_its_stdout_is_closed(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     process = subprocess.Popen(
         [sys.executable, "-m", "skillery", "serve", "--home", str(tmp_path), "--port", "0"],

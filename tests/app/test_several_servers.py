@@ -1,4 +1,4 @@
-"""Several servers on one Postgres, a Postgres that goes away under load, and kill -9 until something would break."""
+"""Several servers on one Postgres, a Postgres that restarts under load, and repeated kill -9 of servers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class RoundRobin:
 
 @pytest.fixture(scope="module")
 def trio(new_postgres_database: Callable[[], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Server]]:
-    """Three servers with homes of their own, started at once on an empty Postgres, with one folder for contents."""
+    """Yield three servers that start together on an empty Postgres, with separate homes and one folder for contents."""
     folder = tmp_path_factory.mktemp("trio")
     env = {
         "SKILLERY_DATABASE": new_postgres_database(),
@@ -239,7 +239,7 @@ def test_a_run_that_ends_while_postgres_is_away_is_answered_and_recorded_as_it_e
             while not server.rpc("list_runs", status="started")["runs"]:
                 assert time.monotonic() < deadline
             postgres.stop(signal.SIGQUIT)
-            time.sleep(2)  # until the code has ended
+            time.sleep(2)  # long enough for the code to end
             postgres.start()
             answer = asked.result(60)
         assert (answer["status"], answer["output"]) == ("completed", "ended")
@@ -254,7 +254,7 @@ def test_a_run_that_ends_while_postgres_is_away_is_answered_and_recorded_as_it_e
 def test_kill_nine_again_and_again_leaves_nothing_for_check_to_find(
     database_kind: str, migrated_postgres_database: Callable[[], str], tmp_path: Path
 ) -> None:
-    """The short form of `make kills`."""
+    """A short version of `make kills`."""
     database = migrated_postgres_database() if database_kind == "postgres" else ""
     done = kill_again_and_again(tmp_path, 3, database)
     assert done.acknowledged
@@ -270,7 +270,8 @@ def test_a_thousand_publishers_of_one_version_have_one_winner(server: Server, ne
         params = {"manifest": manifest(new_name), "skill_md": "# A\n", "files": files}
         return http.post("/rpc", json=made | {"params": params}).json()
 
-    # A server closes what was idle for five seconds, which is httpx's own time too: whoever is late meets a closed one.
+    # A server closes connections that are idle for five seconds, which is also the default of httpx. A client that
+    # reuses a connection just then gets an error, so this client closes them earlier.
     limits = httpx.Limits(max_connections=100, keepalive_expiry=1)
     with httpx.Client(base_url=server.url, timeout=120, limits=limits) as http, ThreadPoolExecutor(100) as pool:
         answers = list(pool.map(publish, range(1000)))
@@ -282,7 +283,9 @@ def test_a_thousand_publishers_of_one_version_have_one_winner(server: Server, ne
 
 
 def test_a_run_is_followed_from_another_server(trio: list[Server], token: str) -> None:
-    """Its log and its progress arrive as rows, to the end, and the offsets are those of the server that has the run."""
+    """Another server serves the log and the progress completely, with the offsets of the server that executes the
+    run.
+    """
     code = (
         "import time\nfrom runtime import progress\ndef main(args):\n"
         "    for i in range(8):\n        print('line', i)\n        progress(i + 1, 8)\n        time.sleep(0.4)\n"

@@ -1,4 +1,4 @@
-"""The short form of `make soak`: some hundred runs of all kinds, after which everything is as it was."""
+"""A short version of `make soak`: after some hundred runs of all kinds, no resource has grown."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from skillery.testing.sandbox.leftovers import assert_none_since, traces
 RUNS = 300
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user's limits end some of these runs in other ways")
+@pytest.mark.skipif(os.geteuid() != 0, reason="the limits of an ordinary user end some of these runs differently")
 async def test_after_runs_of_all_kinds_nothing_has_grown(tmp_path: Path) -> None:
     before = traces()
     done = await soak(tmp_path, RUNS, looks=1)

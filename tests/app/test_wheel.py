@@ -1,4 +1,4 @@
-"""Skillery as a wheel: built, installed into an empty environment elsewhere, served from another folder."""
+"""Skillery as a wheel: built, installed into an empty environment, and served from another folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UV = ROOT / ".tools" / "bin" / "uv"
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of an environment that holds the wheel and what it depends on, and nothing of this checkout."""
+    """Return the Python of an environment with the wheel and its dependencies, and without this checkout."""
     folder = tmp_path_factory.mktemp("wheel")
     environment = folder / "venv"
     python = environment / "bin" / "python"

@@ -1,4 +1,6 @@
-"""The audit trail by its front doors: every change and every refused attempt leaves an entry, on both databases."""
+"""The audit trail through methods and endpoints: every change and every refused attempt leaves an entry, on both
+databases.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ WAIT_SECONDS = 20
 
 
 class Trail:
-    """What list_audit answers to an admin, and somebody who does things."""
+    """Callers that act on a server, and the entries that list_audit returns to an admin."""
 
     def __init__(self, url: str, name: str, house: Path) -> None:
         self.house = house
@@ -40,7 +42,9 @@ class Trail:
         return found
 
     def only(self, **asked: Any) -> dict[str, Any]:
-        """The one entry that there is or, of what was refused, that there will be in a moment."""
+        """Return the only matching entry. Entries of refused attempts are written with a short delay, so wait for
+        it.
+        """
         deadline = time.monotonic() + WAIT_SECONDS
         while not (found := self.entries(**asked)) and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -156,7 +160,7 @@ def _revoke_waiver(trail: Trail) -> str:
 
 
 def _cancel_run(trail: Trail) -> str:
-    runner = Caller(trail.admin.url, Who(f"{trail.name}-runner", "read run"))
+    runner = runner_of(trail)
     with ThreadPoolExecutor(1) as pool:
         code = "import time\ndef main(args): time.sleep(60)"
         waiting = pool.submit(runner, "run_code", language="python", code=code)
@@ -166,6 +170,28 @@ def _cancel_run(trail: Trail) -> str:
         runner("cancel_run", run_id=found[0]["run_id"])
         assert waiting.result()["error"]["type"] == "Cancelled"
     return str(found[0]["run_id"])
+
+
+def runner_of(trail: Trail) -> Caller:
+    return Caller(trail.admin.url, Who(f"{trail.name}-runner", "read run"))
+
+
+def _workspace(trail: Trail) -> str:
+    return str(runner_of(trail)("create_workspace", name="w")["id"])
+
+
+def _reset_workspace(trail: Trail) -> str:
+    workspace = _workspace(trail)
+    code = "def main(args): open('a', 'w').close()"
+    after = runner_of(trail)("run_code", language="python", code=code, workspace=workspace)["workspace"]["after"]
+    runner_of(trail)("reset_workspace", workspace=workspace, snapshot=after)
+    return workspace
+
+
+def _delete_workspace(trail: Trail) -> str:
+    workspace = _workspace(trail)
+    runner_of(trail)("delete_workspace", workspace=workspace)
+    return workspace
 
 
 def _create_token(trail: Trail) -> str:
@@ -179,7 +205,7 @@ def _revoke_token(trail: Trail) -> str:
     return token_id
 
 
-# A change by each method; the answer is the subject of its entry.
+# Each function makes one change with one method and returns the subject of the entry.
 def _delete_blob(trail: Trail) -> str:
     bot = Caller(trail.admin.url, Who(f"{trail.name}-runner", "run"))
     blob_id: str = bot("create_blob", content="x", kind="text/plain")["blob_id"]
@@ -200,7 +226,7 @@ def _remove_tool(trail: Trail) -> str:
 
 
 def _rebuild_environment(trail: Trail) -> str:
-    """Of the lock of a skill of one's own: a name is everybody's."""
+    """Rebuild the lock of a skill that this test creates, because named environments are shared by all tests."""
     own = f"own{trail.name}"
     make_wheel(trail.house, own, "1.0")
     create(trail.ann, needing(f"{trail.name}.x", own))
@@ -234,6 +260,9 @@ CHANGES: dict[str, Callable[[Trail], str]] = {
     "revoke_waiver": _revoke_waiver,
     "cancel_run": _cancel_run,
     "rebuild_environment": _rebuild_environment,
+    "create_workspace": _workspace,
+    "reset_workspace": _reset_workspace,
+    "delete_workspace": _delete_workspace,
     "create_token": _create_token,
     "revoke_token": _revoke_token,
 }
@@ -244,8 +273,8 @@ def test_every_method_says_what_it_changes(method: str) -> None:
     audits, params = METHODS[method].audits, METHODS[method].params
 
     assert audits is not None, (
-        f"{method} does not say in METHODS whether it changes anything: give it audits='<the param that names it>' and "
-        "call audit.record in its transaction, or audits='' where it changes nothing"
+        f"{method} does not state in METHODS whether it changes data: set audits='<the param with the subject>' and "
+        "call audit.record in its transaction, or set audits='' if it changes nothing"
     )
     assert audits == "" or audits in params.__struct_fields__
 
@@ -253,7 +282,7 @@ def test_every_method_says_what_it_changes(method: str) -> None:
 def test_every_change_has_its_case_here() -> None:
     missing = sorted(set(CHANGING) - set(CHANGES))
 
-    assert missing == [], f"add to CHANGES a function that makes a change with {', '.join(missing)}"
+    assert missing == [], f"add functions to CHANGES that make a change with {', '.join(missing)}"
 
 
 @pytest.mark.parametrize("method", CHANGING)
@@ -299,6 +328,10 @@ PARAMS: dict[str, Any] = {
     "rule": "none",
     "run_id": "none",
     "skill_md": "x",
+    "workspace": "none",
+    "origin": "none",
+    "snapshot": "none",
+    "path": "none",
 }
 
 
@@ -326,7 +359,7 @@ def test_whatever_a_scope_does_not_allow_leaves_an_entry(method: str, trail: Tra
 @pytest.mark.parametrize(
     ("verb", "path", "action"), [("POST", "/blobs", "create_blob"), ("GET", "/blobs/x", "read_blob")]
 )
-def test_a_door_that_refuses_leaves_an_entry(verb: str, path: str, action: str, trail: Trail) -> None:
+def test_an_endpoint_that_refuses_leaves_an_entry(verb: str, path: str, action: str, trail: Trail) -> None:
     nobody = Caller(trail.admin.url, Who(f"{trail.name}-none", "-"))
     assert nobody.http.request(verb, path).status_code == 403
 
@@ -342,7 +375,7 @@ def test_a_page_from_elsewhere_that_is_kept_out_leaves_an_entry(trail: Trail) ->
     assert {(one["identity"], one["code"], one["type"]) for one in found} == {(None, -32600, "host_not_allowed")}
 
 
-# -- what was refused ----------------------------------------------------------------------------------------------
+# -- refused attempts ----------------------------------------------------------------------------------------------
 
 
 def test_steps_that_are_refused_are_recorded_with_their_code(trail: Trail) -> None:

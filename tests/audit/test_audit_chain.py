@@ -1,5 +1,6 @@
-"""The chain of the audit trail, on both databases: what is altered, removed, added or moved is noticed; and what is
-refused is written, and bounded."""
+"""The hash chain of the audit trail, on both databases: verification detects altered, removed, added and moved entries.
+Refused attempts are recorded, in a bounded number.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +54,7 @@ def write(database: Database, count: int, actor: Any = ANN) -> None:
 
 
 def by_hand(database: Database, *statements: str) -> None:
-    """As somebody does it who has the database in their hands."""
+    """Run statements as an attacker with full access to the database: first the triggers are removed."""
     with database.engine.begin() as connection:
         for statement in (*UNGUARDED[connection.dialect.name], *statements):
             connection.execute(text(statement))
@@ -246,7 +247,7 @@ def test_an_end_that_goes_missing_together_with_its_head_is_noticed_by_a_head_th
     found = fault(database, noted)
     assert found is not None
     assert found[0] == 4
-    # And where others were written in its place since.
+    # The same holds if other entries were written in their place.
     write(database, 2)
     assert fault(database) is None
     found = fault(database, noted)
@@ -281,7 +282,7 @@ def test_more_entries_than_one_page_are_read_to_the_last(database: Database) -> 
 )
 def test_the_databases_refuse_to_change_an_entry(statement: str, database: Database) -> None:
     if statement.split(maxsplit=1)[0] == ("TRUNCATE" if database.is_sqlite else "INSERT"):
-        return  # the other database's own way
+        return  # this statement exists only in the other database
     write(database, 1)
 
     with pytest.raises(exc.DBAPIError, match="append-only"), database.engine.begin() as connection:
@@ -305,7 +306,7 @@ def test_fifty_writers_of_two_servers_keep_one_chain(database: Database) -> None
     threads = [threading.Thread(target=work, args=(number,)) for number in range(50)]
     for thread in threads:
         thread.start()
-    # Whoever looks meanwhile sees a whole trail.
+    # A reader sees a complete trail at any time.
     while any(thread.is_alive() for thread in threads):
         assert fault(database) is None
     for thread in threads:
@@ -361,11 +362,11 @@ def _publish(rpc: Rpc, acknowledged: list[str], worker: int) -> None:
         acknowledged.append(name)
 
 
-# -- what was refused ----------------------------------------------------------------------------------------------
+# -- refused attempts ----------------------------------------------------------------------------------------------
 
 
 def attempts(database: Database, *noted: tuple[Identity | None, str, str, str]) -> list[Any]:
-    """What is there of attempts by these identities from these addresses at these actions and subjects."""
+    """Return the entries after refused attempts by these identities, addresses, actions and subjects."""
 
     async def refuse() -> None:
         refusals = Refusals(database)
@@ -410,7 +411,7 @@ def test_a_flood_from_everywhere_is_bounded_and_none_of_it_uncounted(database: D
     assert found[-1].action == "*"
 
 
-def test_nobody_hides_what_another_is_refused(database: Database) -> None:
+def test_no_caller_hides_the_refusals_of_another(database: Database) -> None:
     flood = [(ANN, f"10.0.0.{n % 250}", f"method_{n % 50}", "x") for n in range(1000)]
     strangers = [(None, f"10.{n // 250}.{n % 250}.1", "login", "") for n in range(1000)]
     found = attempts(database, *flood, *strangers, (EVE, "10.9.9.9", "yank_version", "a@1"))
@@ -441,7 +442,7 @@ def test_refused_attempts_wait_for_a_database_that_is_away(
 
 
 def skillery(home: Path, database: str, *arguments: str, stdin: str = "") -> Result:
-    """The command line in this process: there are many, and starting one takes a second."""
+    """Run the command line in this process, because starting a process takes a second."""
     env = {"SKILLERY_HOME": str(home), "SKILLERY_DATABASE": database}
     return CliRunner().invoke(commands, arguments, input=stdin, env=env)
 
@@ -493,7 +494,7 @@ def test_no_secret_and_no_token_is_in_the_trail(tmp_path: Path, database_kind: s
 
 
 def _by_the_command_line(database: Database, run: Callable[..., Result]) -> None:
-    """`verify` and `head`, on a trail of eight entries."""
+    """Check `verify` and `head` on a trail of eight entries."""
     noted = run("audit", "head").stdout.strip()
     good = run("audit", "verify", "--head", noted, "--json")
     assert (good.exit_code, json.loads(good.stdout)["ok"], json.loads(good.stdout)["head"]["seq"]) == (0, True, 8)
@@ -505,7 +506,7 @@ def _by_the_command_line(database: Database, run: Callable[..., Result]) -> None
     assert run("audit", "verify", "--head", "nonsense").exit_code == 2
 
 
-def test_a_whole_token_that_somebody_may_not_revoke_is_not_kept(org: Server, new_name: str) -> None:
+def test_a_whole_token_in_a_refused_revocation_is_not_stored(org: Server, new_name: str) -> None:
     from tests.audit.test_audit import Trail
 
     trail = Trail(org.url, new_name, Path())

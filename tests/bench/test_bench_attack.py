@@ -1,4 +1,4 @@
-"""`python -m bench attack` in the small: its attacks reach a server, and the server is watched."""
+"""`python -m bench attack` in short: its attacks reach a server, and the server is measured."""
 
 from __future__ import annotations
 

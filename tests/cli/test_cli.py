@@ -1,4 +1,4 @@
-"""The command `skillery` as a process: on a home by itself, and with a server."""
+"""The command `skillery` as a process: on a home directly, and with a server."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ GROUPS = {name for name, command in commands.commands.items() if isinstance(comm
 
 
 class Ended:
-    """How a command ended."""
+    """The result of a finished command: exit code, stdout and stderr."""
 
     def __init__(self, process: subprocess.CompletedProcess[bytes]) -> None:
         self.code = process.returncode
@@ -50,7 +50,7 @@ class Ended:
 
 
 def skillery(*arguments: str, stdin: bytes = b"", **variables: str) -> Ended:
-    """The first of each verb is started as people start it, the others are forked: tests/support/prefork.py."""
+    """Run a command. The first use of each verb starts a process, later uses fork one: see tests/support/prefork.py."""
     environment = clean_environment({"NO_COLOR": "1", **variables})
     if is_first(verb(arguments)) or any(name.startswith("PYTHON") for name in variables):
         return started(arguments, environment, stdin)
@@ -63,7 +63,7 @@ def started(arguments: Sequence[str], environment: Mapping[str, str], stdin: byt
 
 
 def verb(arguments: Sequence[str]) -> str:
-    """`list`, or `token create`."""
+    """Return the verb of a command line, for example `list` or `token create`."""
     words = itertools.takewhile(lambda word: not word.startswith("-"), arguments)
     return " ".join(itertools.islice(words, 2 if arguments[:1] and arguments[0] in GROUPS else 1))
 
@@ -75,7 +75,7 @@ def home(tmp_path: Path) -> str:
 
 @pytest.fixture(scope="module")
 def served(sqlite_server: Server) -> Callable[..., Ended]:
-    """A command on the home of a running server."""
+    """Return a function that runs a command on the home of a running server."""
 
     def call(*arguments: str, **more: Any) -> Ended:
         return skillery(*arguments, "--home", str(sqlite_server.home), **more)
@@ -85,7 +85,7 @@ def served(sqlite_server: Server) -> Callable[..., Ended]:
 
 @pytest.fixture
 def skill_folder(tmp_path: Path, new_name: str) -> Path:
-    folder = tmp_path / new_name  # an import keeps the folder's name as its source
+    folder = tmp_path / new_name  # an import stores the folder's name as its source
     (folder / "code").mkdir(parents=True)
     (folder / "resources").mkdir()
     (folder / "skill.toml").write_text(
@@ -98,7 +98,7 @@ def skill_folder(tmp_path: Path, new_name: str) -> Path:
     return folder
 
 
-# -- the command line itself -----------------------------------------------------------------------------------------
+# -- the command line ------------------------------------------------------------------------------------------------
 
 
 def test_the_version_is_shown_without_importing_what_is_slow() -> None:
@@ -114,7 +114,7 @@ def test_the_version_is_shown_without_importing_what_is_slow() -> None:
 
 
 def test_a_command_that_is_forked_does_as_one_that_is_started(home: str, tmp_path: Path) -> None:
-    """Or the others here would prove less than they seem to."""
+    """The other tests of this module use forked commands, so forked and started commands must behave the same."""
     environment = clean_environment({"SKILLERY_HOME": home, "NO_COLOR": "1"})
     for arguments, stdin in (
         (["list", "--json"], b""),
@@ -128,7 +128,7 @@ def test_a_command_that_is_forked_does_as_one_that_is_started(home: str, tmp_pat
 
 
 def stable(said: str) -> str:
-    """Without what is of one run alone."""
+    """Return the text without run ids and durations, which differ between runs."""
     return re.sub(r"run_[0-9A-Za-z_-]+|\d+(\.\d+)? ?ms|(?<=_ms\": )[\d.]+", "…", said)
 
 
@@ -194,7 +194,7 @@ def test_a_server_that_cannot_be_reached_exits_4() -> None:
     assert "cannot connect" in as_json.json["error"]["message"]
 
 
-def test_a_server_that_is_no_skillery_is_told_apart() -> None:
+def test_a_server_that_is_no_skillery_is_recognised() -> None:
     class Other(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["content-length"]))
@@ -291,7 +291,7 @@ def test_without_a_server_a_command_works_on_the_home_by_itself(home: str, skill
     assert ran.json["logs_preview"] == "adding\n"
 
 
-def test_without_a_server_an_error_of_a_method_is_told_as_it_is_with_one(home: str) -> None:
+def test_without_a_server_an_error_of_a_method_is_reported_as_usual(home: str) -> None:
     ended = skillery("describe", "no.such.skill", "--home", home)
 
     assert ended.code == 3
@@ -418,10 +418,10 @@ def test_publish_lists_every_problem_with_its_place(
     as_json = served("publish", str(broken), str(tmp_path / "absent"), "--json")
 
     assert plain.code == as_json.code == 3
-    assert plain.out.startswith(f"{new_name}.add 1.0.0 "), "what is refused does not keep the others back"
+    assert plain.out.startswith(f"{new_name}.add 1.0.0 "), "a refused skill does not stop the other skills"
     assert "\n  name: 'Not A Name'" in plain.err
     assert "\n  version: 'one'" in plain.err
-    assert plain.err.count("skill.toml:2: ") == 1, "what is one problem is told once, with its place"
+    assert plain.err.count("skill.toml:2: ") == 1, "one problem is reported once, with its line"
     paths = [problem["path"] for problem in as_json.json[0]["error"]["data"]["problems"]]
     assert {"name", "version"} <= set(paths)
     assert "absent" in as_json.json[1]["error"]["message"]
@@ -582,7 +582,7 @@ def test_url_reaches_the_server_without_its_home(sqlite_server: Server, home: st
 def test_db_upgrades_and_checks_the_embedded_database(home: str) -> None:
     before = skillery("db", "current", "--home", home, "--json")
     unready = skillery("db", "check", "--home", home)
-    assert not (Path(home) / "skillery.db").exists(), "asking makes no database"
+    assert not (Path(home) / "skillery.db").exists(), "reading commands create no database"
     upgraded = skillery("db", "upgrade", "--home", home, "--json")
     ready = skillery("db", "check", "--home", home, "--json")
 
@@ -600,7 +600,7 @@ def test_db_upgrades_and_checks_the_embedded_database(home: str) -> None:
     assert "extra" in changed.err
 
 
-def test_db_works_on_postgres_beside_a_server(new_postgres_database: Callable[[], str], home: str) -> None:
+def test_db_works_on_postgres_next_to_a_server(new_postgres_database: Callable[[], str], home: str) -> None:
     url = new_postgres_database()
 
     assert skillery("db", "upgrade", "--home", home, SKILLERY_DATABASE=url).code == 0
@@ -654,7 +654,7 @@ def test_config_show_tells_where_values_come_from_and_hides_passwords(home: str)
 
 @pytest.fixture
 def stop_after() -> Iterator[list[int]]:
-    """Processes to stop when the test is over."""
+    """Yield a list. Processes whose pids are added to it are stopped after the test."""
     pids: list[int] = []
     yield pids
     for pid in set(pids):
@@ -673,7 +673,7 @@ def test_demo_walks_the_protocol_and_leaves_a_server(home: str, stop_after: list
     assert "→ POST /blobs  (orders.csv, " in first.out
     assert f"kill {holder['pid']}" in first.out
     assert second.code == 0, second.err
-    assert (second.json["url"], second.json["pid"]) == (holder["url"], holder["pid"]), "a server that is there is used"
+    assert (second.json["url"], second.json["pid"]) == (holder["url"], holder["pid"]), "a running server is used"
     assert second.json["curl"] in first.out
     answered = subprocess.run(second.json["curl"], shell=True, capture_output=True, check=True).stdout
     assert "demo.csv.top" in [row["name"] for row in json.loads(answered)["result"]["skills"]]

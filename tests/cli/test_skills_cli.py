@@ -1,4 +1,4 @@
-"""`npx skills add http://host:port`: the client that people have, as it comes from the npm registry."""
+"""`npx skills add http://host:port`: the public client, as published in the npm registry."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ CONFORMING = "---\nname: {name}\ndescription: Greets somebody by name.\n---\n# G
 
 @pytest.fixture
 def skills(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """`skills("add", url)` in a project of its own, which it tells nobody of."""
+    """Return a function that runs `skills add` and other commands in an empty project, without telemetry."""
     if not (NODE.exists() and CLI.exists()):
-        pytest.fail("the client is not there: `make test` installs it, and Node.js for it, into .tools")
+        pytest.fail("the client is not installed: `make test` installs it and Node.js into .tools")
     (tmp_path / "home").mkdir()
     (tmp_path / "project").mkdir()
 
@@ -43,7 +43,7 @@ def skills(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
 
 
 def installed(folder: Path) -> dict[str, dict[str, bytes]]:
-    """Skill → path → content."""
+    """Return the installed files: skill -> path -> content."""
     root = folder / "project/.claude/skills"
     return {
         skill.name: {str(path.relative_to(skill)): path.read_bytes() for path in skill.rglob("*") if path.is_file()}

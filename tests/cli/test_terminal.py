@@ -1,4 +1,4 @@
-"""Commands on a terminal: ids in one piece, empty lists, and blobs that are not printed."""
+"""Commands on a terminal: ids without line breaks, empty lists, and blobs that are not printed."""
 
 from __future__ import annotations
 

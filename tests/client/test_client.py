@@ -1,4 +1,4 @@
-"""skillery.client: both clients against real servers, with and without trouble on the line."""
+"""skillery.client: both clients against real servers, over good and faulty connections."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ FLAVOURS = ("sync", "async")
 COUNTED = "from runtime import blobs\ndef main(args):\n    return blobs.write_text('once')\n"
 FILES: list[SkillFile] = [{"path": "code/main.py", "content": "def main(args):\n    return {'got': args}\n"}]
 BIG = bytes(range(256)) * 4096 * 3
-"""Three mebibytes."""
+"""Three MiB."""
 
 
 class Dripping:
-    """A server whose answer never ends: its head, and then a byte again and again. The value is its address."""
+    """A server whose response never ends: a head, then one byte again and again. Entering returns the URL."""
 
     def __enter__(self) -> str:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -80,7 +80,7 @@ class Dripping:
 
 
 class Awaited:
-    """An AsyncClient that is used as the other one: each call is awaited on a loop of its own."""
+    """An AsyncClient with the interface of Client: each call runs in an event loop."""
 
     def __init__(self, client: AsyncClient, runner: asyncio.Runner) -> None:
         self._client, self._runner = client, runner
@@ -99,7 +99,7 @@ async def _gathered(pieces: Any) -> list[Any]:
 
 @pytest.fixture(params=FLAVOURS)
 def make(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
-    """`make(url, …)` is a client of either kind."""
+    """Yield `make(url, …)`, which returns a client, and close all clients after the test."""
     runner = asyncio.Runner()
     closing: list[Callable[[], Any]] = []
 
@@ -129,7 +129,7 @@ def line(sqlite_server: Server) -> Iterator[Line]:
         yield line
 
 
-# -- what is made ------------------------------------------------------------------------------------------------------
+# -- generated code ----------------------------------------------------------------------------------------------------
 
 
 def test_what_is_made_is_up_to_date() -> None:
@@ -231,7 +231,7 @@ def test_url_and_token_come_from_the_environment(
     monkeypatch.setenv("SKILLERY_URL", f"{sqlite_server.url}/")
     assert make().load_skills_protocol_guide()["content"].startswith("---")
 
-    # For the server it is no setting.
+    # The server ignores the setting SKILLERY_URL.
     load_settings({"home": "/x"})
     monkeypatch.setenv("SKILLERY_URL", "ftp://example.com")
     with pytest.raises(ValueError, match="ftp://example"):
@@ -239,7 +239,7 @@ def test_url_and_token_come_from_the_environment(
 
 
 @pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
-def test_who_has_no_good_token_is_told(
+def test_an_invalid_token_is_reported(
     make: Callable[..., Any], tokens_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SKILLERY_TOKEN", raising=False)
@@ -289,7 +289,7 @@ def test_a_batch_whose_block_fails_is_not_sent(sqlite_server: Server, new_name: 
             client.describe_skill(new_name)
 
 
-# -- trouble -----------------------------------------------------------------------------------------------------------
+# -- faulty connections ------------------------------------------------------------------------------------------------
 
 
 def test_a_run_whose_answer_is_lost_is_made_once_and_answered(make: Callable[..., Any], line: Line) -> None:
@@ -370,7 +370,7 @@ def test_a_read_is_sent_again_and_what_cannot_be_repeated_is_not(
         client.read_blob(blob)
 
 
-def test_nobody_there_is_said_after_the_last_attempt(make: Callable[..., Any]) -> None:
+def test_an_unreachable_server_is_reported_after_the_last_attempt(make: Callable[..., Any]) -> None:
     client = make("http://127.0.0.1:9", retries=Retries(attempts=2))
 
     with pytest.raises(ConnectionFailed, match="cannot connect to http://127") as caught:
@@ -380,7 +380,7 @@ def test_nobody_there_is_said_after_the_last_attempt(make: Callable[..., Any]) -
 
 
 class Scripted(ThreadingHTTPServer):
-    """Answers what it is told to, one answer after the other, and keeps the requests."""
+    """A server that sends prepared responses in order and records the idempotency keys of the requests."""
 
     daemon_threads = True
 
@@ -409,7 +409,7 @@ class ScriptedHandler(BaseHTTPRequestHandler):
         self.wfile.write(text.encode())
 
     def do_GET(self) -> None:
-        """The first half of ten bytes, whatever part was asked for; then what the script says."""
+        """Announce ten bytes with the status and headers of the script, send the first five, and close."""
         status, headers = self.server.answers.pop(0)
         self.send_response(status)
         for line in headers.split("|"):
@@ -420,7 +420,7 @@ class ScriptedHandler(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def log_message(self, *_: Any) -> None:
-        """Not to the terminal."""
+        """Log nothing."""
 
 
 def busy(kind: str, milliseconds: int) -> tuple[int, str]:
@@ -627,7 +627,7 @@ def test_an_open_blob_has_its_kind_and_size_and_continues_after_a_break(client: 
 
 
 def opened(client: Any, blob_id: str) -> tuple[str, int | None, bytes]:
-    """Kind, size and content of `open_blob`, in either client."""
+    """Return kind, size and content from `open_blob`, with either client."""
     if isinstance(client, Client):
         with client.open_blob(blob_id) as blob:
             return blob.kind, blob.size_bytes, b"".join(blob.pieces)
@@ -699,11 +699,11 @@ def test_an_empty_token_is_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
     assert authorization(None) == {"authorization": "Bearer of the environment"}
 
 
-# -- answers are what they are said to be ------------------------------------------------------------------------------
+# -- types of results --------------------------------------------------------------------------------------------------
 
 
 def misfits(value: Any, kind: Any, where: str = "") -> list[str]:
-    """Where a value is not of a type, and what it has that no TypedDict speaks of."""
+    """Return the parts of a value that do not match a type, and the keys that its TypedDict does not declare."""
     origin, arguments = get_origin(kind), get_args(kind)
     if kind is Any:
         return []
@@ -733,7 +733,7 @@ def misfits(value: Any, kind: Any, where: str = "") -> list[str]:
 
 
 def story(client: Client, name: str, other: str) -> Iterator[tuple[str, Any]]:
-    """Every method, and what it answers."""
+    """Call nearly every method. Yield each method and its result."""
     made = manifest(name, tags=["a"], examples=[{"args": {}, "expect": {"got": {}}}])
     yield "check_skill", client.check_skill(made, "# x\n", files=FILES)
     yield "create_skill", client.create_skill(made, "# x\n", files=FILES)
@@ -757,6 +757,7 @@ def story(client: Client, name: str, other: str) -> Iterator[tuple[str, Any]]:
     yield "resolve_skills", lock
     yield "verify_lock", client.verify_lock(lock["lock"])
     yield "list_versions", client.list_versions(name=name)
+    yield "diff_versions", client.diff_versions(name, "1.0.0", to_version="1.0.0")
     yield "deprecate_skill", client.deprecate_skill(name, "old", successor=other)
     yield "describe_skill", client.describe_skill(name, detail="full")
     yield "verify_lock", client.verify_lock(lock["lock"])
@@ -776,6 +777,7 @@ def story(client: Client, name: str, other: str) -> Iterator[tuple[str, Any]]:
     yield "revoke_waiver", client.revoke_waiver(waiver["id"])
     yield "list_environments", client.list_environments(installed=True)
     yield "collect_garbage", client.collect_garbage(dry_run=True, steps=["runs"])
+    yield from workspaces_story(client)
     token = client.create_token(name, ["read"], expires="1d")
     yield "create_token", token
     yield "list_tokens", client.list_tokens()
@@ -783,6 +785,21 @@ def story(client: Client, name: str, other: str) -> Iterator[tuple[str, Any]]:
     if "define_tool" in METHODS:
         yield from tools_story(client)
     yield "list_audit", client.list_audit(limit=1000)
+
+
+def workspaces_story(client: Client) -> Iterator[tuple[str, Any]]:
+    workspace = client.create_workspace()
+    id_ = workspace["id"]
+    yield "create_workspace", workspace
+    code = "def main(args): open('a.txt', 'w').write('kept')"
+    run = client.run_code("python", code, workspace=id_)
+    yield "run_code", run
+    yield "list_workspaces", client.list_workspaces(limit=1000)
+    described = client.describe_workspace(id_)
+    yield "describe_workspace", described
+    yield "read_workspace_file", client.read_workspace_file(id_, "a.txt")
+    yield "reset_workspace", client.reset_workspace(id_, described["snapshots"][-1]["snapshot"])
+    yield "delete_workspace", client.delete_workspace(id_)
 
 
 def tools_story(client: Client) -> Iterator[tuple[str, Any]]:
@@ -794,9 +811,11 @@ def tools_story(client: Client) -> Iterator[tuple[str, Any]]:
 
 
 STEPS = {"submit_version", "approve_version", "reject_version", "cancel_run"}
-"""Answer as others do: drafts take several people, and a run that is cancelled answers as get_run."""
+"""Methods with results like those of other methods: reviews need several callers, and cancel_run returns the result of
+get_run.
+"""
 STEPS |= {"describe_environment", "rebuild_environment"}
-"""Of a server that has some: tests/environments/test_named_environments.py."""
+"""Methods that need a server with named environments: see tests/environments/test_named_environments.py."""
 
 
 def test_what_methods_answer_is_what_their_types_say(server: Server, new_name: str) -> None:
@@ -820,8 +839,7 @@ def main(args):
     os.rename("in/a.txt", "out/a.txt")
     os.rename("b", "out/b")
 """
-    files = client.upload_files({"in/a.txt": tmp_path / "a.txt", "b": b"bytes"})
-    run = client.run_code("python", code, files=files)
+    run = client.run_code("python", code, files={"in/a.txt": tmp_path / "a.txt", "b": b"bytes"})
     places = client.download_files(run, tmp_path / "results")
     assert {place.name: place.read_text() for place in places} == {"a.txt": "from disk", "b": "bytes"}
     leads_out = {**run, "files": [{**run["files"][0], "path": "../a.txt"}]}

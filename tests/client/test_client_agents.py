@@ -1,4 +1,4 @@
-"""client.tools and client.handle: tool calls as the SDKs hand them over, and whatever a model may write."""
+"""client.tools and client.handle: tool calls in the formats of the SDKs, and invalid calls of models."""
 
 from __future__ import annotations
 
@@ -77,6 +77,29 @@ async def test_the_client_that_awaits_does_the_same(sqlite_server: Server) -> No
         assert (await client.handle(anthropic_call("list_skills")))["is_error"] is False
 
 
+DRAWS = """
+import base64, os
+def main(args):
+    os.mkdir("out")
+    open("out/plot.png", "wb").write(base64.b64decode(args["png"]))
+    open("out/wrong.png", "w").write("no picture")
+"""
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+
+
+def test_models_that_accept_images_see_the_pictures_of_a_run(client: Client) -> None:
+    given = {"language": "python", "code": DRAWS, "entrypoint": "main", "args": {"png": PNG}}
+    of_mcp = client.handle({"name": "run_code", "arguments": given})
+    of_anthropic = client.handle(anthropic_call("run_code", **given))
+
+    assert of_mcp["content"][1:] == [{"type": "image", "data": PNG, "mimeType": "image/png"}]
+    source = {"type": "base64", "media_type": "image/png", "data": PNG}
+    assert of_anthropic["content"][1:] == [{"type": "image", "source": source}]
+    assert json.loads(of_anthropic["content"][0]["text"])["status"] == "completed"
+    assert isinstance(client.handle(anthropic_call("run_code", **given), images=False)["content"], str)
+    assert isinstance(client.handle(openai_call("run_code", json.dumps(given)))["content"], str)
+
+
 @pytest.mark.parametrize("form", [*DIALECTS, "jsonschema"])
 def test_tools_are_those_of_the_server(client: Client, form: Any) -> None:
     found = client.tools(form, include=["create_skill"])
@@ -102,13 +125,13 @@ def test_what_is_no_tool_call_is_the_programs_mistake(client: Client) -> None:
             client.handle(call)
 
 
-# -- what a model can mend ---------------------------------------------------------------------------------------------
+# -- errors that a model can correct -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "arguments", ["{", "[]", "null", "1", '"x"', "{'limit': 1}", '{"limit": NaN}', "[" * 100_000, '{"a": \ud800}']
 )
-def test_arguments_that_are_no_json_object_are_told_to_the_model(client: Client, arguments: str) -> None:
+def test_arguments_that_are_no_json_object_are_reported_to_the_model(client: Client, arguments: str) -> None:
     error = error_in(client.handle(_raw("list_skills", arguments)))
 
     assert (error["code"], error["data"]["type"]) == (-32602, "invalid_arguments")
@@ -124,7 +147,7 @@ def test_no_arguments_at_all_are_an_empty_object(client: Client, arguments: Any)
     assert "content" in json.loads(client.handle(_raw("load_skills_protocol_guide", arguments))["content"])
 
 
-def test_what_the_server_refuses_is_told_with_its_hint(client: Client) -> None:
+def test_refusals_of_the_server_are_reported_with_their_hint(client: Client) -> None:
     message = client.handle(anthropic_call("describe_skill", name="text.csv.profil"))
 
     assert message["is_error"] is True
@@ -154,7 +177,7 @@ def test_a_model_calls_nothing_that_it_was_not_given(client: Client, name: str) 
     assert error_in(client.handle(openai_call(name)))["data"]["type"] == "tool_not_found"
 
 
-def test_a_model_calls_what_it_was_given_besides(client: Client, new_name: str) -> None:
+def test_a_model_calls_additional_tools(client: Client, new_name: str) -> None:
     client.tools("openai", include=["create_skill"])
 
     made = manifest(new_name, kind="instruction")
@@ -196,7 +219,7 @@ def test_odd_names_come_back_as_errors(client: Client, arguments: str) -> None:
     assert error_in(client.handle(openai_call("describe_skill", arguments)))["code"] in {-32602, -32003}
 
 
-# -- what it cannot mend -----------------------------------------------------------------------------------------------
+# -- errors that a model cannot correct --------------------------------------------------------------------------------
 
 
 def test_a_connection_that_fails_is_raised() -> None:

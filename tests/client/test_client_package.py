@@ -1,4 +1,4 @@
-"""skillery-client: the client as a package of its own, built and installed without the server."""
+"""skillery-client: the client as a separate package, built and installed without the server."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ with Client(sys.argv[1]) as client:
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of an environment with the built wheel and its dependencies alone."""
+    """Return the Python of an environment with the built wheel and its dependencies alone."""
     folder = tmp_path_factory.mktemp("client")
     made = folder / "venv" / "bin" / "python"
     build: list[str | Path] = [UV, "build", "--quiet", "--no-build-isolation", "--python", sys.executable]
     subprocess.run([*build, "--out-dir", folder, ROOT / "packages" / "skillery-client"], check=True)
     subprocess.run([UV, "venv", "--quiet", "--python", sys.executable, folder / "venv"], check=True)
-    (wheel,) = folder.glob("*.whl")  # made from the source archive
+    (wheel,) = folder.glob("*.whl")  # built from the source archive
     install: list[str | Path] = [UV, "pip", "install", "--quiet", "--python", made]
     subprocess.run([*install, "--constraint", ROOT / "requirements.lock", wheel], check=True, cwd=folder)
     return made

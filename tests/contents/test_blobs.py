@@ -1,4 +1,4 @@
-"""Blobs: in and out, by JSON-RPC and as streams."""
+"""Blobs: storing and reading, with JSON-RPC and as streams."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_sample_never_splits_a_character(sqlite_rpc: Rpc, text: str, max_bytes
     size = len(answer["content"].encode())
     assert size <= max_bytes
     assert text.endswith(answer["content"]) if mode == "sample_tail" else text.startswith(answer["content"])
-    # As much as fits: the next character would have been too long.
+    # The sample is as long as possible: one more character would exceed the limit.
     assert size == len(text.encode()) or size > max_bytes - 4
     assert answer["truncated"] == (size < len(text.encode()))
 
@@ -213,7 +213,7 @@ def test_head_answers_without_a_body(rpc: Rpc) -> None:
     assert (response.status_code, response.headers["content-length"], response.content) == (200, "5", b"")
 
 
-def test_the_doors_of_blobs_speak_json_errors(rpc: Rpc) -> None:
+def test_the_endpoints_of_blobs_return_json_errors(rpc: Rpc) -> None:
     missing = rpc.http.get("/blobs/blob:nothing")
     wrong = rpc.http.post("/blobs", content=b"x", headers={"content-type": "nonsense"})
 

@@ -1,4 +1,6 @@
-"""The values of backends: each has its own, they expire, and of several at once one wins. On both databases."""
+"""Stored values of backends, on both databases: values are separate, expire, and one of several concurrent writers
+wins.
+"""
 
 from __future__ import annotations
 

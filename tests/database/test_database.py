@@ -1,4 +1,6 @@
-"""Migrations on both databases: up, down, and equal to the tables; and what a start says of a database it can't use."""
+"""Migrations on both databases: upgrade, downgrade, and equality with the tables. Errors of a start with an unusable
+database.
+"""
 
 from __future__ import annotations
 

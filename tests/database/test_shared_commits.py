@@ -1,4 +1,4 @@
-"""Writes that share a transaction: each is whole or not there, and the trail is chained as if each were alone."""
+"""Writes that share a transaction: each is stored completely or not at all, and the audit trail is chained as usual."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def keys(connection: Connection) -> set[str]:
 
 @pytest.fixture
 def sqlite(tmp_path: Path) -> Iterator[Database]:
-    """Where there is something to share."""
+    """Yield an SQLite database, where writes share transactions."""
     database = Database(f"sqlite:///{tmp_path / 'y.db'}")
     migrate.upgrade(database)
     yield database
@@ -44,7 +44,7 @@ def sqlite(tmp_path: Path) -> Iterator[Database]:
 
 
 async def together(database: Database, *works: Any) -> list[Any]:
-    """All of them wait for the writer, which is held until then."""
+    """Submit all writes while the writer is busy, so that they share one transaction. Return their results."""
     free = threading.Event()
     held = asyncio.ensure_future(database.write(lambda _: free.wait(10)))
     await asyncio.sleep(0.05)
@@ -74,7 +74,7 @@ async def test_an_exception_takes_back_only_what_that_one_has_done(database: Dat
     assert audit.verify(database).fault is None
 
 
-async def test_errors_of_the_database_are_told_as_ever(sqlite: Database) -> None:
+async def test_errors_of_the_database_are_reported_as_usual(sqlite: Database) -> None:
     answers = await together(sqlite, partial(put, key="a"), partial(put, key="b"), _of_no_table)
 
     assert answers[:2] == ["a", "b"]
@@ -111,4 +111,4 @@ def _of_no_table(connection: Connection) -> None:
     try:
         connection.exec_driver_sql("SELECT nothing FROM nowhere")
     except sqlite3.Error:
-        raise AssertionError("SQLAlchemy speaks for the driver") from None
+        raise AssertionError("the error of the driver is not wrapped by SQLAlchemy") from None

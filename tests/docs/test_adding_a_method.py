@@ -1,4 +1,4 @@
-"""The recipe of docs/design/adding-a-method.md, followed in a copy of the tree."""
+"""The steps of docs/design/adding-a-method.md work in a copy of the source tree."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ with Client(sys.argv[1]) as client:
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """A copy of the tree that has the method of the recipe."""
+    """Return a copy of the source tree with the method of the page."""
     # Copies keep their modification times, so the compiled code of unchanged modules stays valid.
     for folder in ("src", "migrations", "skills", "docs"):
         shutil.copytree(ROOT / folder, tmp_path / "tree" / folder)
@@ -44,7 +44,7 @@ def copy(tmp_path: Path) -> Path:
 
 
 def recipe() -> str:
-    # `and import the module there` stands between the path and the block.
+    # The phrase is between the path and the code block, where the pattern does not expect text.
     return RECIPE.read_text("utf-8").replace(", and import the module there", "")
 
 

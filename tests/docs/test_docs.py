@@ -1,4 +1,6 @@
-"""Prose that can rot: every method, setting, hook and command has its entry, and what the README says is there."""
+"""Docs that can become outdated: every method, setting, hook and command has its entry, and the README names existing
+things.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +104,7 @@ def test_every_attack_has_a_test_that_is_there() -> None:
 
 
 def test_limits_are_measured_by_a_clock_that_never_jumps() -> None:
-    """No run can be given a wall clock of its own: whoever holds a limit must not look at one."""
+    """A test cannot give a run its own wall clock, so the code that enforces limits must not read the wall clock."""
     holders = [path for folder in ("builtin", "sandboxing") for path in (ROOT / "src/skillery" / folder).rglob("*.py")]
     holders += (ROOT / "plugins").glob("*/src/**/*.py")
     dated = {"database_secrets.py", "tokens_authenticator.py"}
@@ -112,7 +114,7 @@ def test_limits_are_measured_by_a_clock_that_never_jumps() -> None:
 
 
 def test_the_usual_programs_are_in_operations_md_and_in_the_container_file() -> None:
-    """With the Debian package that has each."""
+    """Each program is listed with its Debian package."""
     text, container = read("operate/operations.md"), (ROOT / "packaging" / "Containerfile").read_text("utf-8")
     for package, programs in USUAL.items():
         assert f"| `{package}` | {', '.join(f'`{one}`' for one in programs)} |" in text

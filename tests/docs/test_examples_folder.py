@@ -1,4 +1,4 @@
-"""examples/: each agent as a process, with the SDK of its model, a model that follows a script, and a real server."""
+"""examples/: each agent runs as a process, with the SDK of its model, a scripted model and a real server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the code says of failures, and what the docs and the sandbox's inside say of them."""
+"""Failures of runs: the code, the docs and the runtime in the sandbox agree."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_every_failure_type_has_one_cause_and_one_remedy() -> None:
 
 
 def test_failures_that_the_runtime_reports_are_members() -> None:
-    """The runtime imports nothing of the server, so it writes the types as texts."""
+    """The runtime cannot import the enumeration of the server, so it writes the types as strings."""
     text = "".join(path.read_text("utf-8") for path in RUNTIME.glob("*.py"))
     written = set(re.findall(r'\{"type": "(\w+)", "message"', text)) - {"HostError"}
 

@@ -1,4 +1,4 @@
-"""Every page: links lead somewhere, nothing is printed twice, lines are short, and trees and call paths are true."""
+"""Every page: links resolve, no row is repeated, lines are short, and drawn trees and call paths match the code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PAGES = [
 ]
 GENERATED = {"benchmarks.md", "quality.md"}
 WITHOUT_LINES = {"client/generated/", "cli/demo/", "sandboxing/python_runner/runtime/_site/"}
-"""Folders that the tree leaves out."""
+"""Folders that the drawn tree omits."""
 WIDTH = 120
 WRITTEN = [page for page in PAGES if page.name not in GENERATED]
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -30,7 +30,7 @@ every_written_page = pytest.mark.parametrize("page", WRITTEN, ids=lambda page: s
 
 @cache
 def lines_of(page: Path) -> list[tuple[bool, str]]:
-    """Each line, and whether a code block has it."""
+    """Return each line, and whether it belongs to a code block."""
     found, in_code = [], False
     for line in page.read_text("utf-8").splitlines():
         fence = line.lstrip().startswith("```")
@@ -67,7 +67,7 @@ def test_links_and_anchors_lead_somewhere(page: Path) -> None:
 
 @every_written_page
 def test_no_row_and_no_line_of_a_tree_is_there_twice(page: Path) -> None:
-    """A row is known by its first cell, inside its table; a line of a tree by its indentation and name."""
+    """The first cell identifies a row in its table. Indentation and name identify a line of a tree."""
     doubled, table, tree = [], set[str](), set[str]()
     for in_code, line in lines_of(page):
         row = line.split(" | ")[0] if line.startswith("| ") and not in_code else ""
@@ -83,7 +83,7 @@ def test_no_row_and_no_line_of_a_tree_is_there_twice(page: Path) -> None:
 
 @every_written_page
 def test_lines_are_short(page: Path) -> None:
-    """The addresses of links do not count, nor does code in a cell of a table."""
+    """The targets of links and the code in table cells do not count."""
     shown = [re.sub(r"\]\([^)]*\)", "]", line) for _, line in lines_of(page)]
     cells = [re.sub(r"`[^`]*`", "", line) if line.startswith("|") else line for line in shown]
 
@@ -94,7 +94,7 @@ ARCHITECTURE = ROOT / "docs" / "design" / "architecture.md"
 
 
 def test_the_tree_on_the_architecture_page_is_the_tree() -> None:
-    """Every line exists, and every folder with modules has a line."""
+    """Every line of the drawn tree exists, and every folder with modules has a line."""
     _, tree = ARCHITECTURE.read_text("utf-8").split("\nsrc/skillery/\n")
     drawn, path = set[str](), [""] * 9
     for line in tree.split("\n```")[0].splitlines():
@@ -109,7 +109,7 @@ def test_the_tree_on_the_architecture_page_is_the_tree() -> None:
 
 
 def test_modules_that_pages_name_exist() -> None:
-    """`registry/labels.py` on a page is a file of the package, or of the repository."""
+    """A name such as `registry/labels.py` on a page is a file of the package or of the repository."""
     every = {str(one.relative_to(SOURCES)) for one in SOURCES.rglob("*.py")}
     text = ARCHITECTURE.read_text("utf-8") + (ROOT / "docs/reference/glossary.md").read_text("utf-8")
     named = {name for name in re.findall(r"`([\w/]+/\w+\.py)`", text) if not (ROOT / name).exists()}
@@ -118,7 +118,7 @@ def test_modules_that_pages_name_exist() -> None:
 
 
 def functions_of(file: str) -> set[str]:
-    """Functions, and methods as `Class.method`."""
+    """Return the names of the functions, and of the methods as `Class.method`."""
     body = ast.parse((SOURCES / file).read_text("utf-8")).body
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
     classes = [one for one in body if isinstance(one, ast.ClassDef)]

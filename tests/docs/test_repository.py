@@ -1,4 +1,4 @@
-"""What maintainers use: the release check, the systemd unit, the list of pages of the site, the pre-commit hook."""
+"""Files for maintainers: the release check, the systemd unit, the page list of the site, and the pre-commit hook."""
 
 from __future__ import annotations
 

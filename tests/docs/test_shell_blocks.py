@@ -18,14 +18,14 @@ PRINTED_ADDRESS = "http://127.0.0.1:8080"
 
 
 def script_of(page: str, url: str) -> str:
-    """Join the shell blocks of a page, for the address of the server under test."""
+    """Return the joined shell blocks of a page, with the address of the server under test."""
     blocks = re.findall(r"^```sh\n(.*?)^```", (ROOT / page).read_text("utf-8"), re.MULTILINE | re.DOTALL)
     assert blocks, page
     return "".join(blocks).replace(PRINTED_ADDRESS, url)
 
 
 def run_page(page: str, server: Server, folder: Path, **more: str) -> str:
-    """Run the page as a user of the server's home; any failing command fails the test."""
+    """Run the page as a user of the server's home and return the output. Any failing command fails the test."""
     environment = {
         "SKILLERY_HOME": str(server.home),
         "SKILLERY_URL": server.url,

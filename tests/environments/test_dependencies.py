@@ -1,4 +1,4 @@
-"""Skills that need packages: what they declare is looked at, and locked when a version is published."""
+"""Skills with dependencies: publishing a version checks its declared dependencies and locks them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skillery.environments import Sources
+from skillery.environments import PackageSources
 from skillery.formats.requirements import InvalidLock, read_lock
 from tests.conftest import Rpc, Server, manifest, skill_files
 from tests.support.needing import CODE, create, lock_of, needing, pins, refused
@@ -22,7 +22,7 @@ from tests.support.package_index import PackageIndex
 from tests.support.wheels import make_wheel
 
 OTHER_LINES = r"""figures; os_name == 'posix\x27\n--no-binary :all:\nother\nfigures; \x22x\x22 != \x27x'"""
-"""Escapes in the value of a marker that would be lines of their own, options of uv among them."""
+"""The value of a marker contains escapes that would decode to further lines, for example options of uv."""
 
 # -- declared --------------------------------------------------------------------------------------------------------
 
@@ -297,7 +297,7 @@ def test_what_was_uploaded_after_the_cut_off_date_is_not_there(
     assert error["data"]["reason"] == "unsatisfiable"
 
 
-def test_an_index_that_is_too_slow_is_told_apart(indexed: Server, new_name: str, package_index: PackageIndex) -> None:
+def test_a_slow_index_has_its_own_error(indexed: Server, new_name: str, package_index: PackageIndex) -> None:
     own = f"slow{new_name}"
     make_wheel(package_index.folder, own, "1.0")
     package_index.slow[own] = 30.0
@@ -337,7 +337,7 @@ def test_a_server_without_uv_says_so(start_server: Callable[..., Server], new_na
 
 
 def test_only_allowed_packages_may_come() -> None:
-    sources = Sources(allowed=("acme-*", "six"), denied=("acme-bad",))
+    sources = PackageSources(allowed=("acme-*", "six"), denied=("acme-bad",))
 
     found = [finding.message for finding in sources.refused(["six", "acme-good", "acme-bad", "other"])]
 
@@ -348,7 +348,7 @@ REAL_INDEX = os.environ.get("PIP_INDEX_URL") or os.environ.get("UV_DEFAULT_INDEX
 
 
 def no_index() -> str:
-    """Why the real package index cannot be used here; "" where it can."""
+    """Return why the real package index is unavailable here, or ""."""
     try:
         answer = httpx.get(f"{REAL_INDEX.rstrip('/')}/six/", timeout=10, follow_redirects=True)
     except httpx.HTTPError as error:

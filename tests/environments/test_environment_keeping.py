@@ -1,4 +1,4 @@
-"""Environments on one server's disk: shared, bounded, built anew, and never taken away from whoever has one."""
+"""Environments on one server's disk: shared, bounded, rebuilt, and never deleted while in use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from skillery.builtin.linux_sandbox import LinuxSandboxSettings, open_sandbox
 from skillery.builtin.unsafe_subprocess import UnsafeSubprocess
 from skillery.context.queue import Queue
 from skillery.database import Database, migrate
-from skillery.environments import Builder, Environments, Jobs, Locks, Sources
+from skillery.environments import Builder, Environments, Jobs, Locks, PackageSources
 from skillery.errors import PackageIndexUnavailable, Unavailable
 from tests.support.package_index import PackageIndex
 from tests.support.wheels import make_wheel
@@ -26,15 +26,20 @@ MIB = 1024 * 1024
 
 
 class Keeping:
-    """Locks and environments of one server over a wheelhouse of its own."""
+    """Locks and environments of one server with its own wheelhouse."""
 
     def __init__(
-        self, folder: Path, sandbox: Sandbox, database: Database, total_mb: int = 1024, sources: Sources | None = None
+        self,
+        folder: Path,
+        sandbox: Sandbox,
+        database: Database,
+        total_mb: int = 1024,
+        sources: PackageSources | None = None,
     ) -> None:
         self.house, self.folder = folder / "house", folder / "environments"
         self.house.mkdir(exist_ok=True)
         self.sandbox = sandbox
-        sources = sources or Sources(wheelhouse=self.house)
+        sources = sources or PackageSources(wheelhouse=self.house)
         jobs = Jobs(sandbox, sources, 2)
         self.locks = Locks(database, jobs, sources, 60, timedelta(0), Queue(2, 1000, MIB))
         builder = Builder(self.folder, jobs, sources, 60, 512)
@@ -124,7 +129,7 @@ async def test_a_file_of_one_package_that_is_a_folder_of_another_is_refused(keep
     assert "'same', one as a file, one as a folder" in found.message
 
 
-async def test_built_anew_it_is_another_one_and_who_has_the_old_one_keeps_it(keeping: Keeping) -> None:
+async def test_a_rebuild_makes_a_new_environment_and_runs_keep_the_old_one(keeping: Keeping) -> None:
     make_wheel(keeping.house, "one", "1.0")
     lock = await keeping.locks.make(["one"])
     old = await keeping.environments.ready(lock, 60)
@@ -147,7 +152,7 @@ async def test_built_anew_it_is_another_one_and_who_has_the_old_one_keeps_it(kee
     assert len(keeping.ready()) == 1
 
 
-async def test_what_cannot_be_built_anew_stays_as_it_was(keeping: Keeping) -> None:
+async def test_a_failed_rebuild_keeps_the_environment(keeping: Keeping) -> None:
     wheel = make_wheel(keeping.house, "one", "1.0")
     lock = await keeping.locks.make(["one"])
     old = await keeping.environments.ready(lock, 60)
@@ -204,7 +209,7 @@ async def test_who_asks_for_many_locks_delays_another_by_one(keeping: Keeping) -
         make_wheel(keeping.house, name, "1.0")
     await asyncio.gather(*(make("greedy", name) for name in "abcdefg"), make("other", "h"))
 
-    # Two at once: those that had begun before come first, and whoever shares its turn with the other one.
+    # Two locks resolve at a time. The first two calls began before, then `other` takes turns with `greedy`.
     assert made.index("other") <= 4
 
 
@@ -212,7 +217,7 @@ def big(house: Path, name: str, version: str = "1.0") -> None:
     make_wheel(house, name, version, {f"{name}.py": f"VERSION = {version!r}\n", f"{name}.txt": "x" * (600 * 1024)})
 
 
-async def test_what_environments_take_beside_their_wheels_counts_as_well(
+async def test_folders_of_environments_count_like_their_wheels(
     tmp_path: Path, linux: Sandbox, database: Database
 ) -> None:
     keeping = Keeping(tmp_path, linux, database, total_mb=2)
@@ -225,7 +230,7 @@ async def test_what_environments_take_beside_their_wheels_counts_as_well(
         await keeping.built("folders", name)
         gc.collect()
 
-    # The files of the wheel are shared; each environment has folders of its own, half a MiB of them.
+    # The environments share the files of the wheel, but each needs its own folders, which take half a MiB.
     assert 1 <= len(keeping.environments.installed()) < 3
 
 
@@ -244,7 +249,7 @@ async def test_where_all_would_be_too_much_the_least_used_one_goes(
 
     fourth = await keeping.built("four")
 
-    # The first one went: the second was used even longer ago, but somebody has it.
+    # The sweep deleted the first environment. The second was used even longer ago, but it is in use.
     assert {one.lock for one in keeping.environments.installed()} == {second.lock, third, fourth.lock}
     assert len(keeping.trees()) == 3
 
@@ -262,7 +267,7 @@ async def test_where_all_are_in_use_it_says_which_setting(tmp_path: Path, linux:
     assert (kept.folder / "one.py").is_file()
 
 
-async def test_a_sweep_takes_what_nobody_has_and_the_wheels_that_only_it_had(keeping: Keeping) -> None:
+async def test_a_sweep_deletes_unused_environments_and_their_wheels(keeping: Keeping) -> None:
     for name in ("shared", "one", "two"):
         make_wheel(keeping.house, name, "1.0")
     one = await keeping.built("shared", "one")
@@ -302,12 +307,12 @@ def index(tmp_path: Path) -> Iterator[PackageIndex]:
     made.close()
 
 
-async def test_an_index_with_a_login_is_shown_it_and_nobody_else_is(
+async def test_a_login_is_sent_only_to_its_index(
     tmp_path: Path, linux: Sandbox, database: Database, index: PackageIndex
 ) -> None:
     index.login = "ann:ge-heim"
-    good = Keeping(tmp_path, linux, database, sources=Sources((index.url,)))
-    bad = Keeping(tmp_path, linux, database, sources=Sources((index.url.replace("ge-heim", "falsch"),)))
+    good = Keeping(tmp_path, linux, database, sources=PackageSources((index.url,)))
+    bad = Keeping(tmp_path, linux, database, sources=PackageSources((index.url.replace("ge-heim", "falsch"),)))
 
     mount = await good.built("one")
     with pytest.raises(PackageIndexUnavailable, match="does not accept the login"):
@@ -319,8 +324,8 @@ async def test_an_index_with_a_login_is_shown_it_and_nobody_else_is(
 async def test_files_on_another_host_need_a_setting(tmp_path: Path, database: Database, index: PackageIndex) -> None:
     sandbox = open_sandbox(LinuxSandboxSettings(hosts={"files.test": ("127.0.0.1",)}), Place(tmp_path))
     index.files_at = f"http://files.test:{index.port}"
-    closed = Keeping(tmp_path, sandbox, database, sources=Sources((index.url,)))
-    opened = Keeping(tmp_path, sandbox, database, sources=Sources((index.url,), file_hosts=(index.files_at,)))
+    closed = Keeping(tmp_path, sandbox, database, sources=PackageSources((index.url,)))
+    opened = Keeping(tmp_path, sandbox, database, sources=PackageSources((index.url,), file_hosts=(index.files_at,)))
 
     with pytest.raises(Unavailable, match=r"files\.test") as refusal:
         await closed.locks.make(["one"])

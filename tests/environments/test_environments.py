@@ -1,4 +1,6 @@
-"""Skills that need packages run with just these: installed once for each lock, verified, and mounted read-only."""
+"""Skills with dependencies run with exactly their locked packages: installed once for each lock, verified, mounted
+read-only.
+"""
 
 from __future__ import annotations
 
@@ -146,7 +148,7 @@ def test_a_tool_of_a_skill_finds_its_packages(packages_rpc: Rpc, new_name: str) 
     assert packages_rpc("call_tool", name="shape", skill=new_name, args={"text": "x"})["result"] == "2.0"
 
 
-# -- what goes wrong -----------------------------------------------------------------------------------------------
+# -- failures ------------------------------------------------------------------------------------------------------
 
 
 def test_a_damaged_wheel_fails_by_name_and_nothing_of_it_is_mounted(
@@ -203,7 +205,7 @@ def test_an_environment_that_is_too_large_says_so(
     assert f"with {big} 1.0 " in error["message"]
 
 
-def test_what_a_killed_server_left_half_built_is_built_anew(
+def test_an_environment_that_a_killed_server_left_unfinished_is_rebuilt(
     start_server: Callable[..., Server], new_name: str, wheelhouse: Path
 ) -> None:
     env = {"SKILLERY_PACKAGES_WHEELHOUSE": str(wheelhouse)}
@@ -220,7 +222,7 @@ def test_what_a_killed_server_left_half_built_is_built_anew(
     assert [state for (state,) in rows(again, "state")] == ["ready"]
 
 
-def test_an_environment_that_nobody_uses_goes_and_comes_back(
+def test_an_unused_environment_is_deleted_and_rebuilt(
     start_server: Callable[..., Server], new_name: str, wheelhouse: Path
 ) -> None:
     env = {"SKILLERY_PACKAGES_WHEELHOUSE": str(wheelhouse), "SKILLERY_GC_GRACE_MINUTES": "0"}
@@ -252,7 +254,7 @@ def test_a_run_that_cannot_wait_so_long_says_that_it_goes_on(packages: Server, n
     assert last["output"] == 7
 
 
-# -- the real thing --------------------------------------------------------------------------------------------------
+# -- the real package index ------------------------------------------------------------------------------------------
 
 
 def test_pandas_of_the_real_index_runs(start_server: Callable[..., Server], new_name: str) -> None:
@@ -270,7 +272,7 @@ def test_pandas_of_the_real_index_runs(start_server: Callable[..., Server], new_
     assert lock_of(running.rpc, new_name).count("==") == 2
 
 
-def test_code_that_lacks_a_package_is_told_where_packages_come_from(sqlite_rpc: Rpc, new_name: str) -> None:
+def test_the_error_of_a_missing_package_names_the_source_of_packages(sqlite_rpc: Rpc, new_name: str) -> None:
     code = "def main(args):\n    import no_such_package"
     create(sqlite_rpc, manifest(new_name, runtime={"entrypoint": "code/main.py"}), code)
 

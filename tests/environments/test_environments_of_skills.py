@@ -1,4 +1,4 @@
-"""Named environments for skills that declare no packages, and what a run is told that lacks a module."""
+"""Named environments for skills that declare no dependencies, and the error of a run that misses a module."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HANDLER = "import frames\ndef handler(args): return frames.VERSION\n"
 
 @pytest.fixture
 def scripts(named_rpc: Rpc, new_name: str) -> str:
-    """A skill without declared packages."""
+    """Publish a skill without declared dependencies and return its name."""
     files = {"SKILL.md": skill_md(new_name), "show.py": SCRIPT, "show.sh": "echo sh\n"}
     sent(named_rpc, zipped({f"{new_name}/{path}": text for path, text in files.items()}))
     return new_name
@@ -106,7 +106,7 @@ def test_models_see_it_where_there_are_environments(named: Server, sqlite_server
     assert "environment" not in properties(sqlite_server)
 
 
-def test_a_run_that_lacks_a_module_is_told_the_package_and_three_ways(sqlite_rpc: Rpc, new_name: str) -> None:
+def test_the_error_of_a_missing_module_names_the_package_and_three_ways(sqlite_rpc: Rpc, new_name: str) -> None:
     code = "def main(args):\n    import yaml\n"
     create(sqlite_rpc, manifest(f"{new_name}.code", runtime={"entrypoint": "code/main.py"}), code)
     files = {

@@ -1,4 +1,4 @@
-"""Named environments: packages that an admin defines, for the code of run_code."""
+"""Named environments: packages that an admin defines for the code of run_code."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def described(rpc: Rpc, name: str) -> dict[str, Any]:
 
 
 def settled(rpc: Rpc, name: str) -> dict[str, Any]:
-    """What there is of it when nothing of it is under way any more."""
+    """Return the description of the environment once no build or rebuild is running."""
     deadline = time.monotonic() + WAIT_SECONDS
     while time.monotonic() < deadline:
         found = described(rpc, name)
@@ -203,7 +203,7 @@ def test_what_is_not_installed_yet_is_waited_for(
     assert last["output"] == 7
 
 
-# -- what models are shown -----------------------------------------------------------------------------------------
+# -- descriptions for models ---------------------------------------------------------------------------------------
 
 
 def test_a_model_is_shown_the_environments_that_there_are(named: Server) -> None:
@@ -349,7 +349,7 @@ def test_agents_list_and_use_environments_and_admins_alone_what_is_installed(org
     assert admin("list_environments", installed=True)["environments"] != []
 
 
-# -- built anew ----------------------------------------------------------------------------------------------------
+# -- rebuilding ----------------------------------------------------------------------------------------------------
 
 
 def test_a_rebuild_takes_newer_releases_and_a_failed_one_keeps_what_was_there(
@@ -379,7 +379,7 @@ def test_a_rebuild_takes_newer_releases_and_a_failed_one_keeps_what_was_there(
     assert run(rpc, code, environment="growing")["output"] == "1.1"
 
 
-def test_the_lock_of_a_skill_is_installed_anew(named_rpc: Rpc, new_name: str, wheelhouse: Path) -> None:
+def test_the_lock_of_a_skill_is_reinstalled(named_rpc: Rpc, new_name: str, wheelhouse: Path) -> None:
     own = f"own{new_name}"
     make_wheel(wheelhouse, own, "1.0")
     create(named_rpc, needing(new_name, own), f"import {own}\ndef main(args): return {own}.VERSION")
@@ -442,7 +442,7 @@ def test_an_environment_of_nothing_for_this_machine_is_ready(
 # -- several servers, and settings that change ---------------------------------------------------------------------
 
 
-def test_other_dependencies_are_locked_anew_and_a_restart_is_not(
+def test_changed_dependencies_are_locked_again_and_a_restart_is_not(
     start_server: Callable[..., Server], wheelhouse: Path, new_name: str
 ) -> None:
     own = f"own{new_name}"
@@ -486,7 +486,7 @@ def test_servers_of_one_database_have_one_lock(
     assert sorted(server["here"] for server in found["servers"]) == [False, True]
     one.rpc("rebuild_environment", name="data")
     newer = settled(one.rpc, "data")["lock"]["sha256"]
-    time.sleep(1.1)  # so long a server goes by what it has read
+    time.sleep(1.1)  # longer than a server caches the lock
     code = f"import {own}\ndef main(args): return {own}.VERSION"
     result = run(other.rpc, code, environment="data")
     assert (result["output"], result["environment"]["lock"]) == ("1.1", newer)
@@ -546,7 +546,7 @@ def test_config_show_tells_where_an_environment_comes_from(tmp_path: Path) -> No
     assert shown["environments.text-tools.preload"] == {"value": ["figures"], "source": "environment"}
 
 
-# -- operated ------------------------------------------------------------------------------------------------------
+# -- operation -----------------------------------------------------------------------------------------------------
 
 
 def test_metrics_count_them_by_state(named: Server) -> None:
@@ -575,7 +575,7 @@ def test_the_doctor_tells_of_packages(tmp_path: Path, wheelhouse: Path) -> None:
     assert (wrong["ok"], "environments.data.dependencies" in wrong["detail"]) == (False, True)
 
 
-# -- in a shell ----------------------------------------------------------------------------------------------------
+# -- the command line ----------------------------------------------------------------------------------------------
 
 
 def test_the_commands_of_a_running_server(named: Server, new_name: str) -> None:

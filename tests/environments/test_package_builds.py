@@ -1,5 +1,4 @@
-"""Packages that nobody should trust, and indexes that are not well: each fails by its name, in the sandbox, and is
-tried again."""
+"""Malicious packages and faulty indexes: each failure names its cause, stays in the sandbox, and can be retried."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ from tests.support.wheels import make_sdist, make_wheel
 
 
 def failed(rpc: Rpc, name: str) -> str:
-    """Why the packages of a skill could not be installed."""
+    """Run the skill and return the message of its EnvironmentFailed error."""
     error = rpc("execute_skill", name=name)["error"]
     assert error["type"] == "EnvironmentFailed", error
     message: str = error["message"]
@@ -206,7 +205,7 @@ def test_installing_that_takes_too_long_says_at_what(
     assert f"fetching {own} 1.0" in message
 
 
-# -- from source -------------------------------------------------------------------------------------------------------
+# -- source packages ---------------------------------------------------------------------------------------------------
 
 
 def test_a_package_without_a_wheel_is_built_in_the_sandbox(
@@ -260,7 +259,7 @@ def test_a_hostile_build_stays_in_its_sandbox_and_fails_by_its_name(
     assert indexed.rpc("list_skills", limit=1)["skills"]
 
 
-# -- a server that goes ------------------------------------------------------------------------------------------------
+# -- a killed server ---------------------------------------------------------------------------------------------------
 
 
 def test_a_server_killed_in_the_middle_of_a_build_leaves_nothing_and_builds_it_after_the_next_start(

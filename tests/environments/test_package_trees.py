@@ -1,4 +1,4 @@
-"""What comes out of the sandbox is written where a wheel's list has it, or not at all."""
+"""Installed files: the server writes what the sandbox sends only to paths in the wheel's file list."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from skillery.environments.errors import BuildFailed
 from skillery.environments.tree_writer import TreeWriter
 from skillery.environments.trees import FILES
-from skillery.environments.wheels import MOST_ENTRIES, Recorded, Wheel, read_wheel
+from skillery.environments.wheels import MOST_ENTRIES, Wheel, WheelFile, read_wheel
 from skillery.formats.requirements import Pin
 from tests.support.wheels import hash_of, make_wheel
 
@@ -27,7 +27,7 @@ LISTED = {"own/a.py": "X = 1\n", "own/b.txt": "text", "own-1.0.dist-info/RECORD"
 WHEEL = Wheel(
     "own 1.0",
     {
-        name: Recorded(name, *(("", "") if name.endswith("RECORD") else hash_of(text).split("=", 1)))
+        name: WheelFile(name, *(("", "") if name.endswith("RECORD") else hash_of(text).split("=", 1)))
         for name, text in LISTED.items()
     },
 )
@@ -112,7 +112,7 @@ def test_whatever_comes_only_listed_names_are_written(pieces: list[bytes]) -> No
 
 
 def directory_of(entries: int, *, said: int, zip64: bool = False) -> bytes:
-    """An archive that is a directory alone, of entries without content, and says what it likes of itself."""
+    """Return a zip archive without contents: a directory of `entries` entries that claims to have `said` entries."""
     one = struct.pack("<4s4B4HL2L5H2L", b"PK\1\2", 20, 0, 20, 0, 0, 0, 0, 0, 0, 0, 0, 1, *(0,) * 6) + b"a"
     size = len(one) * entries
     record = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, entries, entries, size, 0)
@@ -145,7 +145,7 @@ def test_an_endless_list_of_files_is_not_read(tmp_path: Path, rows: str) -> None
 def test_folders_count_as_what_they_take(aside: Path) -> None:
     names = [f"{number}/" + "a/" * 400 + "x" for number in range(3)]
     kind, value = hash_of("").split("=", 1)
-    writer = TreeWriter(Wheel("own 1.0", {name: Recorded(name, kind, value) for name in names}), aside, 4 * MIB, 4)
+    writer = TreeWriter(Wheel("own 1.0", {name: WheelFile(name, kind, value) for name in names}), aside, 4 * MIB, 4)
 
     with pytest.raises(BuildFailed, match=r"packages\.max_mb"):
         writer.take("x/0", b"".join(head("file", name, 0) for name in names))

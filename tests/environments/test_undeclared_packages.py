@@ -1,4 +1,6 @@
-"""Packages that the Python files of a skill import and nobody declares: found, told, and locked if that is asked."""
+"""Packages that the Python files of a skill import but its manifest does not declare: found, reported, and locked on
+request.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.utils import canonicalize_name
 
-from skillery.environments import Sources
+from skillery.environments import PackageSources
 from skillery.environments.package_choice import choose
 from skillery.formats.import_names import is_known_package, providers_of
 from skillery.formats.imports import MOST, NEVER_FOREIGN, find_imports, own_modules
@@ -30,7 +32,7 @@ RULE = "undeclared_package"
 
 @pytest.fixture(scope="session")
 def house(wheelhouse: Path) -> Path:
-    """The wheelhouse, with packages whose modules are called otherwise."""
+    """Return the wheelhouse with packages whose modules have other names than the packages."""
     make_wheel(wheelhouse, "pyyaml", "6.0", {"yaml/__init__.py": "def dump(x): return f'{x}!'\n"})
     make_wheel(wheelhouse, "pillow", "11.0", {"PIL/__init__.py": "", "PIL/Image.py": "MODE = 'RGB'\n"})
     make_wheel(wheelhouse, "opencv_python", "4.9", {"cv2/__init__.py": "A = 1\n"})
@@ -154,7 +156,7 @@ def test_an_import_is_found_however_it_is_written(line: str) -> None:
     "text", ["\n", " ", "import ", "from ", "from\n", ";", ":\t", "import os,", "\\\n", "import os\n"]
 )
 def test_long_sources_are_looked_at_in_linear_time(text: str) -> None:
-    """In quadratic time these take minutes."""
+    """With an algorithm of quadratic time, these texts would take minutes."""
     assert find_imports((text * (500_000 // len(text))).encode()) == ()
 
 
@@ -177,7 +179,7 @@ def test_modules_of_the_bundle_are_its_own(paths: list[str]) -> None:
         assert not path.endswith(".py") or {*folders, file[:-3]} <= own
 
 
-# -- who provides it ---------------------------------------------------------------------------------------------------
+# -- packages of modules -----------------------------------------------------------------------------------------------
 
 
 def test_the_table_agrees_with_what_is_installed_here() -> None:
@@ -224,7 +226,7 @@ def test_from_an_index_no_package_is_inferred_by_its_name_alone(
     module: str, allowed: tuple[str, ...], package: str, words: str
 ) -> None:
     denied = ("beautifulsoup4", "opencv-python-headless")
-    sources = Sources(("https://pypi.org/simple",), allowed=allowed, denied=denied)
+    sources = PackageSources(("https://pypi.org/simple",), allowed=allowed, denied=denied)
 
     choice = choose(sources, None, providers_of(module))
 
@@ -241,7 +243,7 @@ def test_the_mark_of_a_lock_is_read_back() -> None:
     assert read_lock(marked) == read_lock(lock)
 
 
-# -- told --------------------------------------------------------------------------------------------------------------
+# -- findings ----------------------------------------------------------------------------------------------------------
 
 
 def test_an_entrypoint_that_cannot_be_imported_is_refused(packages_rpc: Rpc, new_name: str) -> None:
@@ -267,19 +269,19 @@ def test_an_import_that_code_can_do_without_refuses_nothing(packages_rpc: Rpc, n
     assert "yaml (optional)" in checked["findings"][0]["message"]
 
 
-def test_declared_packages_and_what_they_bring_are_not_told(packages_rpc: Rpc, new_name: str) -> None:
+def test_declared_packages_and_their_modules_are_not_reported(packages_rpc: Rpc, new_name: str) -> None:
     code = f"import frames\nimport figures\nimport strange_fork\nimport yaml\n{CODE}"
 
     checked = packages_rpc(
         "check_skill", manifest=needing(new_name, "frames"), skill_md="# A\n", files=skill_files(code)
     )
 
-    # Nobody knows which modules frames has: it may be what brings strange_fork.
+    # The modules of frames are unknown: frames may provide strange_fork.
     assert [one["message"].partition(",")[0] for one in checked["findings"]] == ["imports yaml"]
     assert checked["ok"]
 
 
-def test_an_imported_script_is_told_with_file_and_line(packages_rpc: Rpc, new_name: str) -> None:
+def test_an_imported_script_is_reported_with_file_and_line(packages_rpc: Rpc, new_name: str) -> None:
     files = {"scripts/a.py": "import scripts.b\nimport cv2\n", "scripts/b.py": "import cv2\nimport magic\nimport zzz\n"}
 
     skill = imported(packages_rpc, new_name, files)
@@ -329,7 +331,9 @@ def test_inferred_packages_are_locked_and_marked(packages_rpc: Rpc, new_name: st
     assert imported(packages_rpc, new_name, files)["outcome"] == "unchanged"
 
 
-def test_what_cannot_be_inferred_is_told_and_the_others_are_locked(packages_rpc: Rpc, new_name: str) -> None:
+def test_packages_that_cannot_be_inferred_are_reported_and_the_others_are_locked(
+    packages_rpc: Rpc, new_name: str
+) -> None:
     content = {
         f"{new_name}-a/SKILL.md": skill_md(f"{new_name}-a"),
         f"{new_name}-a/x.py": "import yaml\nimport forbidden\nimport elsewhere\nimport zzz\nimport whisper\n",
@@ -389,7 +393,7 @@ def test_a_skill_of_its_author_is_locked_where_the_server_says_so(
     assert "packages.allowed" in error["data"]["findings"][0]["message"]
 
 
-# -- a set of scripts as people publish them ---------------------------------------------------------------------------
+# -- published sets of scripts -----------------------------------------------------------------------------------------
 
 SCRIPTS = {
     "plain import": "import yaml\nprint(yaml.dump(1))",

@@ -173,16 +173,16 @@ def test_of_any_bytes_something_conforming_is_made(stored: bytes, description: s
 
 
 @given(st.text(max_size=60), st.integers(1, 40))
-def test_what_is_cut_is_short_for_whoever_counts(text: str, length: int) -> None:
+def test_shortened_text_is_short_in_every_count(text: str, length: int) -> None:
     short = cut(text, length)
     assert len(short.encode("utf-16-le", "surrogatepass")) // 2 <= length
     assert short == text or short.endswith("…")
 
 
 def check(content: bytes, name: str) -> None:
-    """Check a SKILL.md against the specification, as a YAML reader with types reads it."""
+    """Check a SKILL.md against the specification, as a typed YAML reader reads it."""
     assert agent_skill_problems(content, name=name) == []
-    fence, source, _ = content.split(b"---", 2)  # as the reference validator splits
+    fence, source, _ = content.split(b"---", 2)  # the reference validator splits in the same way
     assert fence == b""
     found = yaml.safe_load(source.decode())
     assert found == parse_skill_md(content.decode(errors="replace").replace("\0", "")).frontmatter

@@ -137,9 +137,7 @@ def test_every_version_spec_names_an_archive_and_the_answer_says_which(
         assert ("immutable" in answer.headers["cache-control"]) is is_settled, spec
 
 
-def test_who_has_it_already_is_told_so_and_head_says_as_much_as_get(
-    publish: Publish, http: httpx.Client, new_name: str
-) -> None:
+def test_a_known_etag_gets_304_and_head_matches_get(publish: Publish, http: httpx.Client, new_name: str) -> None:
     publish(f"{new_name}.greet")
     for path in (
         f"/skills/{new_name}.greet/latest.tar.gz",
@@ -162,7 +160,7 @@ def test_who_has_it_already_is_told_so_and_head_says_as_much_as_get(
 
 
 def test_a_bundle_of_many_files_comes_out_whole(sqlite_rpc: Rpc, new_name: str) -> None:
-    # More than one read returns, small and large pieces in turn.
+    # The archive is larger than one read returns, with small and large pieces in turn.
     more = {f"d/{number:03}.txt": f"{number}\n" * (2_000 if number % 5 else 40_000) for number in range(300)}
     sqlite_rpc("create_skill", manifest=manifest(f"{new_name}.a"), skill_md="# x\n", files=skill_files(**more))
 
@@ -175,7 +173,7 @@ def test_a_bundle_of_many_files_comes_out_whole(sqlite_rpc: Rpc, new_name: str) 
 
 
 def test_a_large_skill_md_that_is_made_keeps_its_body(sqlite_rpc: Rpc, new_name: str) -> None:
-    """The file is not held in memory: the generated head precedes the stored body, which is read in pieces."""
+    """The file is never held in memory: the generated head precedes the stored body, which is read in pieces."""
     body = "".join(f"{number}\n" for number in range(300_000))
     skill_md = f"---\nname: another\n{'k: ' + 'v' * 50_000}\n---\n{body}"
     sqlite_rpc("create_skill", manifest=manifest(new_name), skill_md=skill_md, files=skill_files())
@@ -311,10 +309,10 @@ def test_of_two_skills_with_one_name_the_first_stands_in_the_index_and_the_other
         assert wanted in warning
         assert f"'{first}'" in warning
         assert f"/n/{name}/.well-known" in warning
-        # Only the holder of the name: of two skills in one namespace that is the first.
+        # The warning names this index only if the skill is listed there: of two skills in one namespace, the first is.
         assert (f"/n/{new_name}.x/.well-known" in warning) == (name == later)
 
-    # A name never changes its meaning.
+    # A published name never refers to another skill.
     rpc("yank_version", name=first, version="1.0.0", reason="x")
     assert skill_of("") is None
     assert http.get(f"/.well-known/skills/{wanted}/SKILL.md").status_code == 404
@@ -355,7 +353,7 @@ def test_a_path_too_long_for_every_tar_makes_the_index_name_a_zip(rpc: Rpc, http
     assert untarred(get(http, f"/skills/{new_name}.a/1.0.0.tar.gz").content)[path] == b"x"
 
 
-# -- who may see what --------------------------------------------------------------------------------------------------
+# -- visibility --------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -413,7 +411,7 @@ def test_a_draft_goes_out_to_who_may_see_it_and_only_by_its_exact_version(
     assert index_of(as_(ADMIN).http, new_name) == {}
 
 
-def test_a_name_is_had_from_the_first_publication_on_and_who_may_not_see_its_holder_is_not_told_it(
+def test_the_first_published_skill_holds_a_name_and_an_invisible_holder_is_not_revealed(
     as_: Callable[[Who], Caller], new_name: str
 ) -> None:
     draft, holder = f"{new_name}.b.c", f"{new_name}.b_c"
@@ -432,7 +430,7 @@ def test_a_name_is_had_from_the_first_publication_on_and_who_may_not_see_its_hol
     assert set(index_of(bot.http, f"{new_name}.b")) == {index_name(draft)}
 
 
-def test_where_public_skills_go_out_to_everybody_nobody_needs_a_token(
+def test_public_downloads_need_no_token(
     shared_server: Callable[..., Server], tmp_path_factory: pytest.TempPathFactory, new_name: str
 ) -> None:
     settings = people_settings(tmp_path_factory.mktemp("people"), SKILLERY_PUBLIC_DOWNLOADS="true")
@@ -452,7 +450,7 @@ def test_where_public_skills_go_out_to_everybody_nobody_needs_a_token(
     assert set(index_of(author.http, new_name)) == {f"{new_name}-open", f"{new_name}-team"}
 
 
-# -- many --------------------------------------------------------------------------------------------------------------
+# -- large indexes -----------------------------------------------------------------------------------------------------
 
 
 async def test_an_index_of_thousands_is_made_in_pages_and_says_where_it_was_cut(
@@ -491,7 +489,7 @@ def skills_of(index: Index) -> list[dict[str, Any]]:
     return found
 
 
-# -- ahead of the first reader -----------------------------------------------------------------------------------------
+# -- preparation of the index ------------------------------------------------------------------------------------------
 
 
 def test_the_index_is_prepared_before_anybody_asks_and_again_after_an_upgrade(

@@ -1,4 +1,4 @@
-"""Archives, byte for byte: every reader finds the packed files in them, and the same files give the same bytes."""
+"""Archives, byte for byte: every reader finds the packed files, and equal files give equal bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skillery.formats.archives import FORMS, Entry, Form, archive, archive_size
+from skillery.formats.archives import FORMS, ArchiveEntry, Form, archive, archive_size
 
 FILES = {
     "SKILL.md": (b"---\nname: x\n---\n", False),
@@ -29,16 +29,18 @@ DIGESTS = {
     "tar.gz": "42794621bc0c651dd2875d4407d707a691011ea56b61fe301c0921fc640beb17",
     "zip": "2d7adf6e553e5376c569418c20ceea009360c099a3bf645076d13efe186613cf",
 }
-"""Digests of the archives of FILES, equal on every machine, Python and zlib: an archive can be compared with one from
-another server."""
+"""Digests of the archives of FILES. Every machine, Python and zlib gives the same bytes, so archives of different
+servers
+can be compared.
+"""
 
 
 def packed(form: Form, files: dict[str, tuple[bytes, bool]], piece: int = 1000) -> bytes:
-    def read(entry: Entry) -> Iterator[bytes]:
+    def read(entry: ArchiveEntry) -> Iterator[bytes]:
         content = files[entry.path][0]
         return (content[at : at + piece] for at in range(0, len(content), piece))
 
-    entries = [Entry(path, len(content), executable) for path, (content, executable) in files.items()]
+    entries = [ArchiveEntry(path, len(content), executable) for path, (content, executable) in files.items()]
     whole = b"".join(archive(form, entries, read))
     assert len(whole) == archive_size(form, entries)
     return whole
@@ -85,7 +87,7 @@ def test_the_tar_of_this_machine_reads_it_without_a_word(tmp_path: Path) -> None
 @pytest.mark.parametrize("form", FORMS)
 def test_a_content_of_another_length_breaks_off(form: Form) -> None:
     with pytest.raises(OSError, match="x is not 5 bytes"):
-        list(archive(form, [Entry("x", 5, False)], lambda _: [b"four"]))
+        list(archive(form, [ArchiveEntry("x", 5, False)], lambda _: [b"four"]))
 
 
 names = st.text("abcdé/ ._-", min_size=1, max_size=250).filter(

@@ -1,4 +1,4 @@
-"""Bundles: every file checked, one digest for the same files, all problems in one error."""
+"""Bundles: every file is checked, equal files give one digest, and one error lists all problems."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_given_documents_that_say_something_else_are_refused() -> None:
     assert "runtime.entrypoint" in error.message
 
 
-def test_a_document_in_another_case_does_not_stand_beside_the_written_one() -> None:
+def test_a_document_in_another_case_is_refused_next_to_the_written_one() -> None:
     assert isinstance(refusal(MAIN, BundleFile("skill.md", b"x")), InvalidPath)
     assert isinstance(refusal(MAIN, BundleFile("SKILL.TOML/x", b"x")), InvalidPath)
 
@@ -114,7 +114,7 @@ def test_other_python_files_that_do_not_compile_are_warnings() -> None:
     assert "code/lib/a.py" in bundle.warnings[0]
 
 
-def test_everything_wrong_is_told_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     error = refusal(
         BundleFile("code/main.py", b"def run(): pass"),
         BundleFile("../x", b""),
@@ -135,7 +135,7 @@ def test_one_kind_of_problem_keeps_its_own_type() -> None:
     assert isinstance(refusal(MAIN, skill_md="a\ud800"), InvalidBundle)
 
 
-def test_too_many_files_or_bytes_are_told_with_the_limit() -> None:
+def test_too_many_files_or_bytes_are_reported_with_the_limit() -> None:
     with pytest.raises(BundleTooLarge) as caught:
         make(MAIN, max_files=2)
     assert (caught.value.data["files"], caught.value.data["max_files"]) == (3, 2)

@@ -1,4 +1,4 @@
-"""The packages that foreign SKILL.md folders need, read at import: `# /// script` blocks and requirements.txt."""
+"""Dependencies of foreign SKILL.md folders, read during import: `# /// script` blocks and requirements.txt."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SHOW = 'import sys\nimport frames\nprint(frames.VERSION, "".join(sys.argv[1:]))\
 
 
 def needs_of(**files: str | bytes) -> tuple[Needs, list[tuple[str | None, int | None, str]]]:
-    """Return the needs of files, given by names with `__` for `/`."""
+    """Return the needs of the files and the repairs. The keywords are file names, with `__` for `/`."""
     repairs = Repairs()
     named = {name.replace("__", "/"): text for name, text in files.items()}
     found = read_needs(
@@ -220,7 +220,7 @@ def test_scripts_of_an_imported_skill_find_their_packages(packages: Server, new_
         ("forbidden\n", "is denied here"),
     ],
 )
-def test_what_cannot_be_had_is_told_and_the_skill_comes_in_without(
+def test_unavailable_packages_are_reported_and_the_skill_is_imported_without(
     packages: Server, new_name: str, text: str, words: str
 ) -> None:
     rpc = packages.rpc
@@ -236,14 +236,14 @@ def test_what_cannot_be_had_is_told_and_the_skill_comes_in_without(
     assert "ModuleNotFoundError" in ran["output"]["stderr"]
 
 
-def test_a_python_that_is_not_here_is_told(packages: Server, new_name: str) -> None:
+def test_an_unavailable_python_is_reported(packages: Server, new_name: str) -> None:
     skill = imported(packages.rpc, new_name, **{"a.py": BLOCK.replace(">=3.8", ">=4")})
 
     assert (skill["outcome"], codes(skill)) == ("published", {"no_packages"})
     assert "runs Python 3" in skill["repairs"][0]["message"]
 
 
-def test_a_lock_of_another_kind_is_told(packages: Server, new_name: str) -> None:
+def test_a_lock_of_another_kind_is_reported(packages: Server, new_name: str) -> None:
     files = {"requirements.txt": "frames\n", "requirements.lock": "frames==1.0\n"}
     skill = imported(packages.rpc, new_name, **files)
 

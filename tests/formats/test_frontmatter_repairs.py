@@ -1,4 +1,6 @@
-"""Frontmatter as people and models write it: always read, every repair listed, no byte and no scalar changed."""
+"""Frontmatter as people and models write it: it is always read, every repair is listed, no byte and no scalar
+changes.
+"""
 
 from __future__ import annotations
 
@@ -106,7 +108,7 @@ def test_a_repair_says_where_it_was_needed() -> None:
 
 
 @pytest.mark.parametrize("nested", ["[" * 6000, "{a: " * 2000, "x: " + "[" * 6000, "- " * 3000, "? " * 3000])
-def test_nested_yaml_of_six_kilobytes_harms_nobody(nested: str) -> None:
+def test_nested_yaml_of_six_kilobytes_does_no_harm(nested: str) -> None:
     found = read(f"---\nname: good\ndeep: {nested}\n---\nBody\n")
 
     assert found.skill_md.frontmatter["name"] == "good"
@@ -114,7 +116,7 @@ def test_nested_yaml_of_six_kilobytes_harms_nobody(nested: str) -> None:
 
 
 def test_blanks_by_the_thousand_take_no_longer_than_anything_else() -> None:
-    """With quadratic time, these texts would block the whole server for minutes."""
+    """With an algorithm of quadratic time, these texts would block the whole server for minutes."""
     blanks = " " * 60_000
     found = read(f"---\nname: x: {blanks}y{blanks[:3000]}\r\n---\n#{blanks}Title{blanks}.{blanks}\n")
     assert found.skill_md.frontmatter == {"name": f"x: {blanks}y"}
@@ -183,7 +185,7 @@ def test_no_frontmatter_crashes_the_reader_and_what_is_odd_is_reported(data: byt
     try:
         strict = parse_skill_md(data.decode())
     except Exception:
-        assert found.repairs, "what the strict reader refuses is no different for nobody's reason"
+        assert found.repairs, "frontmatter that the strict reader refuses needs a repair"
     else:
         assert not strict.frontmatter or found.skill_md.frontmatter == strict.frontmatter
     assert all(repair.message and repair.code for repair in found.repairs)

@@ -1,4 +1,4 @@
-"""Manifests: all problems in one error, all oddities kept as warnings; and the arguments of a run."""
+"""Manifests: one error lists all problems, unusual values are warnings. Also the arguments of a run."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_the_kind_follows_from_what_can_be_run() -> None:
     assert "kind" in problems({**LEAST, "kind": "acton"})
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     found = problems(
         {"name": "A b", "version": "1", "kind": 1, "runtime": {"entrypoint": "../x", "export": "class"}, "tags": "x"}
     )
@@ -240,7 +240,7 @@ def test_depth_and_size_are_capped() -> None:
     assert "nested deeper" in next(iter(problems({**LEAST, "x": nested}).values()))
     assert "bytes of JSON" in problems({**LEAST, "x": "y" * 300_000})[""]
     assert len(problems({**LEAST, "x": {str(i): None for i in range(10_000)}})) <= 50
-    while nested != "x":  # taken apart by hand: freeing it at once would recurse
+    while nested != "x":  # freeing the whole nesting at once would recurse
         nested = nested[0]
 
 

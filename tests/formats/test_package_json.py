@@ -1,4 +1,4 @@
-"""JavaScript of a bundle contains its own modules: a package.json whose dependencies are missing is refused."""
+"""JavaScript of a bundle contains its modules: a package.json whose dependencies are missing is refused."""
 
 from __future__ import annotations
 

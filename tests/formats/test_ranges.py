@@ -1,4 +1,4 @@
-"""npm ranges as intervals of precedence, and the other ways to name a version."""
+"""npm ranges as intervals of precedence, and the other version specs."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_the_same_texts_are_ranges_as_in_the_reference(text: str) -> None:
     try:
         nodesemver.make_range(text, loose=False)
     except ValueError:
-        return  # what only we accept does no harm; the other way round is the point
+        return  # our parser may accept more texts than the reference, but not fewer
     parse_range(text)
 
 
@@ -102,7 +102,7 @@ def test_any_text_is_a_range_or_a_clear_error(text: str) -> None:
         (error.message + str(error.hint)).encode()
 
 
-# -- where npm moved on from the reference -----------------------------------------------------------------------
+# -- differences between npm and the reference -------------------------------------------------------------------
 
 
 def test_an_upper_bound_of_a_caret_excludes_the_pre_releases_of_the_next_major() -> None:
@@ -193,7 +193,7 @@ def test_a_label_is_a_spec_of_its_own_and_nothing_else_is_one(text: str) -> None
         assert spec == Label(label)
 
 
-def test_each_kind_of_spec_is_told_apart() -> None:
+def test_each_kind_of_spec_is_distinguished() -> None:
     digest = "sha256:" + "ab" * 32
     assert parse_version_spec("1.2.3-a+b") == Exact(Version(1, 2, 3, ("a",), ("b",)))
     assert parse_version_spec("1.2") == Range("1.2", parse_range("1.2"))

@@ -42,7 +42,7 @@ def test_what_is_no_version_is_refused_with_a_way_out(text: str) -> None:
     with pytest.raises(InvalidVersion) as caught:
         Version.parse(text)
     assert caught.value.hint
-    (caught.value.message + caught.value.hint).encode()  # printable, whatever was sent
+    (caught.value.message + caught.value.hint).encode()  # printable for every input
 
 
 def test_the_hint_mends_what_is_nearly_a_version() -> None:
@@ -97,7 +97,7 @@ def test_the_same_texts_are_versions_as_for_the_reference(text: str) -> None:
         assert str(Version.parse(text)) == text
         assert semver.Version.is_valid(text)
     except InvalidVersion:
-        # The reference lets a line end or digits of other scripts pass.
+        # The reference accepts a trailing line end, and digits of other scripts.
         assert not (text.isascii() and semver.Version.is_valid(text)) or text.endswith("\n")
 
 

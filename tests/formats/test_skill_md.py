@@ -157,7 +157,7 @@ def test_a_body_of_many_short_lines_is_read_as_one_text() -> None:
     assert (parsed.frontmatter, parsed.body) == ({"name": "x"}, body)
     assert body_of(text) == body
     assert body_of(body) == body
-    assert most < 8 * len(text)  # a list of its lines takes thirty times its size
+    assert most < 8 * len(text)  # a list of the lines takes thirty times the size of the text
 
 
 def test_frontmatter_whose_end_is_far_is_too_long_and_not_without_an_end() -> None:

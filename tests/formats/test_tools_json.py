@@ -1,4 +1,4 @@
-"""tools.json: which files count as Skill Tools, which rules they break, and that no content does harm."""
+"""tools.json: which files are Skill Tools, which rules they break, and that no content does harm."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def of_parameter(parameter: object) -> list[str]:
     return problems([{**LEAST, "parameters": {"p": parameter}}])
 
 
-# -- what it is ------------------------------------------------------------------------------------------------------
+# -- valid files -----------------------------------------------------------------------------------------------------
 
 
 def test_a_file_with_everything_is_read_as_it_stands() -> None:
@@ -174,7 +174,7 @@ def test_what_is_of_the_wrong_type_is_named(key: str) -> None:
         assert message.startswith(f"tools.json[0].parameters.p.{key} is ")
 
 
-def test_everything_that_is_wrong_is_told_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     broken = [{"name": "A"}, {**LEAST, "script": "none.py"}, {**LEAST, "name": "c", "parameters": {"p": {"type": 1}}}]
     with pytest.raises(InvalidBundle) as caught:
         refuse_broken(read(broken))
@@ -184,7 +184,7 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
     assert "tools.json is an array" in caught.value.hint
 
 
-def test_whoever_is_lenient_does_without_the_tools_that_break_a_rule() -> None:
+def test_a_lenient_reader_drops_the_tools_that_break_a_rule() -> None:
     file = read([{"name": "a"}, LEAST])
     assert [tool.name for tool in file.tools] == ["count_words"]
     assert file.skipped == ("tools.json[0].description is missing; that tool is left out",)
@@ -196,7 +196,7 @@ def test_there_can_be_too_many_tools() -> None:
     assert [problem.path for problem in file.problems] == ["tools.json"]
 
 
-# -- what is odd -----------------------------------------------------------------------------------------------------
+# -- warnings --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_names_that_other_runtimes_refuse_are_warnings() -> None:
     assert "frontmatter is 'Count'" in next(name_warnings("count-words", "Count"))
 
 
-# -- what is hostile -------------------------------------------------------------------------------------------------
+# -- hostile files ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_what_cannot_be_stored_or_is_ambiguous_is_refused(text: str, words: str)
     assert any(words in problem.message for problem in file.problems)
 
 
-def test_thousands_of_faults_are_told_in_short() -> None:
+def test_thousands_of_problems_are_reported_in_short() -> None:
     many = [{**LEAST, "name": f"t{n}", "script": f"scripts/none{n}.py", f"k{n}": 1} for n in range(MAX_TOOLS)]
     file = read(many)
     assert (len(file.problems), len(file.skipped)) == (MAX_TOOLS, 50)

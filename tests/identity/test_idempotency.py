@@ -1,4 +1,4 @@
-"""The header Idempotency-Key: a call sent again is not made again; on both databases, across servers and deaths."""
+"""The header Idempotency-Key: a repeated call runs only once, on both databases, across servers and crashes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def calls(name: str) -> dict[str, dict[str, Any]]:
 
 
 def test_a_version_whose_examples_fail_leaves_its_key_free(rpc: Rpc, new_name: str) -> None:
-    """The runs of the examples are not what the call is answered with."""
+    """A refused call is not stored as the response of the key, although its examples ran."""
     made = manifest(new_name, examples=[{"args": {}, "expect": {"got": 1}}])
     params = {"manifest": made, "skill_md": "# x\n", "files": skill_files()}
 
@@ -145,7 +145,7 @@ def test_a_batch_has_no_key_and_other_methods_heed_none(sqlite_rpc: Rpc, new_nam
         assert len(send(sqlite_rpc, new_name, "list_skills", limit=limit)["result"]["skills"]) == limit
 
 
-def test_the_door_for_blobs_heeds_it_too(rpc: Rpc, new_name: str) -> None:
+def test_the_endpoint_for_blobs_honours_the_key(rpc: Rpc, new_name: str) -> None:
     def post(content: bytes, kind: str = "text/csv") -> httpx.Response:
         return rpc.http.post("/blobs", content=content, headers={"idempotency-key": new_name, "content-type": kind})
 
@@ -159,9 +159,7 @@ def test_the_door_for_blobs_heeds_it_too(rpc: Rpc, new_name: str) -> None:
         assert response.json()["error"]["data"]["type"] == "idempotency_key_reused"
 
 
-def test_while_the_first_is_under_way_the_next_is_told_and_a_lost_client_gets_the_run(
-    org: Server, new_name: str
-) -> None:
+def test_during_the_first_call_the_next_is_refused_and_a_lost_client_gets_the_run(org: Server, new_name: str) -> None:
     alice = Caller(org.url, Who(f"alice-{new_name}"))
     params: dict[str, Any] = {"language": "python", "code": SLEEP, "args": {"s": 3}}
     body = {"jsonrpc": "2.0", "id": 7, "method": "run_code", "params": params}
@@ -173,7 +171,7 @@ def test_while_the_first_is_under_way_the_next_is_told_and_a_lost_client_gets_th
     while alice("get_run", run_id=run_id)["status"] == "started":
         time.sleep(0.1)
     third = send(alice, "k", "run_code", **params)
-    if "error" in third:  # its answer is being written
+    if "error" in third:  # the server is still writing the response
         time.sleep(1)
         third = send(alice, "k", "run_code", **params)
 
@@ -328,7 +326,7 @@ def _reversed(value: Any) -> Any:
 
 
 def _is_odd(value: Any) -> bool:
-    """Numbers past 64 bits are taken as they are written."""
+    """Return whether the value contains an integer beyond 64 bits. Such integers keep their original spelling."""
     if isinstance(value, dict | list):
         return any(_is_odd(one) for one in (value.values() if isinstance(value, dict) else value))
     return isinstance(value, int) and not -(2**63) <= value < 2**64

@@ -1,4 +1,4 @@
-"""Quotas: what an identity and a namespace may use, over HTTP on both databases and over two servers on one."""
+"""Quotas of identities and namespaces, over HTTP, on both databases and with two servers on one database."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ WAIT = "import time\n\ndef main(args):\n    time.sleep(60)\n"
 
 
 class Place:
-    """A server with quotas, and its database."""
+    """A server with quotas, and the settings that it started with."""
 
     def __init__(self, server: Server, env: dict[str, str]) -> None:
         self.server = server
@@ -149,7 +149,7 @@ def test_an_upload_sent_again_with_its_key_is_answered_where_there_is_no_room_fo
     assert caller("get_usage")["blobs"]["used"] == 3
 
 
-# -- what runs write -----------------------------------------------------------------------------------------------
+# -- blobs of runs -------------------------------------------------------------------------------------------------
 
 
 def test_a_run_that_writes_past_the_quota_gets_an_os_error_and_goes_on(place: Place) -> None:
@@ -224,7 +224,7 @@ def test_of_many_runs_at_once_just_as_many_start_as_may(place: Place) -> None:
 def test_runs_that_are_under_way_are_limited_over_all_servers(
     place: Place, database_kind: str, start_server: Callable[..., Server], tmp_path: Path
 ) -> None:
-    """On Postgres the second run is asked for at another server."""
+    """On Postgres, the second run is requested from another server."""
     other = place.server
     if database_kind == "postgres":
         (tmp_path / "home").mkdir()
@@ -313,7 +313,7 @@ def test_the_bundles_of_a_namespace_are_limited_together(place: Place) -> None:
     assert usage == [{"namespace": "tiny.*", "bundle_bytes": {"used": error["data"]["used"], "limit": MIB}}]
 
 
-# -- what is used --------------------------------------------------------------------------------------------------
+# -- usage ---------------------------------------------------------------------------------------------------------
 
 
 def test_one_sees_ones_own_usage_and_an_admin_that_of_all(place: Place) -> None:

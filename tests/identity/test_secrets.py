@@ -1,4 +1,4 @@
-"""Secrets, as an admin and a caller meet them: the command line beside a running server, and the runs of skills."""
+"""Secrets for admins and callers: the command line next to a running server, and the runs of skills."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Command = Callable[..., Ended]
 
 @pytest.fixture
 def secret(server: Server, database_url: str) -> Command:
-    """`skillery secret …` on the home and database of the running server."""
+    """Return `skillery secret …` on the home and the database of the running server."""
 
     def call(*arguments: str, value: str | None = None) -> Ended:
         stdin = ("--value-from-stdin",) if value is not None else ()
@@ -42,7 +42,7 @@ def secret(server: Server, database_url: str) -> Command:
 
 @pytest.fixture
 def name() -> str:
-    """A secret that no other test uses."""
+    """Return the name of a secret that no other test uses."""
     return f"S{os.urandom(6).hex()}"
 
 
@@ -52,7 +52,7 @@ def publish_with(rpc: Rpc, skill: str, secrets: list[str], code: str = SHOW, ver
 
 
 def backwards(rpc: Rpc, skill: str, name: str, **more: Any) -> Any:
-    """The value that the skill sees, or None; reversed on its way out, so that it is not redacted."""
+    """Return the value that the skill sees, or None. The skill returns it reversed, so that it is not redacted."""
     answer = rpc("execute_skill", name=skill, args={"name": name}, **more)
     assert answer["status"] == "completed", answer
     return None if answer["output"] == "gnihton" else answer["output"][::-1]
@@ -64,7 +64,7 @@ def refused(rpc: Rpc, skill: str, **args: Any) -> tuple[str, str]:
     return answer["error"]["type"], answer["error"]["message"]
 
 
-# -- what a run gets -------------------------------------------------------------------------------------------------
+# -- secrets of a run ------------------------------------------------------------------------------------------------
 
 
 def test_a_granted_secret_is_a_variable_of_the_run(rpc: Rpc, secret: Command, new_name: str, name: str) -> None:
@@ -120,9 +120,7 @@ def test_a_missing_grant_is_a_failed_run_that_names_the_command(
     assert answer["logs_preview"] == ""
 
 
-def test_a_missing_value_is_told_only_to_who_was_granted_it(
-    rpc: Rpc, secret: Command, new_name: str, name: str
-) -> None:
+def test_a_missing_value_is_reported_only_after_the_grant(rpc: Rpc, secret: Command, new_name: str, name: str) -> None:
     publish_with(rpc, new_name, [name, f"{name}_2"])
     assert refused(rpc, new_name, name=name)[0] == "SecretNotGranted"
 
@@ -213,7 +211,7 @@ def test_a_name_that_means_something_else_is_refused_at_publish(rpc: Rpc, new_na
     assert "reserved" in error["data"]["problems"][0]["message"]
 
 
-# -- redaction, from end to end --------------------------------------------------------------------------------------
+# -- redaction in a whole run ----------------------------------------------------------------------------------------
 
 LEAKY = """
 import base64, json, os, sys, urllib.parse
@@ -325,10 +323,10 @@ def read_quietly(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError:
-        return b""  # it has ended meanwhile
+        return b""  # the process has ended
 
 
-# -- nothing of it anywhere ------------------------------------------------------------------------------------------
+# -- stored and logged values ----------------------------------------------------------------------------------------
 
 
 def test_a_value_stands_in_no_file_log_or_setting(tmp_path: Path, start_server: Callable[..., Server]) -> None:
@@ -396,7 +394,7 @@ def test_the_key_can_come_from_the_environment(tmp_path: Path, start_server: Cal
     assert key not in shown.out
 
 
-def test_a_second_key_beside_a_lost_one_is_refused(tmp_path: Path) -> None:
+def test_a_second_key_next_to_a_lost_one_is_refused(tmp_path: Path) -> None:
     home = tmp_path / "home"
     on(home, "set", "ONE", value=VALUE)
     key = (home / "secrets.key").read_text()
@@ -464,7 +462,7 @@ def test_a_key_at_the_wrong_place_of_the_configuration_is_not_shown(tmp_path: Pa
     assert VALUE not in ended.err + ended.out
 
 
-# -- the other backend -----------------------------------------------------------------------------------------------
+# -- the backend environment -----------------------------------------------------------------------------------------
 
 
 def test_secrets_can_come_from_the_environment_of_the_server(
@@ -527,7 +525,8 @@ def test_a_backend_of_a_plugin_that_breaks_ends_the_run_and_shows_nothing(
 
     assert type_ == "SecretUnavailable"
     assert VALUE not in message
-    # The line of code that raised holds the words too, here; what matters is the message of the exception.
+    # The traceback in the log shows the source line, which contains the text too. Only the message of the exception
+    # matters.
     assert f"RuntimeError: no connection as {VALUE}" not in server.log.read_text()
     assert "the backend of secrets raised RuntimeError" in server.log.read_text()
 
@@ -632,7 +631,7 @@ def main(args):
 
 
 def test_a_secret_never_crosses_a_live_log(rpc: Rpc, secret: Command, new_name: str, name: str) -> None:
-    """Written byte by byte, and slowly: what is read while the run goes on never has a part of the value."""
+    """The code writes its output slowly, byte by byte: a reader of the live log never sees a part of the value."""
     skill = f"{new_name}.spell"
     publish_with(rpc, skill, [name], SPELLED)
     secret("set", name, value=VALUE)

@@ -1,4 +1,4 @@
-"""Tokens, from the command line and over JSON-RPC: made, shown once, used, expired, revoked; and failed logins."""
+"""Tokens on the command line and over JSON-RPC: creation, display once, use, expiry, revocation, and failed logins."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Command = Callable[..., Ended]
 
 @pytest.fixture
 def token(tokens_server: Server) -> Command:
-    """`skillery token …` on the home of the running server."""
+    """Return `skillery token …` on the home of the running server."""
 
     def call(*arguments: str) -> Ended:
         home = ("--home", str(tokens_server.home))
@@ -155,7 +155,7 @@ def until(ask: Callable[[], Any], is_so: Callable[[Any], bool]) -> Any:
     return answer
 
 
-def test_a_token_revoked_beside_the_server_is_good_no_longer(token: Command, tokens_server: Server) -> None:
+def test_a_token_revoked_next_to_the_server_is_refused(token: Command, tokens_server: Server) -> None:
     made = token("create", "--name", "gone", "--scope", "read", "--json").json
     header = f"Bearer {made['token']}"
     assert status_of(tokens_server, header) == 200
@@ -280,7 +280,7 @@ def test_a_version_and_a_run_say_whose_they_are_and_of_which_kind(
     assert published == bundled == ran == ["agent"]
 
 
-# -- what is refused ---------------------------------------------------------------------------------------------
+# -- refused requests --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -356,7 +356,7 @@ def test_too_many_failed_logins_are_429_and_a_good_token_still_passes(start_serv
 
     answers: list[httpx.Response] = []
     with httpx.Client(base_url=server.url, headers={"authorization": f"Bearer {UNKNOWN}"}) as client:
-        # The allowance fills up while it is used.
+        # The allowance is refilled during the loop.
         while len(answers) < 500 and 429 not in [answer.status_code for answer in answers[-1:]]:
             answers.append(client.post("/rpc", json=call))
 
@@ -369,7 +369,7 @@ def test_too_many_failed_logins_are_429_and_a_good_token_still_passes(start_serv
     assert error["data"]["type"] == "too_many_failed_logins"
     assert error["data"]["retry_after_ms"] >= 1
     assert status_of(server, f"Bearer {root['token']}") == 200
-    # Who has none at all asks what is wanted, and is told.
+    # A request without a token still gets a response that asks for one.
     assert status_of(server, None) == 401
     tools = httpx.get(f"{server.url}/tools", headers={"authorization": f"Bearer {UNKNOWN}"})
     assert tools.status_code == 429
@@ -401,7 +401,7 @@ def test_a_database_that_is_away_is_said_in_band_and_needs_no_restart(
 
 
 def first_lines(server: Server, seconds: float = 2.0) -> str:
-    """What else the server has said on stdout, after the line with its address."""
+    """Return the further stdout of the server, after the line with its address."""
     assert server.process.stdout is not None
     os.set_blocking(server.process.stdout.fileno(), False)
     deadline, found = time.monotonic() + seconds, b""
@@ -485,7 +485,7 @@ def test_the_demo_walks_on_a_home_that_wants_tokens(tmp_path: Path) -> None:
             os.kill(walked.json["pid"], signal.SIGTERM)
 
 
-# -- the authenticator by itself ---------------------------------------------------------------------------------
+# -- the authenticator -------------------------------------------------------------------------------------------
 
 
 class TestTokensAuthenticator(AuthenticatorContract):
@@ -563,7 +563,7 @@ def test_failed_logins_are_remembered_in_bounded_memory() -> None:
     for number in range(MOST_ADDRESSES + 50):
         assert failures.note(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}") is None
 
-    # The newest are known still, the oldest forgotten.
+    # The newest addresses are still remembered, the oldest are forgotten.
     assert failures.note(f"10.0.{(MOST_ADDRESSES + 49) >> 8 & 255}.{(MOST_ADDRESSES + 49) & 255}") is not None
     assert failures.note("10.0.0.0") is None
 
@@ -582,7 +582,7 @@ def test_params_that_cannot_be_are_refused_by_name(rpc: Rpc) -> None:
         assert word in failed.value.error["message"] + str(failed.value.error["data"])
 
 
-def test_a_reviewer_who_cannot_read_is_told_so(tmp_path: Path) -> None:
+def test_a_reviewer_who_cannot_read_is_warned(tmp_path: Path) -> None:
     create = ("token", "create", "--home", str(tmp_path / "home"), "--name", "rita", "--scope")
     assert "--scope read" in skillery(*create, "review").err
     assert "--scope read" not in skillery(*create, "review,read").err
@@ -600,7 +600,7 @@ def test_a_terminal_shows_scopes_and_moments_whole(tmp_path: Path) -> None:
     )
     os.close(theirs)
     seen = b""
-    with contextlib.suppress(OSError):  # the other end has gone
+    with contextlib.suppress(OSError):  # the process has closed the terminal
         while chunk := os.read(ours, 4096):
             seen += chunk
     os.close(ours)

@@ -47,7 +47,7 @@ def refusal(data: bytes, folder: Path, limits: ImportLimits = ImportLimits()) ->
     with pytest.raises((InvalidArchive, ArchiveTooLarge)) as caught:
         contents(data, folder, limits)
     assert caught.value.hint
-    assert [path.name for path in folder.iterdir()] == ["sent"], "nothing is left behind"
+    assert [path.name for path in folder.iterdir()] == ["sent"], "refused archives leave no files"
     return caught.value
 
 
@@ -188,7 +188,7 @@ def test_a_sparse_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_headers_for_all_entries_are_not_kept_for_each(tmp_path: Path) -> None:
-    """Each entry would copy every word of them: ten thousand of each took minutes."""
+    """If each entry copied every word of the headers, ten thousand of each would take minutes."""
     words = b"".join(b"%d w%07d=v\n" % (14, number) for number in range(15_000))
     for_all = tar_info("x", type=tarfile.XGLTYPE, size=len(words)).tobuf() + words + bytes(-len(words) % 512)
     entries = b"".join(tar_info(f"x/{number}").tobuf() for number in range(20_000))
@@ -211,7 +211,7 @@ def test_what_is_read_for_one_entry_of_a_tar_is_bounded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pack", [bytes, lambda data: gzip.compress(data + os.urandom(100_000))[:-8]])
 def test_an_entry_with_less_than_no_bytes_ends_the_reading(pack: Callable[[bytes], bytes], tmp_path: Path) -> None:
-    """A negative size would lead back to the entry itself, forever."""
+    """A negative size would make the reader return to the same entry forever."""
     back = bytearray(tar_info("back").tobuf(tarfile.GNU_FORMAT))
     back[124:136] = (-512 & (1 << 96) - 1).to_bytes(12, "big")
     back[148:156] = b"%06o\0 " % (sum(back[:148]) + sum(back[156:]) + 8 * 32)
@@ -307,7 +307,7 @@ def test_a_directory_of_comments_is_not_read(tmp_path: Path) -> None:
 
 
 def test_links_to_what_is_left_out_cost_what_other_links_cost() -> None:
-    """Five thousand links to five thousand hidden files would be visited 25 million times."""
+    """If each link visited each hidden file, five thousand of both would be 25 million visits."""
     hidden = [Entry(f"d/.{number}", 1, False, "", 0) for number in range(5_000)]
     links = [Entry(f"l{number}", 0, False, "d", None) for number in range(5_000)]
     finder = Finder([Entry("SKILL.md", 1, False, "", 0), *hidden, *links])
@@ -324,7 +324,7 @@ def test_the_canonical_folder_comes_before_agent_folders_also_in_a_wrapper() -> 
     assert finder.found().roots == ["repo/skills/a", "repo/x/a", "repo/.claude/skills/a"]
 
 
-def test_the_door_refuses_an_archive_whole_and_leaves_nothing_behind(sqlite_server: Server, new_name: str) -> None:
+def test_the_endpoint_refuses_a_whole_archive_and_leaves_nothing_behind(sqlite_server: Server, new_name: str) -> None:
     before = set(sqlite_server.home.rglob("*"))
     good = {f"good/{path}": content for path, content in GOOD.items()}
     data = zipped({**good, f"{new_name}/SKILL.md": skill_md(new_name), "../evil": "x"})

@@ -72,7 +72,7 @@ def test_a_skill_that_moves_in_its_source_keeps_its_name(rpc: Rpc, new_name: str
 
 
 @pytest.mark.parametrize("source", ["", "tools"])
-def test_skills_at_the_root_of_archives_are_told_apart_by_their_names(rpc: Rpc, new_name: str, source: str) -> None:
+def test_skills_at_the_root_of_archives_are_distinguished_by_their_names(rpc: Rpc, new_name: str, source: str) -> None:
     step = {"namespace": new_name} | ({"source": source} if source else {})
     for outcome in ("published", "unchanged"):
         for name in ("pdf", "docx"):
@@ -106,7 +106,9 @@ _NUMBERS = itertools.count()
 
 @st.composite
 def trees(draw: st.DrawFn) -> dict[str, str]:
-    """Skills with few names in few folders: twins, copies, nested ones, some with a skill.toml, some broken."""
+    """Return a tree of skills with few names in few folders: equal names, copies, nested skills, some with a
+    skill.toml, some broken.
+    """
     tree: dict[str, str] = {}
     for path in draw(st.lists(st.lists(_SEGMENTS, min_size=1, max_size=4).map("/".join), min_size=1, max_size=6)):
         description = draw(st.sampled_from(["One.", "Two."]))
@@ -167,7 +169,7 @@ def test_a_name_is_taken_over_only_if_the_import_says_so(rpc: Rpc, new_name: str
     assert report["not_taken_over"] == [f"{new_name}.none"]
     assert sent(rpc, theirs, **taking)["counts"] == {"unchanged": 1}
     assert sent(rpc, theirs, namespace=new_name, source="theirs")["counts"] == {"unchanged": 1}
-    # The other source has lost the skill, and does not take it back.
+    # The other source has lost the skill and cannot take it back.
     [lost] = sent(rpc, zipped({"pdf/SKILL.md": skill_md("pdf", "New.")}), namespace=new_name, source="ours")["skills"]
     assert lost["name"] != name
     assert version_of(rpc, name) == "1.0.1"
@@ -189,7 +191,7 @@ def test_the_same_files_from_another_source_are_a_copy_until_they_change(rpc: Rp
     assert version_of(rpc, f"{new_name}.pdf") == "1.0.0"
 
 
-def test_a_skill_that_was_published_by_hand_is_nobodys_to_take(rpc: Rpc, new_name: str) -> None:
+def test_a_skill_that_was_published_by_hand_is_never_taken_over(rpc: Rpc, new_name: str) -> None:
     made = {"name": f"{new_name}.pdf", "version": "1.0.0", "description": "By hand."}
     rpc("create_skill", manifest=made, skill_md="# By hand\n", files=[])
     [skill] = sent(rpc, zipped({"pdf/SKILL.md": skill_md("pdf")}), namespace=new_name, source="one")["skills"]
@@ -318,7 +320,9 @@ def test_an_export_is_unchanged_here_and_the_second_time_elsewhere(
     choices: list[tuple[str, ...]] = [(), ("--namespace", "team")]
     for namespace in choices:
         for outcome, path in (("published", archive), ("unchanged", archive), ("unchanged", tmp_path / "folder")):
-            [answer] = skillery("import", str(path), *namespace, *home).json
+            ended = skillery("import", str(path), *namespace, *home)
+            assert ended.code == 0, ended.out
+            [answer] = ended.json
             assert answer["counts"] == {outcome: 1}, answer
             assert answer["skills"][0]["name"] == (f"team.{name}" if namespace else name)
 
@@ -373,7 +377,9 @@ def test_aliases_of_an_earlier_database_keep_their_skills(database_kind: str, re
 
 
 def _go_back(url: str, told_apart: Mapping[str, str]) -> None:
-    """Turn the database into one of the release before, with its key for the second skill of a name, and upgrade it."""
+    """Downgrade the database to the previous release, with the key that it used for a second skill of a name, and
+    upgrade it.
+    """
     database = Database(url)
     with database.engine.begin() as connection:
         for path, stated in told_apart.items():

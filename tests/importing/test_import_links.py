@@ -34,7 +34,7 @@ def made(root: Path, files: Files, links: Files | None = None) -> Path:
 
 
 def imported(server: Server, new_name: str, *arguments: object, code: int = 0) -> list[dict[str, Any]]:
-    """Return the answer of `skillery import --json` by path."""
+    """Return the output of `skillery import --json`, one report for each path."""
     ended = skillery("import", *map(str, arguments), "--url", server.url, "--namespace", new_name, "--json")
     assert ended.code == code, ended.err
     answers: list[dict[str, Any]] = json.loads(ended.out)
@@ -197,7 +197,7 @@ def test_every_skill_is_found_once_whatever_the_links(folders: set[str], links: 
 
 
 def test_links_to_many_skills_are_looked_at_only_so_often() -> None:
-    """A thousand links to a folder of a thousand skills, which links to itself by other names, would be millions."""
+    """A thousand links to a folder of a thousand skills with links to itself would be millions of steps."""
     skills = [Entry(f"skills/{number}/SKILL.md", 1, False, "", 0) for number in range(1_000)]
     links = [Entry(f"links/{number}", 0, False, "../skills", None) for number in range(1_000)]
     found = Finder([*skills, *links]).found()
@@ -320,7 +320,7 @@ def test_an_import_that_finds_no_skill_says_where_it_looked(
     assert answer["searched"] == ["", "a"]
 
 
-# -- everything at once ----------------------------------------------------------------------------------------------
+# -- a large repository ----------------------------------------------------------------------------------------------
 
 
 def test_a_corpus_of_all_shapes_comes_in_completely_and_the_second_time_unchanged(

@@ -42,7 +42,7 @@ def codes(skill: dict[str, Any]) -> set[str]:
     return {repair["code"] for repair in skill.get("repairs", ())}
 
 
-# -- what is found ---------------------------------------------------------------------------------------------------
+# -- found skills ----------------------------------------------------------------------------------------------------
 
 
 def test_many_skills_come_in_and_every_byte_is_stored(rpc: Rpc, new_name: str) -> None:
@@ -149,7 +149,7 @@ def test_a_folder_with_a_skill_toml_says_everything_itself(rpc: Rpc, new_name: s
     assert (refused["outcome"], "elsewhere" in refused["error"]["message"]) == ("refused", True)
 
 
-# -- one in the way of no other --------------------------------------------------------------------------------------
+# -- independence of skills ------------------------------------------------------------------------------------------
 
 
 def test_what_is_malformed_does_not_stop_the_others(rpc: Rpc, new_name: str) -> None:
@@ -205,7 +205,7 @@ def test_names_are_kept_apart_and_found_again(rpc: Rpc, new_name: str) -> None:
     assert names["a-b"] == f"{new_name}.a-b-2"
     assert names["a_b"] == f"{new_name}.a_b"
     assert names["日本語"].startswith(f"{new_name}.skill-")
-    # The same skills in another order, and changed.
+    # The same skills are changed and imported in another order.
     changed = {f"g{number}/SKILL.md": skill_md(json.dumps(name), "New.") for number, name in enumerate(stated[::-1])}
     again = sent(rpc, zipped(changed), namespace=new_name)
     assert {skill["stated"]: skill["name"] for skill in again["skills"]} == names
@@ -221,7 +221,7 @@ def test_a_name_that_is_mended_leaves_that_of_another_folder_alone(rpc: Rpc, new
     assert "name" in codes(found["pdf tools"])
 
 
-def test_who_is_called_otherwise_than_stated_is_told_so(rpc: Rpc, new_name: str) -> None:
+def test_a_name_that_differs_from_the_stated_one_is_reported(rpc: Rpc, new_name: str) -> None:
     sent(rpc, zipped({"x/SKILL.md": skill_md("a b")}), namespace=new_name)
     [skill] = sent(rpc, zipped({"a-b/SKILL.md": skill_md("a-b")}), namespace=new_name)["skills"]
     assert skill["name"] == f"{new_name}.a-b-2"
@@ -304,7 +304,7 @@ def test_versions_that_are_none(text: str) -> None:
     assert loose_version(text) is None
 
 
-# -- the rules of publishing -----------------------------------------------------------------------------------------
+# -- rules of publishing ---------------------------------------------------------------------------------------------
 
 
 def test_tools_that_break_a_rule_are_skipped_with_a_warning(rpc: Rpc, new_name: str) -> None:
@@ -350,7 +350,7 @@ def test_an_agents_imports_wait_for_a_review(org: Server, new_name: str) -> None
     assert entry["identity"] == {"name": "import-bot", "kind": "agent"}
 
 
-def test_a_draft_of_somebody_else_keeps_nobody_from_importing_the_same(org: Server, new_name: str) -> None:
+def test_a_draft_of_another_author_does_not_block_an_import(org: Server, new_name: str) -> None:
     agent = Caller(org.url, Who("import-bot", "read run publish", f"{new_name}.*", "agent"))
     ann = Caller(org.url, Who("ann", "read publish", f"{new_name}.*"))
     data = zipped({"a/SKILL.md": skill_md("a")})
@@ -363,7 +363,7 @@ def test_a_draft_of_somebody_else_keeps_nobody_from_importing_the_same(org: Serv
         assert (again["outcome"], again["version"]) == ("unchanged", "1.0.1")
 
 
-def test_nobody_imports_where_they_may_not_publish(org: Server, new_name: str) -> None:
+def test_an_import_without_the_right_to_publish_is_refused(org: Server, new_name: str) -> None:
     data = zipped({"a/SKILL.md": skill_md("a")})
     ann = Caller(org.url, Who("ann", "read publish", f"{new_name}.*"))
     sent(ann, data, namespace=new_name)
@@ -377,7 +377,7 @@ def test_nobody_imports_where_they_may_not_publish(org: Server, new_name: str) -
     assert reader.http.post("/import", content=data).status_code == 403
 
 
-def test_a_private_skill_of_another_is_not_told_of(org: Server, new_name: str) -> None:
+def test_a_private_skill_of_another_author_is_not_revealed(org: Server, new_name: str) -> None:
     data = zipped({"a/SKILL.md": skill_md("a")})
     ann, ben = (Caller(org.url, Who(who, "read publish", f"{new_name}.*")) for who in ("ann", "ben"))
     sent(ann, data, namespace=new_name)
@@ -407,7 +407,7 @@ def test_who_may_not_publish_somewhere_does_not_learn_what_is_there(org: Server,
         assert words == str((not_there["name"], not_there["error"])).replace("t", "v").replace("p", "b")
 
 
-def test_a_label_tells_nobody_what_they_do_not_see(org: Server, new_name: str) -> None:
+def test_a_label_reveals_no_invisible_skill(org: Server, new_name: str) -> None:
     ann, ben = (Caller(org.url, Who(who, "read publish", f"{new_name}.*")) for who in ("ann", "ben"))
     sent(ann, zipped({"a/SKILL.md": skill_md("a"), "b/SKILL.md": skill_md("b")}), namespace=new_name, source=new_name)
     ann("set_visibility", name=f"{new_name}.a", visibility="private")
@@ -439,7 +439,7 @@ def test_a_dry_run_changes_nothing(rpc: Rpc, new_name: str) -> None:
     assert rpc.error("describe_skill", name=f"{new_name}.a")["code"] == -32003
 
 
-# -- in step ---------------------------------------------------------------------------------------------------------
+# -- sync ------------------------------------------------------------------------------------------------------------
 
 
 def test_what_a_folder_holds_no_more_is_said_and_yanked_only_when_asked(rpc: Rpc, new_name: str) -> None:
@@ -460,7 +460,7 @@ def test_what_a_folder_holds_no_more_is_said_and_yanked_only_when_asked(rpc: Rpc
     assert (found["b"]["outcome"], found["b"]["version"]) == ("published", "1.0.1")
 
 
-def test_what_somebody_yanked_does_not_come_back_by_itself(rpc: Rpc, new_name: str) -> None:
+def test_a_yanked_skill_does_not_return_automatically(rpc: Rpc, new_name: str) -> None:
     data = zipped({"a/SKILL.md": skill_md("a")})
     sent(rpc, data, namespace=new_name)
     rpc("yank_version", name=f"{new_name}.a", version="1.0.0", reason="leaks")
@@ -477,10 +477,10 @@ def test_nothing_is_taken_for_removed_while_something_cannot_be_read(rpc: Rpc, n
     assert (report["removed"], report["unread"]) == ([], 1)
 
 
-# -- the door --------------------------------------------------------------------------------------------------------
+# -- the endpoint ----------------------------------------------------------------------------------------------------
 
 
-def test_the_report_comes_line_by_line_to_whoever_wants_it_so(sqlite_rpc: Rpc, new_name: str) -> None:
+def test_the_report_is_sent_line_by_line_on_request(sqlite_rpc: Rpc, new_name: str) -> None:
     data = zipped({f"s{number}/SKILL.md": skill_md(f"s{number}") for number in range(3)})
     headers = {"accept": "application/x-ndjson"}
 
@@ -624,7 +624,7 @@ def test_what_a_skill_does_without_is_one_warning_with_its_place(
     assert ": 1 skill: 1 published" in ended.err
 
 
-def test_names_that_are_no_text_and_what_is_no_file_are_told(
+def test_names_that_are_no_text_and_special_files_are_reported(
     sqlite_server: Server, new_name: str, tmp_path: Path
 ) -> None:
     odd = tmp_path / os.fsdecode(b"odd-\xff")
@@ -708,7 +708,7 @@ def test_watch_goes_on_until_it_is_interrupted(folder: Path, sqlite_server: Serv
     ("size", "seconds", "too_slow"), [(1, 59, False), (1, 61, True), (2**20, 61, False), (2**20, 200, True)]
 )
 def test_an_archive_that_trickles_in_is_not_waited_for(size: int, seconds: float, too_slow: bool) -> None:
-    """Two such uploads would otherwise block all other imports for as long as they like."""
+    """Otherwise, two such uploads could block all other imports without limit."""
     assert is_too_slow(size, seconds) is too_slow
 
 
@@ -753,7 +753,7 @@ def test_a_terminal_gets_a_bar(folder: Path, sqlite_server: Server, new_name: st
     )
     os.close(theirs)
     seen = b""
-    with contextlib.suppress(OSError):  # the other end has gone
+    with contextlib.suppress(OSError):  # the process has closed the terminal
         while chunk := os.read(ours, 4096):
             seen += chunk
     os.close(ours)

@@ -1,4 +1,4 @@
-"""skillery backup, restore and check: a registry in one file, and whether everything is there."""
+"""skillery backup, restore and check: a registry in one file, and the check for missing data."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def skillery(*args: str | Path, env: dict[str, str] | None = None) -> subprocess
 
 
 def fill(rpc: Rpc) -> str:
-    """A skill with a large and a small file in two versions, a run, blobs; the id of a large blob."""
+    """Publish skills with large and small files, make a run and blobs. Return the id of a large blob."""
     for version in ("1.0.0", "1.1.0-rc.1"):
         files = [*skill_files(), {"path": "resources/large.txt", "content": LARGE + version}]
         rpc("create_skill", manifest=manifest("team.kept", version), skill_md="# Kept\n", files=files)
@@ -101,11 +101,11 @@ def test_a_backup_of_a_serving_registry_restores_into_either_database(
         assert skillery("audit", "verify", "--head", head, "--home", home, env=other).returncode == 0
         again = start_server(home=home.name, env=other)
         assert seen(again.rpc, blob_id) == before
-        # New rows get ids of their own.
+        # New rows get new ids.
         fill_more = again.rpc("create_skill", manifest=manifest("team.new"), skill_md="# N\n", files=skill_files())
         assert fill_more["status"] == "published"
         assert again.rpc("execute_skill", name="team.new")["status"] == "completed"
-        # What is found by its words is found by those of its next version.
+        # The search index follows the next version of a restored skill.
         again.rpc("create_skill", manifest=manifest("team.kept", "2.0.0"), skill_md="# Quince\n", files=skill_files())
         assert [row["name"] for row in again.rpc("search_skills", query="quince")["skills"]] == ["team.kept"]
         assert skillery("audit", "verify", "--head", head, "--home", home, env=other).returncode == 0
@@ -190,7 +190,7 @@ def empty(tmp_path: Path, name: str = "empty") -> Database:
 
 
 def rewritten(path: Path, change: Callable[[str, bytes], bytes | None]) -> None:
-    """The archive with other members, its sums as they were."""
+    """Rewrite the archive with changed members and unchanged checksums."""
     made = io.BytesIO()
     with tarfile.open(path) as old, tarfile.open(fileobj=made, mode="w") as new:
         for member in old:
@@ -273,7 +273,7 @@ def test_a_restore_that_fails_half_way_leaves_an_empty_database(
 def test_a_restore_that_is_cut_off_at_its_end_leaves_an_empty_database(
     database: Database, storage: Storage, tmp_path: Path, new_postgres_database: Callable[[], str]
 ) -> None:
-    """The last thing it writes is its entry in the audit trail, which cannot be made of this actor."""
+    """A restore ends with its entry in the audit trail, and this actor makes that entry fail."""
     path = tmp_path / "backup.tar"
     back_up(database, storage, path, "1")
     someone = SomeoneWithoutAKind("me")

@@ -1,4 +1,4 @@
-"""Deleting a file of the storage: what waits for it, and what becomes of it if its server dies, on both databases."""
+"""Deleting a file of the storage: which uploads wait, and what happens if the server is killed, on both databases."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def skillery_storage():
 
 @pytest.fixture
 def held_storage(database_kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
-    """Settings of a server whose storage deletes nothing as long as the file `hold` exists in the home."""
+    """Return the settings of a server whose storage deletes no file while the file `hold` exists in the home."""
     folder = tmp_path / "plugins"
     folder.mkdir()
     (folder / "held.py").write_text(HELD_STORAGE)
@@ -62,7 +62,7 @@ def held_storage(database_kind: str, request: pytest.FixtureRequest, tmp_path: P
 def wait_for(path: Path) -> None:
     deadline = time.monotonic() + 30
     while not path.exists():
-        assert time.monotonic() < deadline, f"{path} does not appear"
+        assert time.monotonic() < deadline, f"{path} was not created"
         time.sleep(0.01)
 
 
@@ -80,7 +80,7 @@ def start_sweep(server: Server, threads: ThreadPoolExecutor) -> None:
     wait_for(server.home / "held")
 
 
-def test_a_storage_that_deletes_slowly_holds_up_uploads_of_that_content_and_nobody_else(
+def test_a_slow_deletion_blocks_only_uploads_of_that_content(
     start_server: Callable[..., Server], held_storage: dict[str, str]
 ) -> None:
     server = start_server(env=held_storage)
@@ -200,7 +200,7 @@ def test_a_deletion_that_the_storage_refuses_is_tried_again_later(
     bring(storage, SHA256)
     with pytest.raises(Unavailable, match="away"):
         drop_file(database, storage, SHA256)
-    # The request may still be carried out: nobody stores that content meanwhile.
+    # The storage may still execute the deletion, so uploads of this content are refused until then.
     with pytest.raises(Busy):
         Uploading(database, storage, [SHA256])
 
@@ -235,7 +235,7 @@ def test_a_holder_that_comes_late_deletes_nothing_that_another_server_has_taken_
 def test_uploads_and_deletions_of_one_content_race_and_every_settled_upload_has_its_file(
     database: Database, storage: DirectoryStorage
 ) -> None:
-    """The storage takes its time, so that uploads meet deletions at every step."""
+    """The storage is slow, so that uploads meet deletions at every step."""
     slow, over = _Slow(storage), threading.Event()
 
     def deleting() -> None:

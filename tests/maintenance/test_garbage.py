@@ -1,4 +1,4 @@
-"""Lifetimes of blobs and the sweep: what goes, what stays, and that nothing is lost to it, on both databases."""
+"""Lifetimes of blobs and the sweep: what is deleted, what is kept, and that no data is lost, on both databases."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from skillery.database import Database
 from skillery.database.tables import blobs, objects
 from skillery.errors import Busy, ContentMissing, Unavailable
 from skillery.identity.quotas import UNLIMITED
-from skillery.maintenance.garbage import Collector, Step, Sweep, Swept
+from skillery.maintenance.garbage import Collector, Sweep, SweepStep, Swept
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server, manifest, skill_files
 from tests.support.people import Caller, Who, people_settings
 
 LARGE = 100_000
 BUNDLED = 1
-"""Large files of the bundled skills."""
+"""Number of large files in the bundled skills."""
 NO_GRACE = {"SKILLERY_GC_GRACE_MINUTES": "0", "SKILLERY_GC_INTERVAL_MINUTES": "0"}
 
 
@@ -42,7 +42,7 @@ NO_GRACE = {"SKILLERY_GC_GRACE_MINUTES": "0", "SKILLERY_GC_INTERVAL_MINUTES": "0
 def swept(
     database_kind: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
-    """A server that sweeps when it is asked to, and at once."""
+    """Yield a server that sweeps only on request and without a grace period."""
     folder = tmp_path_factory.mktemp("swept")
     url = "" if database_kind == "sqlite" else request.getfixturevalue("migrated_postgres_database")()
     env = people_settings(folder / "plugins", SKILLERY_DATABASE=url, **NO_GRACE)
@@ -58,7 +58,7 @@ def ada(swept: Server) -> Caller:
 
 
 def stored(home: Path) -> set[str]:
-    """Digests of the files in the storage."""
+    """Return the digests of the files in the storage."""
     return {path.name for path in (home / "contents").glob("??/*")}
 
 
@@ -109,7 +109,7 @@ def test_ttl_is_not_shown_to_models(sqlite_rpc: Rpc) -> None:
     assert "ttl" not in sqlite_rpc.http.get("/tools?format=jsonschema").text
 
 
-def test_an_expired_blob_is_not_found_at_any_door_before_any_sweep(rpc: Rpc, new_name: str) -> None:
+def test_an_expired_blob_is_not_found_at_any_endpoint_before_any_sweep(rpc: Rpc, new_name: str) -> None:
     name = f"{new_name}.reader"
     inputs = {"data": {"type": "blob"}}
     rpc("create_skill", manifest=manifest(name, inputs=inputs), skill_md="# A\n", files=skill_files())
@@ -130,7 +130,7 @@ def test_an_expired_blob_is_not_found_at_any_door_before_any_sweep(rpc: Rpc, new
     assert {(error["code"], error["data"]["type"]) for error in errors} == {(-32003, "blob_not_found")}
 
 
-def test_a_blob_is_deleted_by_its_owner_and_nobody_else(swept: Server) -> None:
+def test_a_blob_is_deleted_only_by_its_owner(swept: Server) -> None:
     owner, other = Caller(swept.url, Who("owner")), Caller(swept.url, Who("other"))
     blob_id = put(owner, b"12345")
 
@@ -140,7 +140,7 @@ def test_a_blob_is_deleted_by_its_owner_and_nobody_else(swept: Server) -> None:
     assert owner.error("delete_blob", blob_id=blob_id)["code"] == -32003
 
 
-# -- what goes -----------------------------------------------------------------------------------------------------
+# -- deleted content -----------------------------------------------------------------------------------------------
 
 
 def test_contents_go_with_the_last_that_has_them(swept: Server, ada: Caller, new_name: str) -> None:
@@ -215,7 +215,7 @@ def test_cached_files_go_when_no_run_has_used_them_for_long(swept: Server, ada: 
 
 
 def test_a_run_keeps_what_it_was_given_and_what_it_writes_while_sweeps_go_on(ada: Caller) -> None:
-    """Its blobs have no owner but the run, and no row but their own, until it ends."""
+    """Until the run ends, its blobs have no owner but the run and no row but their own."""
     blob_id = put(ada, b"g" * LARGE)
     code = (
         "import time, pathlib\nfrom runtime import blobs\n\ndef main(args):\n"
@@ -266,7 +266,7 @@ def test_gc_works_on_a_home_without_a_server_and_through_the_one_that_holds_it(
 
 
 def test_a_server_sweeps_by_itself(tmp_path: Path, database: Database) -> None:
-    """The loop of a server, with an interval that no setting has."""
+    """The loop of a server runs here with an interval that is shorter than any setting."""
     import asyncio
 
     from skillery.app.garbage_schedule import sweep_periodically
@@ -283,7 +283,7 @@ def test_a_server_sweeps_by_itself(tmp_path: Path, database: Database) -> None:
     done = threading.Event()
 
     async def serve() -> None:
-        task = asyncio.create_task(sweep_periodically(Collector(database, [Step("step", step)]), 0.0001))
+        task = asyncio.create_task(sweep_periodically(Collector(database, [SweepStep("step", step)]), 0.0001))
         await asyncio.to_thread(done.wait, 30)
         task.cancel()
 
@@ -292,7 +292,7 @@ def test_a_server_sweeps_by_itself(tmp_path: Path, database: Database) -> None:
 
 
 def test_one_sweeps_at_a_time(database: Database) -> None:
-    """Of the servers of one Postgres, and in one process of SQLite."""
+    """Only one sweep runs at a time, among the servers of one Postgres or in one process with SQLite."""
     begun, go_on = threading.Event(), threading.Event()
 
     def slow(_: Sweep) -> Swept:
@@ -300,9 +300,9 @@ def test_one_sweeps_at_a_time(database: Database) -> None:
         go_on.wait(30)
         return Swept(3, 4)
 
-    first = Collector(database, [Step("slow", slow)])
+    first = Collector(database, [SweepStep("slow", slow)])
     elsewhere = database if database.is_sqlite else Database(database.url.render_as_string(hide_password=False))
-    second = Collector(elsewhere, [Step("slow", slow), Step("own", lambda _: Swept(1, 1), own=True)])
+    second = Collector(elsewhere, [SweepStep("slow", slow), SweepStep("own", lambda _: Swept(1, 1), own=True)])
     with ThreadPoolExecutor(1) as threads:
         running = threads.submit(first.collect)
         begun.wait(30)
@@ -355,9 +355,7 @@ def bring(storage: DirectoryStorage, sha256: str) -> None:
     upload.commit(sha256)
 
 
-def test_a_file_that_somebody_is_about_to_refer_to_is_not_dropped(
-    database: Database, storage: DirectoryStorage
-) -> None:
+def test_a_file_with_a_pending_reference_is_not_dropped(database: Database, storage: DirectoryStorage) -> None:
     upload = Uploading(database, storage, [SHA256])
     bring(storage, SHA256)
 
@@ -398,10 +396,10 @@ def test_an_upload_that_was_forgotten_notices_and_stores_nothing(database: Datab
         database.write_now(upload.settle)
 
 
-def test_a_content_that_is_swept_while_somebody_refers_to_it_is_stored_anew(
+def test_a_content_that_is_swept_during_a_reference_is_stored_again(
     migrated_postgres_database: Callable[[], str], tmp_path: Path
 ) -> None:
-    """Only Postgres has two writers at once."""
+    """Only Postgres has concurrent writers."""
     url = migrated_postgres_database()
     database = Database(url)
     tries: list[int] = []
@@ -429,7 +427,7 @@ def test_a_content_that_is_swept_while_somebody_refers_to_it_is_stored_anew(
 def test_publishers_and_uploaders_of_the_same_contents_race_with_sweeps_and_lose_nothing(
     swept: Server, database_kind: str, new_name: str, start_server: Callable[..., Server], tmp_path: Path
 ) -> None:
-    """On Postgres two servers over one storage, and both sweep."""
+    """On Postgres, two servers share one storage and both sweep."""
     servers = [swept]
     if database_kind == "postgres":
         shared = {"SKILLERY_BACKENDS_STORAGE_DIRECTORY_PATH": str(swept.home / "contents")}

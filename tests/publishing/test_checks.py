@@ -206,7 +206,7 @@ def test_a_time_is_in_the_future_or_refused(text: str) -> None:
         assert until is None or until > now
 
 
-# -- more permissions --------------------------------------------------------------------------------------------------
+# -- increased permissions ---------------------------------------------------------------------------------------------
 
 
 def create(who: Caller, name: str, version: str, network: list[str], secrets: tuple[str, ...] = ()) -> str:
@@ -235,7 +235,7 @@ def test_a_version_that_may_do_more_waits_for_a_reviewer(team: dict[str, Caller]
     assert "permissions_diff" not in described(ann, name)
     approve(team, name, "1.1.0")
     assert described(team["reader"], name)["version"] == "1.1.0"
-    # The permissions are not an increase any more, and fewer permissions never are.
+    # These permissions are approved now. Fewer permissions never need an approval.
     assert create(ann, name, "1.2.0", [B], (SECRET,)) == "published"
     assert create(ann, name, "1.3.0", []) == "published"
     assert described(ann, name)["permissions_diff"]["removed"] == {"network": [B], "secrets": [SECRET]}
@@ -271,7 +271,7 @@ def test_a_version_is_compared_with_the_one_it_follows_and_with_the_latest(
     create(ann, name, "2.0.0", [A])
     approve(team, name, "2.0.0")
 
-    # Users of 1.x never approved them; and the lowest version follows no other.
+    # Users of 1.x never approved the permissions. The lowest version follows no other version.
     assert create(ann, name, "1.0.1", [A]) == "draft"
     assert create(ann, name, "0.1.0", [A]) == "published"
     assert create(ann, name, "0.1.1", [A, B]) == "draft"
@@ -310,7 +310,7 @@ def test_who_reviews_publishes_no_increase_of_their_own(team: dict[str, Caller],
         assert create(team[who], name, version, [A]) == "draft"
         team[who]("submit_version", name=name, version=version)
     assert team["both"].error("approve_version", name=name, version="1.1.0")["code"] == NOT_ALLOWED
-    # An admin may, and the audit trail records it.
+    # An admin may approve the version, and the audit trail records it.
     assert team["admin"]("approve_version", name=name, version="1.2.0")["status"] == "published"
     assert described(team["reader"], name)["approval"]["by"] == "admin"
 

@@ -20,7 +20,7 @@ import httpx
 import pytest
 
 from skillery.errors import Unavailable
-from skillery.formats.bundle import Source
+from skillery.formats.bundle import SourceFile
 from skillery.publishing import CompileLimits, CompilePool
 from tests.conftest import Rpc, Server, manifest, skill_files
 from tests.support.people import Caller, Who, people_settings
@@ -48,7 +48,9 @@ def names(count: int) -> list[str]:
 
 
 def match_of(bound: list[str], again: list[str]) -> str:
-    """Return a pattern whose alternatives bind the same names in another order; the compiler sorts name by name."""
+    """Return a pattern whose alternatives bind the same names in different orders. The compiler sorts them name by
+    name.
+    """
     return f"def main(args):\n match args:\n  case [{','.join(bound)}]|[{','.join(again)}]: pass\n"
 
 
@@ -66,13 +68,13 @@ BODY = "match args:\n case [{}]|[{}]: pass"
 
 @pytest.fixture
 def fresh(start_server: Start) -> Server:
-    """A server whose memory and processor time no other test has used."""
+    """Return a server whose memory and processor time no other test has used."""
     return start_server()
 
 
 @contextmanager
 def healthz_is_asked(server: Server) -> Iterator[None]:
-    """Fail if /healthz is not answered, or answered late."""
+    """Fail if /healthz does not answer, or answers late."""
     statuses: list[int] = []
     ended = threading.Event()
 
@@ -105,7 +107,7 @@ def batch(rpc: Rpc, method: str, all_params: list[dict[str, Any]]) -> list[dict[
 
 @contextmanager
 def server_itself_compiles_nothing(server: Server) -> Iterator[None]:
-    """Fail if the server's own process takes as much time as its workers, or the memory of a bomb."""
+    """Fail if the server process uses as much time as its workers, or grows by the memory of a bomb."""
     pid = server.process.pid
     own, peak = own_seconds(pid), peak_bytes(pid)
     in_workers = seconds_of_ended_children(pid)
@@ -113,7 +115,7 @@ def server_itself_compiles_nothing(server: Server) -> Iterator[None]:
         yield
     for worker in compile_workers(pid):
         os.kill(worker, signal.SIGKILL)
-    # The server waits for its dead workers when it next needs one; their time counts from then on.
+    # The server waits for its dead workers when it next needs one. Their processor time counts from then on.
     server.rpc("create_skill", **create("after.the.bombs", GOOD))
     spent = own_seconds(pid) - own
     assert spent < (seconds_of_ended_children(pid) - in_workers) / 2
@@ -132,7 +134,7 @@ def test_a_batch_of_compile_bombs_costs_the_server_neither_time_nor_memory(fresh
     assert len(replies) == BOMBS_AT_ONCE
     for reply in replies:
         error = reply.get("error")
-        if error is not None:  # an interpreter that compiles it within the limits may accept it
+        if error is not None:  # an interpreter that compiles the source within the limits may accept it
             assert (error["code"], error["data"]["file"], error["data"]["line"]) == (-32602, "code/main.py", 1)
 
 
@@ -158,7 +160,9 @@ def test_a_killed_worker_loses_no_publish(fresh: Server) -> None:
 
 
 def test_a_worker_that_is_killed_while_it_compiles_is_replaced_once(fresh: Server) -> None:
-    """A worker that has served other sources may have died because of those; a fresh one has not."""
+    """A worker that has compiled other sources may have died because of them, so the server tries a fresh worker
+    once.
+    """
     fresh.rpc("create_skill", **create("killed.before", GOOD))
     with ThreadPoolExecutor(1) as thread:
         sent = thread.submit(Rpc(fresh.url).send, "create_skill", create("killed.bomb", BOMBS["reversed"]))
@@ -173,12 +177,12 @@ def test_a_worker_that_is_killed_while_it_compiles_is_replaced_once(fresh: Serve
 
 
 def kill_when_it_compiles(server: Server) -> int:
-    """SIGKILL the one worker once it has used processor time after its start. Return its pid."""
+    """Kill the only worker once it has used processor time after its start. Return its pid."""
     ready: dict[int, float] = {}
 
     def is_busy() -> bool:
         for pid in compile_workers(server.process.pid):
-            if pid not in ready and limit(pid, "Max open files") == "0":  # the last step of its start
+            if pid not in ready and limit(pid, "Max open files") == "0":  # set in the last step of its start
                 ready[pid] = own_seconds(pid)
         return any(own_seconds(pid) > before + 0.2 for pid, before in ready.items())
 
@@ -190,7 +194,7 @@ def kill_when_it_compiles(server: Server) -> int:
 
 
 def limit(pid: int, name: str) -> str:
-    """Return the hard limit of the process."""
+    """Return the hard limit of the process, as text."""
     lines = Path(f"/proc/{pid}/limits").read_text().splitlines()
     return next(line.removeprefix(name).split()[1] for line in lines if line.startswith(name))
 
@@ -250,12 +254,12 @@ def test_a_worker_knows_nothing_of_the_server_and_can_open_nothing(start_server:
 @pytest.mark.parametrize(
     "source",
     [
-        b"# coding: gbk\nmain = '\xc4\xe3'",
-        b"# coding: cp1251\nmain = '\xe9'",
-        b"# coding: shift_jis\nmain = '\x82\xa0'",
-        b"main = '\\N{BULLET}'",
-        "été = main = 1".encode(),
-        b"main = 'a' is '\\d'",
+        b"# coding: gbk\nmain = '\xc4\xe3'.join",
+        b"# coding: cp1251\nmain = '\xe9'.join",
+        b"# coding: shift_jis\nmain = '\x82\xa0'.join",
+        b"main = '\\N{BULLET}'.join",
+        "été = main = str".encode(),
+        b"main = str if 'a' is '\\d' else repr",
     ],
 )
 def test_what_the_compiler_looks_up_is_there_in_a_worker(sqlite_rpc: Rpc, new_name: str, source: bytes) -> None:
@@ -266,11 +270,11 @@ def test_what_the_compiler_looks_up_is_there_in_a_worker(sqlite_rpc: Rpc, new_na
 
 # -- limits ------------------------------------------------------------------------------------------------------------
 
-OWN = Source("code/main.py", GOOD.encode(), "main")
-BOMB = Source("code/bomb.py", BOMBS["reversed"].encode())
+OWN = SourceFile("code/main.py", GOOD.encode(), "main")
+BOMB = SourceFile("code/bomb.py", BOMBS["reversed"].encode())
 
 
-async def checked(limits: CompileLimits, *sources: Source) -> dict[str, str]:
+async def checked(limits: CompileLimits, *sources: SourceFile) -> dict[str, str]:
     pool = CompilePool(limits)
     try:
         return {path: problem.message for path, problem in (await pool.check("", sources)).items()}
@@ -290,7 +294,7 @@ async def test_a_source_past_the_limit_of_memory_does_not_compile() -> None:
 
 
 async def test_a_bundle_past_its_time_is_not_checked_any_further() -> None:
-    slow = [Source(f"code/n{number}.py", b"x = " + b"-1, " * 20_000) for number in range(3)]
+    slow = [SourceFile(f"code/n{number}.py", b"x = " + b"-1, " * 20_000) for number in range(3)]
     found = await checked(CompileLimits(bundle_seconds=0), OWN, *slow)
     assert found.keys() == {source.path for source in slow}
     assert all("too long to compile together" in message for message in found.values())

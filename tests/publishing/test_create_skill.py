@@ -1,4 +1,4 @@
-"""create_skill: all checks come before all writes, and all rows appear in one transaction."""
+"""create_skill: all checks run before all writes, and all rows are written in one transaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""[[examples]] of a skill: run in the sandbox before a version is published. If one fails, the version is refused."""
+"""[[examples]] of a skill run in the sandbox before a version is published. If one fails, the version is refused."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_version_whose_examples_pass_is_verified_by_their_runs(rpc: Rpc, new_n
     assert all(one["run_id"].startswith("run_") for one in shown["examples"])
     assert shown["warnings"] == []
     assert "verified" not in described(rpc, name, detail="manifest")
-    # The same bundle again does not run its examples again.
+    # Publishing the same bundle again does not run its examples again.
     assert rpc("create_skill", **asked)["status"] == "published"
     assert described(rpc, name)["examples"] == shown["examples"]
 
@@ -229,7 +229,7 @@ def test_a_full_queue_publishes_nothing_and_says_so(tmp_path: Path, start_server
     assert codes <= {BUSY, None}
 
 
-# -- what an example may be --------------------------------------------------------------------------------------------
+# -- invalid examples --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -282,7 +282,7 @@ def test_an_instruction_has_no_examples(rpc: Rpc, new_name: str) -> None:
     assert "without [runtime]" in error["message"]
 
 
-# -- trying without publishing -----------------------------------------------------------------------------------------
+# -- check_skill -------------------------------------------------------------------------------------------------------
 
 
 def test_check_skill_says_what_publishing_would_and_stores_nothing(rpc: Rpc, new_name: str) -> None:
@@ -369,7 +369,7 @@ def test_an_example_that_needs_permissions_runs_when_the_version_is_published(or
     agent = Caller(org.url, Who("bot", "read run publish", f"{new_name}.*", "agent"))
     reviewer = Caller(org.url, Who("eve", "read run review"))
     person = Caller(org.url, Who("ann", "read run publish", f"{new_name}.*"))
-    # The run gets its secrets then, or the reason why not: this one was never granted.
+    # After approval, the run needs its secrets. It fails because this secret was never granted.
     needy = {"name": "needs", "args": {"secret": True}, "expect_error": "SecretNotGranted", "needs_permissions": True}
     asked = skill(name, NEEDY, {"name": "plain", "expect_error": "OSError"}, needy, permissions=PERMISSIONS)
 
@@ -385,7 +385,7 @@ def test_an_example_that_needs_permissions_runs_when_the_version_is_published(or
     assert shown["examples"][0] == draft["examples"][0]
     assert shown["verified"] is True
 
-    # With publishing at once, the example runs at once.
+    # If the version is published immediately, the example runs immediately.
     asked["manifest"]["version"] = "1.0.1"
     assert person("create_skill", **asked)["status"] == "published"
     assert described(person, name)["verified"] is True
@@ -458,7 +458,7 @@ def test_bundled_skills_come_without_a_run_and_their_examples_pass(sqlite_rpc: R
     assert len(with_examples) >= 2
 
 
-# -- the algebra -------------------------------------------------------------------------------------------------------
+# -- comparison of results ---------------------------------------------------------------------------------------------
 
 _values = st.recursive(
     st.booleans() | st.integers(-5, 5) | st.sampled_from([0.0, 1.0, 0.5]) | st.text("ab", max_size=2),
@@ -468,7 +468,7 @@ _values = st.recursive(
 
 
 @given(_values, _values)
-def test_what_differs_is_told_just_where_two_values_are_not_the_same(one: Any, other: Any) -> None:
+def test_differences_are_reported_exactly_if_two_values_differ(one: Any, other: Any) -> None:
     assert (differences(one, other, subset=False) == []) == same(one, other)
     assert len(differences(one, other, subset=False)) <= MOST_SHOWN
     if same(one, other):

@@ -1,4 +1,4 @@
-"""describe_skill and read_skill_file, and every way to name a version."""
+"""describe_skill and read_skill_file, with every kind of version spec."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_the_digest_is_what_the_files_say(rpc: Rpc, new_name: str) -> None:
 
 
 def test_a_file_that_is_no_text_is_base64(rpc: Rpc, new_name: str) -> None:
-    content = bytes(range(256)) * 400  # over 64 KiB: it lies in the storage
+    content = bytes(range(256)) * 400  # larger than 64 KiB, so the content is in the storage
     file = {"path": "resources/x.bin", "content": base64.b64encode(content).decode(), "encoding": "base64"}
     rpc("create_skill", manifest=manifest(new_name, kind="instruction"), skill_md="# A", files=[file])
 
@@ -151,7 +151,7 @@ def test_a_skill_that_is_not_there_names_the_nearest(rpc: Rpc, publish: Publish,
 
 @pytest.fixture(scope="session")
 def versioned(server: Any) -> tuple[Rpc, str]:
-    """A skill with many versions, published in no particular order."""
+    """Publish a skill with many versions in pseudo-random order. Return a client and its name."""
     rpc, name = server.rpc, "versions.of.many"
     for version in sorted(VERSIONS, key=lambda text: hashlib.sha256(text.encode()).hexdigest()):
         rpc("create_skill", manifest=manifest(name, version, kind="instruction"), skill_md=f"# {version}", files=[])
@@ -181,8 +181,8 @@ parts = st.sampled_from(["0", "1", "2", "3", "10", "x", "*"])
 plain = st.one_of(parts, st.builds("{}.{}".format, parts, parts), st.builds("{}.{}.{}".format, parts, parts, parts))
 EXAMPLES = int(os.environ.get("SKILLERY_FUZZ_EXAMPLES", "60"))
 operators = st.sampled_from(["", "^", "~", ">", ">=", "<", "<=", "="])
-# Pre-releases are tested alone: combined with others, today's npm (<1.0.0-0 for <1.0.0; * || x is *) and this reference
-# differ.
+# Pre-releases are tested alone: in combinations, today's npm differs from this reference (<1.0.0-0 for <1.0.0; * || x
+# is *).
 tagged = st.builds("{}{}".format, operators, st.sampled_from(VERSIONS))
 comparators = st.lists(st.builds("{}{}".format, operators, plain), min_size=1, max_size=3).map(" ".join)
 hyphen = st.builds("{} - {}".format, plain, plain)

@@ -1,4 +1,4 @@
-"""Labels: names of versions that are moved, rolled back, and resolved wherever a version is accepted."""
+"""Labels: names for versions that can be moved, rolled back, and used wherever a version is accepted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def code(version: str) -> str:
 
 @pytest.fixture
 def skill(publish: Publish, new_name: str) -> str:
-    """A skill with the versions 1.0.0, 2.0.0 and 3.0.0."""
+    """Publish a skill with the versions 1.0.0, 2.0.0 and 3.0.0. Return its name."""
     for version in ("1.0.0", "2.0.0", "3.0.0"):
         publish(new_name, version, code(version))
     return new_name
@@ -251,7 +251,7 @@ def test_the_history_says_who_moved_what_and_is_read_in_pages(org: Server, new_n
 def test_moving_takes_a_grant_and_what_one_does_not_see_has_no_labels(org: Server, new_name: str) -> None:
     author = Caller(org.url, Who("author", "read publish", f"{new_name}.*"))
     elsewhere = Caller(org.url, Who("other", "read publish", "elsewhere.*"))
-    # Letters that no other test uses: a name near one of them is near the other too.
+    # No other test uses these letters, so no other skill has a similar name.
     name = f"{new_name}.q"
     author.create(name)
     set_label(author, name, "stable", "1.0.0")

@@ -1,4 +1,6 @@
-"""The life of a version from draft to published and back: who may take which step, and what each step changes."""
+"""The life of a version from draft to published and back: which role may take which step, and what each step
+changes.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ WAY_TO = {
 
 @pytest.fixture
 def team(org: Server, new_name: str) -> dict[str, Caller]:
-    """All roles in the namespace of this test."""
+    """Return a caller for each role in the namespace of this test."""
     inside, elsewhere = f"{new_name}.*", "elsewhere.*"
     everybody = [
         Who("author", "read run publish", inside, "agent"),
@@ -67,7 +69,7 @@ def params(method: str, name: str, version: str = "1.0.0") -> dict[str, str]:
 
 
 def bring_to(team: dict[str, Caller], name: str, status: str, version: str = "1.0.0") -> dict[str, Any]:
-    """Bring a version of the author's into that status."""
+    """Publish a version as the author and bring it into the status."""
     made: dict[str, Any] = team["author"].create(name, version)
     for method in WAY_TO[status]:
         who = team["reviewer" if method in {"approve_version", "reject_version"} else "author"]
@@ -141,7 +143,7 @@ def test_the_policy_is_a_setting(tmp_path: Path, start_server: Callable[..., Ser
 
     assert Caller(server.url, Who("p", "read publish", "*")).create("a")["status"] == "draft"
     assert Caller(server.url, Who("a", "read publish", "*", "agent")).create("b")["status"] == "published"
-    # The bundled skills are published whatever the policy says.
+    # The bundled skills are published under every policy.
     assert Caller(server.url, Who("r", "read"))("load_skills_protocol_guide")["content"]
 
 
@@ -244,7 +246,7 @@ def test_an_approval_is_bound_to_the_digest(team: dict[str, Caller], new_name: s
     assert approval == {"by": "reviewer", "kind": "person", "digest": digest, "note": "Read it all."}
 
 
-def test_nobody_but_an_admin_approves_a_version_of_their_own(team: dict[str, Caller], org: Server) -> None:
+def test_only_an_admin_approves_their_own_version(team: dict[str, Caller], org: Server) -> None:
     grant = "own"
     both = Caller(org.url, Who("both", "read publish review", f"{grant}.*", "agent"))
     admin = Caller(org.url, Who("boss", "admin", "", "agent"))
@@ -266,7 +268,7 @@ def test_of_reviewers_at_once_one_wins(org: Server, team: dict[str, Caller], new
         bring_to(team, name, "in_review")
         reviewers = [Caller(org.url, Who(f"reviewer{number}", "read review")) for number in range(8)]
         for reviewer in reviewers:
-            reviewer("describe_skill", name=name, version="1.0.0")  # connected, so that they start together
+            reviewer("describe_skill", name=name, version="1.0.0")  # connect now, so that all calls start together
         methods = ["approve_version" if number % 2 else others for number in range(len(reviewers))]
         with concurrent.futures.ThreadPoolExecutor(len(reviewers)) as pool:
             begun = [pool.submit(take, who, method, name) for who, method in zip(reviewers, methods, strict=True)]
@@ -334,7 +336,7 @@ def test_params_that_make_no_sense_are_refused_by_name(
 
 
 def test_the_commands_take_a_version_through_its_life(tmp_path: Path, new_name: str) -> None:
-    """On a home of its own: every command that the open identity can use."""
+    """This home has no tokens: the open identity can use every command here."""
     home, folder = tmp_path / "home", tmp_path / "skill"
     folder.mkdir()
     (folder / "skill.toml").write_text(
@@ -402,7 +404,7 @@ def after_publish(publication):
 """
 
 
-def test_a_draft_is_told_to_plugins_when_it_was_approved(tmp_path: Path, start_server: Callable[..., Server]) -> None:
+def test_plugins_are_notified_when_a_draft_is_approved(tmp_path: Path, start_server: Callable[..., Server]) -> None:
     env = people_settings(tmp_path / "plugins")
     (tmp_path / "plugins" / "moments.py").write_text(MOMENTS)
     notes = tmp_path / "plugins" / "notes"

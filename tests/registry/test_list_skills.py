@@ -1,4 +1,4 @@
-"""list_skills: one row for each skill, in the order of bytes, page by page."""
+"""list_skills: one row for each skill, in byte order, page by page."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_an_altered_cursor_is_an_invalid_param(rpc: Rpc, publish: Publish, new_n
         assert rpc.error("list_skills", namespace=new_name, cursor=one)["code"] == -32602, one
 
 
-def test_a_namespace_nobody_uses_is_an_empty_list(rpc: Rpc) -> None:
+def test_an_unused_namespace_is_an_empty_list(rpc: Rpc) -> None:
     assert rpc("list_skills", namespace="nobody.here") == {"skills": [], "next_cursor": None}
 
 

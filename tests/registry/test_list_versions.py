@@ -1,4 +1,4 @@
-"""list_versions: the versions of a skill, and those that wait for a reviewer."""
+"""list_versions: the versions of a skill, and the versions that wait for a reviewer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def team(org: Server, new_name: str) -> dict[str, Caller]:
 
 @pytest.fixture
 def made(team: dict[str, Caller], new_name: str) -> list[tuple[str, str]]:
-    """Versions of every status and visibility, the last published first."""
+    """Create versions of every status and visibility. Return names and versions, the newest first."""
     made: list[tuple[str, str]] = []
 
     def create(who: str, name: str, version: str = "1.0.0") -> dict[str, str]:

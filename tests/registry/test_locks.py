@@ -1,4 +1,4 @@
-"""Locks: exact versions by digest, the check that they still hold, and their files on disk, all or nothing."""
+"""Locks: exact versions with digests, the check that a lock still holds, and the complete installation of its files."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_lock_holds_until_one_of_its_versions_is_yanked(rpc: Rpc, publish: Pub
     assert "It loses leads." in verified["problems"][0]["message"]
 
 
-def test_whatever_a_lock_holds_is_told_and_not_raised(rpc: Rpc, publish: Publish, new_name: str) -> None:
+def test_invalid_locks_are_reported_and_not_raised(rpc: Rpc, publish: Publish, new_name: str) -> None:
     digest = publish(new_name)["digest"]
     publish(new_name, "2.0.0")
 
@@ -158,7 +158,7 @@ def test_what_one_may_not_see_is_gone(org: Server, new_name: str) -> None:
     assert problems(agent("verify_lock", lock=lock)) == [(draft, "1.0.0", "rejected")]
 
 
-# -- by the command line -------------------------------------------------------------------------------------------
+# -- the command line ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -171,7 +171,7 @@ def command(sqlite_server: Server) -> Callable[..., Ended]:
 
 @pytest.fixture
 def two_skills(sqlite_rpc: Rpc, new_name: str) -> list[str]:
-    """Two skills, one with a script, binary files and a folder."""
+    """Publish two skills, one with a script, binary files and a folder. Return their names."""
     first, second = f"{new_name}.a", f"{new_name}.b-c"
     files = [
         {"path": "code/main.py", "content": "def main(args):\n    return 1\n"},
@@ -229,7 +229,7 @@ def test_a_lock_file_is_written_checked_and_installed(
     assert {path.name for path in tmp_path.iterdir()} == {"skills", "skillery.lock"}
 
 
-def test_nothing_is_installed_over_what_is_somebody_elses(
+def test_an_installation_does_not_overwrite_other_files(
     command: Callable[..., Ended], two_skills: list[str], tmp_path: Path
 ) -> None:
     folder = tmp_path / "skills"
@@ -249,7 +249,9 @@ def test_nothing_is_installed_over_what_is_somebody_elses(
 
 @contextlib.contextmanager
 def lying(url: str, lie: Callable[[str, Any], None]) -> Iterator[str]:
-    """A server that answers like the one at `url`, except for the changes of `lie(method, result)`."""
+    """Start a server that returns the results of the server at `url`, changed by `lie(method, result)`. Yield its
+    URL.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:

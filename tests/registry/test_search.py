@@ -55,13 +55,13 @@ def names(rpc: Rpc, query: str, **more: Any) -> list[str]:
     return [skill["name"] for skill in search(rpc, query, **more)]
 
 
-# -- what is found ---------------------------------------------------------------------------------------------------
+# -- ranking ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_word_counts_most_in_the_name_then_in_description_tags_and_text(
     rpc: Rpc, new_name: str, new_word: str
 ) -> None:
-    # Named against the expected order.
+    # The order of the names is not the expected order.
     publish(rpc, f"{new_name}.a", body=f"Some {new_word} here. " + f"{new_word} " * 500)
     publish(rpc, f"{new_name}.b", tags=["x", f"{new_word}-y"])
     publish(rpc, f"{new_name}.c", description=f"About {new_word}, {new_word} and {new_word}.")
@@ -222,7 +222,7 @@ def test_filters_narrow_what_is_found(rpc: Rpc, new_name: str, new_word: str) ->
     assert found(namespace=None, kind=None) == ["a", "a.b", "ab.c"]
 
 
-# -- the latest version, and what one sees -----------------------------------------------------------------------------
+# -- the latest version and visibility ---------------------------------------------------------------------------------
 
 
 def test_a_skill_is_found_by_its_latest_version(rpc: Rpc, new_name: str, new_word: str) -> None:
@@ -323,7 +323,7 @@ def test_a_cursor_is_good_for_its_question_only(rpc: Rpc, new_name: str, new_wor
         assert (error["code"], error["data"]["type"]) == (-32602, "invalid_cursor"), other
 
 
-# -- both databases, by a model ----------------------------------------------------------------------------------------
+# -- comparison with a model, on both databases ------------------------------------------------------------------------
 
 # No other test of the same server uses these words.
 VOCABULARY = ["qalpha", "qalphabet", "qbeta", "qbetas", "qgamma", "Größeq", "groesseq", "qdel-qta", "20244q", "茶屋",
@@ -348,7 +348,7 @@ class Model(NamedTuple):
 
 
 class Meant(NamedTuple):
-    """The meaning of a query's word, written again in the simplest way."""
+    """The meaning of one query word, implemented again in the simplest way."""
 
     words: dict[str, int]
     stem: str
@@ -379,7 +379,7 @@ def meant(term: Term, near: list[str], models: list[Model]) -> Meant | None:
     rows = sum(map(holders, words))
     found = Meant(words, term.word, prefix, 1)
     texts = sum(found._replace(words={}).gain(model) > 0 for model in models)
-    assert rows + texts > 2 or not term.spelt.isalpha() or len(term.spelt) < 4, "the model corrects no typos"
+    assert rows + texts > 2 or not term.spelt.isalpha() or len(term.spelt) < 4, "the model does not correct typos"
     return found._replace(weight=13 - (rows + texts).bit_length()) if rows + texts else None
 
 
@@ -402,7 +402,7 @@ EXAMPLES = int(os.environ.get("SKILLERY_FUZZ_EXAMPLES", "30"))
 
 @pytest.fixture(scope="module")
 def modelled(server: Server) -> list[Model]:
-    """Skills with every word of the vocabulary in every field."""
+    """Publish skills with every word of the vocabulary in every field. Return their models."""
     models = []
     for number in range(42):
         words = [VOCABULARY[(number * step + number // 14) % len(VOCABULARY)] for step in (1, 5, 9, 11)]
@@ -427,7 +427,7 @@ def test_both_databases_find_and_rank_what_the_model_says(
 
 
 MANY = 1400
-"""More skills than a search reads."""
+"""Number of skills, more than a search reads."""
 
 
 def test_frequent_words_order_what_rare_words_find(database: Database) -> None:
@@ -445,7 +445,7 @@ def test_frequent_words_order_what_rare_words_find(database: Database) -> None:
                 break
         return listed
 
-    # Each skill has "common"; every second "even"; one "unique"; the name of one is "common".
+    # Each skill has "common", every second one "even", and one has "unique". The name of one skill is "common".
     everything = found("common")
     assert (len(everything), everything[:2]) == (500, ["common", "s0001"])
     assert found("common unique") == ["s0777"]
@@ -512,7 +512,7 @@ def test_a_text_without_endless_marks_has_the_normal_form_of_unicode(text: str) 
 
 
 def test_endless_marks_take_no_longer_than_anything_else() -> None:
-    """With Unicode's order of the marks in quadratic time, this would block the whole server for an hour."""
+    """If sorting Unicode marks took quadratic time, this text would block the whole server for an hour."""
     marks = "a" + "\u0315\u0300" * 500_000
     assert len(words_of(marks)) == 1
     assert snippet_of([marks], parse_query("a"))
@@ -555,7 +555,7 @@ def test_what_a_text_brings_along_is_no_mark_and_stays_text(text: str, shown: st
     assert snippet_of([text], parse_query("word")) == shown
 
 
-# -- the migration, the command --------------------------------------------------------------------------------------
+# -- the migration and the command -----------------------------------------------------------------------------------
 
 
 NOW = "2026-01-01 00:00:00+00:00"
@@ -567,7 +567,7 @@ VERSION = {
 
 
 def insert(connection: Connection, table: str, row: dict[str, Any]) -> None:
-    """Insert a row as the release before did."""
+    """Insert a row as the previous release did."""
     marks = ", ".join(f":{column}" for column in row)
     connection.execute(text(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({marks})"), row)
 

@@ -1,4 +1,4 @@
-"""Invisible skills: every endpoint answers as for a name that does not exist, byte for byte."""
+"""Invisible skills: every endpoint responds as for a name that does not exist, byte for byte."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ AUTHOR = Who("author", "read run publish", "*", "agent")
 ADMIN = Who("admin", "admin")
 # Scopes for every endpoint, and grants for other names.
 OUTSIDER = Who("outsider", "read run publish review", "elsewhere.*")
-# May publish under the name, but did not.
+# A caller with the right to publish under the name, who is not the author.
 COLLEAGUE = Who("colleague", "read run publish", "*")
 VISIBILITIES = ("public", "namespace", "private")
 
@@ -38,7 +38,7 @@ SPECS = ("", "latest", "1.0.0", "2.0.0", "^1.0.0", "^2.0.0", ">=0.0.1", "*", "st
 
 
 def doors(name: str, digest: str) -> list[tuple[str, dict[str, Any]]]:
-    """Every request that can name a skill: by its name, by similar names, and by its contents."""
+    """Return every request that can name a skill: by its name, by similar names, and by its digest."""
     asked: list[tuple[str, dict[str, Any]]] = []
     for spec in (*SPECS, digest):
         asked += [
@@ -124,7 +124,7 @@ def test_what_one_may_not_see_answers_as_what_does_not_exist(
         [*doors(name, digest), "tools", "tools"], before, answers(outsider, doors(name, digest)), strict=True
     ):
         assert now == was, asked
-    # By its own digest too: apart from the digest, the answer is the same.
+    # The same holds for requests with the digest of the hidden version: only the digest differs in the response.
     for with_own, with_other in zip(doors(name, made), doors(name, digest), strict=True):
         if with_own == with_other:
             continue
@@ -142,7 +142,7 @@ def test_a_hidden_version_of_a_skill_that_one_sees_answers_as_one_that_does_not_
     asked = [
         (method, given)
         for method, given in doors(name, digest)
-        # A published version is run and described here; only requests for the invisible one are compared.
+        # The published version can be run and described, so only requests for the invisible version are compared.
         if given.get("version") in ("2.0.0", "^2.0.0", digest)
         or "@2" in str(given)
         or "@^2" in str(given)
@@ -183,7 +183,7 @@ WHO_SEES: dict[str, tuple[Who, set[str]]] = {
 
 
 def test_a_page_holds_what_one_sees_however_much_is_hidden_between(as_: Callable[[Who], Caller], new_name: str) -> None:
-    """Skills of every visibility next to each other, in the namespace, above it and below it."""
+    """Skills of every visibility are mixed, in the namespace, above it and below it."""
     seen = []
     for number in range(9):
         name = f"{new_name}.deep.a{number}"
@@ -197,7 +197,7 @@ def test_a_page_holds_what_one_sees_however_much_is_hidden_between(as_: Callable
     as_(Who("m", "publish", "*")).create(own)
     as_(ADMIN)("set_visibility", name=own, visibility="private")
     member = as_(Who("m", "read", f"{new_name}.deep.*"))
-    # Sorted by (namespace, name): those of the namespace above come first.
+    # The order is (namespace, name), so skills of the parent namespace come first.
     expected = [*seen[4:], own, *seen[:4]]
 
     for limit in (1, 2, 3, 100):
@@ -253,7 +253,7 @@ def test_whose_private_skill_it_is_are_those_who_published_a_version(
     assert as_(Who("third", "read run publish", "*")).status(name) == "unseen"
 
 
-def test_nobody_publishes_into_a_skill_that_they_do_not_see(as_: Callable[[Who], Caller], new_name: str) -> None:
+def test_publishing_into_an_invisible_skill_is_refused(as_: Callable[[Who], Caller], new_name: str) -> None:
     name = f"{new_name}.a"
     publish(as_, name)
     as_(AUTHOR)("set_visibility", name=name, visibility="private")
@@ -283,7 +283,7 @@ def test_a_mount_and_a_call_take_the_callers_view(as_: Callable[[Who], Caller], 
     assert as_(OUTSIDER).error("run_code", **asked)["code"] == -32003
 
 
-def test_a_blob_of_somebody_else_is_not_there(as_: Callable[[Who], Caller], new_name: str) -> None:
+def test_a_blob_of_another_owner_is_not_found(as_: Callable[[Who], Caller], new_name: str) -> None:
     blob_id = as_(AUTHOR)("create_blob", content="secret", kind="text/plain")["blob_id"]
     missing = "blob:" + "0" * (len(blob_id) - 5)
     outsider = as_(OUTSIDER)

@@ -1,4 +1,4 @@
-"""run_code in other languages than Python, over HTTP; what a sandbox does with them is in the contract of sandboxes."""
+"""run_code with languages other than Python, over HTTP. The contract of sandboxes tests the languages in a sandbox."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import Rpc, Server, clean_environment
 from tests.support.prefork import prefork
 
-with_node = pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node.js on this host")
+with_node = pytest.mark.skipif(shutil.which("node") is None, reason="this host has no Node.js")
 
 
 def run(rpc: Rpc, language: str, code: str, **params: Any) -> dict[str, Any]:

@@ -29,7 +29,7 @@ def begin(rpc: Rpc, code: str, **more: Any) -> dict[str, Any]:
 
 
 def followed(rpc: Rpc, run_id: str, after: int = 0) -> tuple[str, list[dict[str, Any]]]:
-    """Return the log of a run from an offset, read to its end, and the answers that it came in."""
+    """Read the log of a run from an offset to its end. Return the text and the responses."""
     text = ""
     parts: list[dict[str, Any]] = []
     while not parts or not parts[-1]["ended"]:
@@ -96,7 +96,7 @@ def test_a_long_log_is_read_with_the_same_offsets_live_and_stored(rpc: Rpc) -> N
 
 
 def events_of(http: httpx.Client, run_id: str, **headers: str) -> list[tuple[str, str, Any]]:
-    """Return the name, the id and the data of each event of a run, to the end of the stream."""
+    """Return name, id and data of each event of a run, until the stream ends."""
     found = []
     with http.stream("GET", f"/v1/runs/{run_id}/events", headers=headers, timeout=20) as answer:
         assert answer.status_code == 200

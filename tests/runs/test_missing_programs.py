@@ -1,4 +1,4 @@
-"""A run that calls a program which the host does not have names its Debian package."""
+"""A run that calls a missing program: the error names the Debian package of the program."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_run_without_a_program_says_which_package_has_it(sqlite_rpc: Rpc, new_
     assert "programs: the program 'gnuplot' is missing" in answer["logs_preview"]
     assert "'no-such-program' is missing" in run(sqlite_rpc, new_name, "s.sh")["output"]["hint"]
     assert "'no-such-program' is missing" in run(sqlite_rpc, new_name, "bin/run")["error"]["message"]
-    for script in ("s.py", "fine.sh"):  # a file may have that name; the script did not fail
+    for script in ("s.py", "fine.sh"):  # these scripts do not fail, and a file may have that name
         assert "hint" not in run(sqlite_rpc, new_name, script)["output"]
     shown = skillery("run", new_name, "--script", "known.sh", "--url", sqlite_rpc.url)
     assert (shown.code, "hint: the program 'gnuplot' is missing" in shown.out) == (1, True)

@@ -1,9 +1,13 @@
-"""What a run leaves below /workspace/out, as its answer, its record, the command line and a download have it."""
+"""Files of a run below /workspace/out: in the response, in the record, on the command line and as downloads."""
 
 from __future__ import annotations
 
 import json
+import time
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server
@@ -85,7 +89,7 @@ def test_a_download_has_the_name_of_the_file(sqlite_rpc: Rpc) -> None:
     assert names == [f"{prefix}a.csv", f"{prefix}b%5Cn%C3%BC.json", "attachment"]
 
 
-def test_whoever_forgets_to_make_the_folder_is_told(sqlite_rpc: Rpc) -> None:
+def test_a_missing_out_folder_is_reported(sqlite_rpc: Rpc) -> None:
     error = run(sqlite_rpc, "def main(args): open('out/a.csv', 'w')")["error"]
 
     assert error["type"] == "FileNotFoundError"
@@ -124,3 +128,81 @@ def main(args):
     assert len(shown["structuredContent"]["files"]) == 6
     [image] = [part for part in shown["content"] if part["type"] == "image"]
     assert (image["mimeType"], len(image["data"])) == ("image/png", 92)
+
+
+REPORT = """
+import os, time
+def main(args):
+    for folder in ("out", "report"): os.makedirs(folder, exist_ok=True)
+    for path in ("out/a.csv", "report/b.pdf", "report/c.txt"): open(path, "w").write(path)
+    open("ready", "w").close()
+    if args.get("wait"): time.sleep(60)
+    return 1
+"""
+
+
+def test_globs_name_more_files_to_keep(server: Server, new_name: str) -> None:
+    rpc = server.rpc
+    made = {"name": new_name, "version": "1.0.0", "description": "Reports."}
+    runtime = {"language": "python", "entrypoint": "code/main.py"}
+    files = [{"path": "code/main.py", "content": REPORT}]
+    rpc("create_skill", manifest={**made, "runtime": runtime}, skill_md="# R\n", files=files)
+
+    ran = rpc("run_code", language="python", code=REPORT, outputs=["report/*.pdf"])
+    executed = rpc("execute_skill", name=new_name, outputs=["**/*.txt", "**/*.csv"])
+
+    assert [file["path"] for file in ran["files"]] == ["a.csv", "report/b.pdf"]
+    assert [file["path"] for file in executed["files"]] == ["a.csv", "report/c.txt"]
+    assert rpc("read_blob", blob_id=ran["files"][1]["blob_id"])["content"] == "report/b.pdf"
+
+
+def test_a_run_that_was_stopped_keeps_its_files(sqlite_rpc: Rpc) -> None:
+    given: dict[str, Any] = {"language": "python", "code": REPORT, "args": {"wait": True}, "outputs": ["report/*"]}
+    found = ["a.csv", "report/b.pdf", "report/c.txt"]
+
+    late = sqlite_rpc("run_code", **given, limits={"timeout_ms": 500})
+    begun = sqlite_rpc("run_code", **given, background=True)["run_id"]
+    while sqlite_rpc("get_run", run_id=begun)["status"] != "started":
+        time.sleep(0.05)
+    time.sleep(0.5)
+    sqlite_rpc("cancel_run", run_id=begun)
+    cancelled = sqlite_rpc("get_run", run_id=begun, wait_ms=10_000)
+
+    assert (late["error"]["type"], cancelled["error"]["type"]) == ("TimeoutError", "Cancelled")
+    assert [file["path"] for file in late["files"]] == found
+    assert [file["path"] for file in cancelled["files"]] == found
+
+
+@pytest.mark.parametrize("glob", ["/etc/*", "../*", "", "a//b", "x" * 300])
+def test_globs_keep_the_rules_of_paths(sqlite_rpc: Rpc, glob: str) -> None:
+    error = sqlite_rpc.error("run_code", language="python", code=REPORT, outputs=[glob])
+
+    assert (error["code"], error["data"]["param"]) == (-32602, "outputs")
+
+
+def test_a_caller_names_no_files_of_a_skill_with_permissions(sqlite_rpc: Rpc, new_name: str) -> None:
+    manifest = {
+        "name": new_name,
+        "version": "1.0.0",
+        "description": "Uses a secret.",
+        "permissions": {"secrets": ["K"]},
+    }
+    runtime = {"language": "python", "entrypoint": "code/main.py"}
+    files = [{"path": "code/main.py", "content": REPORT}]
+    sqlite_rpc("create_skill", manifest={**manifest, "runtime": runtime}, skill_md="# R\n", files=files)
+
+    error = sqlite_rpc.error("execute_skill", name=new_name, outputs=["**"])
+
+    assert (error["code"], error["data"]["param"]) == (-32602, "outputs")
+
+
+def test_the_command_line_keeps_more_files(sqlite_server: Server, tmp_path: Path) -> None:
+    code = tmp_path / "report.py"
+    code.write_text(REPORT)
+
+    kept = ("--outputs", "report/*.pdf", "--out", str(tmp_path / "got"))
+    ran = skillery("code", str(code), *kept, "--url", sqlite_server.url)
+
+    assert ran.code == 0, ran.err
+    assert (tmp_path / "got" / "report" / "b.pdf").read_text() == "report/b.pdf"
+    assert (tmp_path / "got" / "a.csv").read_text() == "out/a.csv"

@@ -1,4 +1,4 @@
-"""The queue before the sandboxes: bounded, fair between callers, and nothing is lost in it."""
+"""The queue of runs: bounded, fair to all callers, and without lost runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from skillery.errors import Busy, Unavailable
 
 
 async def turns(queue: Queue, callers: list[str]) -> list[str]:
-    """Who gets a place in which order, when all ask in this order and each runs for a moment."""
+    """Return the order in which the callers get a slot, if all ask in the given order."""
     order: list[str] = []
 
     async def one(caller: str) -> None:

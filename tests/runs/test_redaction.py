@@ -1,4 +1,4 @@
-"""What redaction takes out of the words of a run, and that it leaves the rest alone."""
+"""Redaction replaces secret values in the texts of a run and changes nothing else."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_a_log_in_two_parts_is_redacted_across_them() -> None:
 
 
 @given(st.integers(4, len(VALUE) - 1), st.integers(1, len(VALUE) - 4))
-def test_pieces_beside_what_was_dropped_are_redacted(head: int, tail: int) -> None:
+def test_pieces_next_to_dropped_text_are_redacted(head: int, tail: int) -> None:
     log = REDACTION.log(Log(head=f"a {VALUE[:head]}".encode(), tail=f"{VALUE[tail:]} b".encode(), dropped=100))
 
     assert log == Log(head=b"a [KEY]", tail=b"[KEY] b", dropped=100)
@@ -148,7 +148,7 @@ def test_a_log_that_is_no_utf_8_is_redacted() -> None:
 
 
 @pytest.mark.parametrize("cut", ["…", "\n...\n"])
-def test_pieces_beside_a_cut_in_an_error_are_redacted(cut: str) -> None:
+def test_pieces_next_to_a_cut_in_an_error_are_redacted(cut: str) -> None:
     behind = f"{VALUE[5:]} b" if cut != "…" else ""
 
     redacted = REDACTION.text(f"a {VALUE[:10]}{cut}{behind}")
@@ -157,7 +157,9 @@ def test_pieces_beside_a_cut_in_an_error_are_redacted(cut: str) -> None:
 
 
 def test_within_a_result_there_are_no_cuts() -> None:
-    """A sandbox cuts none; a text of a million of them would be a million searches."""
+    """Sandboxes do not shorten results, so marks in a result are not searched for cut values. A million marks would
+    take a million searches.
+    """
     said = json.dumps(f"a {VALUE[:10]}…\n{VALUE}", ensure_ascii=False).encode()
 
     assert json.loads(REDACTION.json(said)) == f"a {VALUE[:10]}…\n[KEY]"
@@ -201,7 +203,7 @@ def test_values_do_not_show_where_they_are_printed() -> None:
     pieces=st.lists(st.text("abc\n", max_size=9), max_size=12),
 )
 def test_a_stream_holds_back_what_may_become_a_value(values: dict[str, str], pieces: list[str]) -> None:
-    """Small alphabets, so that values overlap, contain each other and are cut everywhere."""
+    """The alphabets are small, so that values overlap, contain each other and are cut everywhere."""
     stream = RedactedStream(Redaction(values))
 
     sent = b"".join([*(stream.feed(piece.encode()) for piece in pieces), stream.rest()])

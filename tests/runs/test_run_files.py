@@ -1,4 +1,4 @@
-"""Files that a caller puts into the workspace of a run: `files` of execute_skill, run_code and call_tool."""
+"""Input files in the workspace of a run: `files` of execute_skill, run_code and call_tool."""
 
 from __future__ import annotations
 

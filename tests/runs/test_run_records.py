@@ -1,4 +1,4 @@
-"""Runs on record: get_run, list_runs, cancel_run, whole logs, usage, and how long they are kept; on both databases."""
+"""Recorded runs, on both databases: get_run, list_runs, cancel_run, whole logs, usage, and retention."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def in_background(work: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]
 
 
 def wait_for(rpc: Rpc, status: str, **asked: Any) -> str:
-    """The id of the newest run with this status, once there is one."""
+    """Return the id of the newest run with this status, once one exists."""
     for _ in range(600):
         found = rpc("list_runs", status=status, limit=1, **asked)["runs"]
         if found:
             run_id: str = found[0]["run_id"]
             return run_id
         time.sleep(0.05)
-    raise AssertionError(f"no run is {status}")
+    raise AssertionError(f"no run has the status {status}")
 
 
 @pytest.fixture
@@ -206,7 +206,8 @@ def test_each_listing_reads_one_range_of_an_index(database: Database, whose: str
             plan = [row[3] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}")]
         else:
             connection.execute(text("ANALYZE runs"))
-            # So few rows are as quickly sorted: what is asked is whether an index can give them in order.
+            # Sorting so few rows is as fast as an index, so the other plans are disabled to show that an index can give
+            # the order.
             for way in ("sort", "bitmapscan", "hashjoin", "seqscan"):
                 connection.execute(text(f"SET LOCAL enable_{way} = off"))
             plan = [row[0] for row in connection.exec_driver_sql(f"EXPLAIN {sql}".replace("%", "%%"))]
@@ -218,7 +219,7 @@ def test_each_listing_reads_one_range_of_an_index(database: Database, whose: str
 
 
 def _fill(connection: Any, count: int) -> None:
-    """Runs of many skills and identities; one in ten failed."""
+    """Insert runs of many skills and identities. Every tenth run has failed."""
     began = datetime(2026, 1, 1, tzinfo=UTC)
     connection.execute(
         insert(runs),
@@ -241,7 +242,7 @@ def _fill(connection: Any, count: int) -> None:
 # -- cancel_run -----------------------------------------------------------------------------------------------------
 
 
-def test_a_run_under_way_is_cancelled_and_its_caller_told(alice: Caller) -> None:
+def test_a_running_run_is_cancelled_and_its_caller_notified(alice: Caller) -> None:
     thread, results = in_background(lambda: run(Caller.same(alice), SLEEP, args={"s": 60}))
     run_id = wait_for(alice, "started")
 
@@ -388,7 +389,7 @@ def test_usage_counts_the_runs_of_each_version(rpc: Rpc, new_name: str) -> None:
     for bad in (False, False, False, True):
         rpc("execute_skill", name=new_name, version="1.0.0", args={"bad": bad})
     code = f"from skills.{new_name} import main as one\ndef main(args): return one(args)\n"
-    assert run(rpc, code, mount_skills=[f"{new_name}@1.0.0"])["output"] == 1  # no run of its own
+    assert run(rpc, code, mount_skills=[f"{new_name}@1.0.0"])["output"] == 1  # this call is not a separate run
 
     usage = rpc("describe_skill", name=new_name, version="1.0.0")["skill"]["usage"]
 
@@ -423,7 +424,7 @@ def test_a_longer_run_is_in_no_lower_bucket(one: float, two: float) -> None:
     assert duration_of(bucket_of(one)) > 0
 
 
-# -- how long they are kept -----------------------------------------------------------------------------------------
+# -- retention ------------------------------------------------------------------------------------------------------
 
 
 def test_old_runs_are_forgotten_in_batches_and_their_blobs_stay(database: Database) -> None:

@@ -1,4 +1,4 @@
-"""execute_skill and run_code, as a caller sees them, in the real sandbox."""
+"""execute_skill and run_code over HTTP, in the real sandbox."""
 
 from __future__ import annotations
 
@@ -396,7 +396,7 @@ def test_a_declared_blob_arg_is_readable_without_input_blobs(rpc: Rpc, with_inpu
     assert rpc.error("execute_skill", name=with_inputs, args={"count": 1, "sheet": "blob:none"})["code"] == -32003
 
 
-# -- what stands against a run ----------------------------------------------------------------------------------------
+# -- refused runs -----------------------------------------------------------------------------------------------------
 
 
 def test_an_instruction_skill_has_nothing_to_execute(rpc: Rpc) -> None:
@@ -513,7 +513,7 @@ def wait_for_run(home: Path) -> None:
             if connection.execute("SELECT 1 FROM runs WHERE status = 'started'").fetchone():
                 return
         time.sleep(0.02)
-    raise AssertionError("no run was started")
+    raise AssertionError("no run has started")
 
 
 def runs_of(home: Path) -> list[tuple[str, str | None]]:
@@ -595,10 +595,10 @@ def main(args):
 """
     server = start_server(env={"SKILLERY_LIMITS_CALLBACKS_PER_SECOND": "20"})
 
-    assert run(server.rpc, code)["output"] >= 1.5  # two whole bursts of 16, 0.8 seconds each
+    assert run(server.rpc, code)["output"] >= 1.5  # two complete bursts of 16 requests, 0.8 seconds each
 
 
-def test_what_is_no_parameter_or_no_limit_of_a_caller_is_told_where_it_belongs(sqlite_rpc: Rpc) -> None:
+def test_a_misplaced_parameter_or_limit_is_reported_with_its_place(sqlite_rpc: Rpc) -> None:
     code = "def main(args): return 1"
 
     misplaced = sqlite_rpc.error("run_code", language="python", code=code, timeout_ms=5)["data"]["hint"]

@@ -1,4 +1,4 @@
-"""Scripts of skills that have no entrypoint, as imported ones are: execute_skill with `script`."""
+"""Scripts of skills without an entrypoint, for example of imported skills: execute_skill with `script`."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_the_folder_for_output_is_there_where_the_caller_names_a_file_in_it(
     assert [file["path"] for file in answer["output"]["files"]] == ["a.txt"]
 
 
-def test_programs_that_draw_are_told_where_fonts_lie(server: Server, new_name: str) -> None:
+def test_programs_that_draw_find_the_fonts(server: Server, new_name: str) -> None:
     script = 'test -r "${FONTCONFIG_FILE:-/etc/fonts/fonts.conf}" && echo readable\n'
     files = [{"path": "scripts/fonts.sh", "content": script}]
     manifest = {"name": new_name, "version": "1.0.0", "description": "What it does.", "kind": "instruction"}
@@ -184,7 +184,7 @@ def test_an_instruction_skill_without_script_says_that_there_may_be_one(server: 
 
 
 def test_the_environment_of_a_skill_with_permissions_is_its_own(server: Server, new_name: str) -> None:
-    """Else whoever may run it could have it run code of theirs, with what only it was granted."""
+    """Otherwise, any authorised caller could run other code with the secrets and hosts of the skill."""
     name = publish(server.rpc, new_name, permissions={"network": ["https://example.com"]})
     answer = run(server.rpc, name, "scripts/show.py", env={"COLOUR": "red"})
     assert (answer["status"], answer["error"]["type"]) == ("failed", "ValidationError")
@@ -241,7 +241,7 @@ def with_modules(rpc: Rpc, name: str, **more: Any) -> str:
     return name
 
 
-def test_a_module_of_a_skill_runs_and_a_script_starts_where_it_is_told(server: Server, new_name: str) -> None:
+def test_a_module_of_a_skill_runs_and_a_script_starts_in_the_given_folder(server: Server, new_name: str) -> None:
     rpc, name = server.rpc, with_modules(server.rpc, new_name)
     root = f"/skills/{name}"
     for cwd, folder in (("workspace", "/workspace"), ("skill", root)):

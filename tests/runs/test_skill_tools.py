@@ -1,4 +1,4 @@
-"""Skill Tools by the front doors: published, listed, called in every language, defined and removed."""
+"""Skill Tools over HTTP: published, listed, called in every language, defined and removed."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def tool(name: str = "count_words", script: str | None = None, **parameters: Any
 
 
 def bundle(name: str, tools: object, version: str = "1.0.0", /, **files: str) -> dict[str, Any]:
-    """The params of create_skill; keys of `files` are paths below scripts/, with `__` for the dot."""
+    """Return the params of create_skill. Keys of `files` are paths below scripts/, with `__` for the dot."""
     scripts = [{"path": f"scripts/{path.replace('__', '.')}", "content": text} for path, text in files.items()]
     given = tools if isinstance(tools, str) else json.dumps(tools)
     return {
@@ -115,7 +115,7 @@ def test_python_without_a_handler_is_a_program(rpc: Rpc, offer: Offer, new_name:
         ("t.py", "def handler(args): return {1}", None),
     ],
 )
-def test_what_fails_is_told_to_the_agent(
+def test_failures_are_reported_to_the_agent(
     rpc: Rpc, offer: Offer, new_name: str, script: str, content: str, message: str | None
 ) -> None:
     offer(new_name, [tool("t", f"scripts/{script}")], **{script.replace(".", "__"): content})
@@ -200,7 +200,7 @@ def test_a_call_with_a_key_is_made_once(rpc: Rpc, offer: Offer, new_name: str) -
 # -- arguments ---------------------------------------------------------------------------------------------------------
 
 
-def test_arguments_that_fit_pass_and_others_are_told(rpc: Rpc, offer: Offer, new_name: str) -> None:
+def test_valid_arguments_pass_and_invalid_ones_are_reported(rpc: Rpc, offer: Offer, new_name: str) -> None:
     declared = {
         "word": TEXT | {"enum": ["a", "b"]},
         "count": {"type": "number", "description": "n"},
@@ -318,7 +318,7 @@ def test_summaries_name_the_tools(rpc: Rpc, offer: Offer, new_name: str) -> None
     assert row["tools"] == ["one", "two"]
 
 
-# -- listed ------------------------------------------------------------------------------------------------------------
+# -- listing -----------------------------------------------------------------------------------------------------------
 
 
 def test_tools_are_listed_as_declared(rpc: Rpc, offer: Offer, new_name: str) -> None:
@@ -389,7 +389,7 @@ def test_a_cursor_of_another_question_is_refused(rpc: Rpc, offer: Offer, new_nam
         assert rpc.error("list_tools", cursor=cursor, **asked)["code"] == INVALID
 
 
-# -- found by name -----------------------------------------------------------------------------------------------------
+# -- names -------------------------------------------------------------------------------------------------------------
 
 
 def test_a_bare_name_means_what_was_published_last(rpc: Rpc, offer: Offer, new_name: str) -> None:
@@ -413,7 +413,7 @@ def test_a_bare_name_means_what_was_published_last(rpc: Rpc, offer: Offer, new_n
     assert rpc("call_tool", name=name)["result"] == "a"
 
 
-def test_what_is_not_there_is_told_with_what_is_near(rpc: Rpc, offer: Offer, new_name: str) -> None:
+def test_an_unknown_tool_is_reported_with_similar_names(rpc: Rpc, offer: Offer, new_name: str) -> None:
     name = f"{new_name}_count_words"
     offer(new_name, [tool(name)])
 
@@ -443,7 +443,7 @@ def test_calls_that_mean_nothing_are_refused(sqlite_rpc: Rpc, params: dict[str, 
     assert sqlite_rpc.error("call_tool", **params)["code"] == INVALID
 
 
-# -- who sees what -----------------------------------------------------------------------------------------------------
+# -- visibility --------------------------------------------------------------------------------------------------------
 
 
 class People:
@@ -496,7 +496,7 @@ def test_a_draft_offers_nothing_until_it_is_approved(people: People, new_name: s
     assert people.eve("call_tool", name=name)["skill"]["name"] == f"{new_name}.a"
 
 
-# -- tools of one's own ------------------------------------------------------------------------------------------------
+# -- tools of a session ------------------------------------------------------------------------------------------------
 
 ADD = {"description": "Adds one", "parameters": json.dumps({"n": {"type": "number", "description": "n"}})}
 
@@ -510,7 +510,7 @@ ADD = {"description": "Adds one", "parameters": json.dumps({"n": {"type": "numbe
         ("bash", 'echo $(( $(echo "$1" | grep -o \'"n": *[0-9]*\' | grep -o "[0-9]*") + 1 ))'),
     ],
 )
-def test_a_tool_of_a_session_is_called_by_whoever_defined_it(
+def test_a_tool_of_a_session_is_called_only_by_its_author(
     people: People, new_name: str, language: str, code: str
 ) -> None:
     defined = people.eve("define_tool", name="add_one", language=language, code=code, **ADD)
@@ -631,7 +631,7 @@ def test_texts_of_several_lines_stay_as_they_were_written(people: People) -> Non
     assert people.eve("call_tool", name="texts")["result"] == ["one\n  two\nthree", "a\n x\nb"]
 
 
-# -- tools that are kept -----------------------------------------------------------------------------------------------
+# -- persistent tools --------------------------------------------------------------------------------------------------
 
 
 def test_a_persistent_tool_is_a_skill(rpc: Rpc, new_name: str) -> None:
@@ -670,7 +670,7 @@ def test_any_description_is_kept(sqlite_rpc: Rpc, new_name: str) -> None:
 
 
 def test_code_that_never_ends_a_text_is_refused_and_not_looked_through_for_minutes(sqlite_rpc: Rpc) -> None:
-    """Python before 3.12 looks through the rest again at each quote: for ten minutes, on a thread of the server."""
+    """Before Python 3.12, a search restarts at each quote, which would block a thread of the server for ten minutes."""
     asked = {"name": "never_ends", "description": "x", "language": "python", "code": "x = '" + "\\'" * 120_000}
     error = sqlite_rpc.send("define_tool", asked)["error"]
     assert (error["code"], error["data"]["type"]) == (INVALID, "invalid_params")
@@ -706,7 +706,7 @@ def test_removing_a_tool_that_a_skill_has_not_leaves_the_skill(rpc: Rpc, new_nam
     assert rpc("call_tool", name=f"{made['skill']}/{new_name}")["result"] == 1
 
 
-def test_a_draft_that_one_may_not_see_is_not_told_of_where_a_tool_is_removed(people: People, new_name: str) -> None:
+def test_removing_a_tool_reveals_no_invisible_draft(people: People, new_name: str) -> None:
     made = {"name": f"{new_name}_t", "description": "x", "language": "bash", "persistent": "true"}
     people.ann("define_tool", code="echo 1", **made)
     people.ann("remove_tool", name=made["name"])
@@ -802,7 +802,7 @@ def test_what_an_agent_keeps_waits_for_its_review(people: People, new_name: str)
     assert people.bot("remove_tool", name=made["name"])["status"] == "yanked"
 
 
-def test_a_name_that_somebody_keeps_to_himself_is_taken(people: People, new_name: str) -> None:
+def test_the_name_of_a_private_tool_is_taken(people: People, new_name: str) -> None:
     made = {"description": "x", "language": "bash", "code": "echo 1", "persistent": "true"}
     people.ann("define_tool", name="own", **made)
     people.ann("set_visibility", name=f"{new_name}.own", visibility="private")
@@ -811,7 +811,7 @@ def test_a_name_that_somebody_keeps_to_himself_is_taken(people: People, new_name
     assert people.bot.error("remove_tool", name=f"{new_name}.own/own")["code"] == NOT_FOUND
 
 
-# -- from a shell, and from before -------------------------------------------------------------------------------------
+# -- the command line, and tools of earlier releases -------------------------------------------------------------------
 
 
 def test_tools_from_a_shell(sqlite_server: Server, new_name: str, tmp_path: Path) -> None:

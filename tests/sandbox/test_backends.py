@@ -1,4 +1,4 @@
-"""The built-in backends keep the contracts that plugins have to keep."""
+"""The built-in backends pass the contracts that plugins must pass."""
 
 from __future__ import annotations
 

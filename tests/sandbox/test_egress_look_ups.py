@@ -22,14 +22,14 @@ CAPS = Caps(look_up_seconds=3, look_up_wait_seconds=2)
 
 
 class Asker:
-    """A run, as its proxy sees it."""
+    """Sends requests to a proxy as the code of a run does."""
 
     def __init__(self, port: int, target: int) -> None:
         self._port = port
         self._target = target
 
     async def ask(self, host: str) -> str:
-        """The status line and the body."""
+        """Return the status line and the body of the response."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
         head = f"GET http://{host}:{self._target}/ HTTP/1.1\r\nHost: {host}:{self._target}\r\n\r\n"
         writer.write(head.encode())
@@ -67,7 +67,7 @@ async def a_proxy() -> AsyncIterator[tuple[Egress, int]]:
 
 
 def hanging(number: int) -> list[str]:
-    """More names than a run and its identity have threads for."""
+    """Return more names than a run and its identity have threads for look-ups."""
     return [f"h{number}-{one}.hang.test" for one in range(24)]
 
 
@@ -85,7 +85,7 @@ async def two_hostile_runs(names: NameServer) -> Any:
 
 
 async def until_answered(run: Asker) -> str:
-    """The thread of a look-up ends a moment after its answer was sent."""
+    """Repeat a request until it succeeds. The thread of a look-up ends shortly after the proxy has responded."""
     while b"200 OK" not in (answered := await run.ask("ok.test")).encode():
         await asyncio.sleep(0.05)
     return answered
@@ -97,7 +97,7 @@ def test_two_runs_whose_names_hang_make_no_look_up_of_a_third_fail() -> None:
     assert all(one.startswith("HTTP/1.1 50") for one in found["refused"])
     assert found["held"] == 2 * BOUNDS.of_run
     assert ["200 OK" in one for one in found["others"]] == [True, True]
-    # A thread that hangs still counts when nobody waits for it any more: this run has none left ...
+    # A hanging thread still counts after its request has failed, so this run has no thread left ...
     assert found["still"].startswith("HTTP/1.1 503 ")
     assert "earlier look-ups are not answered yet" in found["still"]
     # ... until its threads return.
@@ -169,10 +169,10 @@ def test_a_failure_is_remembered_for_the_run_and_an_address_is_not() -> None:
     assert all("a.nowhere.test could not be looked up" in one for one in found["refused"])
     assert (found["of_one"], found["of_two"]) == (1, 2)
     assert all("200 OK" in one for one in found["found"])
-    assert found["ok"] == 2  # the answer of a name server may change: each connection asks again
+    assert found["ok"] == 2  # addresses may change, so each connection looks up the name again
 
 
-# -- who a run belongs to ------------------------------------------------------------------------------------------
+# -- the identity of a run -----------------------------------------------------------------------------------------
 
 TELLING = """
 from pathlib import Path
@@ -192,8 +192,9 @@ def skillery_sandbox() -> Offer:
 """
 
 
-def test_a_sandbox_is_told_which_identity_asked_for_a_run(tmp_path: Path, start_server: Callable[..., Server]) -> None:
+def test_a_sandbox_gets_the_identity_of_a_run(tmp_path: Path, start_server: Callable[..., Server]) -> None:
     more = {"SKILLERY_SANDBOX": "telling", "SKILLERY_ALLOW_UNSAFE_SANDBOX": "true"}
+    more |= {"SKILLERY_PUBLISHING_IMPORT_SECONDS": "0"}  # the import check is a run too
     settings = people_settings(tmp_path / "plugins", **more)
     (tmp_path / "plugins" / "telling.py").write_text(TELLING)
     url = start_server(env=settings).url

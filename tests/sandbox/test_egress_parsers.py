@@ -1,5 +1,6 @@
-"""The two parsers that read bytes of strangers: TLS ClientHellos and HTTP heads. Bounded, and strict where two readers
-could differ."""
+"""The two parsers for bytes of untrusted senders, TLS ClientHellos and HTTP heads: bounded, and strict where two
+readers could differ.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ fuzzed = settings(max_examples=int(os.environ.get("SKILLERY_FUZZ_EXAMPLES", "100
 
 
 def real_hello(host: str | None) -> bytes:
-    """What OpenSSL sends first."""
+    """Return the first bytes that OpenSSL sends."""
     context = ssl.create_default_context()
     context.check_hostname = False
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -64,7 +65,9 @@ def test_a_hello_is_understood_however_it_is_cut() -> None:
 
 
 def test_a_hello_in_many_records_is_refused() -> None:
-    """Every piece that arrives is read from the start again, for all runs in one process."""
+    """After each received piece, the proxy parses from the start again, in one process for all runs. So the number of
+    records is limited.
+    """
     with pytest.raises(BadHello, match="more than 16 records"):
         server_name(records(real_hello("api.example.com")[5:], 1))
 
@@ -103,7 +106,7 @@ def test_all_that_is_no_plain_hello_is_refused(data: bytes) -> None:
         server_name(data)
 
 
-def test_nobody_waits_for_more_than_a_hello_may_have() -> None:
+def test_a_hello_of_tiny_records_is_refused_at_its_size_limit() -> None:
     drip = b"\x16\x03\x01\x00\x01\x01" + b"\x16\x03\x01\x00\x01\x00" * (MAX_BYTES // 6 + 1)
     with pytest.raises(BadHello):
         server_name(drip)

@@ -1,4 +1,4 @@
-"""Which hosts a run may reach: the matcher and the addresses behind a name, by table and by property."""
+"""Hosts that a run may reach: the matcher and the addresses of a name, with tables and with properties."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_what_is_let_through_is_one_name_for_everybody(text: str) -> None:
         return
     host = target.host
     assert host == "com" or host.endswith(".salesforce.com")
-    # The name as the resolver of the C library gets it, and as TLS names it, is the very same bytes.
+    # The resolver of the C library and TLS get exactly the same bytes as the name.
     assert host.encode("ascii").decode() == host == host.lower().strip(".")
     assert host.encode("idna").decode() == host
     assert text.lower().startswith(host)

@@ -1,4 +1,4 @@
-"""The proxy over real sockets: what it lets through, what it refuses, and that a refused host sees not one byte."""
+"""The proxy over real sockets: permitted and refused connections. A refused host receives no byte."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOOPBACK = ("127.0.0.1",)
 
 
 class Names:
-    """A resolver that answers each look-up with the next of its answers, the last one for ever."""
+    """A resolver that returns its answers in order. The last answer repeats."""
 
     def __init__(self, *answers: Sequence[str]) -> None:
         self._answers = list(answers)
@@ -37,7 +37,7 @@ class Names:
 
 
 class Door:
-    """A proxy on a loopback port, and what it told."""
+    """A proxy on a loopback port, with its log lines and recorded uses."""
 
     def __init__(self, port: int, names: Names) -> None:
         self.port = port
@@ -52,7 +52,7 @@ class Door:
         self.uses.add(event)
 
     async def send(self, data: bytes, *, half_close: bool = False) -> bytes:
-        """All that comes back."""
+        """Send the data and return everything that the proxy sends back."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         writer.write(data)
         if half_close:
@@ -64,7 +64,7 @@ class Door:
             writer.close()
 
     async def tunnel(self, authority: str, *, sni: str | None, then: bytes) -> bytes:
-        """All that comes back through TLS in a tunnel."""
+        """Open a tunnel with TLS, send `then`, and return everything that arrives through TLS."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         try:
             async with asyncio.timeout(20):
@@ -80,7 +80,7 @@ class Door:
             writer.close()
 
     async def refused(self) -> list[NetworkUse]:
-        """Nothing but refusals, once they have been told."""
+        """Return the recorded uses, once they are complete. All must be refusals."""
         async with asyncio.timeout(20):
             while not self.uses.finish():
                 await asyncio.sleep(0.01)
@@ -124,7 +124,7 @@ def tls() -> Iterator[Upstream]:
 def no_descriptors_are_left() -> Iterator[None]:
     before = len(list(Path("/proc/self/fd").iterdir()))
     yield
-    assert len(list(Path("/proc/self/fd").iterdir())) <= before + 8  # the event loop's own
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before + 8  # opened by the event loop
 
 
 def get(host: str, port: int, path: str = "/x") -> bytes:
@@ -187,7 +187,7 @@ async def test_chunks_that_lie_end_the_request(body: str) -> None:
         assert b"\r\n0\r\n" not in running.received
 
 
-async def test_whoever_waits_before_sending_a_body_is_told_to_go_on() -> None:
+async def test_expect_100_continue_is_answered() -> None:
     with upstream(until=b"hi") as running:
         head = f"POST http://api.test:{running.port}/ HTTP/1.1\r\nHost: api.test:{running.port}\r\n"
         async with door(f"http://api.test:{running.port}") as opened:
@@ -245,7 +245,7 @@ async def test_a_refusal_tells_the_code_and_the_log_which_line_would_allow_it() 
     async with door("https://api.test") as opened:
         answer = await opened.send(b"CONNECT other.test:8443 HTTP/1.1\r\n\r\n")
     advice = '"https://other.test:8443" in permissions.network of skill.toml would allow it'
-    assert answer.count(advice.encode()) == 2  # in the status line, all that clients show of it, and in the body
+    assert answer.count(advice.encode()) == 2  # in the body, and in the status line: some clients show no more
     assert opened.lines == [f"network: https://other.test:8443 is not in permissions.network of this skill; {advice}"]
 
 
@@ -293,11 +293,11 @@ async def test_private_addresses_are_not_dialled_by_default(plain: Upstream, ans
 
 
 async def test_a_name_is_looked_up_once_and_what_was_checked_is_dialled(plain: Upstream) -> None:
-    """Rebinding: allowed first, the server's own a moment later."""
+    """DNS rebinding: the first look-up returns a permitted address, the next one an address of the server."""
     names = Names(["127.0.0.2"], ["127.0.0.1"])
     async with door(f"http://api.test:{plain.port}", names=names, allow_private=["127.0.0.2"]) as opened:
         first = await opened.send(get("api.test", plain.port))
-        assert first.startswith(b"HTTP/1.1 502 ")  # nobody listens there
+        assert first.startswith(b"HTTP/1.1 502 ")  # this address has no listener
         assert names.asked == ["api.test"]
         second = await opened.send(get("api.test", plain.port))
         assert second.startswith(b"HTTP/1.1 403 ")
@@ -458,7 +458,7 @@ def descriptors(pid: int | None) -> int:
 
 
 async def torment(port: int, target: int, number: int) -> None:
-    """One ill-behaved connection of several kinds."""
+    """Open one faulty connection. `number` selects one of several kinds."""
     _, writer = await asyncio.open_connection("127.0.0.1", port)
     match number % 6:
         case 0:
@@ -507,7 +507,7 @@ async def test_a_pattern_of_older_rules_is_refused_at_the_run() -> None:
     assert egress.pid is None
 
 
-def test_the_process_is_nobody_where_the_server_is_root() -> None:
+def test_the_process_runs_as_nobody_if_the_server_is_root() -> None:
     async def uid() -> str:
         egress = Egress()
         listener, _ = await listening()

@@ -1,4 +1,4 @@
-"""Runs that may use the network: in the real sandbox, through the real proxy, to servers on loopback."""
+"""Runs with network access in the real sandbox, through the real proxy, to servers on loopback."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def opened(settings: LinuxSandboxSettings, folder: Path) -> LinuxSandbox:
 
 @pytest.fixture
 async def runs(tmp_path: Path) -> AsyncIterator[Runs]:
-    """With a look at what is left, once the proxy has been started."""
+    """Yield a sandbox whose proxy is running. Fail if processes or files are left after the test."""
     sandbox = await opened(OPEN, tmp_path)
     runs = Runs(sandbox)
     await runs.value("def main(args): pass", "http://api.test")
@@ -122,7 +122,7 @@ async def test_code_reaches_an_allowed_host_over_tls_end_to_end(runs: Runs, tls:
     assert tls.received.startswith(b"GET /t HTTP/1.1\r\n")
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node.js on this host")
+@pytest.mark.skipif(shutil.which("node") is None, reason="this host has no Node.js")
 async def test_code_in_other_languages_takes_the_same_way_and_no_other(runs: Runs, plain: Upstream) -> None:
     node = """
     import http from "node:http";
@@ -159,7 +159,7 @@ async def test_code_in_other_languages_takes_the_same_way_and_no_other(runs: Run
     assert await ran(bash, "bash") == "GET /x HTTP/1.1"
 
 
-@pytest.mark.skipif(not Path("/usr/bin/curl").exists(), reason="the host has no curl to lend")
+@pytest.mark.skipif(not Path("/usr/bin/curl").exists(), reason="this host has no curl")
 async def test_curl_takes_the_same_way(runs: Runs, plain: Upstream, tls: Upstream) -> None:
     code = f"""
     import subprocess, pathlib
@@ -262,7 +262,9 @@ async def test_without_a_list_there_is_no_proxy_and_no_variable(runs: Runs) -> N
 
 
 async def test_the_proxy_is_all_there_is(runs: Runs, plain: Upstream) -> None:
-    """No route, no names, no UDP, no port but the proxy's, and nobody but the host accepts on that."""
+    """A run has no route, no name server, no UDP and no port but the proxy's, and cannot listen on the port of the
+    proxy.
+    """
     code = f"""
     import errno, os, socket
     def attempt(act):
@@ -397,7 +399,7 @@ async def test_a_proxy_that_is_killed_ends_no_run(runs: Runs, plain: Upstream) -
             time.sleep(0.02)
     """
     running = asyncio.ensure_future(runs(code, f"http://api.test:{plain.port}"))
-    while plain.connections < 2:  # the first answer has arrived
+    while plain.connections < 2:  # the first response has arrived
         await asyncio.sleep(0.01)
     os.kill(pid, signal.SIGKILL)
     outcome = await running
@@ -432,7 +434,7 @@ async def test_names_that_the_operator_has_not_written_down_are_looked_up_by_the
     assert "public address" in use.reason or "could not be looked up" in use.reason or use.reason.startswith("no conn")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change its uid")
 def test_an_ordinary_users_server_has_the_same_way_out() -> None:
     command = (
         sys.executable,
@@ -448,7 +450,7 @@ def test_an_ordinary_users_server_has_the_same_way_out() -> None:
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
 
 
-# -- through the front door ----------------------------------------------------------------------------------------
+# -- over HTTP -----------------------------------------------------------------------------------------------------
 
 
 def test_a_skill_gets_what_its_manifest_lists_and_it_is_recorded(
@@ -479,7 +481,7 @@ def test_a_skill_gets_what_its_manifest_lists_and_it_is_recorded(
     for said in (denied["error"]["message"], denied["logs_preview"]):
         assert "'net.denied' lists no host" in said
         assert "permissions.network" in said
-    assert mounted["output"] == "GET /skill HTTP/1.1"  # in a sandbox of its own
+    assert mounted["output"] == "GET /skill HTTP/1.1"  # in a separate sandbox
     code = f"import socket\ndef main(args): socket.create_connection(('127.0.0.1', {plain.port}))"
     assert "run_code has no network" in server.rpc("run_code", language="python", code=code)["error"]["message"]
     for answer in (denied, mounted):
@@ -492,7 +494,7 @@ def test_a_skill_gets_what_its_manifest_lists_and_it_is_recorded(
 
 
 async def test_hosts_that_the_admin_names_may_be_anywhere_and_others_may_not(tmp_path: Path) -> None:
-    """What locking and installing packages runs with: `Job.private_network`."""
+    """Locking and installing packages run with `Job.private_network`."""
     sandbox = await opened(LinuxSandboxSettings(hosts=HOSTS), tmp_path)
     with upstream() as here:
         url, other = f"http://api.test:{here.port}", f"http://other.test:{here.port}"

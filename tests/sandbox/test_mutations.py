@@ -1,10 +1,10 @@
-"""Tests that cannot fail prove nothing: each step of the lock-in is switched off, and the case that must notice does.
+"""Mutation tests: each step of the lockdown is removed in turn, and a case must fail.
 
-The programs that run between the server and the code are copied, one line of the copy is changed, and the real backend
-is started with it: as it is, and with the look at itself switched off too, so that the case itself has to bite. A
-change whose text is not found exactly once fails: whoever rewrites a step brings its mutation along.
+The test copies the programs between the server and the code, changes one line of the copy, and starts the real backend
+with it: unchanged, and without the self-check, so that the case itself must detect the missing step. A mutation fails
+if its old text does not occur exactly once, so a rewritten step needs a new mutation.
 
-SKILLERY_MUTATIONS=all (`make mutations`) runs the whole contract against each change, and prints who notices.
+SKILLERY_MUTATIONS=all (`make mutations`) runs the whole contract for each mutation and prints the failing cases.
 """
 
 from __future__ import annotations
@@ -40,24 +40,22 @@ CELL = zygotes.HERE / "cell"
 TESTS = Path(__file__).parents[1]
 EVERYTHING = os.environ.get("SKILLERY_MUTATIONS") == "all"
 SUITES = (test_sandbox_lockdown.TestLockdown, test_sandbox_linux.TestLinuxSandbox)
-only_as_root = pytest.mark.skipif(
-    os.geteuid() != 0, reason="what an ordinary user's server cannot do, it need not undo"
-)
+only_as_root = pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user's server does not have these steps")
 
 
 class Mutation(msgspec.Struct, frozen=True):
-    """In `file` of the cell, `old` becomes `new`; then `case` fails. With `[…]` behind its name, that example of it."""
+    """With `new` instead of `old` in `file` of the cell, `case` fails. A `[…]` after its name selects one example."""
 
     file: str
     old: str
     new: str
     case: str = ""
     refused: str = ""
-    """Instead of a case: no run gets past its set-up, with these words. Nothing runs without this step at all."""
+    """Words of the error if no run passes its set-up without this step. Then there is no case."""
     seen_inside: str = ""
-    """What the look at itself says, where it notices."""
+    """Words of the self-check, if it detects the mutation."""
     beside: str = ""
-    """Another change without which nobody can notice: that step is a second lock on the same door."""
+    """Another mutation that must be applied too, because either step alone has the same effect."""
     prepared: int = 0
 
 
@@ -206,13 +204,13 @@ MUTATIONS: dict[str, Mutation] = {
         "zygote.py",
         'kernel.prctl("parent death signal", kernel.PR_SET_PDEATHSIG, signal.SIGKILL)',
         "pass",
-        "test_a_killed_server_takes_its_zygote_along_whoever_else_holds_their_line",
+        "test_a_zygote_ends_with_a_killed_server_although_its_sockets_stay_open",
     ),
     "dying with the zygote (workshop)": Mutation(
         "workshop.py",
         'kernel.prctl("parent death signal", kernel.PR_SET_PDEATHSIG, signal.SIGKILL)',
         "pass",
-        "test_a_killed_server_takes_its_zygote_along_whoever_else_holds_their_line",
+        "test_a_zygote_ends_with_a_killed_server_although_its_sockets_stay_open",
     ),
     "an open umask": Mutation(
         "zygote.py", "os.umask(0o022)", "pass", "test_a_closed_umask_of_the_server_does_no_harm_to_its_first_run"
@@ -322,7 +320,9 @@ Changer = Callable[..., None]
 
 @pytest.fixture
 def change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Changer]:
-    """Sandboxes that are started from here on have these changes. What outlives one for that is ended."""
+    """Yield a function that applies mutations to sandboxes started later. End their remaining processes after the
+    test.
+    """
 
     def change(*mutations: Mutation) -> None:
         folder = changed_copy(tmp_path, *mutations)
@@ -339,7 +339,7 @@ def change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Changer]
 
 
 def end_group(folder: Path) -> None:
-    with contextlib.suppress(OSError):  # the last member may take a moment to leave, or has just left
+    with contextlib.suppress(OSError):  # the last process of the group may take a moment to end, or has just ended
         for pid in (folder / "cgroup.procs").read_text().split():
             os.kill(int(pid), signal.SIGKILL)
         folder.rmdir()
@@ -385,7 +385,7 @@ def examples(mark: pytest.Mark) -> dict[str, dict[str, Any]]:
 
 
 def pointless(mutation: Mutation) -> str:
-    """Why this machine cannot show the difference."""
+    """Return why this machine cannot show the difference, or ""."""
     name = mutation.old.strip().partition(":")[0].removeprefix("resource.")
     if name in {"RLIMIT_RTPRIO", "RLIMIT_NICE"}:
         with test_sandbox_lockdown.generous_server():
@@ -396,7 +396,7 @@ def pointless(mutation: Mutation) -> str:
 @only_as_root
 @pytest.mark.parametrize("name", MUTATIONS)
 async def test_a_step_that_is_missing_is_noticed(name: str, change: Changer, tmp_path: Path) -> None:
-    """By a case: the look at itself is switched off as well."""
+    """A case must detect the missing step, so the self-check is switched off too."""
     mutation = MUTATIONS[name]
     if reason := pointless(mutation):
         pytest.skip(reason)
@@ -407,8 +407,8 @@ async def test_a_step_that_is_missing_is_noticed(name: str, change: Changer, tmp
                 pass
         return
     async with started(tmp_path, mutation.prepared) as sandbox:
-        await Trial(sandbox, tmp_path).is_well()  # it works all the same: what fails below is the case
-        await asyncio.sleep(mutation.prepared)  # until a place is ready, made for what that run was allowed
+        await Trial(sandbox, tmp_path).is_well()  # runs still work, so a failure below comes from the case
+        await asyncio.sleep(mutation.prepared)  # until a cell is prepared for the parameters of that run
         with pytest.raises((AssertionError, pytest.fail.Exception, SandboxUnavailable)):
             await attempt(mutation.case, sandbox, tmp_path)
 
@@ -426,15 +426,15 @@ async def test_a_step_that_is_missing_stops_the_run_before_any_code(name: str, c
 @only_as_root
 @pytest.mark.parametrize("case", sorted({mutation.case for mutation in MUTATIONS.values() if mutation.case}))
 async def test_without_a_change_each_of_these_cases_passes(case: str, change: Changer, tmp_path: Path) -> None:
-    """With the copy, and with the look at itself switched off: it is the missing step that they notice."""
+    """The cases pass with the copy and without the self-check, so they fail only because of the missing step."""
     change(BLIND)
     async with started(tmp_path) as sandbox:
         await attempt(case, sandbox, tmp_path)
 
 
 @only_as_root
-async def test_a_zygote_that_dies_leaves_nobody_at_the_gate(change: Changer, tmp_path: Path) -> None:
-    """A run that has no ids yet is not locked in yet."""
+async def test_a_zygote_that_dies_leaves_no_waiting_run(change: Changer, tmp_path: Path) -> None:
+    """A run without user ids is not locked down yet, so it must end together with the zygote."""
     change(
         Mutation(
             "zygote.py",
@@ -454,7 +454,7 @@ async def test_a_zygote_that_dies_leaves_nobody_at_the_gate(change: Changer, tmp
 
 
 def in_group(folder: Path) -> list[str]:
-    with contextlib.suppress(OSError):  # it has just gone
+    with contextlib.suppress(OSError):  # the group has just been removed
         return (folder / "cgroup.procs").read_text().split()
     return []
 
@@ -467,14 +467,14 @@ FOR_OTHERS = {
         "test_seen_from_the_host_pid_1_is_nobodys_to_read",
     ),
 }
-"""Steps that a server which is root need not take: there another one comes to the same."""
+"""Steps that a server of root does not need, because another step has the same effect there."""
 
 
 @only_as_root
 @pytest.mark.long
 @pytest.mark.parametrize("name", [None, *FOR_OTHERS])
 def test_the_server_of_an_ordinary_user_is_locked_in_too(name: str | None) -> None:
-    """All cases pass as it is; without one of its steps, the case that must notice does."""
+    """All cases pass with the unchanged copy. Without one step, the case of that step fails."""
     with tempfile.TemporaryDirectory() as folder:
         changed = changed_copy(Path(folder), BLIND, *([FOR_OTHERS[name]] if name else []))
         Path(folder).chmod(0o755)
@@ -502,7 +502,7 @@ def test_the_server_of_an_ordinary_user_is_locked_in_too(name: str | None) -> No
 
 
 @only_as_root
-@pytest.mark.skipif(not EVERYTHING, reason="takes most of an hour: make mutations")
+@pytest.mark.skipif(not EVERYTHING, reason="takes almost an hour: make mutations")
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_everybody_who_notices(name: str, tmp_path: Path) -> None:
     mutation = MUTATIONS[name]

@@ -1,5 +1,8 @@
-"""Runs are forked from a process that has imported modules of their packages. It imports what nobody trusts: it must
-reach nothing, hold nothing up, and leave nothing behind; and the code must not notice that it was not the first."""
+"""Preloading: runs are forked from a process that has imported packages of their environment.
+
+The packages are untrusted: their import must reach nothing, delay no other run and leave nothing behind, and the code
+must not notice that modules were imported earlier.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ from tests.support.preloading_everywhere import PreloadingEverywhere
 
 TESTS = Path(__file__).parents[1]
 IS_ROOT = os.geteuid() == 0
-only_as_root = pytest.mark.skipif(not IS_ROOT, reason="only root can become somebody else")
+only_as_root = pytest.mark.skipif(not IS_ROOT, reason="only root can change its uid")
 
 COUNTS = """
 import os, sys, time
@@ -46,7 +49,7 @@ IS_WARM = """
 
 @asynccontextmanager
 async def running(folder: Path, **settings: Any) -> AsyncIterator[Trial]:
-    """A sandbox with these settings; nothing of it is left afterwards."""
+    """Start a sandbox with these settings. Fail if processes or files are left afterwards."""
     before = traces()
     offer = skillery_sandbox()
     sandbox = offer.open(offer.settings(**({"prepared": 1} | settings)), Place(folder))
@@ -70,14 +73,18 @@ async def until(true: Callable[[], object]) -> None:
 
 
 async def imported(trial: Trial, mount: PackageMount, *modules: str) -> Warm:
-    """What became of the import that a run of them begins; that run does not wait for it."""
+    """Run code with the modules, which starts the preload without waiting for it. Return the state of the finished
+    preload.
+    """
     assert await trial.value("def main(args): return 'cold'", packages=(mount,), preload=modules) == "cold"
     await until(lambda: kept(trial)[modules[0]].state != "starting")
     return kept(trial)[modules[0]]
 
 
 async def spoiled(trial: Trial, source: str) -> str:
-    """Why `evil`, of this source, could not be imported ahead; what runs of others see of it is nothing."""
+    """Preload `evil` with this source. Check that it fails and that other runs still work. Return the message of the
+    failure.
+    """
     mount = trial.packages({"evil.py": source})
     found = await imported(trial, mount, "evil")
     assert (found.state, found.memory_mb) == ("failed", 0)
@@ -191,7 +198,7 @@ async def test_limits_hold_for_runs_of_it(tmp_path: Path) -> None:
         assert await trial.value(IS_WARM, **options)
 
 
-# -- coming and going -------------------------------------------------------------------------------------------------
+# -- starting and ending ----------------------------------------------------------------------------------------------
 
 
 async def test_what_cannot_be_imported_ahead_is_named_and_runs_import_for_themselves(tmp_path: Path) -> None:
@@ -240,7 +247,7 @@ async def test_the_one_that_was_not_used_for_longest_leaves_for_another(tmp_path
         mounts = {name: trial.packages({f"{name}.py": ""}) for name in ("one", "two", "three")}
         await imported(trial, mounts["one"], "one")
         await imported(trial, mounts["two"], "two")
-        await asyncio.sleep(1)  # so that both have been there for longer than they took to come
+        await asyncio.sleep(1)  # so that both have been used for longer than their start took
         await trial.value("def main(args): pass", packages=(mounts["one"],), preload=("one",))
 
         async def use_three() -> bool:
@@ -252,7 +259,7 @@ async def test_the_one_that_was_not_used_for_longest_leaves_for_another(tmp_path
         assert set(kept(trial)) == {"one", "three"}
 
 
-async def test_one_that_nobody_uses_ends_when_its_last_run_has(tmp_path: Path) -> None:
+async def test_an_idle_zygote_ends_after_its_last_run(tmp_path: Path) -> None:
     async with running(tmp_path, environment_idle_seconds=1) as trial:
         mount = trial.packages({"counts.py": COUNTS})
         before = len(descendants(os.getpid()))
@@ -272,7 +279,7 @@ async def test_none_is_kept_where_each_run_has_a_zygote_or_none_may_be(tmp_path:
             assert kept(trial) == {}
 
 
-async def test_it_is_replaced_after_so_many_runs_and_nobody_waits(tmp_path: Path) -> None:
+async def test_a_zygote_is_replaced_after_so_many_runs_without_a_wait(tmp_path: Path) -> None:
     async with running(tmp_path, recycle_runs=10) as trial:
         mount = trial.packages({"counts.py": "import os, secrets\nPID, WHO = os.getpid(), secrets.token_hex()"})
         await imported(trial, mount, "counts")
@@ -306,7 +313,7 @@ async def test_killed_at_any_moment_it_costs_its_own_runs_at_most(tmp_path: Path
         mine = descendants(os.getpid()) - before
         assert len(mine) >= 5
         for pid in sorted(mine):
-            with contextlib.suppress(ProcessLookupError):  # it has gone with another
+            with contextlib.suppress(ProcessLookupError):  # the process has ended together with another one
                 os.kill(pid, signal.SIGKILL)
         outcome = await run
         assert outcome.failure is not None
@@ -314,7 +321,7 @@ async def test_killed_at_any_moment_it_costs_its_own_runs_at_most(tmp_path: Path
         async with asyncio.timeout(10):
             while mine & descendants(os.getpid()):
                 await asyncio.sleep(0.01)
-        for _ in range(3):  # cold
+        for _ in range(3):  # not preloaded
             assert not await trial.value(IS_WARM, packages=(mount,), preload=("counts",))
         assert kept(trial)["counts"].state == "failed"
 
@@ -333,7 +340,7 @@ async def test_packages_that_only_root_may_read_are_read(tmp_path: Path) -> None
         assert found == [True, "greet"]
 
 
-async def test_a_folder_that_is_not_there_is_told_without_its_path(tmp_path: Path) -> None:
+async def test_a_missing_folder_is_reported_without_its_path(tmp_path: Path) -> None:
     async with running(tmp_path) as trial:
         missing = PackageMount("ab" * 32, tmp_path / "not-there")
         await trial.code("def main(args): pass", packages=(missing,), preload=("counts",))
@@ -371,7 +378,7 @@ ATTACKS = """
             return 'connected'
 
     def uncover():
-        # a user namespace of one's own, with all rights in it, and what lies below the mounts
+        # a new user namespace with all rights in it, and the files below the mounts
         pid = os.fork()
         if pid == 0:
             found = []
@@ -452,7 +459,7 @@ REACHED: dict[str, Any] = {
 
 
 async def reached(folder: Path) -> Any:
-    """What a module could do while it was imported; why it was not, where it was not."""
+    """Return what a module could do during its import, with the reason for each refusal."""
     secret = folder / "secret"
     secret.write_text("s")
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -480,7 +487,7 @@ async def test_an_import_reaches_nothing(tmp_path: Path) -> None:
     assert await reached(tmp_path) == REACHED
 
 
-UNDONE = {  # a step that is not done, and what shows it; without some nothing is imported at all
+UNDONE = {  # a missing step, and the finding that shows it; without some steps, no import succeeds
     '        kernel.call("uid", kernel.SYS_SETRESUID, own["uid"], own["uid"], own["uid"])\n': "kill the keeper",
     " | kernel.NEWNET": "network of the server",
     " | kernel.NEWPID": "",
@@ -577,7 +584,7 @@ async def test_an_import_that_takes_over_the_link_gains_nothing(tmp_path: Path, 
         await trial.is_well()
 
 
-BEHIND = {  # each as soon as it has been imported; the frames above it are those of the zygote
+BEHIND = {  # called right after the import; the frames above it are those of the zygote
     "keeps all ends of its runs and goes on": """
 import os
 real = os.close
@@ -624,7 +631,7 @@ async def test_a_module_that_changes_what_forks_runs_spoils_its_own_runs_at_most
         mount = trial.packages({"evil.py": BEHIND[behind]})
         await imported(trial, mount, "evil")
         for _ in range(4):
-            # whatever becomes of it, it comes to an end, and others are served meanwhile
+            # The run ends with any outcome, and other runs work at the same time.
             run = asyncio.ensure_future(trial.code("def main(args): return 1", packages=(mount,), preload=("evil",)))
             await trial.is_well()
             outcome = await run
@@ -637,7 +644,7 @@ async def test_a_fork_bomb_in_an_import_is_held(tmp_path: Path) -> None:
             trial,
             """
             import os, time
-            for _ in range(10):  # a thousand, if nobody holds it
+            for _ in range(10):  # a thousand processes without a limit
                 try: os.fork()
                 except OSError: pass
             time.sleep(10)
@@ -647,7 +654,7 @@ async def test_a_fork_bomb_in_an_import_is_held(tmp_path: Path) -> None:
 
 
 async def test_the_kernel_counts_the_processes_of_an_import(tmp_path: Path) -> None:
-    """The server looks as well, and a bomb keeps it from looking."""
+    """The server counts too, but a fork bomb can delay the server."""
     async with running(tmp_path) as trial:
         message = await spoiled(
             trial,
@@ -705,7 +712,7 @@ asyncio.run(main())
 
 
 class TestLockdownOfPreloaded(lockdown.TestLockdown):
-    """A run of it is locked in as every run is."""
+    """A run of a preloaded environment is locked down like every other run."""
 
     @pytest.fixture
     async def sandbox(self, tmp_path: Path) -> AsyncIterator[Any]:
@@ -714,7 +721,7 @@ class TestLockdownOfPreloaded(lockdown.TestLockdown):
             await everywhere.warm_up()
             yield everywhere
 
-    # these look for the processes of runs where only those of the common zygote are
+    # These cases look for processes of runs only below the common zygote.
     test_seen_from_the_host_every_process_of_a_run_is_locked = None  # type: ignore[assignment]
     test_seen_from_the_host_pid_1_is_nobodys_to_read = None  # type: ignore[assignment]
     test_the_process_that_runs_are_forked_from_keeps_three_rights = None  # type: ignore[assignment]
@@ -733,7 +740,7 @@ class TestLockdownOfPreloaded(lockdown.TestLockdown):
         for entry in runs:
             assert [int(entry[name], 16) for name in lockdown.CAPABILITIES] == [0] * 5
             assert (entry["NoNewPrivs"], entry["Seccomp"]) == ("1", "2")
-        assert len({entry["Uid"] for entry in (*runs, *zygotes)}) == (2 if IS_ROOT else 1)  # the keeper is root's
+        assert len({entry["Uid"] for entry in (*runs, *zygotes)}) == (2 if IS_ROOT else 1)  # root owns the keeper
         for entry in zygotes:
             kept = lockdown.SYS_ADMIN if entry["NSpid"].split()[-1] == "3" else 0
             assert [int(entry[name], 16) for name in lockdown.CAPABILITIES] == [0, kept, kept, 0, 0]

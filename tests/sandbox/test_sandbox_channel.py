@@ -1,4 +1,4 @@
-"""Whatever code writes to its result channel: the server's end stays small, never hangs, and the run ends in order."""
+"""The result channel: for any bytes from the code, the server's end stays small and never hangs, and the run ends."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ bodies = st.binary(max_size=300) | values.map(lambda value: json.dumps(value).en
 
 @st.composite
 def frames(draw: st.DrawFn) -> bytes:
-    """Mostly a well-formed message; sometimes its sizes lie, or it is no message at all."""
+    """Return mostly well-formed messages, sometimes with wrong sizes, sometimes arbitrary bytes."""
     header = draw(headers.map(lambda value: json.dumps(value).encode()) | st.binary(max_size=60))
     body = draw(bodies)
     claimed_header, claimed_body = len(header), len(body)
@@ -61,7 +61,9 @@ streams = st.lists(frames() | st.binary(max_size=200), max_size=6).map(b"".join)
 
 
 def conversation(sent: bytes, host: MemoryHost) -> Dialogue:
-    """What the server's end makes of it, with a peer that reads nothing until it has said all."""
+    """Send bytes to the server's end, from a peer that reads nothing until it has sent everything. Return the
+    dialogue.
+    """
 
     async def main() -> Dialogue:
         ours, theirs = socket.socketpair()
@@ -166,7 +168,7 @@ def runner() -> Iterator[asyncio.Runner]:
 
 @pytest.fixture(scope="module")
 def trial(runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trial]:
-    """One sandbox for all examples: what one of them breaks, the next would notice."""
+    """Yield one sandbox for all examples: damage by one example would make the next one fail."""
     folder = tmp_path_factory.mktemp("channel")
     sandbox = open_sandbox(LinuxSandboxSettings(), Place(folder))
 
@@ -208,5 +210,5 @@ def test_code_that_writes_to_its_channel_harms_only_its_own_run(
 
 
 def test_nothing_is_left_of_the_sandbox(runner: asyncio.Runner, trial: Trial, tmp_path: Path) -> None:
-    """After all of them it still tells runs apart."""
+    """After all examples, runs are still separate."""
     assert runner.run(trial.value("import os\ndef main(args): return os.listdir()")) == []

@@ -1,4 +1,4 @@
-"""The backend `linux` passes the contract, for root and for an ordinary user, and leaves nothing behind."""
+"""The backend `linux` passes the contract, as root and as an ordinary user, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from skillery.testing.sandbox.trial import failure_type, log_of
 TESTS = Path(__file__).parents[1]
 AS_ORDINARY_USER = (sys.executable, str(TESTS / "support" / "ordinary_user.py"), sys.executable)
 IS_ROOT = os.geteuid() == 0
-only_as_root = pytest.mark.skipif(not IS_ROOT, reason="only root can become somebody else")
-# What differs for an ordinary user: identity, limits without cgroups, mounts in a user namespace.
+only_as_root = pytest.mark.skipif(not IS_ROOT, reason="only root can change its uid")
+# Cases that differ for an ordinary user: identity, limits without cgroups, mounts in a user namespace.
 ORDINARY_CASES = (
     "capability or group or unprivileged or no_process_outside or listen_on or nobodys or memory or children or "
     "fork_bomb or threads or processor or zombies or daemons or written or read_only or packages or reached or "
     "forbidden or pid_1 or composes or blobs_are or degraded or cannot_be_mounted or user_namespaces or others_do "
     "or mounted_folder or left_in_out or leaves or leave_nothing or bound or flushed or input_file or its_skill"
 )
-"""Where an ordinary user's sandbox is built in another way. All cases: make contract-as-user."""
+"""Cases where an ordinary user's sandbox works differently. `make contract-as-user` runs all cases."""
 
-# Each tries for 500 MB that are in no process's own account.
+# Each code tries to use 500 MB that no process's own counters show.
 HIDDEN_MEMORY = {
     "a shared mapping of which one page is left": """
         import ctypes, mmap
@@ -139,7 +139,7 @@ def make(folder: Path, *, allow_degraded: bool = False) -> LinuxSandbox:
 
 
 def group_folders(pid: int) -> list[Path]:
-    """The cgroups that a server with this pid has made."""
+    """Return the cgroups that a server with this pid has made."""
     return [
         path for h in hierarchies.candidates() for path in h.folder.glob(f"skillery-*-{pid}-*-*/**/") if path.is_dir()
     ]
@@ -398,7 +398,7 @@ groups.find().close()
 
 
 @only_as_root
-@pytest.mark.skipif(not hierarchies.candidates(), reason="there are no cgroups")
+@pytest.mark.skipif(not hierarchies.candidates(), reason="this host has no cgroups")
 def test_servers_that_start_at_once_remove_the_groups_of_dead_servers_together() -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as dead:
         dead.wait()
@@ -419,7 +419,7 @@ def test_servers_that_start_at_once_remove_the_groups_of_dead_servers_together()
 
 
 def test_processes_that_are_killed_at_any_moment_fail_their_run_at_most_and_leave_nothing(tmp_path: Path) -> None:
-    """In the event loop that servers use: it refuses to write to what has been closed."""
+    """The event loop is the one of real servers: uvloop refuses to write to a closed transport."""
     others = processes.children(os.getpid())
 
     async def main() -> set[str | None]:
@@ -451,7 +451,9 @@ def test_processes_that_are_killed_at_any_moment_fail_their_run_at_most_and_leav
 
 
 def descendants_beside(others: list[int]) -> set[int]:
-    """Of this process; not those `others` of its children that belong to other tests, nor what descends from them."""
+    """Return the descendants of this process, without `others`, which belong to other tests, and without their
+    descendants.
+    """
     return descendants(os.getpid()).difference(others, *(descendants(pid) for pid in others))
 
 

@@ -1,5 +1,8 @@
-"""What the contract cannot ask of every backend: each step by which `linux` locks a run in, seen from inside and from
-the host. Together with the cases of the contract, these cases fail if any step is left out: test_mutations.py."""
+"""Steps of the lockdown of `linux` that the contract cannot check for every backend, seen from inside and from the
+host.
+
+Together with the contract, these cases detect missing steps: test_mutations.py.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ from skillery.testing.sandbox.trial import value_of
 from tests.sandbox.test_sandbox_warm import zygotes as running_zygotes
 
 IS_ROOT = os.geteuid() == 0
-only_as_root = pytest.mark.skipif(not IS_ROOT, reason="only root can have what an ordinary user has not")
+only_as_root = pytest.mark.skipif(not IS_ROOT, reason="only root has these rights")
 UNLIMITED = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
 NAMESPACES = ("user", "mnt", "pid", "ipc", "uts", "net", "cgroup")
 CAPABILITIES = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
@@ -54,7 +57,7 @@ class TestLockdown(SandboxCases):
             return {{n: os.readlink(f'/proc/self/ns/{{n}}') for n in {NAMESPACES}}}
         """
         outside = {name: str(Path(f"/proc/self/ns/{name}").readlink()) for name in NAMESPACES}
-        found = [outside, *await asyncio.gather(*(trial.value(code) for _ in range(2)))]  # at the same time
+        found = [outside, *await asyncio.gather(*(trial.value(code) for _ in range(2)))]  # two runs at the same time
         assert [name for name in NAMESPACES if len({names[name] for names in found}) != 3] == []
 
     async def test_the_code_is_one_user_with_one_group_and_no_other(self, trial: Trial) -> None:
@@ -103,7 +106,7 @@ class TestLockdown(SandboxCases):
         assert found.pop("RLIMIT_CPU") == [22, 22]
         assert {name: found[f"RLIMIT_{name}"] for name in expected} == {n: [v, v] for n, v in expected.items()}
         assert 0 < found["RLIMIT_AS"][1] <= 64 << 30
-        assert found["RLIMIT_NOFILE"] in ([1024, 1024], [256, 256])  # fewer where no cgroup counts
+        assert found["RLIMIT_NOFILE"] in ([1024, 1024], [256, 256])  # fewer without a cgroup
 
     async def test_each_mount_allows_only_what_it_is_for(self, trial: Trial) -> None:
         skill = trial.skill("mine", {"code/main.py": "def main(args): pass"})
@@ -140,7 +143,7 @@ class TestLockdown(SandboxCases):
 
     @pytest.mark.skipif(landlock.abi() == 0, reason="this kernel has no Landlock")
     async def test_what_proc_shows_of_the_code_is_not_the_codes_to_change(self, trial: Trial) -> None:
-        """Only Landlock says so: these files are the code's own."""
+        """Only Landlock refuses this, because the code owns these files."""
         code = """
         import os
         def opened(name):
@@ -150,7 +153,7 @@ class TestLockdown(SandboxCases):
         """
         assert await trial.value(code) == []
 
-    @pytest.mark.skipif(landlock.abi() < 4, reason="this kernel's Landlock knows no ports")
+    @pytest.mark.skipif(landlock.abi() < 4, reason="the Landlock of this kernel has no rules for ports")
     async def test_the_proxy_is_the_only_port_where_lo_is_up(self, tmp_path: Path) -> None:
         code = """
         import socket
@@ -192,7 +195,7 @@ class TestLockdown(SandboxCases):
         assert most - 10 <= await trial.value(code, limits=LIMITS) <= most
 
     async def test_seen_from_the_host_every_process_of_a_run_is_locked(self, trial: Trial) -> None:
-        """The code's and the one above it, from before the first line of the code on."""
+        """The process of the code and its parent are locked down before the first line of the code runs."""
         running = asyncio.ensure_future(trial.code(WAIT))
         seen = [entry for entry in await run_processes(running) if int(entry["Pid"]) != os.getpid()]
         await running
@@ -218,10 +221,10 @@ class TestLockdown(SandboxCases):
         [first] = [entry["Pid"] for entry in seen if entry["NSpid"].split()[-1] == "1"]
         owner = Path(f"/proc/{first}/environ").stat().st_uid
         await running
-        assert owner in {0, 65534}  # the kernel's way of saying so
+        assert owner in {0, 65534}  # the kernel reports unreadable processes as owned by these uids
 
     async def test_an_interrupt_from_inside_does_not_end_pid_1(self, tmp_path: Path) -> None:
-        before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job would ignore SIGINT
         try:
             async with unprepared(tmp_path) as sandbox:
                 code = """
@@ -252,8 +255,10 @@ class TestLockdown(SandboxCases):
         [zygote] = [entry for entry in ours if int(entry["PPid"]) == os.getpid()]
         assert int(zygote["CapEff"], 16) == SETGID | SETUID | SYS_ADMIN
 
-    async def test_a_killed_server_takes_its_zygote_along_whoever_else_holds_their_line(self, tmp_path: Path) -> None:
-        """A child that the server forked keeps the sockets open: no end of file tells that it has gone."""
+    async def test_a_zygote_ends_with_a_killed_server_although_its_sockets_stay_open(self, tmp_path: Path) -> None:
+        """A child of the server keeps the sockets open, so the zygote reads no end of file when the server is
+        killed.
+        """
         server = subprocess.Popen([sys.executable, "-c", SERVER, str(tmp_path)], stdout=subprocess.PIPE)
         assert server.stdout is not None
         child = int(server.stdout.readline())
@@ -265,10 +270,10 @@ class TestLockdown(SandboxCases):
         try:
             deadline = time.monotonic() + 2
             while any(processes.start_time(pid) == began for pid, began in engine.items()):
-                assert time.monotonic() < deadline, "the zygote or its neighbour has outlived the server"
+                assert time.monotonic() < deadline, "the zygote or its workshop has outlived the server"
                 await asyncio.sleep(0.02)
         finally:
-            os.kill(child, signal.SIGKILL)  # their line ends with it
+            os.kill(child, signal.SIGKILL)  # closes the sockets
 
 
 SERVER = """
@@ -289,7 +294,7 @@ asyncio.run(main())
 
 @asynccontextmanager
 async def unprepared(folder: Path) -> AsyncIterator[LinuxSandbox]:
-    """Without places that wait: all that is there belongs to a run."""
+    """Start a sandbox without prepared cells, so that all processes belong to a run."""
     settings = LinuxSandboxSettings(prepared=0, hosts={"api.test": ("127.0.0.1",)}, allow_private=("127.0.0.1",))
     sandbox = open_sandbox(settings, Place(folder))
     await sandbox.start()
@@ -301,12 +306,12 @@ async def unprepared(folder: Path) -> AsyncIterator[LinuxSandbox]:
 
 @contextlib.contextmanager
 def generous_server() -> Iterator[None]:
-    """A server whose own limits are high, as far as it may raise them: what it has, its runs must not inherit."""
+    """Raise the limits of this server as far as possible. Its runs must not inherit them."""
     names = [name for name in dir(resource) if name.startswith("RLIMIT_") and name != "RLIMIT_NOFILE"]
     before = {name: resource.getrlimit(getattr(resource, name)) for name in names}
     for name in names if IS_ROOT else ():
         high = (60, 60) if name in {"RLIMIT_RTPRIO", "RLIMIT_NICE"} else UNLIMITED
-        with contextlib.suppress(ValueError):  # not in every container
+        with contextlib.suppress(ValueError):  # some containers refuse this
             resource.setrlimit(getattr(resource, name), high)
     try:
         yield
@@ -332,7 +337,7 @@ def depth() -> int:
 
 
 async def run_processes(running: asyncio.Future[Any]) -> list[dict[str, str]]:
-    """Those of the one run there is, while its code sleeps; not of the servers that other tests share."""
+    """Return the status of each process of the only run while its code sleeps. Servers of other tests are left out."""
     await asyncio.sleep(0.35)
     assert not running.done(), running
     seen = [status(pid) for zygote in running_zygotes() for pid in descendants(zygote)]

@@ -1,4 +1,4 @@
-"""The parts of the sandboxes that can be looked at alone: the filter, the cgroups, the log, the channel."""
+"""Parts of the sandboxes that can be tested alone: the system call filter, the cgroups, the log and the channel."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EACCES, DOES_NOTHING = (seccomp.REFUSE | errno.EACCES), seccomp.REFUSE
 
 
 def judge(program: bytes, architecture: int, number: int, *arguments: int) -> int:
-    """What the kernel would answer: the filter, interpreted."""
+    """Return the action of the filter for a system call, as the kernel would compute it."""
     wide = [*arguments, *[0] * (6 - len(arguments))]
     data = struct.pack("=IIQ6Q", number, architecture, 0, *wide)
     code = list(struct.iter_unpack("=HBBI", program))
@@ -70,7 +70,7 @@ def test_the_filter_answers_every_number_as_the_tables_say(machine: str, cgroups
 
 
 @pytest.mark.parametrize("machine", syscalls.MACHINES)
-def test_what_is_let_through_besides_is_that_call_and_no_other(machine: str) -> None:
+def test_an_additional_call_is_allowed_and_no_other(machine: str) -> None:
     usual = seccomp.program(machine, cgroups=True)
     wider = seccomp.program(machine, cgroups=True, also=("mount",))
     architecture, mount = seccomp.ARCHITECTURE[machine], syscalls.numbers(syscalls.FORBIDDEN, machine)["mount"]
@@ -254,7 +254,7 @@ def test_the_channel_survives_any_message(header: bytes, body: bytes, claimed: i
         return
 
 
-def test_cgroups_of_both_versions_are_told_the_same() -> None:
+def test_cgroups_of_both_versions_get_the_same_limits() -> None:
     limits = Limits(memory_mb=100, processes=10, cpus=1.5)
     told = {(c, v): hierarchies.settings_of(c, v, limits) for c in hierarchies.CONTROLLERS for v in (1, 2)}
     assert told["memory", 1]["memory.limit_in_bytes"] == told["memory", 2]["memory.max"] == str(100 << 20)
@@ -346,8 +346,10 @@ time.sleep(60)
 
 @pytest.fixture
 def sharing() -> Iterator[int]:
-    """The pid above five processes that share 64 MiB between them, in the network of this machine, whose sockets count
-    as theirs."""
+    """Start five processes that share 64 MiB. Yield the pid of their parent.
+
+    They use the network of this machine, so the sockets of this machine count as theirs.
+    """
     command = [
         sys.executable,
         "-c",
@@ -370,7 +372,9 @@ def test_memory_that_processes_share_is_counted_once(sharing: int, monkeypatch: 
 
 
 def test_a_look_that_takes_too_long_counts_it_for_each(sharing: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many mappings make a look as slow as one likes; what is held must not grow meanwhile."""
+    """Many mappings can make a check arbitrarily slow. Then shared pages count for each process, so that the limit
+    holds.
+    """
     monkeypatch.setattr(watchdog, "SLOW_WORK", 0)
 
     assert watchdog.over(sharing, 200 << 20)
@@ -442,7 +446,7 @@ print(failing([entry], starved) == before)
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
 def test_a_workshop_keeps_nothing_of_mounts_that_failed(tmp_path: Path) -> None:
     (tmp_path / "skill").mkdir()
     (tmp_path / "blob").touch()

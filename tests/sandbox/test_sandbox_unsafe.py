@@ -1,5 +1,7 @@
-"""`unsafe-subprocess` does all that a sandbox does for well-meaning code, and fails the cases about isolation: the
-contract bites. Only cases that are harmless outside a sandbox are tried on it."""
+"""`unsafe-subprocess` runs well-meaning code like a sandbox, and fails the cases about isolation.
+
+This shows that the contract detects missing isolation. Only cases that are harmless outside a sandbox run on it.
+"""
 
 from __future__ import annotations
 

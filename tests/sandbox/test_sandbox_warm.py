@@ -1,4 +1,4 @@
-"""Runs are forked from a zygote, some ahead: none may see another, and none may be lost with it."""
+"""Runs are forked from a zygote, some in advance: no run sees another, and no run is lost with its zygote."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FIND_IN_MEMORY = SEARCH + "found = in_memory\n"
 
 @asynccontextmanager
 async def running(folder: Path, **settings: int) -> AsyncIterator[Trial]:
-    """A sandbox with these settings; nothing of it is left afterwards."""
+    """Start a sandbox with these settings. Fail if processes or files are left afterwards."""
     before = traces()
     offer = skillery_sandbox()
     sandbox = offer.open(offer.settings(**settings), Place(folder))
@@ -56,7 +56,7 @@ def zygotes() -> list[int]:
 
 
 def workshops() -> list[int]:
-    """The first child of each zygote; whatever it forks for runs comes later."""
+    """Return the workshop of each zygote: its first child. The zygote forks the children for runs later."""
     return [min(children(parent), key=lambda pid: int(processes.start_time(pid) or 0)) for parent in zygotes()]
 
 
@@ -72,7 +72,7 @@ async def until(true: Callable[[], bool]) -> None:
 
 
 def cpu_ticks() -> int:
-    """Of the engine: not of the servers that other tests share."""
+    """Return the processor time of the zygotes and their descendants. Servers of other tests are left out."""
     engine = {pid for zygote in zygotes() for pid in (zygote, *descendants(zygote))}
     stats = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in engine]
     return sum(int(fields[11]) + int(fields[12]) for fields in stats)
@@ -231,7 +231,7 @@ async def has_lo(trial: Trial, network: tuple[str, ...], seconds: float = 0) -> 
 
 
 @pytest.mark.parametrize("prepared", [0, 2])
-async def test_only_runs_with_network_have_lo_and_nobody_uses_their_namespace(tmp_path: Path, prepared: int) -> None:
+async def test_only_runs_with_network_have_lo_and_no_run_reuses_their_namespace(tmp_path: Path, prepared: int) -> None:
     async with running(tmp_path, prepared=prepared) as trial:
         for network in (("http://api.test",), ()) * 4:
             assert (await has_lo(trial, network))[0] is bool(network)
@@ -242,7 +242,7 @@ async def test_only_runs_with_network_have_lo_and_nobody_uses_their_namespace(tm
 
 async def test_runs_with_network_take_no_prepared_place(tmp_path: Path) -> None:
     async with running(tmp_path, prepared=2) as trial:
-        await until(lambda: len(places()) == 2)  # that of the run that was tried at the start has gone
+        await until(lambda: len(places()) == 2)  # the cell of the first test run has ended
         waiting = places()
         for _ in range(3):
             await has_lo(trial, ("http://api.test",))

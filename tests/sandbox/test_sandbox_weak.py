@@ -1,5 +1,7 @@
-"""Backends that are worse than they look: the contract, as a plugin's author runs it, must fail for each, and in the
-right places. What isolates nothing is tried only with cases that do no harm, and where it could do none."""
+"""Faulty backends that look correct: the contract must fail for each of them, in the right groups of cases.
+
+Backends without isolation run only cases that are harmless there.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ import pytest
 
 TESTS = Path(__file__).parents[1]
 OWN_PIDS = (sys.executable, str(TESTS / "support" / "own_pids.py"))
-"""Should a case do harm after all, it harms nobody else."""
+"""Runs the cases in a pid namespace, so that they cannot kill other processes."""
 SUITE = """
 import asyncio, json, os, subprocess, sys, tempfile
 from pathlib import Path
@@ -68,7 +70,7 @@ def pytest_runtest_makereport(item, call):
 
 
 class Weak(msgspec.Struct, frozen=True):
-    """A backend, the cases to try, the groups of which one fails, and a case that must be among the failing."""
+    """A faulty backend, the cases to run, the groups with a failing case, and one case that must fail."""
 
     backend: str
     cases: tuple[str, ...]
@@ -102,7 +104,7 @@ HARMLESS = (
     "test_arguments_arrive_and_the_result_comes_back",
     "test_an_exception_is_reported_with_the_frames_of_the_code",
 )
-"""Of all cases, by their whole names. Others kill, mount or fill what they can reach."""
+"""Full names of harmless cases. Other cases kill, mount or fill whatever they can reach."""
 BACKENDS = {
     "nothing is isolated": Weak(
         "Weak = UnsafeSubprocess",
@@ -224,7 +226,7 @@ class Weak(Wrapped):
 }
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="what leaves cgroups must be able to make them")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make the cgroups that a faulty backend leaves behind")
 @pytest.mark.parametrize("name", BACKENDS)
 def test_the_contract_fails_for_a_backend_that_only_looks_well(name: str, tmp_path: Path) -> None:
     weak = BACKENDS[name]
@@ -237,7 +239,7 @@ def test_the_contract_fails_for_a_backend_that_only_looks_well(name: str, tmp_pa
     done = subprocess.run(
         (*OWN_PIDS, *command, suite.name),
         cwd=tmp_path,
-        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # others take longer to import than the cases
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # importing other plugins takes too long
         capture_output=True,
         text=True,
         timeout=1200,

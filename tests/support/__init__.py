@@ -1,1 +1,1 @@
-"""What the tests share: servers, people, packages, models of clients."""
+"""Shared helpers of the tests: servers, callers, packages, and models of clients."""

@@ -1,4 +1,4 @@
-"""Archives for tests: folders of skills as zip, tar and tar.gz, and such as nobody should send."""
+"""Archives for tests: folders of skills as zip, tar and tar.gz, and malformed archives."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def skill_md(name: str, description: str = "What it does.", body: str = "# Title
 
 
 def zipped(files: Mapping[str, str | bytes], links: Mapping[str, str] | None = None) -> bytes:
-    """A path that ends with `*` is executable."""
+    """Return a zip archive of the files. A path that ends with `*` is executable."""
     into = io.BytesIO()
     with zipfile.ZipFile(into, "w", zipfile.ZIP_DEFLATED) as archive:
         for path, content in files.items():

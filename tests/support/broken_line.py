@@ -1,4 +1,4 @@
-"""A line to a server that breaks where it is told to: for clients that have to cope with that."""
+"""A TCP proxy that breaks connections to a server at chosen points, for tests of clients."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from urllib.parse import urlsplit
 
 
 class Line:
-    """A port that leads to a server. Each connection meets the next of `troubles`: "lost" (the server hears the call,
-    and its answer goes nowhere), a number (of bytes of the answer, before it breaks off), or none."""
+    """A local port that forwards to a server. Each connection takes the next entry of `troubles`.
+
+    "lost": the server receives the request, and the response is dropped. A number: the connection ends after so many
+    bytes of the response. Without an entry, nothing breaks.
+    """
 
     def __init__(self, url: str) -> None:
         self.troubles: list[str | int] = []

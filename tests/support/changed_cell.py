@@ -1,4 +1,4 @@
-"""A pytest plugin: sandboxes are started from the programs in the folder that SKILLERY_TEST_CELL names."""
+"""A pytest plugin: sandboxes start the programs in the folder that SKILLERY_TEST_CELL names."""
 
 from __future__ import annotations
 

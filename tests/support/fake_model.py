@@ -1,7 +1,7 @@
-"""A model that follows a script, behind the HTTP of OpenAI (chat completions) and of Anthropic (messages).
+"""A scripted model behind the HTTP endpoints of OpenAI (chat completions) and Anthropic (messages).
 
-It refuses what they refuse: a tool call that nobody answered, an answer to a call that there was not, a tool without a
-valid schema.
+Like the real endpoints, it refuses a tool call without a result, a result without a call, and a tool with an invalid
+schema.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ import jsonschema
 
 
 class Wanted(NamedTuple):
-    """A tool call: its name, and its arguments as an object or as the text that a bad model writes."""
+    """A tool call: its name, and its arguments as an object or as the text that a faulty model writes."""
 
     name: str
-    arguments: dict[str, Any] | str = {}  # noqa: RUF012 - nobody changes it
+    arguments: dict[str, Any] | str = {}  # noqa: RUF012 - never changed
 
 
 class Heard(NamedTuple):
-    """What a tool answered, as the model reads it."""
+    """The result of a tool call, as the model reads it."""
 
     content: Any
     is_error: bool | None
 
 
 Turn = Callable[[Sequence[Heard]], "Sequence[Wanted] | str"]
-"""From all answers so far to the calls that are wanted next, or to the last word."""
+"""Returns the next tool calls, or the final text, for all results until now."""
 
 
 class FakeModel(ThreadingHTTPServer):
@@ -55,7 +55,7 @@ class FakeModel(ThreadingHTTPServer):
         return self.turns.pop(0)(heard)
 
     def completion(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """`POST /v1/chat/completions`."""
+        """Respond to `POST /v1/chat/completions`."""
         for tool in asked["tools"]:
             assert tool["type"] == "function"
             jsonschema.Draft202012Validator.check_schema(tool["function"]["parameters"])
@@ -83,7 +83,7 @@ class FakeModel(ThreadingHTTPServer):
         return {"id": "x", "object": "chat.completion", "created": 1, "model": asked["model"], "choices": [choice]}
 
     def message(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """`POST /v1/messages`."""
+        """Respond to `POST /v1/messages`."""
         assert asked["max_tokens"] > 0
         for tool in asked["tools"]:
             jsonschema.Draft202012Validator.check_schema(tool["input_schema"])
@@ -128,4 +128,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """Not to the terminal."""
+        """Log nothing."""

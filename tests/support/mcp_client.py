@@ -1,4 +1,4 @@
-"""MCP over plain HTTP, as the two eras of its clients write it: for what no SDK has a method for."""
+"""MCP over plain HTTP in both protocol versions, for requests that the SDK has no method for."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ class McpError(Exception):
 
 
 class Mcp:
-    """`mcp("skills/list")` is the result, `mcp.error(…)` the error; `mcp.tool("list_skills", limit=5)` calls a tool."""
+    """An MCP client: `mcp("skills/list")` returns the result, `mcp.error(…)` the error, `mcp.tool("list_skills",
+    limit=5)` calls a tool.
+    """
 
     def __init__(self, rpc: Rpc, era: str = MODERN, tools: str = "") -> None:
         self.http, self.era = rpc.http, era
@@ -46,7 +48,7 @@ class Mcp:
         return self("tools/call", name=name, arguments=arguments)
 
     def all(self, method: str, key: str, **params: Any) -> list[dict[str, Any]]:
-        """Every page of a listing."""
+        """Return the entries of all pages of a listing."""
         found: list[dict[str, Any]] = []
         cursor: dict[str, str] = {}
         while True:
@@ -61,7 +63,7 @@ class Mcp:
         return self.http.post(self.address, content=body, headers=own | headers)
 
     def request(self, method: str, params: dict[str, Any]) -> tuple[str, dict[str, str]]:
-        """Body and headers."""
+        """Return the body and the headers of a request."""
         headers = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
         headers["mcp-protocol-version"] = self.era
         if self.era == MODERN:
@@ -74,7 +76,7 @@ class Mcp:
 
 
 def message_of(response: httpx.Response) -> dict[str, Any]:
-    """The answer, whichever way it came."""
+    """Return the response message, from a JSON body or from a stream."""
     return messages_of(response)[-1]
 
 

@@ -1,4 +1,4 @@
-"""Run an async function in a network namespace of its own, with a name server that keeps some look-ups waiting.
+"""Run an async function in a separate network namespace, with a name server that keeps some look-ups waiting.
 
 `answer_of("tests.module:function")` calls `await function(names)` in a new process and returns its JSON value. In that
 process 127.0.0.1:53 is a `NameServer`, and the host's resolver asks no other server.
@@ -22,7 +22,7 @@ from typing import Any, cast
 
 from skillery.sandboxing.linux.cell import kernel
 
-# One try of a minute: a name that hangs occupies a thread for as long as any test needs.
+# The resolver tries once, for a minute, so a look-up that hangs occupies a thread longer than any test takes.
 FILES = {"resolv.conf": "nameserver 127.0.0.1\noptions timeout:60 attempts:1\n", "nsswitch.conf": "hosts: files dns\n"}
 A, AAAA = 1, 28
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
@@ -41,8 +41,10 @@ def answer_of(function: str) -> Any:
 
 
 class NameServer(asyncio.DatagramProtocol):
-    """Every name has the address 127.0.0.1, but `*.hang.test`, which gets no answer, and `*.nowhere.test`, which
-    does not exist."""
+    """A name server that returns 127.0.0.1 for every name, with two exceptions.
+
+    `*.hang.test` gets no response, and `*.nowhere.test` does not exist.
+    """
 
     transport: asyncio.DatagramTransport
 
@@ -64,11 +66,11 @@ class NameServer(asyncio.DatagramProtocol):
             self.transport.sendto(answer(data, name, kind), address)
 
     def look_ups(self, suffix: str) -> int:
-        """How many look-ups of names with this end have asked: each sends one query for an IPv4 address."""
+        """Return the number of look-ups of names with this suffix. Each look-up sends one query for an IPv4 address."""
         return sum(name.endswith(suffix) and kind == A for name, kind in self.asked)
 
     def let_go(self) -> None:
-        """Answer all names from now on, and all that wait."""
+        """Answer all waiting queries, and all later queries at once."""
         self._hangs = False
         for data, address in self._kept:
             self.transport.sendto(answer(data, *question(data)), address)
@@ -83,7 +85,7 @@ def question(data: bytes) -> tuple[str, int]:
 
 
 def answer(data: bytes, name: str, kind: int) -> bytes:
-    """RFC 1035 §4.1, without what the query brought besides its question."""
+    """Return the response to a query (RFC 1035 §4.1), with its question only."""
     asked = data[12 : 12 + len(name) + 6]
     records = kind == A and not name.endswith("nowhere.test")
     flags = 0x8183 if name.endswith("nowhere.test") else 0x8180
@@ -92,7 +94,7 @@ def answer(data: bytes, name: str, kind: int) -> bytes:
 
 
 def enter() -> None:
-    """Bring loopback up, and have the host's resolver ask 127.0.0.1."""
+    """Bring loopback up, and make the host's resolver ask 127.0.0.1."""
     with socket.socket() as one:
         flags = struct.unpack("16sH", fcntl.ioctl(one, SIOCGIFFLAGS, struct.pack("16sH", b"lo", 0))[:18])[1]
         fcntl.ioctl(one, SIOCSIFFLAGS, struct.pack("16sH", b"lo", flags | IFF_UP))

@@ -1,4 +1,4 @@
-"""Skills that need packages."""
+"""Skills with dependencies."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Runs a command as an ordinary user: no privileges, no groups, no writable cgroups.
+"""Run a command as an ordinary user: no privileges, no groups, no writable cgroups.
 
     python tests/support/ordinary_user.py COMMAND...
 
-The interpreter and this checkout may lie in folders that only root may enter; in a mount namespace of its own the
-command finds them at their usual places all the same.
+The interpreter and this checkout may be in folders that only root can enter. In a separate mount namespace, the command
+finds them at their usual paths.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from skillery.sandboxing.linux.cell import kernel
 
 USER = 65533
 PROCESSES = 8192
-"""Of all that it runs: a test that goes wrong must not take the machine along."""
+"""Limit for all processes of the command, so that a failing test cannot overload the machine."""
 
 
 def closed_ancestor(path: Path) -> Path | None:
-    """The topmost folder above `path` that others may not enter."""
+    """Return the topmost parent of `path` that other users cannot enter, or None."""
     for folder in reversed(path.parents):
         if not folder.stat().st_mode & 0o001:
             return folder
@@ -31,7 +31,7 @@ def closed_ancestor(path: Path) -> Path | None:
 
 
 def open_up(paths: list[Path]) -> None:
-    """Cover each closed folder with an open one that holds nothing but the paths we need, where they were."""
+    """Cover each closed folder with an open folder that contains only the needed paths, at their usual places."""
     closed = {path: closed_ancestor(path) for path in paths}
     stage = Path(tempfile.mkdtemp(prefix="stage-"))
     kernel.mount("stage", str(stage), "tmpfs", 0, "mode=0755")

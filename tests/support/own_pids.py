@@ -1,4 +1,4 @@
-"""Runs a command in a pid namespace of its own: whatever it kills, it kills nobody else's.
+"""Run a command in a separate pid namespace, where it can kill only its own processes.
 
 python tests/support/own_pids.py COMMAND...
 """
@@ -20,13 +20,13 @@ def main() -> None:
     first = os.fork()
     if first == 0:
         kernel.mount("proc", "/proc", "proc", 0)
-        Path("/proc/sys/kernel/ns_last_pid").write_text(str(number))  # a small number would be in everybody's names
+        Path("/proc/sys/kernel/ns_last_pid").write_text(str(number))  # a small number would occur in many names
         leave_with(run())
     leave_with(first)
 
 
 def run() -> int:
-    """The command, below pid 1."""
+    """Start the command below pid 1 and return its pid."""
     child = os.fork()
     if child == 0:
         os.execv(sys.argv[1], sys.argv[1:])
@@ -34,7 +34,7 @@ def run() -> int:
 
 
 def leave_with(child: int) -> NoReturn:
-    """When it has ended, and as it has; whoever else is left to us is buried."""
+    """Exit with the exit code of the command once it has ended. Reap all other children."""
     while True:
         pid, status = os.wait()
         if pid == child:

@@ -1,4 +1,6 @@
-"""A package index of one folder, as tests need it: it can be slow, away for a while, or serve what nobody locked."""
+"""A package index of one folder for tests: it can be slow, be unavailable for some time, or serve other files than the
+locked ones.
+"""
 
 from __future__ import annotations
 
@@ -18,24 +20,24 @@ LONG_AGO = "2025-01-01T00:00:00Z"
 
 
 class PackageIndex:
-    """Serves until it is closed; what it does to a file or a package is set by name."""
+    """An HTTP package index that serves until `close`. Its dicts change the handling of single files and packages."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.yanked: dict[str, str] = {}
-        """File -> why it was taken back."""
+        """File -> reason why it was yanked."""
         self.replaced: dict[str, bytes] = {}
-        """File -> what is served in its place."""
+        """File -> content to serve instead."""
         self.failing: dict[str, int] = {}
-        """File -> how many times it is not there yet."""
+        """File -> number of requests for which it is missing."""
         self.slow: dict[str, float] = {}
         """Package -> seconds until its files are listed."""
         self.held: dict[str, threading.Event] = {}
-        """File -> when it is served."""
+        """File -> event after which it is served."""
         self.uploaded: dict[str, str] = {}
-        """File -> when it was uploaded."""
+        """File -> upload time."""
         self.login = ""
-        """Who may come in, as `name:password`; "": everybody."""
+        """Required login as `name:password`. "" requires none."""
         self.files_at = ""
         """Another origin for the files."""
         self.asked: list[str] = []
@@ -85,7 +87,7 @@ class PackageIndex:
             handler.send_header("Content-Length", str(len(body)))
             handler.end_headers()
             handler.wfile.write(body)
-        except OSError:  # who asked has gone
+        except OSError:  # the client has disconnected
             return
 
     def _files_of(self, package: str) -> tuple[int, bytes]:
@@ -123,6 +125,6 @@ class PackageIndex:
         return 200, self.replaced.get(name, path.read_bytes())
 
     def _metadata(self, wheel: str) -> bytes:
-        """What resolvers read in place of the wheel."""
+        """Return the metadata file, which resolvers read instead of the wheel."""
         with zipfile.ZipFile(self.folder / wheel) as archive:
             return archive.read(next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA")))

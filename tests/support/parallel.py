@@ -1,7 +1,7 @@
-"""What makes the tests safe, and quick, in several processes at once: `pytest -n auto --dist worksteal`.
+"""Run the tests safely and quickly in several processes: `pytest -n auto --dist worksteal`.
 
-Each worker has servers of its own; one Postgres is everybody's. A test that looks at the whole machine, or needs quiet,
-says `@pytest.mark.alone`: nothing else runs meanwhile.
+Each worker has its own servers, and all workers share one Postgres. A test that looks at the whole machine, or needs
+quiet, has `@pytest.mark.alone`: no other test runs at the same time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def pytest_configure(config: pytest.Config) -> None:
     _config.append(config)
     config.stash[STACK] = ExitStack()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # A shell that starts us in the background says so, and commands that are to be interrupted would inherit it.
+        # A shell that starts pytest in the background makes it ignore SIGINT. Commands that tests interrupt would
+        # inherit that.
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -40,17 +41,19 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def end_servers_below(folder: Path) -> None:
-    """Of a worker that was killed, or had no time to end them: their homes are ours."""
+    """End the servers of a worker that was killed or ran out of time. Their homes are in `folder`."""
     home = f"{folder}/".encode()
     for process in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(OSError):  # it has ended meanwhile
+        with suppress(OSError):  # the process has ended
             arguments = process.read_bytes().split(b"\0")
             if b"serve" in arguments and any(argument.startswith(home) for argument in arguments):
                 os.kill(int(process.parent.name), signal.SIGTERM)
 
 
 def postgres_url(config: pytest.Config) -> str:
-    """Of the one server of this run of pytest. It is started when it is first asked for, and stopped with the run."""
+    """Return the URL of the only Postgres server of this pytest run. It starts at its first use and stops with the
+    run.
+    """
     given: str | None = getattr(config, "workerinput", {}).get("postgres")
     if given is not None:
         return given
@@ -61,20 +64,20 @@ def postgres_url(config: pytest.Config) -> str:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """One more than processors: a good part of the suite waits, for limits of time to pass."""
+    """Return one more than the number of processors, because many tests wait for time limits."""
     return min(len(os.sched_getaffinity(0)) + 1, MOST_WORKERS)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """In the process that has the workers: what it tells each of them."""
-    with suppress(RuntimeError):  # the first test that needs it says why it cannot be had
+    """Send the Postgres URL to each worker, from the process that starts the workers."""
+    with suppress(RuntimeError):  # the first test that needs Postgres fails with the reason
         node.workerinput["postgres"] = postgres_url(node.config)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Collect without the garbage collector, and hide what was collected from it: these are a million objects."""
+    """Collect without the garbage collector, then exclude the collected objects from it: they are a million objects."""
     gc.disable()
     try:
         return (yield)
@@ -85,13 +88,13 @@ def pytest_collection() -> Iterator[None]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long ones first, so that at the end nobody waits for the worker that has one."""
+    """Sort long tests first, so that no worker runs one alone at the end."""
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """From the first fixture's beginning to the last one's end."""
+    """Hold the turn from the first fixture's setup to the last fixture's teardown."""
     run = getattr(item.config, "workerinput", {}).get("testrunuid")
     if run is None:
         return (yield)
@@ -100,7 +103,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 def common_folder(config: pytest.Config) -> Path:
-    """A folder of this run of pytest, which all workers know."""
+    """Return a folder of this pytest run that all workers know."""
     factory: pytest.TempPathFactory = config._tmp_path_factory  # type: ignore[attr-defined]
     own = factory.getbasetemp()
     return own.parent if hasattr(config, "workerinput") else own
@@ -108,8 +111,10 @@ def common_folder(config: pytest.Config) -> Path:
 
 @contextmanager
 def turn(folder: Path, *, alone: bool) -> Iterator[None]:
-    """Together with others, or alone. Whoever wants to be alone waits at the gate for those inside to leave, and
-    nobody else gets through it meanwhile."""
+    """Run a test together with others, or alone.
+
+    A test that must run alone takes the gate, waits until the running tests have ended, and lets no other test begin.
+    """
     with (folder / "room.lock").open("w") as room:
         with (folder / "gate.lock").open("w") as gate:
             fcntl.flock(gate, fcntl.LOCK_EX)
@@ -117,11 +122,11 @@ def turn(folder: Path, *, alone: bool) -> Iterator[None]:
         try:
             yield
         finally:
-            fcntl.flock(room, fcntl.LOCK_UN)  # closing is not enough where a fork has it too
+            fcntl.flock(room, fcntl.LOCK_UN)  # closing is not enough if a forked process has the file open too
 
 
 def is_first(what: str) -> bool:
-    """Whether nobody in this run of pytest has asked for it before, in no worker."""
+    """Return whether this is the first call with this text in all workers of this pytest run."""
     try:
         (common_folder(_config[0]) / f"first {what}".replace("/", "-")).touch(exist_ok=False)
     except FileExistsError:

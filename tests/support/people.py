@@ -1,4 +1,4 @@
-"""A server that knows several people: the header `x-who` says who is calling and what they may do."""
+"""A server with several callers: the header `x-who` states the caller and its grants."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def before_publish(publication):
 
 
 def people_settings(folder: Path, **more: str) -> dict[str, str]:
-    """Settings of a server with the authenticator and a check, whose modules are written to `folder`."""
+    """Return the settings of a server with the authenticator and a check, and write their modules to `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "people.py").write_text(PLUGIN)
     (folder / "checks.py").write_text(CHECKS)
@@ -62,7 +62,7 @@ class Who(NamedTuple):
 
 
 class Caller(Rpc):
-    """Rpc as somebody."""
+    """An Rpc client that calls as one identity."""
 
     def __init__(self, url: str, who: Who) -> None:
         super().__init__(url)
@@ -70,7 +70,7 @@ class Caller(Rpc):
 
     @classmethod
     def same(cls, other: Rpc) -> Rpc:
-        """Another connection of the same caller, for another thread."""
+        """Return another connection of the same caller, for another thread."""
         made = Rpc(other.url)
         made.http.headers["x-who"] = other.http.headers["x-who"]
         return made
@@ -80,6 +80,6 @@ class Caller(Rpc):
         return self("create_skill", manifest=manifest(name, version, **more), skill_md=f"# {name}\n", files=files)
 
     def status(self, name: str, version: str = "1.0.0") -> str:
-        """As this caller sees it; "unseen" where it does not."""
+        """Return the status of the version as this caller sees it, or "unseen"."""
         reply = self.send("describe_skill", {"name": name, "version": version})
         return "unseen" if "error" in reply else str(reply["result"]["skill"]["status"])

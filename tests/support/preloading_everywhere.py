@@ -1,4 +1,4 @@
-"""A sandbox of which every run that may is forked from a process that has imported a module of packages."""
+"""A sandbox that preloads: each run without packages is forked from a process that has imported a module."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WARM_UP = Job("run_0", CodeCall("def main(args): pass", "main"), b"{}")
 
 
 class PreloadingEverywhere:
-    """Otherwise as the sandbox that it stands for."""
+    """Wraps a sandbox. Calls and attributes are those of the wrapped sandbox, except that runs use preloading."""
 
     def __init__(self, sandbox: LinuxSandbox, folder: Path) -> None:
         self._sandbox = sandbox

@@ -1,4 +1,4 @@
-"""What /proc tells about the processes of a server."""
+"""Facts from /proc about the processes of a server."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ WAIT_SECONDS = 60
 
 
 def own_seconds(pid: int) -> float:
-    """Processor time of the process itself, without its children."""
+    """Return the processor seconds of the process, without its children."""
     fields = _stat(pid)
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def seconds_of_ended_children(pid: int) -> float:
-    """Processor time of the children that have ended and were waited for."""
+    """Return the processor seconds of the children that have ended and were waited for."""
     fields = _stat(pid)
     return (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
 
 
 def peak_bytes(pid: int) -> int:
-    """Most resident memory that the process ever had."""
+    """Return the peak resident memory of the process, in bytes."""
     return _status_bytes(pid, "VmHWM")
 
 
 def resident_bytes(pid: int) -> int:
-    """Return the memory that the process has now."""
+    """Return the current resident memory of the process, in bytes."""
     return _status_bytes(pid, "VmRSS")
 
 
 def compile_workers(server: int) -> set[int]:
-    """Pids of the server's compile workers. A zombie has no command line."""
+    """Return the pids of the server's compile workers. A zombie has no command line."""
     found = set()
     for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has ended
+        with suppress(OSError):  # the process has ended
             pid = int(folder.name)
             if b"compile_process" in (folder / "cmdline").read_bytes() and int(_stat(pid)[1]) == server:
                 found.add(pid)
@@ -52,10 +52,10 @@ def is_running(pid: int) -> bool:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    """Fail after a generous time."""
+    """Wait until the condition holds. Fail after a generous time."""
     deadline = time.monotonic() + WAIT_SECONDS
     while not condition():
-        assert time.monotonic() < deadline, "what was waited for did not come"
+        assert time.monotonic() < deadline, "the condition did not become true"
         time.sleep(0.02)
 
 
@@ -65,5 +65,5 @@ def _status_bytes(pid: int, field: str) -> int:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields after the name of the program: state, parent …"""
+    """Return the fields after the program name: state, parent …"""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -11,7 +11,7 @@ from http.client import IncompleteRead
 from typing import NamedTuple
 
 SECONDS = 30
-"""Generous: how long a test waits for an answer that must come."""
+"""Seconds that a test waits for a response that must arrive. Generous."""
 
 
 class Reply(NamedTuple):
@@ -34,13 +34,13 @@ class RawConnection:
         self.socket.sendall(b"".join(part.encode() if isinstance(part, str) else part for part in parts))
 
     def head(self, line: str, **headers: str) -> bytes:
-        """A head with a Host; `x_y` stands for the header `x-y`."""
+        """Return a request head with a Host header. The keyword `x_y` sets the header `x-y`."""
         lines = [f"{line} HTTP/1.1", f"host: {self.host}"]
         lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
         return ("\r\n".join(lines) + "\r\n\r\n").encode()
 
     def reply(self) -> Reply:
-        """The next answer. Raises IncompleteRead where the connection ends before it does."""
+        """Return the next response. Raise IncompleteRead if the connection ends first."""
         status = int(self._line().split()[1])
         lines = list(iter(self._line, b"\r\n"))
         headers = {name.lower(): value for name, value in BytesHeaderParser().parsebytes(b"".join(lines)).items()}
@@ -61,7 +61,7 @@ class RawConnection:
         return self.reply()
 
     def is_closed(self, seconds: float = SECONDS) -> bool:
-        """Whether the server closes the connection within `seconds`; what it still sends is dropped."""
+        """Return whether the server closes the connection within `seconds`. Received bytes are dropped."""
         deadline = time.monotonic() + seconds
         try:
             while (left := deadline - time.monotonic()) > 0:
@@ -77,7 +77,9 @@ class RawConnection:
         return False
 
     def drip(self, seconds: float, pause: float, *parts: bytes) -> bool:
-        """Send the parts in turn, one each `pause` seconds. Whether the server closes within `seconds`."""
+        """Send the parts in turn, with a `pause` in seconds after each. Return whether the server closes within
+        `seconds`.
+        """
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             for part in parts:

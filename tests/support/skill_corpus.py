@@ -1,13 +1,12 @@
-"""A tree of skills with all the shapes of public repositories, the same for the same seed and size.
+"""A tree of skills with all the shapes of public repositories. Equal seeds and sizes give equal trees.
 
     corpus = grow(folder / "corpus", skills=2_000)
     corpus.root        the repository to import
     corpus.paths       every path at which an agent finds a skill, links followed
     corpus.lost        links that lead to no skill, or out of the repository
 
-Shapes: canonical folders, agent folders with copies, links and skills of their own, folders of links, equal names in
-long folders, nested skills, collections, SKILL.md files that need a repair, and scripts that import packages which no
-file declares.
+Shapes: canonical folders, agent folders with copies, links and other skills, folders of links, equal names in long
+folders, nested skills, collections, SKILL.md files that need a repair, and scripts that import undeclared packages.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from tests.support.archives import skill_md
 SEED = 14
 LONG = "packages/some_long_common_directory_name/workflows"
 PACKAGES = ("requests", "yaml", "numpy", "pandas", "bs4", "PIL", "docx", "openpyxl", "rich", "httpx")
-"""Import names: those of `yaml`, `bs4`, `PIL` and `docx` are not the names of their distributions."""
+"""Import names. The distributions of `yaml`, `bs4`, `PIL` and `docx` have other names."""
 ODD = (
     "---\nname: {name}\ndescription: Use it: when {name} is asked for\n---\n",
     "---\r\nname: {name}\r\ndescription: Lines of another system.\r\n---\r\n",
@@ -49,7 +48,7 @@ VERBS = ("reads", "writes", "checks", "converts", "reviews", "plans", "draws", "
 class Corpus(NamedTuple):
     root: Path
     paths: tuple[str, ...]
-    """Each folder with a skill, also behind links; nested skills are files of others."""
+    """Each folder with a skill, also behind links. Nested skills are files of other skills."""
     nested: tuple[str, ...]
     """Each SKILL.md that is a file of another skill."""
     lost: tuple[str, ...]
@@ -79,7 +78,7 @@ class _Growing:
         place.symlink_to(target)
 
     def skill(self, path: str, name: str, *, odd: bool = False, body: str = "") -> None:
-        """A skill with a few files, of a random size."""
+        """Write a skill with a few files, of a random size."""
         what = f"{name} {self.random.choice(VERBS)} a {self.random.choice(SUBJECTS)} when asked for one."
         text = f"# {name}\n\n{what}\n\n{body}{self._words(self.random.randrange(20, 400))}\n"
         head = self.random.choice(ODD).format(name=name) if odd else skill_md(name, what, "\n")
@@ -90,7 +89,7 @@ class _Growing:
         self.skills += 1
 
     def script(self, path: str) -> None:
-        """A script that imports a package which no file of the skill declares."""
+        """Write a script that imports a package which no file of the skill declares."""
         package = self.random.choice(PACKAGES)
         text = f"import json\n\nimport {package}\n\nprint(json.dumps({package}.__name__))\n"
         self.write(f"{path}/scripts/main.py", text)
@@ -100,7 +99,7 @@ class _Growing:
         return " ".join(self.random.choices(SUBJECTS + VERBS, k=number))
 
 
-# Each shape is made of one number and adds what it says it adds to the corpus.
+# Each function makes one shape from a number and records the new paths in the corpus.
 
 
 def _canonical(grown: _Growing, number: int) -> None:
@@ -111,7 +110,7 @@ def _canonical(grown: _Growing, number: int) -> None:
 
 
 def _linked(grown: _Growing, number: int) -> None:
-    """One skill and two links to it, as `npx skills` makes them."""
+    """Write one skill and two links to it, as `npx skills` makes them."""
     name = f"linked-{number:05d}"
     grown.skill(f".agents/skills/{name}", name)
     for agent in (".claude", ".cursor"):
@@ -120,7 +119,7 @@ def _linked(grown: _Growing, number: int) -> None:
 
 
 def _copied(grown: _Growing, number: int) -> None:
-    """A skill, an identical copy and a different skill of the same name in agent folders."""
+    """Write a skill, an identical copy and a different skill of the same name in agent folders."""
     name = f"copied-{number:05d}"
     path = f"skills/{name}"
     grown.skill(path, name)
@@ -132,14 +131,14 @@ def _copied(grown: _Growing, number: int) -> None:
 
 
 def _equal(grown: _Growing, number: int) -> None:
-    """Four skills of one name in folders whose names begin with the same forty characters and more."""
+    """Write four skills of one name, in folders whose names share more than the first forty characters."""
     for step in range(4):
         path = f"{LONG}/{number:05d}/{step:02d}/skills/rep-{number % 50:02d}"
         grown.skill(path, f"rep-{number % 50:02d}", body=f"Step {step} of {number}.\n\n")
 
 
 def _nesting(grown: _Growing, number: int) -> None:
-    """A skill with a template of a skill, or a collection that lists its skills."""
+    """Write a skill that contains a template of a skill, or a collection that lists its skills."""
     name = f"outer-{number:05d}"
     path = f"plugins/{name}"
     grown.skill(path, name)
@@ -151,7 +150,7 @@ def _nesting(grown: _Growing, number: int) -> None:
 
 
 def _single(grown: _Growing, number: int) -> None:
-    """A folder with nothing but a link to a page elsewhere, and one to the SKILL.md of a skill."""
+    """Write a folder with only a link to a page elsewhere, and another with a link to the SKILL.md of a skill."""
     name = f"page-{number:05d}"
     grown.write(f"docs/{name}.md", skill_md(name, body=f"# Page {number}\n"))
     grown.link(f"skills/{name}/SKILL.md", f"../../docs/{name}.md")
@@ -160,7 +159,7 @@ def _single(grown: _Growing, number: int) -> None:
 
 
 def _lost(grown: _Growing, number: int) -> None:
-    """Links that cannot be followed, next to a skill."""
+    """Write a skill and, in another folder, a link that cannot be followed."""
     name = f"beside-{number:05d}"
     targets = {"loop": f"loop-{number:05d}", "gone": "nothing", "out": "../../../outside", "up": "../.."}
     kind = ("loop", "gone", "out", "up")[number % 4]
@@ -181,7 +180,7 @@ SHAPES: tuple[Callable[[_Growing, int], None], ...] = (
 
 
 def grow(root: Path, skills: int = 2_000, seed: int = SEED) -> Corpus:
-    """Make a repository with at least so many skills, links and copies not counted."""
+    """Write a repository with at least `skills` skills. Links and copies do not count."""
     grown = _Growing(root, seed)
     grown.write(".git/HEAD", "ref: refs/heads/main\n")
     grown.write("README.md", "# Skills\n")

@@ -1,6 +1,6 @@
-"""Databases at the newest revision, copied instead of migrated: all migrations together take a third of a second.
+"""Copies of migrated databases: a copy replaces all migrations, which together take a third of a second.
 
-The migrations themselves are tested in tests/database/test_database.py and tests/cli/test_cli.py, on empty databases.
+The migrations are tested in tests/database/test_database.py and tests/cli/test_cli.py, on empty databases.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DATABASE = "skillery.db"
 
 @functools.cache
 def sqlite_template() -> Path:
-    """Return the file of a migrated database without rows. Each process of the tests makes it once."""
+    """Return the file of a migrated database without rows. Each test process makes it once."""
     folder = Path(tempfile.mkdtemp(prefix="skillery-template-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = folder / DATABASE
@@ -47,7 +47,7 @@ def migrated(url: str) -> None:
 
 def prepare_home(home: Path) -> None:
     """Put a migrated database into the home if it has none."""
-    # The mode that a first start gives a new home.
+    # A first start gives a new home this mode.
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not (home / DATABASE).exists():
         shutil.copyfile(sqlite_template(), home / DATABASE)

@@ -12,7 +12,7 @@ from tests.conftest import clean_environment
 
 
 def on_terminal(*arguments: str, columns: int = 60) -> tuple[int, str]:
-    """Run `skillery` with stdout and stderr on a terminal. Return its exit code and what it printed."""
+    """Run `skillery` with stdout and stderr on a terminal. Return its exit code and its output."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "skillery", *arguments],
@@ -23,7 +23,7 @@ def on_terminal(*arguments: str, columns: int = 60) -> tuple[int, str]:
     )
     os.close(theirs)
     seen = b""
-    with contextlib.suppress(OSError):  # the command has closed its end
+    with contextlib.suppress(OSError):  # the command has closed the terminal
         while piece := os.read(ours, 4096):
             seen += piece
     os.close(ours)

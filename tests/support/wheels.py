@@ -1,4 +1,4 @@
-"""Small wheels of one's own, in a folder that servers take for all packages there are."""
+"""Small wheels in a folder that servers use as their package source."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ def make_wheel(
     more: Mapping[str, str] | None = None,
     links: Sequence[str] = (),
 ) -> Path:
-    """A wheel with these modules, by default one that says its version. `record` replaces hashes in its RECORD, `more`
-    are files that are not in it, `links` files that are symbolic links."""
+    """Write a wheel with these modules and return its path. The default module has its version as VERSION.
+
+    `record` replaces hashes in RECORD, `more` adds files that RECORD omits, `links` makes files symbolic links.
+    """
     content = dict(files or {f"{name}.py": f"VERSION = {version!r}\n"})
     info = f"{name}-{version}.dist-info"
     lines = [f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n", *(f"Requires-Dist: {r}\n" for r in requires)]
@@ -71,7 +73,7 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
 
 
 def make_sdist(house: Path, name: str, version: str, hostile: str = "pass") -> Path:
-    """A source archive whose build runs a line of one's own, and needs nothing."""
+    """Write a source archive without build dependencies and return its path. Its build runs the line `hostile`."""
     backend = BACKEND
     for key, value in {"hostile": hostile, "name": name, "version": version}.items():
         backend = (

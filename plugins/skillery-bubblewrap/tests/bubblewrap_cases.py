@@ -26,7 +26,7 @@ def main(args):
 
 
 class Case(msgspec.Struct, frozen=True):
-    """A case. `code` defines main(args)."""
+    """One case. `code` defines main(args)."""
 
     code: str
     args: dict[str, Any] = {}
@@ -309,7 +309,7 @@ ATTACKS = {
             return found[0] if found else 0
         def main(args): return {str(n): verdict(n) for n in range(480) if n not in args['skip']}
         """,
-        # Calls that send signals: to process group 0, which is the whole run.
+        # These numbers are calls that send signals: to process group 0, which is the whole run.
         {"skip": [62, 129, 200, 234] if platform.machine() == "x86_64" else [129, 130, 131]},
         limits=LONG,
     ),

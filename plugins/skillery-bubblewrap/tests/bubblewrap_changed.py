@@ -1,5 +1,7 @@
-"""A copy of the package without one step: changed code outside, in the launcher and the prologue, and in the modules
-that lock the code in."""
+"""A copy of the package without one step, for mutation tests.
+
+The changed code is in the launcher, in the prologue, or in the modules that lock down the code.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The backend under test with its bwrap: the one of this machine, else the one that `make` installs in the checkout."""
+"""The backend under test with its bwrap: the one of this machine, or else the one that `make` installs in the
+checkout.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ CHECKOUT = Path(__file__).parents[3]
 
 
 def bwrap() -> str:
-    """Return the path of bwrap. Fail, and never skip, without one."""
+    """Return the path of bwrap. Without one the test fails; it is never skipped."""
     found = shutil.which("bwrap") or shutil.which("bwrap", path=str(CHECKOUT / ".tools" / "bin"))
     if found is None:
         pytest.fail("install bubblewrap: `make .tools/bin/bwrap`, or apt-get install bubblewrap")

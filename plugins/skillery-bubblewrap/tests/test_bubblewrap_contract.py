@@ -210,7 +210,9 @@ def status(pid: int) -> dict[str, str]:
 async def test_no_process_of_a_run_is_started_with_a_variable_of_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The launcher, bwrap outside and inside, and the code: any process of the same uid could read variables there."""
+    """No process has a variable of the server, because any process with the same uid could read it: the launcher, bwrap
+    outside and inside, and the code.
+    """
     monkeypatch.setenv("OF_THE_SERVER", "a value")
     monkeypatch.setattr(process, "LAUNCHER", telling_launcher(tmp_path))
     sandbox = make(tmp_path)
@@ -253,9 +255,9 @@ async def test_no_process_of_a_run_keeps_anything(tmp_path: Path) -> None:
     assert (first["Seccomp"], code["Seccomp"], int(code["CapBnd"], 16)) == ("2", "2", 0)
     if IS_ROOT:
         uids = {one["Uid"].split()[0] for one in (bwrap_outside, first, code)}
-        assert len(uids) == 1, "bwrap itself is no other than the code"
+        assert len(uids) == 1, "bwrap and the code have the same uid"
         assert 120_000 <= int(*uids) < 140_000
-        assert {one["Uid"].split()[0] for one in again} != uids, "each run has its own"
+        assert {one["Uid"].split()[0] for one in again} != uids, "each run has its own uid"
 
 
 @only_as_root

@@ -96,7 +96,7 @@ class TestLockdown(SandboxCases):
             assert all(120_000 <= int(number) < 140_000 for one in seen for number in one["Gid"].split())
             assert [one["Groups"] for one in seen] == [""] * 3
 
-    @pytest.mark.skipif(not IS_ROOT, reason="only root can give itself groups")
+    @pytest.mark.skipif(not IS_ROOT, reason="only root can set its groups")
     async def test_no_group_of_the_server_is_left_to_any_process(self, sandbox: BubblewrapSandbox) -> None:
         before = os.getgroups()
         os.setgroups([27, 1234])

@@ -63,7 +63,7 @@ def one(file: str, old: str, new: str, case: str = "", **more: str | bool) -> Mu
 
 
 def shared(name: str, case: str = OWN, **more: str | bool) -> Mutation:
-    """Share one namespace with the host; all others are the run's own."""
+    """Share one namespace with the host. All others stay separate."""
     rest = ", ".join(f'"{flag}"' for flag in EACH if flag != f"--unshare-{name}")
     return one(COMMAND, '"--unshare-all", "--unshare-user"', rest, case, **more)
 
@@ -149,7 +149,7 @@ MUTATIONS: dict[str, Mutation] = {
     "the size of /workspace": size("/workspace", "disk_bytes", "8"),
     "the size of /tmp": size("/tmp", "tmp_bytes", "4"),
     "the size of /dev/shm": size("/dev/shm", "shm_bytes", "64"),
-    # -- the prologue, and what it has of the modules that are shared
+    # -- the prologue, and the shared modules that it uses
     "the files of /workspace": one(PROLOGUE, 'limits["disk_files"] + 1', "0", f"{FILES}[/workspace-100]", always=True),
     "the files of /tmp": one(PROLOGUE, 'limits["tmp_bytes"], 4096', 'limits["tmp_bytes"], 0', f"{FILES}[/tmp-4096]"),
     "the files of /dev/shm": one(
@@ -239,7 +239,7 @@ async def test_a_step_that_is_missing_is_noticed(name: str, tmp_path: Path, monk
                 await sandbox.start()
             return
         await sandbox.start()
-        await Trial(sandbox, tmp_path).is_well()  # runs still work, so a failure below is the case's
+        await Trial(sandbox, tmp_path).is_well()  # runs still work, so a failure below comes from the case
         with pytest.raises((AssertionError, pytest.fail.Exception, TimeoutError)):
             await attempt(mutation.case, sandbox, tmp_path, SUITES)
     finally:

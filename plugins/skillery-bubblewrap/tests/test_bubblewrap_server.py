@@ -56,7 +56,7 @@ def test_one_setting_chooses_it_for_skills_and_code(start: Callable[..., Server]
 
     assert skill["status"] == ran["status"] == "completed", skill
     assert skill["output"]["given"] == {"a": 1}
-    assert skill["output"]["marks"] > 0, "bwrap leaves its mark there"
+    assert skill["output"]["marks"] > 0, "bwrap mounts leave /newroot there"
     assert rpc.http.get("/readyz").json()["status"] == "ready"
 
 
@@ -93,7 +93,8 @@ def test_without_the_program_the_server_does_not_start_and_says_what_to_install(
 
 
 def test_a_setting_that_it_does_not_know_is_refused_at_start(tmp_path: Path) -> None:
-    refused = skillery("serve", "--home", str(tmp_path / "home"), SKILLERY_BACKENDS_SANDBOX_BUBBLEWRAP_PROGRAMM="x")
+    home = str(tmp_path / "home")
+    refused = skillery("serve", "--home", home, "--port", "0", SKILLERY_BACKENDS_SANDBOX_BUBBLEWRAP_PROGRAMM="x")
 
     assert "programm" in refused.stderr
 

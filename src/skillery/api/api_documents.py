@@ -24,12 +24,12 @@ from skillery import __version__
 from skillery.api.errors import encode
 from skillery.api.gate import Gate
 from skillery.api.http import only, send_bytes
-from skillery.api.operations import SCHEME, TEMPLATE, Answer, Operation, described, types_of
+from skillery.api.operations import SCHEME, TEMPLATE, Operation, Response, described, types_of
 from skillery.api.rpc.discovery import document
 
 Object = dict[str, Any]
-OPENRPC = (Operation("GET", "/openrpc.json", "All methods, as OpenRPC", {200: Answer("The document.", Object)}),)
-OPENAPI = (Operation("GET", "/v1/openapi.json", "All endpoints, as OpenAPI", {200: Answer("The document.", Object)}),)
+OPENRPC = (Operation("GET", "/openrpc.json", "All methods, as OpenRPC", {200: Response("The document.", Object)}),)
+OPENAPI = (Operation("GET", "/v1/openapi.json", "All endpoints, as OpenAPI", {200: Response("The document.", Object)}),)
 
 
 async def send_openrpc(gate: Gate, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:

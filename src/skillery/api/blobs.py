@@ -17,7 +17,7 @@ from skillery.api.answers import Answers
 from skillery.api.errors import INVALID_REQUEST, NOT_FOUND, encode, plain_error
 from skillery.api.gate import Gate
 from skillery.api.http import HttpRefusal, chunks_of, only, send_bytes
-from skillery.api.operations import BINARY, Answer, Body, Operation, in_query
+from skillery.api.operations import BINARY, Body, Operation, Response, in_query
 from skillery.api.rpc.params import MOST_TTL
 from skillery.backends import Identity
 from skillery.contents.blob_rows import BlobRow, NewBlob
@@ -37,7 +37,7 @@ OPERATIONS = (
         "POST",
         "/blobs",
         "Store a blob of any size",
-        {201: Answer("The same result as of create_blob. Location is the address of the blob.", NewBlob)},
+        {201: Response("The same result as of create_blob. Location is the address of the blob.", NewBlob)},
         (400, 408, 409, 413),
         "run",
         description="The Content-Type is the kind of the blob. Requests with one Idempotency-Key store one blob.",
@@ -51,7 +51,10 @@ OPERATIONS = (
         "GET",
         "/blobs/{blob_id}",
         "Download a blob, or a range of it",
-        {200: Answer("The content.", kinds=(ANY_KIND,)), 206: Answer("The range of the content.", kinds=(ANY_KIND,))},
+        {
+            200: Response("The content.", kinds=(ANY_KIND,)),
+            206: Response("The range of the content.", kinds=(ANY_KIND,)),
+        },
         (404, 416),
         "read",
         description="The Content-Type is the kind of the blob.",

@@ -18,6 +18,7 @@ from skillery.maintenance.garbage import Collector
 from skillery.publishing import Publisher, ToolMaker
 from skillery.registry.registry import Registry
 from skillery.runs import Runner
+from skillery.workspaces.keeping import Workspaces
 
 
 class EnvironmentParts(NamedTuple):
@@ -34,6 +35,7 @@ class Core(NamedTuple):
     registry: Registry
     blobs: Blobs
     runner: Runner
+    workspaces: Workspaces
     publisher: Publisher
     importer: Importer
     tools: ToolMaker

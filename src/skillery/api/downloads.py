@@ -12,7 +12,7 @@ from litestar.openapi.spec.enums import OpenAPIType
 from litestar.types import ASGIApp
 
 from skillery.api.exports import DownloadParts, send_archive, send_file, send_index, send_indexed_file
-from skillery.api.operations import Answer, Operation
+from skillery.api.operations import Operation, Response
 from skillery.exports import KINDS
 from skillery.formats.archives import MEDIA_TYPES
 
@@ -32,11 +32,11 @@ class Download(NamedTuple):
     endpoint: Callable[[DownloadParts, Any, Any, Any, dict[str, str]], Awaitable[None]]
     summary: str
     description: str
-    answer: Answer
+    answer: Response
 
     @property
     def operations(self) -> tuple[Operation, ...]:
-        answers = {200: self.answer, 304: Answer("If-None-Match contains the ETag of the content.", kinds=())}
+        answers = {200: self.answer, 304: Response("If-None-Match contains the ETag of the content.", kinds=())}
         return tuple(
             Operation(
                 "GET",
@@ -66,7 +66,7 @@ DOWNLOADS = (
         send_archive,
         "A version of a skill as an archive",
         "`archive` is a version spec (`1.2.0`, `latest`, a label, a range, a digest) and `.tar.gz` or `.zip`.",
-        Answer("The archive. Its bytes depend only on its files.", kinds=tuple(MEDIA_TYPES.values())),
+        Response("The archive. Its bytes depend only on its files.", kinds=tuple(MEDIA_TYPES.values())),
     ),
     Download(
         "/skills",
@@ -74,7 +74,7 @@ DOWNLOADS = (
         send_file,
         "A file of a version of a skill",
         "The file as in the archive. SKILL.md conforms to Agent Skills.",
-        Answer("The file.", kinds=("text/markdown", ANY)),
+        Response("The file.", kinds=("text/markdown", ANY)),
     ),
     Download(
         "/.well-known",
@@ -82,7 +82,7 @@ DOWNLOADS = (
         send_index,
         "An index of Agent Skills",
         "`agent-skills` is the index of discovery 0.2.0. `skills` is the older index, which lists files.",
-        Answer("The index of the skills that the caller sees.", Object),
+        Response("The index of the skills that the caller sees.", Object),
     ),
     Download(
         "/.well-known",
@@ -90,7 +90,7 @@ DOWNLOADS = (
         send_indexed_file,
         "A file of the latest version of a skill in an index",
         "`name` is the name of the skill in that index.",
-        Answer("The file.", kinds=("text/markdown", ANY)),
+        Response("The file.", kinds=("text/markdown", ANY)),
     ),
 )
 

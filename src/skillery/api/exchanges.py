@@ -114,7 +114,7 @@ def log_request(endpoint: str, verb: str, exchange: Exchange, seconds: float) ->
         extra={
             "fields": {
                 "verb": verb,
-                "door": endpoint,
+                "endpoint": endpoint,
                 "status": exchange.status,
                 "duration_ms": milliseconds,
                 "identity": request.identity,

@@ -35,7 +35,7 @@ them.
 """
 
 
-class Answer(NamedTuple):
+class DownloadResponse(NamedTuple):
     """The response to a download."""
 
     kind: str
@@ -111,7 +111,7 @@ async def send_index(parts: DownloadParts, scope: Any, _receive: Any, send: Any,
     cache = _whose(identity, ASK_AGAIN)
     size = len(index.content)
     # The whole index stays in memory until it is sent.
-    answer = Answer("application/json", size, index.sha256, cache, [], [index.content], memory=size)
+    answer = DownloadResponse("application/json", size, index.sha256, cache, [], [index.content], memory=size)
     await _answer(parts, scope, send, headers, answer)
 
 
@@ -177,7 +177,7 @@ async def _reader(parts: DownloadParts, scope: Any, headers: dict[str, str]) -> 
 # -- responses -----------------------------------------------------------------------------------------------------
 
 
-def _archive(export: Export, form: Form, cache: str) -> Answer:
+def _archive(export: Export, form: Form, cache: str) -> DownloadResponse:
     row, facts = export.row, export.facts
     version = quote(row.version, safe="")
     file = f"{facts.name}-{row.version}.{form}"
@@ -187,17 +187,17 @@ def _archive(export: Export, form: Form, cache: str) -> Answer:
         ("content-location", f"/skills/{row.name}/{version}.{form}"),
     ]
     sha256 = facts.archives[form]
-    return Answer(MEDIA_TYPES[form], export.archive_size(form), sha256, cache, headers, export.archive(form))
+    return DownloadResponse(MEDIA_TYPES[form], export.archive_size(form), sha256, cache, headers, export.archive(form))
 
 
-def _file(export: Export, path: str, cache: str) -> Answer:
+def _file(export: Export, path: str, cache: str) -> DownloadResponse:
     file = export.file(path)
     is_text = path == "SKILL.md"
     headers = _about(export)
     if not is_text:
         headers += [("content-disposition", "attachment"), ("content-security-policy", "sandbox; default-src 'none'")]
     kind = MARKDOWN if is_text else "application/octet-stream"
-    return Answer(kind, file.size, file.sha256, cache, headers, file.pieces)
+    return DownloadResponse(kind, file.size, file.sha256, cache, headers, file.pieces)
 
 
 def _about(export: Export) -> list[tuple[str, str]]:
@@ -228,7 +228,9 @@ def _whose(identity: Identity, cache: str) -> str:
     return f"{'public' if identity is ANONYMOUS else 'private'}, {cache}"
 
 
-async def _answer(parts: DownloadParts, scope: Any, send: Any, headers: dict[str, str], answer: Answer) -> None:
+async def _answer(
+    parts: DownloadParts, scope: Any, send: Any, headers: dict[str, str], answer: DownloadResponse
+) -> None:
     fixed = [
         ("etag", f'"{answer.sha256}"'),
         ("cache-control", answer.cache),

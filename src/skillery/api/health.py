@@ -6,13 +6,13 @@ from typing import Any
 
 from skillery.api.errors import encode
 from skillery.api.http import only, send_bytes
-from skillery.api.operations import Answer, Operation
+from skillery.api.operations import Operation, Response
 from skillery.api.readiness import Readiness
 
 Object = dict[str, Any]
 HEALTHZ = (
     Operation(
-        "GET", "/healthz", "Whether the server answers requests", {200: Answer("It does.", Object)}, is_open=True
+        "GET", "/healthz", "Whether the server answers requests", {200: Response("It does.", Object)}, is_open=True
     ),
 )
 READYZ = (
@@ -21,8 +21,8 @@ READYZ = (
         "/readyz",
         "Whether database, storage and sandbox work",
         {
-            200: Answer("All of them work.", Object),
-            503: Answer("At least one does not work: its check is `failed`.", Object),
+            200: Response("All of them work.", Object),
+            503: Response("At least one does not work: its check is `failed`.", Object),
         },
         is_open=True,
     ),

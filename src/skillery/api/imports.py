@@ -25,7 +25,7 @@ from skillery.api.http import (
     send_bytes,
 )
 from skillery.api.import_options import PARAMETERS, options_of
-from skillery.api.operations import BINARY, JSON, Answer, Body, Operation
+from skillery.api.operations import BINARY, JSON, Body, Operation, Response
 from skillery.api.refusals import is_refusal
 from skillery.backends import Identity
 from skillery.errors import ArchiveTooLarge, SkilleryError
@@ -45,7 +45,7 @@ OPERATIONS = (
         "POST",
         "/import",
         "Import an archive of skills of any size",
-        {200: Answer("A report on each skill.", Object, (JSON, LINES))},
+        {200: Response("A report on each skill.", Object, (JSON, LINES))},
         (400, 408, 413),
         "publish",
         description=f"Clients that accept {LINES} get the report line by line during the import.",

@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 
 from skillery.api.gate import Gate
 from skillery.api.http import only, send_bytes
-from skillery.api.operations import Answer, Operation
+from skillery.api.operations import Operation, Response
 from skillery.backends import LIMITS, Measured, Sandbox, Scope
 from skillery.environments.named import NamedEnvironments
 from skillery.runs import Runner
@@ -74,11 +74,11 @@ class Metrics(Collector):
             latencies.note(seconds)
 
     def collect(self) -> Iterable[Metric]:
-        requests = CounterMetricFamily("skillery_http_requests", "Answered requests.", labels=["door", "status"])
+        requests = CounterMetricFamily("skillery_http_requests", "Answered requests.", labels=["endpoint", "status"])
         for (endpoint, status), count in sorted(self._requests.items()):
             requests.add_metric([endpoint, str(status)], count)
         yield requests
-        moved = CounterMetricFamily("skillery_http_bytes", "Bytes of bodies.", labels=["door", "direction"])
+        moved = CounterMetricFamily("skillery_http_bytes", "Bytes of bodies.", labels=["endpoint", "direction"])
         for direction, by_endpoint in (("in", self._bytes_in), ("out", self._bytes_out)):
             for endpoint, count in sorted(by_endpoint.items()):
                 moved.add_metric([endpoint, direction], count)
@@ -96,7 +96,7 @@ class Metrics(Collector):
 
     @property
     def operations(self) -> tuple[Operation, ...]:
-        plain = Answer("The text format of Prometheus.", kinds=(CONTENT_TYPE_PLAIN_0_0_4,))
+        plain = Response("The text format of Prometheus.", kinds=(CONTENT_TYPE_PLAIN_0_0_4,))
         needs: Scope | None = "admin" if self._readers == "admin" else None
         return (
             Operation("GET", "/metrics", "Metrics of the server", {200: plain}, needs=needs, is_open=needs is None),

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import parse_qs
 
+from skillery.api.code_contract import OPT_IN, explained
 from skillery.api.errors import INVALID_PARAMS, encode, plain_error
 from skillery.api.gate import Gate
 from skillery.api.http import HttpRefusal, only, send_bytes
-from skillery.api.operations import Answer, Operation, in_query
+from skillery.api.operations import Operation, Response, in_query
 from skillery.api.prompt import prompt_for
 from skillery.api.rpc.environment_params import shown_properties
 from skillery.api.rpc.methods import METHODS
@@ -23,23 +24,28 @@ TOOLS_OPERATIONS = (
         "GET",
         "/tools",
         "The tools that a model is shown",
-        {200: Answer("The schema of each tool.", list[Object])},
+        {200: Response("The schema of each tool.", list[Object])},
         (400,),
         parameters=(
             in_query("format", "The format of the schemas, openai by default.", enum=FORMATS),
-            in_query("include", "Further methods, separated by commas: search_skills, create_skill."),
+            in_query(
+                "include",
+                "Further methods, separated by commas: search_skills, create_skill; code_contract explains run_code.",
+            ),
         ),
     ),
 )
 
 
 PROMPT_OPERATIONS = (
-    Operation("GET", "/prompt", "The system prompt for a model with the tools", {200: Answer("Text.", kinds=(TEXT,))}),
+    Operation(
+        "GET", "/prompt", "The system prompt for a model with the tools", {200: Response("Text.", kinds=(TEXT,))}
+    ),
 )
 
 
 class ToolsEndpoint:
-    """Answers `GET /tools?format=openai|anthropic|mcp|jsonschema[&include=search_skills,create_skill]`."""
+    """Answers `GET /tools?format=openai|anthropic|mcp|jsonschema[&include=METHOD,…,code_contract]`."""
 
     def __init__(self, gate: Gate, named: NamedEnvironments) -> None:
         self._gate = gate
@@ -53,11 +59,16 @@ class ToolsEndpoint:
         if form not in FORMATS:
             raise _refused(f"there is no format {form[:40]!r}", f"There are {', '.join(FORMATS)}.")
         included = {name for part in query.get("include", []) for name in part.split(",") if name}
-        unknown = sorted(included - METHODS.keys())
+        explain = explained if OPT_IN in included else None
+        unknown = sorted(included - METHODS.keys() - {OPT_IN})
         if unknown:
             raise _refused(f"there is no method {unknown[0][:40]!r} to include")
         more = shown_properties(self._named.defined)
-        tools = [tool(name, one.params, form, more) for name, one in METHODS.items() if one.is_tool or name in included]
+        tools = [
+            tool(name, one.params, form, more, explain)
+            for name, one in METHODS.items()
+            if one.is_tool or name in included
+        ]
         await send_bytes(send, 200, encode(tools))
 
 

@@ -50,7 +50,7 @@ class ErrorAnswer(msgspec.Struct):
     error: Fault
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     """A response to a successful request."""
 
     description: str
@@ -74,7 +74,7 @@ class Operation(NamedTuple):
     method: str
     path: str
     summary: str
-    answers: dict[int, Answer]
+    responses: dict[int, Response]
     errors: tuple[int, ...] = ()
     """HTTP statuses of errors, in addition to the statuses that all endpoints have."""
     needs: Scope | None = None
@@ -96,19 +96,19 @@ BINARY = Schema(type=OpenAPIType.STRING, format=OpenAPIFormat.BINARY)
 
 def types_of(operations: list[Operation]) -> list[Any]:
     """Return the types of all JSON responses, for the components of the OpenAPI document."""
-    answers = [answer.type for one in operations for answer in one.answers.values() if answer.type is not None]
+    answers = [answer.type for one in operations for answer in one.responses.values() if answer.type is not None]
     return [ErrorAnswer, *answers]
 
 
 def described(one: Operation, schema_of: Mapping[int, Schema | Reference]) -> OpenApiOperation:
     """Return an operation as an object of Litestar. `schema_of` maps the `id()` of each response type to its schema."""
     responses: dict[str, OpenAPIResponse | Reference] = {}
-    for status, answer in one.answers.items():
+    for status, answer in one.responses.items():
         schema = BINARY if answer.type is None else schema_of[id(answer.type)]
         content = {kind: OpenAPIMediaType(schema=schema) for kind in answer.kinds} or None
         responses[str(status)] = OpenAPIResponse(answer.description, content=content)
     always = (503,) if one.is_open else (401, 403, 429, 503)
-    for status in sorted({*one.errors, *always} - one.answers.keys()):
+    for status in sorted({*one.errors, *always} - one.responses.keys()):
         error = {JSON: OpenAPIMediaType(schema=schema_of[id(ErrorAnswer)])}
         responses[str(status)] = OpenAPIResponse(_ERRORS[status], content=error)
     in_path = [

@@ -1,7 +1,7 @@
 """`GET /prompt`: the system prompt for a model that uses the tools.
 
-The text is appendix A of the Skills Protocol v0.1, unchanged. If the caller sees many skills, the text also recommends
-the search.
+The text is appendix A of the Skills Protocol v0.1, unchanged, and below it the code contract in brief. If the caller
+sees many skills, the text also recommends the search.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 from skillery import registry
+from skillery.api.code_contract import PROMPT_LINES
 from skillery.backends import Identity
 from skillery.identity.access import is_admin
 from skillery.registry.registry import Registry
@@ -34,6 +35,6 @@ instead of reading lists. Call `list_skills` only if you do not have that tool.
 async def prompt_for(registry_: Registry, identity: Identity) -> str:
     """Return the system prompt. The prompt recommends search_skills if the identity sees more than MANY skills."""
     if not (is_admin(identity) or "read" in identity.scopes):
-        return PROMPT
+        return PROMPT + PROMPT_LINES
     sees_more = partial(registry.sees_more_skills_than, identity=identity, count=MANY)
-    return PROMPT + SEARCH if await registry_.read(sees_more) else PROMPT
+    return PROMPT + PROMPT_LINES + (SEARCH if await registry_.read(sees_more) else "")

@@ -15,7 +15,7 @@ import msgspec
 from skillery.api.errors import encode
 from skillery.api.gate import Gate
 from skillery.api.http import disconnected, only, send_bytes
-from skillery.api.operations import Answer, Operation, in_query
+from skillery.api.operations import Operation, Response, in_query
 from skillery.backends import Identity
 from skillery.errors import Busy, InvalidParams
 from skillery.formats.wording import quoted
@@ -42,7 +42,7 @@ OPERATIONS = (
         PATH,
         "Follow a run",
         {
-            200: Answer(
+            200: Response(
                 "Events: status, log, gap, progress, end. For Accept: text/plain, the log so far.", kinds=(EVENTS, TEXT)
             )
         },

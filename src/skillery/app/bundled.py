@@ -23,8 +23,9 @@ from skillery.registry import resolve
 PACKAGED = Path(__file__).parents[1] / "_skills"
 IN_CHECKOUT = Path(__file__).parents[3] / "skills"
 BUNDLER = Identity("skillery", "agent", ALL_SCOPES, ("*",))
-# The examples of bundled skills run in Skillery's tests, so that a first start need not wait for a sandbox.
-RULES = PublishingRules(examples=False)
+# Skillery's own tests import the bundled skills and run their examples, so that a first start need not wait for a
+# sandbox.
+RULES = PublishingRules(trials=False)
 
 
 def bundled_folders() -> list[Path]:

@@ -34,9 +34,10 @@ from skillery.identity.quotas import Quotas
 from skillery.importing import Importer, ImportLimits
 from skillery.maintenance.garbage import (
     Collector,
-    Step,
+    SweepStep,
     cached_files,
     expired_blobs,
+    expired_workspaces,
     leftovers,
     old_locks,
     old_runs,
@@ -47,14 +48,16 @@ from skillery.publishing import (
     BundleChecks,
     CompilePool,
     ExampleRuns,
+    ImportCheck,
     Publisher,
     PublishingRules,
     ToolMaker,
+    Trials,
     Undeclared,
 )
 from skillery.registry import cursor_key
 from skillery.registry.registry import Registry
-from skillery.runs import Runner
+from skillery.runs import Runner, UnrecordedRuns
 from skillery.runs.admission import Admission
 from skillery.runs.cache import Cache
 from skillery.runs.execution import Execution
@@ -64,9 +67,12 @@ from skillery.runs.orphans import close_left_over
 from skillery.runs.preparation import Preparer
 from skillery.runs.records import Recorder
 from skillery.settings import Settings
+from skillery.workspaces.keeping import Workspaces
+from skillery.workspaces.usage import RunWorkspaces
 
 log = logging.getLogger(__name__)
 MIB = 1024 * 1024
+IMPORT_CHECKS_AT_ONCE = 2
 
 
 class Backends(NamedTuple):
@@ -102,6 +108,7 @@ class _Runtime(NamedTuple):
     packages: PackageServices
     environments: EnvironmentParts
     runner: Runner
+    unrecorded: UnrecordedRuns
 
 
 async def build_core(base: Base, stack: AsyncExitStack) -> Core:
@@ -129,6 +136,7 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
         registry=Registry(database, backends.storage, database.write_now(cursor_key)),
         blobs=runtime.blobs,
         runner=runtime.runner,
+        workspaces=Workspaces(database, backends.storage, quotas),
         publisher=publisher,
         importer=_importer(base, publisher),
         tools=_tool_maker(base, runtime.runner, publisher, quotas, compilers),
@@ -170,27 +178,37 @@ def _runtime(base: Base, quotas: Quotas) -> _Runtime:
     cache = Cache(home.path / "cache", database, backends.storage, blobs)
     packages = packages_of(settings, home, database, backends.sandbox)
     environments = named_of(settings, home, database, backends.storage, packages)
+    workspaces = RunWorkspaces(database, backends.storage, quotas, home.server_id)
+    preparer = Preparer(database, cache, _limit_rules(settings), packages.environments, environments.named, workspaces)
+    execution = Execution(backends.sandbox, settings.sandbox, GrantedSecrets(database, backends.secrets))
     runner = Runner(
         database=database,
         server=home.server_id,
         blobs=blobs,
-        preparer=Preparer(database, cache, _limit_rules(settings), packages.environments, environments.named),
-        admission=Admission(database, _run_queue(settings), quotas),
-        execution=Execution(backends.sandbox, settings.sandbox, GrantedSecrets(database, backends.secrets)),
+        preparer=preparer,
+        admission=Admission(database, _run_queue(settings), quotas, workspaces),
+        execution=execution,
         recorder=Recorder(database, blobs, events),
+        workspaces=workspaces,
     )
-    return _Runtime(blobs, cache, packages, environments, runner)
+    unrecorded = UnrecordedRuns(preparer, execution, IMPORT_CHECKS_AT_ONCE)
+    return _Runtime(blobs, cache, packages, environments, runner, unrecorded)
 
 
 def _publisher(base: Base, runtime: _Runtime, quotas: Quotas, compilers: CompilePool) -> Publisher:
     settings, _, database, backends, events = base
+    asked, cache = settings.publishing, runtime.cache
+    trials = Trials(
+        ImportCheck(runtime.unrecorded, cache, compilers, asked.import_seconds),
+        ExampleRuns(runtime.runner, cache, asked.examples_seconds),
+    )
     checks = BundleChecks(
         database,
         backends.storage,
         events,
         base.bundle_limits,
         msgspec.structs.asdict(settings.max_limits),
-        ExampleRuns(runtime.runner, runtime.cache, settings.publishing.examples_seconds),
+        trials,
         runtime.packages.locks,
         compilers,
         Undeclared(compilers, runtime.packages.locks, runtime.environments.named, settings.packages.infer),
@@ -221,19 +239,20 @@ def _run_queue(settings: Settings) -> Queue:
     return Queue(settings.runs_at_once, settings.queued_runs, settings.queued_mb * MIB)
 
 
-def _garbage_steps(base: Base, cache: Cache, environments: Environments) -> list[Step]:
+def _garbage_steps(base: Base, cache: Cache, environments: Environments) -> list[SweepStep]:
     """Return the steps of a sweep, in order: a step may leave garbage that a later step removes."""
     settings, database, storage = base.settings, base.database, base.backends.storage
     grace, unused_for = timedelta(minutes=settings.gc.grace_minutes), timedelta(days=settings.gc.cache_days)
     keep_for, keep_count = timedelta(days=settings.runs.keep_days), settings.runs.keep_count
     return [
-        Step("runs", partial(old_runs, database, keep_for, keep_count)),
-        Step("expired_blobs", partial(expired_blobs, database, grace)),
-        Step("unused_contents", partial(unused_contents, database, storage, grace)),
-        Step("leftover_files", partial(leftovers, database, storage, grace)),
-        Step("cached_files", partial(cached_files, database, cache, grace, unused_for), own=True),
-        Step("old_locks", partial(old_locks, database, timedelta(hours=settings.packages.reuse_hours))),
-        Step("environments", partial(unused_environments, environments, grace, unused_for), own=True),
+        SweepStep("runs", partial(old_runs, database, keep_for, keep_count)),
+        SweepStep("expired_blobs", partial(expired_blobs, database, grace)),
+        SweepStep("expired_workspaces", partial(expired_workspaces, database, storage)),
+        SweepStep("unused_contents", partial(unused_contents, database, storage, grace)),
+        SweepStep("leftover_files", partial(leftovers, database, storage, grace)),
+        SweepStep("cached_files", partial(cached_files, database, cache, grace, unused_for), own=True),
+        SweepStep("old_locks", partial(old_locks, database, timedelta(hours=settings.packages.reuse_hours))),
+        SweepStep("environments", partial(unused_environments, environments, grace, unused_for), own=True),
     ]
 
 

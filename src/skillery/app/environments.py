@@ -12,7 +12,7 @@ from skillery.app.home import Home
 from skillery.backends import Sandbox
 from skillery.context.queue import Queue
 from skillery.database import Database
-from skillery.environments import Builder, Environments, Jobs, Locks, Sources, address_problem, has_login
+from skillery.environments import Builder, Environments, Jobs, Locks, PackageSources, address_problem, has_login
 from skillery.errors import StartupError
 from skillery.settings import Settings
 
@@ -44,7 +44,7 @@ def packages_of(settings: Settings, home: Home, database: Database, sandbox: San
     return PackageServices(locks, Environments(folder, database, builder, home.server_id, asked.total_mb))
 
 
-def _sources(settings: Settings) -> Sources:
+def _sources(settings: Settings) -> PackageSources:
     asked = settings.packages
     wheelhouse = Path(asked.wheelhouse).expanduser().absolute() if asked.wheelhouse else None
     if wheelhouse is not None and not wheelhouse.is_dir():
@@ -58,7 +58,7 @@ def _sources(settings: Settings) -> Sources:
             "setting 'packages.build_from_source' is set, but 'packages.index_urls' contains credentials, which "
             "the code of a built package could read: use an index without credentials for builds"
         )
-    return Sources(
+    return PackageSources(
         asked.index_urls,
         wheelhouse,
         asked.exclude_newer,

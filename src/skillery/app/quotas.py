@@ -21,7 +21,13 @@ def quotas_of(settings: Settings) -> Quotas:
     asked = settings.quotas
     is_open = settings.auth == "open"
     for_all = IdentityQuota(
-        asked.blobs, asked.blobs_mb * MIB, asked.runs_per_minute, asked.concurrent_runs, asked.session_tools
+        asked.blobs,
+        asked.blobs_mb * MIB,
+        asked.runs_per_minute,
+        asked.concurrent_runs,
+        asked.session_tools,
+        asked.workspaces,
+        asked.workspaces_mb * MIB,
     )
     default = IdentityQuota() if is_open else for_all
     return Quotas(
@@ -38,6 +44,8 @@ def _entry(default: IdentityQuota, entry: IdentityQuotas) -> IdentityQuota:
     given = {name: value for name, value in fields.items() if value is not msgspec.UNSET}
     if "blobs_mb" in given:
         given["blob_bytes"] = given.pop("blobs_mb") * MIB
+    if "workspaces_mb" in given:
+        given["workspace_bytes"] = given.pop("workspaces_mb") * MIB
     return msgspec.structs.replace(default, **given)
 
 

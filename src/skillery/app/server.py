@@ -17,7 +17,7 @@ from litestar import Litestar
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from skillery.app.composition import create_app, open_server
-from skillery.app.connections import Admission, Bounds, Connection, ConnectionCount
+from skillery.app.connections import Bounds, Connection, ConnectionAdmission, ConnectionCount
 from skillery.app.descriptors import allot_descriptors
 from skillery.app.garbage_schedule import sweep_periodically
 from skillery.app.home import Home
@@ -105,9 +105,9 @@ async def _first_token(authenticator: Authenticator) -> str | None:
     return await asyncio.to_thread(authenticator.first_token)
 
 
-def _admission(settings: Settings, ceiling: int) -> Admission:
+def _admission(settings: Settings, ceiling: int) -> ConnectionAdmission:
     proxies = ProxyHeadersMiddleware(_nothing, list(settings.trusted_proxies)).trusted_hosts
-    return Admission(
+    return ConnectionAdmission(
         ConnectionCount(),
         most=settings.max_connections,
         most_of_address=settings.max_connections_per_address,
@@ -121,7 +121,7 @@ async def _nothing(*_: Any) -> None:
     """Do nothing. ProxyHeadersMiddleware requires an ASGI application, but never calls it here."""
 
 
-def _config(settings: Settings, app: Litestar, admission: Admission) -> uvicorn.Config:
+def _config(settings: Settings, app: Litestar, admission: ConnectionAdmission) -> uvicorn.Config:
     connection: Any = partial(Connection, admission=admission, bounds=Bounds())
     return uvicorn.Config(
         app,

@@ -7,12 +7,12 @@ writes refused attempts. docs/operate/audit.md describes the entries, and what t
 
 from skillery.audit.entries import SERVER, Actor, Head, head, local_actor, record, record_at_once
 from skillery.audit.refusals import Refusals
-from skillery.audit.verification import Fault, Verified, verify
+from skillery.audit.verification import ChainFault, Verified, verify
 
 __all__ = [
     "SERVER",
     "Actor",
-    "Fault",
+    "ChainFault",
     "Head",
     "Refusals",
     "Verified",

@@ -54,7 +54,7 @@ def local_actor(user: str) -> Actor:
     return _Local(f"home:{user}")
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
     at: str
     """Time in UTC with microseconds: `2026-11-22T09:30:00.000000Z`. The hash and both databases use this text."""
     identity: str | None
@@ -73,7 +73,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     after_json: str | None = None
 
 
-FIELDS: tuple[str, ...] = Entry.__struct_fields__
+FIELDS: tuple[str, ...] = AuditEntry.__struct_fields__
 """The fields of an entry in the order in which `hash_of` takes them, after `seq` and `previous`."""
 
 
@@ -120,12 +120,12 @@ def record_at_once(
     append(connection, [entry_of(actor, action, subject, after_json=_json(after))])
 
 
-def entry_of(actor: Actor | None, action: str, subject: str, **more: Any) -> Entry:
+def entry_of(actor: Actor | None, action: str, subject: str, **more: Any) -> AuditEntry:
     """Return an entry with the present time, and the id and address of the current request. `actor` is None for an
     unknown caller.
     """
     request = current.get()
-    return Entry(
+    return AuditEntry(
         at=now(),
         identity=None if actor is None else _fitting(actor.name),
         identity_kind=None if actor is None else actor.kind,
@@ -137,7 +137,7 @@ def entry_of(actor: Actor | None, action: str, subject: str, **more: Any) -> Ent
     )
 
 
-def append(connection: Connection, entries: Sequence[Entry]) -> None:
+def append(connection: Connection, entries: Sequence[AuditEntry]) -> None:
     """Write entries after the last entry of the trail, in the given order. Raise Unavailable if the stored head is
     missing.
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from skillery.audit.entries import Actor, Entry, append, entry_of
+from skillery.audit.entries import Actor, AuditEntry, append, entry_of
 from skillery.database import Database
 from skillery.errors import Unavailable
 from skillery.formats.addresses import network_of
@@ -59,10 +59,10 @@ class Refusals:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._waiting: deque[Entry] = deque()
+        self._waiting: deque[AuditEntry] = deque()
         self._singles: dict[_Kind, int] = {}
         self._singles_of: Counter[str | None] = Counter()
-        self._counted: dict[_Kind | None, Entry] = {}
+        self._counted: dict[_Kind | None, AuditEntry] = {}
         self._ends = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[None] | None = None
@@ -111,7 +111,7 @@ class Refusals:
             return False
         return self._singles.get(kind, 0) < (APIECE if kind.identity else 1)
 
-    def _count(self, kind: _Kind, entry: Entry) -> None:
+    def _count(self, kind: _Kind, entry: AuditEntry) -> None:
         """Count the attempt together with the other attempts of its kind. Fields that differ between the attempts
         are dropped.
         """
@@ -122,7 +122,7 @@ class Refusals:
         elif is_known:
             counted = msgspec.structs.replace(entry, address=kind.network or None, request_id=None, subject="")
         else:
-            counted = Entry(
+            counted = AuditEntry(
                 at=entry.at,
                 identity=None,
                 identity_kind=None,

@@ -22,7 +22,7 @@ _HEAD = Statement(select(audit_head.c.seq, audit_head.c.hash))
 _NONE = Head(0, NOTHING_BEFORE)
 
 
-class Fault(NamedTuple):
+class ChainFault(NamedTuple):
     """The number of the first entry that is wrong or missing, and the reason."""
 
     seq: int
@@ -32,7 +32,7 @@ class Fault(NamedTuple):
 class Verified(NamedTuple):
     head: Head
     """The last entry before the fault, or the last entry of the trail."""
-    fault: Fault | None
+    fault: ChainFault | None
 
 
 def verify(database: Database, noted: Head | None = None) -> Verified:
@@ -46,7 +46,7 @@ def verify(database: Database, noted: Head | None = None) -> Verified:
     for row in _rows(database):
         reason = _reason(row, last) or _differs(row, known)
         if reason:
-            return Verified(last, Fault(last.seq + 1 if row[0] > last.seq + 1 else row[0], reason))
+            return Verified(last, ChainFault(last.seq + 1 if row[0] > last.seq + 1 else row[0], reason))
         last = Head(row[0], row[2])
     return Verified(last, _fault_at_end(last, start, database.read_now(_head), noted))
 
@@ -84,15 +84,15 @@ def _differs(row: Any, known: dict[int, tuple[str, str]]) -> str | None:
     return None if digest == row[2] else f"entry {row[0]} is not the one that {what} names: the trail was rewritten"
 
 
-def _fault_at_end(last: Head, start: Head | None, end: Head | None, noted: Head | None) -> Fault | None:
+def _fault_at_end(last: Head, start: Head | None, end: Head | None, noted: Head | None) -> ChainFault | None:
     after = last.seq + 1
     if start is None or end is None:
-        return Fault(after, "the head of the trail is gone")
+        return ChainFault(after, "the head of the trail is gone")
     for one, what in ((start, "the head"), (noted, "the head noted")):
         if one is not None and one.seq > last.seq:
-            return Fault(
+            return ChainFault(
                 after, f"the trail ends with entry {last.seq}, and {what} is entry {one.seq}: its end is missing"
             )
     if last.seq > end.seq or (last.seq == end.seq and last.hash != end.hash):
-        return Fault(last.seq, f"the head names entry {end.seq}, and the trail goes on to entry {last.seq}")
+        return ChainFault(last.seq, f"the head names entry {end.seq}, and the trail goes on to entry {last.seq}")
     return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import secrets
@@ -16,10 +15,9 @@ import msgspec
 
 from skillery import hookimpl
 from skillery.backends import Offer, Place
-from skillery.errors import ContentMissing, StorageFull, Unavailable
+from skillery.errors import ContentMissing, StorageFull, Unavailable, is_disk_full
 
 MARK = "registry"
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class DirectorySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -163,7 +161,7 @@ def _speaking() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in FULL:
+        if is_disk_full(error):
             raise StorageFull from error
         raise Unavailable("the storage cannot be written now", hint="Nothing was stored. Try again.") from error
 

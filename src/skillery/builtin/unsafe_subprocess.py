@@ -25,11 +25,18 @@ from skillery import hookimpl
 from skillery.backends import Capability, Failure, FailureType, Job, Offer, Outcome, Place, Probe, RunHost
 from skillery.sandboxing import python_runner
 from skillery.sandboxing.python_runner import languages
+from skillery.sandboxing.python_runner.collecting import (
+    Collection,
+    collect,
+    collecting_dialogue,
+    collection_of,
+    try_to_collect,
+)
 from skillery.sandboxing.python_runner.dialogue import Dialogue, NoHost
 from skillery.sandboxing.python_runner.job_header import Places, job_header
 from skillery.sandboxing.python_runner.logs import LogPipe
 from skillery.sandboxing.python_runner.run_session import RunSession, run_whole
-from skillery.sandboxing.python_runner.setup import BrokenSetup, copy_seconds
+from skillery.sandboxing.python_runner.setup import BrokenSetup, filling_seconds
 from skillery.sandboxing.python_runner.wire import Channel
 
 RUNNER = Path(python_runner.__file__).parent
@@ -51,6 +58,8 @@ class UnsafeSubprocess:
             Capability.STUBS,
             Capability.BLOBS,
             Capability.FILES,
+            Capability.OUTPUTS,
+            Capability.WORKSPACE,
             Capability.SECRETS,
             Capability.NETWORK,
         }
@@ -97,7 +106,7 @@ class PlainRun:
 
     async def live(self) -> None:
         try:
-            async with asyncio.timeout(SETUP_SECONDS + copy_seconds(self._job.files)):
+            async with asyncio.timeout(SETUP_SECONDS + filling_seconds(self._job)):
                 dialogue = await self._set_up()
         except (BrokenSetup, TimeoutError, OSError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
@@ -111,7 +120,7 @@ class PlainRun:
         ours, theirs = socket.socketpair()
         with theirs:
             self._channel = await Channel.over(ours)
-            self._process = self._start(theirs.fileno())
+            self._process = self._start(theirs.fileno(), self._log)
         self._exit = exit_of(self._process)
         self._log.close_write_end()
         dialogue = Dialogue(self._channel, self._job, self._host)
@@ -135,19 +144,21 @@ class PlainRun:
             (blobs / blob.blob_id).symlink_to(blob.path.absolute())
         for one in self._job.packages:
             (packages / one.lock).symlink_to(one.folder.absolute())
-        return Places(str(skills), str(blobs), str(packages), str(workspace), own_processes=False)
+        return Places(
+            str(skills), str(blobs), str(packages), str(workspace), str(self._folder / "home"), own_processes=False
+        )
 
     def _environment(self) -> dict[str, str]:
         return {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(self._folder / "workspace"), "LANG": "C.UTF-8"}
 
-    def _start(self, channel: int) -> subprocess.Popen[bytes]:
+    def _start(self, channel: int, log: LogPipe) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             [sys.executable, "-I", "-S", "-B", "-c", START, str(channel)],
             cwd=RUNNER,
             env=self._environment(),
             stdin=subprocess.DEVNULL,
-            stdout=self._log.write_end,
-            stderr=self._log.write_end,
+            stdout=log.write_end,
+            stderr=log.write_end,
             pass_fds=(channel,),
             start_new_session=True,
         )
@@ -161,10 +172,37 @@ class PlainRun:
             await self._exit
         log = await self._log.finish(LOG_SECONDS)
         self._log.close()
+        await self._collect()
         if self._channel is not None:
             self._channel.close()
         await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
         return self._session.outcome(log=log, degraded=DEGRADED)
+
+    async def _collect(self) -> None:
+        """Keep the files that the code could not keep itself, and save its workspace."""
+        workspace = str(self._folder / "workspace")
+        collection = collection_of(self._session, self._job, workspace, str(self._folder))
+        if collection is not None:
+            await try_to_collect(self._collect_again(collection), collection)
+
+    async def _collect_again(self, collection: Collection) -> None:
+        """Collect in another process."""
+        ours, theirs = socket.socketpair()
+        log = LogPipe(self._job.limits.log_kb * 1024, self._host)
+        with theirs:
+            channel = await Channel.over(ours)
+            process = self._start(theirs.fileno(), log)
+        try:
+            dialogue = collecting_dialogue(channel, collection, self._host)
+            await dialogue.begin(collection.header())
+            await dialogue.wait_ready()
+            await collect(dialogue)
+        finally:
+            kill_group(process)
+            await exit_of(process)
+            await log.finish(LOG_SECONDS)
+            log.close()
+            channel.close()
 
 
 def exit_of(process: subprocess.Popen[bytes]) -> asyncio.Future[int]:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from skillery.cli.folder_walk import Policy, walk
 from skillery.errors import StartupError
 from skillery.importing.entries import Entry
-from skillery.importing.finder import SKILL_MD, Finder, Found, FoundSkill
+from skillery.importing.finder import SKILL_MD, Finder, FoundSkills, LocatedSkill
 from skillery.importing.left_out import LeftOut
 
 CHUNK_BYTES = 1024 * 1024
@@ -40,7 +40,7 @@ class Folder(NamedTuple):
 
     path: Path
     finder: Finder
-    found: Found
+    found: FoundSkills
     special: tuple[LeftOut, ...]
     """Pipes, devices, junk folders, and files that cannot be read."""
     overridden: Mapping[str, Override] = {}
@@ -50,7 +50,7 @@ class Folder(NamedTuple):
         roots = [root for root in self.found.roots if root not in overridden]
         return self._replace(found=self.found._replace(roots=roots), overridden=overridden)
 
-    def skills(self) -> Iterator[FoundSkill]:
+    def skills(self) -> Iterator[LocatedSkill]:
         return (self.finder.skill(root) for root in self.found.roots)
 
     @property

@@ -126,11 +126,15 @@ def print_error(error: Mapping[str, Any]) -> None:
     data = data if isinstance(data, dict) else {}
     problems: Sequence[Any] = data.get("problems") or data.get("findings") or ()
     text = str(error.get("message", "")).rstrip(".")
+    tomls = [str(problem.get("toml") or "") for problem in problems]
     if len(problems) == 1 and text == str(problems[0].get("message", "")).rstrip("."):
         error, problems = {**error, "message": _problem_line(problems[0])}, ()
     click.echo(f"{click.style('error:', fg='red', bold=True)} {clean(_headline(error, problems))}", err=True)
-    for problem in problems:
-        click.echo(f"  {_problem_line(problem)}", err=True)
+    for number, toml in enumerate(tomls):
+        if problems:
+            click.echo(f"  {_problem_line(problems[number])}", err=True)
+        for line in toml.splitlines():
+            click.echo(f"      {clean(line)}", err=True)
     if data.get("hint"):
         click.echo(f"{click.style('hint:', fg='yellow')} {clean(data['hint'])}", err=True)
 
@@ -148,10 +152,12 @@ def _problem_line(problem: Mapping[str, Any]) -> str:
     """Return one line with the location and the message of a problem: `code/main.py:3: message`.
 
     For a manifest, the location is the key. Most messages about a manifest start with the key, which is then not
-    repeated.
+    repeated. The line in skill.toml follows the message.
     """
     message = str(problem.get("message", ""))
     where = str(problem.get("file") or problem.get("path") or problem.get("rule") or "")
+    if problem.get("line") and problem.get("toml"):
+        return clean(f"{message} ({where}:{problem['line']})")
     if problem.get("line"):
         return clean(f"{where}:{problem['line']}: {message.removeprefix(where).lstrip(': ')}")
     return clean(message if not where or message.startswith(where) else f"{where}: {message}")

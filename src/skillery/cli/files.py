@@ -35,6 +35,18 @@ def file_options(command: Any) -> Any:
             help="Download the files of the run to this folder.",
         ),
         click.option(
+            "--workspace",
+            metavar="ID",
+            help="Run in this workspace: its files stay from run to run. With a snapshot (sha256:…), nothing is saved.",
+        ),
+        click.option(
+            "--outputs",
+            "outputs",
+            multiple=True,
+            metavar="GLOB",
+            help="Keep these files below /workspace too, e.g. 'report/*.pdf'.  [default: those in out/]",
+        ),
+        click.option(
             "--file",
             "files",
             multiple=True,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def import_all(
-    target: Target, sources: Sources, options_of: OptionsOf, as_json: bool, in_step: bool
+    target: Target, sources: ImportPaths, options_of: OptionsOf, as_json: bool, in_step: bool
 ) -> list[dict[str, Any]]:
     from skillery.cli.connection import with_client
 
@@ -37,7 +37,7 @@ def import_all(
     return answers
 
 
-class Sources(NamedTuple):
+class ImportPaths(NamedTuple):
     """The paths that one command imports."""
 
     paths: Sequence[Path]

@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from skillery.cli.failures import ANSWERED_ERROR, CHECK_FAILED
-from skillery.cli.import_uploads import OptionsOf, Sources, import_all
+from skillery.cli.import_uploads import ImportPaths, OptionsOf, import_all
 from skillery.cli.options import Target, json_option, target_options
 from skillery.cli.output import clean
 from skillery.cli.sources import default_source, name_of
@@ -112,7 +112,7 @@ def import_(
     """
     options = _options(namespace, permissions, dry_run, packages, nested)
     options["take_over"] = take_over
-    sources = Sources(paths, follow_links)
+    sources = ImportPaths(paths, follow_links)
     _run(target, sources, _with_source(options, source, paths), as_json, every if watch else None, dry_run)
 
 
@@ -145,7 +145,7 @@ def sync(
     options = _options(namespace, permissions, dry_run, packages, nested)
     options["prune"] = prune
     options_of = _with_source(options, source, folders)
-    sources = Sources(folders, follow_links)
+    sources = ImportPaths(folders, follow_links)
     _run(target, sources, options_of, as_json, every if watch else None, dry_run, in_step=True)
 
 
@@ -200,7 +200,7 @@ def _read_permissions(path: Path) -> Any:
 
 def _run(
     target: Target,
-    sources: Sources,
+    sources: ImportPaths,
     options_of: OptionsOf,
     as_json: bool,
     every: float | None,

@@ -15,7 +15,7 @@ from skillery.formats.foreign_skill import alias_key, read_foreign_skill
 from skillery.formats.lenient_skill_md import read_skill_md
 from skillery.formats.repairs import Repairs
 from skillery.formats.skill_toml import toml_manifest
-from skillery.importing.finder import SKILL_MD, SKILL_TOML, FoundSkill
+from skillery.importing.finder import SKILL_MD, SKILL_TOML, LocatedSkill
 
 _MAX_BYTES = 1024 * 1024
 """Limit of the bytes that are read from a file that states the name of a skill."""
@@ -24,7 +24,7 @@ _MAX_BYTES = 1024 * 1024
 class _Skill(NamedTuple):
     path: str
     """Path of the skill, for reports."""
-    found: FoundSkill
+    found: LocatedSkill
 
 
 def override(folders: Sequence[Folder | None], names: Sequence[str]) -> list[Folder | None]:
@@ -54,7 +54,7 @@ def _without(folder: Folder, name: str, later: dict[str, _Skill]) -> Folder:
     return folder.without(overridden)
 
 
-def _is_same(one: FoundSkill, other: FoundSkill) -> bool:
+def _is_same(one: LocatedSkill, other: LocatedSkill) -> bool:
     """Return whether two skills have the same files with the same content."""
     if one.files.keys() != other.files.keys():
         return False
@@ -93,7 +93,7 @@ def _stated_names(folder: Folder, name: str) -> dict[str, str]:
     return {root: one for root, one in stated.items() if one is not None}
 
 
-def _name(skill: FoundSkill, archive_name: str, folders: frozenset[str]) -> str | None:
+def _name(skill: LocatedSkill, archive_name: str, folders: frozenset[str]) -> str | None:
     try:
         if SKILL_TOML in skill.files:
             name = toml_manifest(_content(skill, SKILL_TOML)).get("name")
@@ -107,7 +107,7 @@ def _name(skill: FoundSkill, archive_name: str, folders: frozenset[str]) -> str 
         return None
 
 
-def _content(skill: FoundSkill, path: str) -> bytes:
+def _content(skill: LocatedSkill, path: str) -> bytes:
     return _bytes(skill.files[path].place, _MAX_BYTES)
 
 

@@ -145,6 +145,8 @@ def run(
     environment: str | None,
     files: Sequence[str],
     out: Path | None,
+    outputs: Sequence[str],
+    workspace: str | None,
     pairs: Sequence[str],
     args_json: str | None,
     blobs: Sequence[str],
@@ -182,6 +184,8 @@ def run(
             module=module,
             cwd=cwd,
             files=await upload_files(client, given),
+            outputs=list(outputs) or None,
+            workspace=workspace,
             background=is_early,
         )
         return await finish(client, answer, out, follow=follow)
@@ -224,6 +228,8 @@ def code(
     environment: str | None,
     files: Sequence[str],
     out: Path | None,
+    outputs: Sequence[str],
+    workspace: str | None,
     timeout_ms: int | None,
     background: bool,
     follow: bool,
@@ -249,6 +255,8 @@ def code(
             limits=None if timeout_ms is None else {"timeout_ms": timeout_ms},
             environment=environment,
             files=await upload_files(client, given),
+            outputs=list(outputs) or None,
+            workspace=workspace,
             background=is_early,
         )
         return await finish(client, answer, out, follow=follow)

@@ -8,11 +8,13 @@ from __future__ import annotations
 import base64
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from skillery.cli.bump import Part, bump_option, with_bump, write_bump
 from skillery.cli.failures import ANSWERED_ERROR, CHECK_FAILED, answered, object_of, print_error
 from skillery.cli.options import Target, json_option, name_and_version, target_options
 from skillery.cli.output import clean, is_terminal, print_fields, print_json, print_rows
@@ -33,9 +35,10 @@ PRINTED_FIELDS = ("warnings", "verified", "examples", "findings", "permissions_d
 @click.option(
     "--dry-run", is_flag=True, help="Print what publishing would print and run the examples; publish nothing."
 )
+@bump_option
 @target_options
 @json_option
-def publish(folders: Sequence[Path], dry_run: bool, target: Target, as_json: bool) -> None:
+def publish(folders: Sequence[Path], dry_run: bool, bump: Part | None, target: Target, as_json: bool) -> None:
     """Publish the skill in each DIR (skill.toml, SKILL.md, code/, resources/).
 
     Files and folders with a name that starts with a dot are skipped, and so are files of interpreters and editors
@@ -44,7 +47,7 @@ def publish(folders: Sequence[Path], dry_run: bool, target: Target, as_json: boo
     """
     from skillery.cli.connection import with_client
 
-    send = _check if dry_run else _publish
+    send = partial(_check if dry_run else _publish, bump=bump)
     answers: list[dict[str, Any]] = with_client(target, lambda client: _all(client, folders, send))
     if as_json:
         print_json(answers)
@@ -73,26 +76,29 @@ async def _all(client: AsyncClient, folders: Sequence[Path], send: Send) -> list
     return answers
 
 
-async def _publish(client: AsyncClient, folder: Path) -> dict[str, Any]:
-    skill, params = _read(folder)
+async def _publish(client: AsyncClient, folder: Path, bump: Part | None) -> dict[str, Any]:
+    skill, params = _read(folder, bump)
     created = await client.create_skill(**params)
+    if bump:
+        write_bump(folder, skill)
     described = await client.describe_skill(created["name"], version=created["version"])
     stored: Mapping[str, Any] = described["skill"]
     printed = {key: stored[key] for key in PRINTED_FIELDS if key in stored}
     return {**created, **_counts(skill), **printed}
 
 
-async def _check(client: AsyncClient, folder: Path) -> dict[str, Any]:
-    skill, params = _read(folder)
+async def _check(client: AsyncClient, folder: Path, bump: Part | None) -> dict[str, Any]:
+    skill, params = _read(folder, bump)
     checked = await client.check_skill(**params)
     return {**checked, **_counts(skill)}
 
 
-def _read(folder: Path) -> tuple[SkillFolder, dict[str, Any]]:
+def _read(folder: Path, bump: Part | None) -> tuple[SkillFolder, dict[str, Any]]:
     """Read a skill folder. Return the skill, and the params of create_skill."""
     from skillery.publishing import read_skill_folder
 
     skill = read_skill_folder(folder)
+    skill = with_bump(skill, bump) if bump else skill
     files = [_file(file.path, file.content, file.executable) for file in skill.files]
     return skill, {"manifest": skill.manifest, "skill_md": skill.skill_md, "files": files}
 

@@ -105,6 +105,8 @@ def call(
     environment: str | None,
     files: Sequence[str],
     out: Path | None,
+    outputs: Sequence[str],
+    workspace: str | None,
     target: Target,
     as_json: bool,
 ) -> None:
@@ -127,6 +129,8 @@ def call(
             session=session,
             environment=environment,
             files=await upload_files(client, given),
+            outputs=list(outputs) or None,
+            workspace=workspace,
         )
         await download_files(client, answer, out)
         return answer

@@ -8,7 +8,7 @@ import os
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import NamedTuple, Unpack, cast
+from typing import Any, NamedTuple, Unpack, cast
 from urllib.parse import quote
 
 import httpx
@@ -162,6 +162,11 @@ class AsyncTransfers(AsyncMethods):
             blob = await self.upload_blob(content, ttl=ttl)
             made.append({"path": path, "blob_id": blob["blob_id"]})
         return made
+
+    async def _with_uploads(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the params. If `files` is a mapping from paths to contents, upload the contents first."""
+        files = params.get("files")
+        return {**params, "files": await self.upload_files(files)} if isinstance(files, Mapping) else params
 
     async def download_files(self, run: Run | RunRecord | ToolResult, folder: os.PathLike[str]) -> list[Path]:
         """Download the files of a run to a folder with constant memory, and return the paths.

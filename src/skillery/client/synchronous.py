@@ -14,6 +14,7 @@ from skillery.client.batches import Collected, Pending
 from skillery.client.deadlines import exchange
 from skillery.client.errors import AnsweredError, ClientError, NotAuthenticated
 from skillery.client.generated.transfers import Transfers
+from skillery.client.pictures import Pictures
 from skillery.client.retrying import Patience, Retries
 from skillery.client.tool_calls import TOOLS, ModelMistake, offered_names, read_tool_call
 from skillery.client.waiting import sleep
@@ -101,7 +102,8 @@ class Client(Transfers):
         """Call a method by its name and return its result. This also works for methods that this client does not
         know.
         """
-        call = make_call(method, params or {}, idempotency_key, may_repeat=self._retries.has_retries)
+        given = self._with_uploads(params or {})
+        call = make_call(method, given, idempotency_key, may_repeat=self._retries.has_retries)
         patience = self._patience(repeatable=call.is_repeatable)
         return self._exchange(patience, result_of, "POST", "/rpc", content=call.body(), headers=call.headers())
 
@@ -136,11 +138,12 @@ class Client(Transfers):
         self._offered |= dict.fromkeys(offered_names(found))
         return found
 
-    def handle(self, tool_call: Any) -> dict[str, Any]:
+    def handle(self, tool_call: Any, *, images: bool = True) -> dict[str, Any]:
         """Execute a tool call of a model, and return the message with the result for the model.
 
         The message is a `tool` message for OpenAI, a `tool_result` block for Anthropic, or the result of `tools/call`
-        for MCP. Only the eight tools, and the tools that `tools` included, can be called.
+        for MCP. Only the eight tools, and the tools that `tools` included, can be called. For Anthropic and MCP, the
+        message contains small pictures that the run wrote, unless `images` is False.
 
         Errors that a model can correct are part of the message: arguments that are not JSON, unknown tools, and errors
         of the server. Raise ConnectionFailed or StrangeAnswer if the server does not answer. Raise NotAuthenticated if
@@ -149,13 +152,24 @@ class Client(Transfers):
         asked = read_tool_call(tool_call)
         try:
             asked.check_name(self._offered)
-            return asked.answered(self.call(asked.name, asked.params()))
+            result = self.call(asked.name, asked.params())
+            return asked.answered(result, self._pictures(result) if images and asked.shows_images else ())
         except ModelMistake as mistake:
             return asked.refused(mistake.error)
         except NotAuthenticated:
             raise
         except AnsweredError as error:
             return asked.refused(error.object)
+
+    def _pictures(self, result: Any) -> list[tuple[str, str]]:
+        """Return media type and base64 content of small pictures among the files of a run."""
+        pictures = Pictures()
+        for file in pictures.candidates(result):
+            try:
+                pictures.add(file, self.read_blob(file["blob_id"], mode="full"))
+            except AnsweredError:  # the token may not read blobs, or the blob has expired
+                break
+        return pictures.found
 
     # -- requests ------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -48,15 +48,32 @@ class ToolCall(NamedTuple):
             f"{meant}Available: {', '.join(offered)}. A skill is not a tool: run skills with execute_skill.",
         )
 
-    def answered(self, result: Any) -> dict[str, Any]:
-        """Return the message for the model with the result of the call."""
+    @property
+    def shows_images(self) -> bool:
+        """Whether a message of this format can contain images."""
+        return self.dialect != "openai"
+
+    def answered(self, result: Any, pictures: Sequence[tuple[str, str]] = ()) -> dict[str, Any]:
+        """Return the message for the model with the result of the call. `pictures` are media types and contents in
+        base64.
+        """
         # A failed run reports its error in the result.
         failed = isinstance(result, dict) and (result.get("status") == "failed" or result.get("is_error") is True)
-        return self._message(result, is_error=failed)
+        return self._with_pictures(self._message(result, is_error=failed), pictures)
 
     def refused(self, error: Mapping[str, Any]) -> dict[str, Any]:
         """Return the message for the model with an error that the model may correct."""
         return self._message({"error": error}, is_error=True)
+
+    def _with_pictures(self, message: dict[str, Any], pictures: Sequence[tuple[str, str]]) -> dict[str, Any]:
+        if not pictures:
+            return message
+        if self.dialect == "mcp":
+            shown = [{"type": "image", "data": data, "mimeType": kind} for kind, data in pictures]
+            return message | {"content": [*message["content"], *shown]}
+        text = {"type": "text", "text": message["content"]}
+        sources = [{"type": "base64", "media_type": kind, "data": data} for kind, data in pictures]
+        return message | {"content": [text, *({"type": "image", "source": source} for source in sources)]}
 
     def _message(self, content: Any, *, is_error: bool) -> dict[str, Any]:
         text = msgspec.json.encode(content).decode()

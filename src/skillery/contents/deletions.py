@@ -48,7 +48,7 @@ LOOK_SECONDS = 0.05
 RETRY_MS = 5_000
 
 
-class Claim(NamedTuple):
+class TombstoneClaim(NamedTuple):
     """The tombstones that one caller has committed. This caller deletes their files."""
 
     holder: str
@@ -57,7 +57,7 @@ class Claim(NamedTuple):
     """The time of `_clock` before the tombstones were written."""
 
 
-def claim(connection: Connection, server: str, digests: Iterable[str]) -> Claim:
+def claim(connection: Connection, server: str, digests: Iterable[str]) -> TombstoneClaim:
     """Add tombstones for the digests that are not used by a row, an upload or another tombstone. Return these
     tombstones.
     """
@@ -71,10 +71,10 @@ def claim(connection: Connection, server: str, digests: Iterable[str]) -> Claim:
     if unused:
         one = {"server": server, "holder": holder, "take_over_at": _now(connection) + TAKE_OVER_AFTER}
         connection.execute(insert(deletions), [one | {"sha256": digest} for digest in unused])
-    return Claim(holder, unused, begun)
+    return TombstoneClaim(holder, unused, begun)
 
 
-def carry_out(database: Database, storage: Storage, claimed: Claim) -> set[str]:
+def carry_out(database: Database, storage: Storage, claimed: TombstoneClaim) -> set[str]:
     """Delete the files of the claim and remove its tombstones. Return the digests of the deleted files. Blocking.
 
     If the storage raises an error, the error is passed on and the tombstones of the remaining files stay. After
@@ -173,7 +173,7 @@ def _take_over(
     if not database.read_now(lambda connection: _find_abandoned(connection, which, only_abandoned)):
         return
 
-    def work(connection: Connection) -> Claim:
+    def work(connection: Connection) -> TombstoneClaim:
         begun, holder, now = _clock(), secrets.token_hex(16), _now(connection)
         found = _find_abandoned(connection, which, only_abandoned)
         claiming = update(deletions).where(deletions.c.sha256.in_([digest for digest, _ in found]))
@@ -181,7 +181,7 @@ def _take_over(
         claiming = claiming.where(deletions.c.holder.in_({before for _, before in found}))
         values = {"server": database.server, "holder": holder, "take_over_at": now + TAKE_OVER_AFTER}
         taken = connection.scalars(claiming.values(values).returning(deletions.c.sha256))
-        return Claim(holder, sorted(taken), begun)
+        return TombstoneClaim(holder, sorted(taken), begun)
 
     carry_out(database, storage, database.write_now(work))
 
@@ -192,17 +192,17 @@ def _find_abandoned(connection: Connection, which: ColumnElement[bool], only_aba
     return [(row.sha256, row.holder) for row in rows if not only_abandoned or in_utc(row.take_over_at) <= now]
 
 
-def _renew(connection: Connection, claimed: Claim) -> Claim:
+def _renew(connection: Connection, claimed: TombstoneClaim) -> TombstoneClaim:
     """Renew the tombstones of the claim that no other server has taken over. Return a claim with only these."""
     begun = _clock()
     held = update(deletions).where(deletions.c.holder == claimed.holder)
     renewed = connection.scalars(
         held.values(take_over_at=_now(connection) + TAKE_OVER_AFTER).returning(deletions.c.sha256)
     )
-    return Claim(claimed.holder, sorted(renewed), begun)
+    return TombstoneClaim(claimed.holder, sorted(renewed), begun)
 
 
-def _settle(connection: Connection, claimed: Claim, failed: Sequence[str]) -> None:
+def _settle(connection: Connection, claimed: TombstoneClaim, failed: Sequence[str]) -> None:
     """Remove the tombstones of the claim. Keep those of the `failed` digests, to be taken over after RETRY_AFTER."""
     held = deletions.c.holder == claimed.holder
     connection.execute(delete(deletions).where(held, deletions.c.sha256.not_in(failed)))

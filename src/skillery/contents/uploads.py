@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from sqlalchemy import Connection, bindparam, delete, insert
 
 from skillery.backends import Storage
-from skillery.contents.deletions import Claim, carry_out, claim, find_deletions, take_turn, wait_until_deleted
+from skillery.contents.deletions import TombstoneClaim, carry_out, claim, find_deletions, take_turn, wait_until_deleted
 from skillery.database import Database
 from skillery.database.tables import uploads
 from skillery.errors import SkilleryError, Unavailable
@@ -86,7 +86,7 @@ class Uploading:
             self._database.write_now(lambda connection: connection.execute(_SETTLE, {"upload": self._id}))
             raise
 
-    def _end(self, connection: Connection) -> Claim:
+    def _end(self, connection: Connection) -> TombstoneClaim:
         connection.execute(_SETTLE, {"upload": self._id})
         return claim(connection, self._database.server, self._digests)
 

@@ -4,7 +4,7 @@ from skillery.environments.builder import Builder
 from skillery.environments.dependency_locks import Locks
 from skillery.environments.folders import Installed
 from skillery.environments.jobs import Jobs
-from skillery.environments.sources import Sources, address_problem, check_python, fits_this_python, has_login
+from skillery.environments.sources import PackageSources, address_problem, check_python, fits_this_python, has_login
 from skillery.environments.store import Environments
 
 __all__ = [
@@ -13,7 +13,7 @@ __all__ = [
     "Installed",
     "Jobs",
     "Locks",
-    "Sources",
+    "PackageSources",
     "address_problem",
     "check_python",
     "fits_this_python",

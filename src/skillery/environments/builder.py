@@ -16,13 +16,13 @@ from typing import NamedTuple
 import msgspec
 
 from skillery.environments.disk import rename_into_place
-from skillery.environments.downloads import Fetched, Incoming, Progress, build_wheel, fetch
+from skillery.environments.downloads import BuildProgress, Fetched, IncomingFiles, build_wheel, fetch
 from skillery.environments.errors import BuildFailed, not_written, too_large
 from skillery.environments.hard_links import link
-from skillery.environments.jobs import Jobs, Stopped, workers
-from skillery.environments.sources import Sources
+from skillery.environments.jobs import JobFailed, Jobs, workers
+from skillery.environments.sources import PackageSources
 from skillery.environments.tree_writer import TreeWriter
-from skillery.environments.trees import Tree, Trees, key_of
+from skillery.environments.trees import TreeRecord, Trees, key_of
 from skillery.environments.uv_errors import cleaned, job_failure
 from skillery.environments.wheels import MOST_FILES, read_wheel
 from skillery.errors import SkilleryError
@@ -48,7 +48,7 @@ class _Build(NamedTuple):
     """The state of one build."""
 
     aside: Path
-    progress: Progress
+    progress: BuildProgress
     make_room: Callable[[int, frozenset[str]], None]
     found: dict[str, str]
     """The key of the tree of each package."""
@@ -59,7 +59,7 @@ class Builder:
     removes.
     """
 
-    def __init__(self, folder: Path, jobs: Jobs, sources: Sources, seconds: float, max_mb: int) -> None:
+    def __init__(self, folder: Path, jobs: Jobs, sources: PackageSources, seconds: float, max_mb: int) -> None:
         self._incoming = folder / "incoming"
         self.trees = Trees(folder / "trees", self._incoming)
         self._jobs = jobs
@@ -77,7 +77,7 @@ class Builder:
         self,
         lock: bytes,
         target: Path,
-        progress: Progress,
+        progress: BuildProgress,
         make_room: Callable[[int, frozenset[str]], None],
         *,
         force: bool = False,
@@ -140,7 +140,7 @@ class Builder:
     async def _fetch_missing(self, build: _Build, pins: Sequence[Pin]) -> None:
         """Download and unpack the missing packages. Files are unpacked while later files are downloaded."""
         build.progress.step = "querying the package index"
-        incoming = Incoming(pins, build.aside, self._max_mb, build.progress)
+        incoming = IncomingFiles(pins, build.aside, self._max_mb, build.progress)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(fetch(self._jobs, self._sources, pins, incoming, self._seconds))
@@ -179,7 +179,7 @@ class Builder:
             answer = await self._jobs.run(
                 "unpack", args, seconds=self._seconds, receiver=writer, given={"wheel": fetched.path}
             )
-        except Stopped as stopped:
+        except JobFailed as stopped:
             raise job_failure(what, stopped) from None
         if answer.told:
             raise self._unpack_error(wheel.package, what, answer.told)
@@ -187,7 +187,7 @@ class Builder:
 
     def _keep(self, build: _Build, fetched: Fetched, writer: TreeWriter, aside: Path) -> None:
         fetched.path.unlink()
-        tree: Tree = writer.finish()
+        tree: TreeRecord = writer.finish()
         key = key_of(fetched.sha256)
         build.make_room(tree.size_bytes, frozenset(build.found.values()))
         self.trees.keep(aside, key)

@@ -12,10 +12,10 @@ import msgspec
 
 from skillery.backends import FailureType
 from skillery.database import Database
-from skillery.environments.jobs import Jobs, Stopped
+from skillery.environments.jobs import JobFailed, Jobs
 from skillery.environments.lock_rows import find_lock, keep_lock
 from skillery.environments.package_choice import Choice, choose, offered_by
-from skillery.environments.sources import Sources, base_python, this_python
+from skillery.environments.sources import PackageSources, base_python, this_python
 from skillery.environments.uv_errors import check_yanked, foreign_hosts_error, locking_error, unresolvable, uv_error
 from skillery.errors import (
     InvalidBundle,
@@ -56,7 +56,13 @@ class Locks:
     """Creates and verifies locks for callers. The caller "" is the server itself."""
 
     def __init__(
-        self, database: Database, jobs: Jobs, sources: Sources, seconds: float, reuse_for: timedelta, turns: Turns
+        self,
+        database: Database,
+        jobs: Jobs,
+        sources: PackageSources,
+        seconds: float,
+        reuse_for: timedelta,
+        turns: Turns,
     ) -> None:
         """`seconds` limits one resolution. Within `reuse_for`, equal dependencies get the same lock."""
         self._turns = turns
@@ -125,7 +131,7 @@ class Locks:
         turn = await self._turns.enter(caller, len(stdin))
         try:
             answer = await self._jobs.run("lock", {"arguments": arguments, "stdin": stdin}, seconds=self._seconds)
-        except Stopped as stopped:
+        except JobFailed as stopped:
             raise (
                 self._too_long() if stopped.kind == FailureType.TIMEOUT else locking_error(NOT_LOCKED, stopped)
             ) from None

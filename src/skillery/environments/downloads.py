@@ -15,8 +15,8 @@ import msgspec
 from packaging.tags import sys_tags
 
 from skillery.environments.errors import BuildFailed, too_large
-from skillery.environments.jobs import Jobs, Receiver, Stopped
-from skillery.environments.sources import Sources, base_python
+from skillery.environments.jobs import JobFailed, Jobs, Receiver
+from skillery.environments.sources import PackageSources, base_python
 from skillery.environments.uv_errors import build_failure, job_failure, uv_failure
 from skillery.formats.requirements import Pin
 from skillery.formats.wording import printable
@@ -38,7 +38,7 @@ class Fetched(NamedTuple):
         return self.name.endswith(".whl")
 
 
-class Progress:
+class BuildProgress:
     """The progress of a build: the present step as text, and the number of finished packages."""
 
     def __init__(self) -> None:
@@ -54,11 +54,11 @@ class Begin(msgspec.Struct, frozen=True):
     size: int
 
 
-class Incoming(Receiver):
+class IncomingFiles(Receiver):
     """Receives files one after the other. Each complete file is put into the queue `whole`."""
 
     def __init__(
-        self, pins: Sequence[Pin], aside: Path, max_mb: int, progress: Progress, *, unlocked: bool = False
+        self, pins: Sequence[Pin], aside: Path, max_mb: int, progress: BuildProgress, *, unlocked: bool = False
     ) -> None:
         """`unlocked` accepts any hash: a wheel that was built here has no hash in the lock."""
         self._pins = {pin.name: pin for pin in pins}
@@ -126,7 +126,9 @@ def other_file(package: str) -> str:
     return f"{package}: the file of the index is not the one that was locked (the hash differs)"
 
 
-async def fetch(jobs: Jobs, sources: Sources, pins: Sequence[Pin], incoming: Incoming, seconds: float) -> None:
+async def fetch(
+    jobs: Jobs, sources: PackageSources, pins: Sequence[Pin], incoming: IncomingFiles, seconds: float
+) -> None:
     """Download the file of each pin, and put it into `incoming.whole`; put None at the end. Raise BuildFailed on
     failure.
     """
@@ -148,7 +150,7 @@ async def fetch(jobs: Jobs, sources: Sources, pins: Sequence[Pin], incoming: Inc
     }
     try:
         answer = await jobs.run("fetch", args, seconds=seconds, receiver=incoming)
-    except Stopped as stopped:
+    except JobFailed as stopped:
         raise job_failure("the packages could not be fetched", stopped) from None
     finally:
         incoming.close()
@@ -157,11 +159,11 @@ async def fetch(jobs: Jobs, sources: Sources, pins: Sequence[Pin], incoming: Inc
 
 
 async def build_wheel(
-    jobs: Jobs, source: Fetched, aside: Path, max_mb: int, seconds: float, progress: Progress
+    jobs: Jobs, source: Fetched, aside: Path, max_mb: int, seconds: float, progress: BuildProgress
 ) -> Fetched:
     """Build a wheel from a source archive, and return the wheel. Raise BuildFailed if the build fails."""
     package = f"{source.pin.name} {source.pin.version}"
-    incoming = Incoming([source.pin], aside, max_mb, progress, unlocked=True)
+    incoming = IncomingFiles([source.pin], aside, max_mb, progress, unlocked=True)
     args = {
         "pin": {"name": source.pin.name, "version": source.pin.version},
         "file": source.name,
@@ -170,7 +172,7 @@ async def build_wheel(
     given = {"source": source.path}
     try:
         answer = await jobs.run("build", args, seconds=seconds, receiver=incoming, given=given, disk_mb=BUILD_DISK_MB)
-    except Stopped as stopped:
+    except JobFailed as stopped:
         raise job_failure(f"{package} could not be built from source", stopped) from None
     finally:
         incoming.close()
@@ -192,7 +194,7 @@ def supported_tags() -> list[str]:
     return [str(tag) for tag in sys_tags()]
 
 
-def _failure(told: dict[str, Any], refused: tuple[str, ...], incoming: Incoming) -> BuildFailed:
+def _failure(told: dict[str, Any], refused: tuple[str, ...], incoming: IncomingFiles) -> BuildFailed:
     reason, package = str(told.get("reason", "")), printable(str(told.get("package", "")), 200)
     detail = str(told.get("detail", ""))
     if refused and reason in {"away", "uv"}:

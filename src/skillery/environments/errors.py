@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import os
 
-FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+from skillery.errors import is_disk_full
 
 
 class BuildFailed(Exception):
@@ -21,7 +20,7 @@ class BuildFailed(Exception):
 
 
 def not_written(error: OSError) -> BuildFailed:
-    if error.errno in FULL:
+    if is_disk_full(error):
         return BuildFailed("the server has no space left on its disk", passing=True)
     return BuildFailed(f"the files could not be written: {os.strerror(error.errno or 0)}", passing=True)
 

@@ -25,7 +25,7 @@ from skillery.backends import (
     Sandbox,
 )
 from skillery.environments.errors import BuildFailed, not_written
-from skillery.environments.sources import Sources
+from skillery.environments.sources import PackageSources
 from skillery.errors import (
     BlobNotFound,
     NotAllowed,
@@ -50,7 +50,7 @@ UNNAMED = "is not in permissions.network"
 Task = Literal["lock", "fetch", "build", "unpack"]
 
 
-class Stopped(Exception):
+class JobFailed(Exception):
     """Raised if a job fails. It has the failure, and the hosts that the egress proxy refused."""
 
     def __init__(self, kind: str, message: str, refused: tuple[str, ...] = ()) -> None:
@@ -83,7 +83,7 @@ class NoOutput:
 class Jobs:
     """Runs a few jobs at a time. They do not wait in the queue of runs."""
 
-    def __init__(self, sandbox: Sandbox, sources: Sources, at_once: int) -> None:
+    def __init__(self, sandbox: Sandbox, sources: PackageSources, at_once: int) -> None:
         self._sandbox = sandbox
         self._sources = sources
         self._slots = asyncio.Semaphore(at_once)
@@ -112,7 +112,7 @@ class Jobs:
         refused = _refused(outcome.network)
         if outcome.failure is not None or outcome.result is None:
             failure = outcome.failure
-            raise Stopped(*((failure.type, failure.message) if failure else (FailureType.SANDBOX_ERROR, "")), refused)
+            raise JobFailed(*((failure.type, failure.message) if failure else (FailureType.SANDBOX_ERROR, "")), refused)
         return JobResult(msgspec.json.decode(outcome.result, type=dict[str, Any]), refused)
 
     def _job(self, task: Task, args: Mapping[str, Any], given: Mapping[str, Path], seconds: float, disk: int) -> Job:

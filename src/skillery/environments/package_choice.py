@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from packaging.utils import canonicalize_name
 
-from skillery.environments.sources import Sources
+from skillery.environments.sources import PackageSources
 from skillery.formats.import_names import Providers
 
 
@@ -18,14 +18,14 @@ class Choice(NamedTuple):
     reason: str = ""
 
 
-def offered_by(sources: Sources) -> frozenset[str] | None:
+def offered_by(sources: PackageSources) -> frozenset[str] | None:
     """Return the packages in the wheelhouse; None without a wheelhouse. Blocking."""
     if sources.wheelhouse is None:
         return None
     return frozenset(_package_of(path) for path in sources.wheelhouse.glob("*.whl"))
 
 
-def choose(sources: Sources, offered: frozenset[str] | None, providers: Providers) -> Choice:
+def choose(sources: PackageSources, offered: frozenset[str] | None, providers: Providers) -> Choice:
     """Return the choice among the packages that provide a module. `offered` is the result of `offered_by`.
 
     A package of an index is never chosen only because it has the name of the module. Otherwise a skill with a missing
@@ -49,7 +49,7 @@ def choose(sources: Sources, offered: frozenset[str] | None, providers: Provider
     return Choice(fit[0])
 
 
-def _refusal(sources: Sources, package: str) -> str:
+def _refusal(sources: PackageSources, package: str) -> str:
     return next((finding.message for finding in sources.refused([package])), "")
 
 

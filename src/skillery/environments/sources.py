@@ -28,7 +28,7 @@ FILE_HOSTS = {
 EVERY = "*"
 
 
-class Sources(msgspec.Struct, frozen=True):
+class PackageSources(msgspec.Struct, frozen=True):
     """The sources in the settings. `allowed` and `denied` have normalised names or patterns."""
 
     indexes: tuple[str, ...] = ()

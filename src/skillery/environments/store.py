@@ -16,7 +16,7 @@ from skillery.backends import Failure, FailureType, PackageMount
 from skillery.database import Database
 from skillery.environments.builder import Builder, Built
 from skillery.environments.disk import remove
-from skillery.environments.downloads import Progress
+from skillery.environments.downloads import BuildProgress
 from skillery.environments.errors import BuildFailed
 from skillery.environments.folders import Installed, Shelf
 from skillery.environments.package_mounts import PackageMounts
@@ -44,7 +44,7 @@ class Environments:
         self._server = server
         self._total_mb = total_mb
         self._building: dict[str, asyncio.Task[Failure | None]] = {}
-        self._progress: dict[str, Progress] = {}
+        self._progress: dict[str, BuildProgress] = {}
         self._failed: dict[str, tuple[Failure, float]] = {}
         self._turns = asyncio.Semaphore(BUILDS_AT_ONCE)
         self._closed = False
@@ -124,7 +124,7 @@ class Environments:
 
     def _begin(self, sha256: str, lock: bytes, *, force: bool) -> asyncio.Task[Failure | None]:
         self._failed.pop(sha256, None)
-        progress = self._progress[sha256] = Progress()
+        progress = self._progress[sha256] = BuildProgress()
         task = self._building[sha256] = asyncio.create_task(self._build(sha256, lock, progress, force=force))
         task.add_done_callback(partial(self._remove_task, sha256))
         return task
@@ -133,7 +133,7 @@ class Environments:
         self._building.pop(sha256, None)
         self._progress.pop(sha256, None)
 
-    async def _build(self, sha256: str, lock: bytes, progress: Progress, *, force: bool) -> Failure | None:
+    async def _build(self, sha256: str, lock: bytes, progress: BuildProgress, *, force: bool) -> Failure | None:
         try:
             built = await self._run_build(sha256, lock, progress, force=force)
         except BuildFailed as error:
@@ -150,7 +150,7 @@ class Environments:
         await self._note(sha256, "ready", size=built.size_bytes)
         return None
 
-    async def _run_build(self, sha256: str, lock: bytes, progress: Progress, *, force: bool) -> Built:
+    async def _run_build(self, sha256: str, lock: bytes, progress: BuildProgress, *, force: bool) -> Built:
         recorder = asyncio.create_task(self._record_progress(sha256, progress))
         try:
             async with self._turns:
@@ -170,7 +170,7 @@ class Environments:
             await self._note(sha256, "ready", message, installed.size_bytes)
         return failure
 
-    async def _record_progress(self, sha256: str, progress: Progress) -> None:
+    async def _record_progress(self, sha256: str, progress: BuildProgress) -> None:
         """Record the progress of a build now and after each change."""
         recorded = None
         while True:

@@ -13,7 +13,7 @@ import msgspec
 
 from skillery.environments.disk import BLOCK, make_folder, on_disk
 from skillery.environments.errors import BuildFailed, too_large
-from skillery.environments.trees import FILES, METADATA_FILE, Tree
+from skillery.environments.trees import FILES, METADATA_FILE, TreeRecord
 from skillery.environments.wheels import MOST_FILES, Wheel, is_left_out
 from skillery.formats.wording import printable
 
@@ -46,14 +46,14 @@ class TreeWriter:
             raise self._broken("too many streams")
         self._streams.setdefault(kind, _Stream(self)).take(piece)
 
-    def finish(self) -> Tree:
+    def finish(self) -> TreeRecord:
         """Complete the tree. Raise BuildFailed if a file is missing."""
         if any(stream.is_open for stream in self._streams.values()):
             raise self._broken("an incomplete file")
         missing = next((name for name in self._wheel.files if name not in self._seen), None)
         if missing is not None:
             raise BuildFailed(f"{self._wheel.package} does not contain its file '{printable(missing, 128)}'")
-        tree = Tree(self._wheel.package, self._size)
+        tree = TreeRecord(self._wheel.package, self._size)
         (self._staging / METADATA_FILE).write_bytes(msgspec.json.encode(tree))
         return tree
 

@@ -14,7 +14,7 @@ from skillery.environments.disk import move_away, rename_into_place
 FILES, METADATA_FILE = "files", "tree.json"
 
 
-class Tree(msgspec.Struct, frozen=True):
+class TreeRecord(msgspec.Struct, frozen=True):
     """Metadata of one tree, stored next to its folder."""
 
     package: str
@@ -28,7 +28,7 @@ class Trees:
     def __init__(self, folder: Path, trash: Path) -> None:
         self._folder = folder
         self._trash = trash
-        self._known: dict[str, Tree] = {}
+        self._known: dict[str, TreeRecord] = {}
 
     def find(self, hashes: Iterable[str]) -> str | None:
         """Return the key of an existing tree with one of the hashes; None if there is none."""
@@ -38,14 +38,14 @@ class Trees:
     def files(self, key: str) -> Path:
         return self._folder / key / FILES
 
-    def about(self, key: str) -> Tree:
+    def about(self, key: str) -> TreeRecord:
         known = self._known.get(key)
         if known is None:
-            known = msgspec.json.decode((self._folder / key / METADATA_FILE).read_bytes(), type=Tree)
+            known = msgspec.json.decode((self._folder / key / METADATA_FILE).read_bytes(), type=TreeRecord)
             self._known[key] = known
         return known
 
-    def all(self) -> dict[str, Tree]:
+    def all(self) -> dict[str, TreeRecord]:
         """Return all trees by key."""
         found = {}
         for folder in sorted(self._folder.iterdir()) if self._folder.is_dir() else ():

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from skillery.backends import FailureType
 from skillery.environments.errors import BuildFailed
-from skillery.environments.jobs import Stopped
+from skillery.environments.jobs import JobFailed
 from skillery.errors import PackageIndexUnavailable, SkilleryError, Unavailable, UnresolvableDependencies
 from skillery.formats.problems import Problem, raise_problems
 from skillery.formats.requirements import DEPENDENCIES, package_of
@@ -103,7 +103,7 @@ def foreign_hosts_error(hosts: Sequence[str]) -> SkilleryError:
     )
 
 
-def locking_error(what: str, stopped: Stopped) -> SkilleryError:
+def locking_error(what: str, stopped: JobFailed) -> SkilleryError:
     """Return the error for a locking job that failed."""
     log.error("%s: %s: %s", what, stopped.kind, cleaned(stopped.message, 2000))
     return Unavailable(f"{what}: {cleaned(f'{stopped.kind}: {stopped.message}', 300)}")
@@ -155,7 +155,7 @@ def build_failure(output: str) -> str:
     return f"the build printed '{cleaned(printed.splitlines()[-1], 200)}'" if printed else cause_of(output)
 
 
-def job_failure(what: str, stopped: Stopped) -> BuildFailed:
+def job_failure(what: str, stopped: JobFailed) -> BuildFailed:
     """Return why a job in the sandbox failed."""
     log.warning("%s: %s: %s", what, stopped.kind, cleaned(stopped.message, 2000))
     if stopped.kind == FailureType.TIMEOUT:

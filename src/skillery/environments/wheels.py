@@ -50,7 +50,7 @@ _PLAIN = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 _PLACES = {"purelib": "", "platlib": "", "data": "", "scripts": "bin/"}
 
 
-class Recorded(NamedTuple):
+class WheelFile(NamedTuple):
     """A file of a wheel: its target path and its hash. The hash of RECORD itself is ""."""
 
     target: str
@@ -60,7 +60,7 @@ class Recorded(NamedTuple):
 
 class Wheel(NamedTuple):
     package: str
-    files: dict[str, Recorded]
+    files: dict[str, WheelFile]
     """Files by their names in the archive."""
 
 
@@ -83,7 +83,7 @@ def read_wheel(path: Path, pin: Pin) -> Wheel:
         raise BuildFailed(f"{package} is not a valid wheel") from None
 
 
-def _recorded(archive: zipfile.ZipFile, pin: Pin, package: str) -> Iterator[tuple[str, Recorded]]:
+def _recorded(archive: zipfile.ZipFile, pin: Pin, package: str) -> Iterator[tuple[str, WheelFile]]:
     lists = [found for name in archive.namelist() if (found := _RECORD.fullmatch(name))]
     if len(lists) != 1:
         raise BuildFailed(f"{package} has no list of its files")
@@ -95,7 +95,7 @@ def _recorded(archive: zipfile.ZipFile, pin: Pin, package: str) -> Iterator[tupl
         target = _target(name, data, lists[0][1], package)
         if targets.setdefault(target, name) != name:
             raise BuildFailed(f"{package} lists two files for '{printable(target, 128)}'")
-        yield name, Recorded(target, kind, value)
+        yield name, WheelFile(target, kind, value)
 
 
 def _is_of(pin: Pin, name: str, version: str) -> bool:

@@ -9,7 +9,7 @@ from itertools import chain
 from skillery.backends import Storage
 from skillery.contents.store import CHUNK_BYTES, inline_data, is_inline, open_content
 from skillery.database import Database
-from skillery.formats.archives import Entry
+from skillery.formats.archives import ArchiveEntry
 from skillery.registry.files import FileRow
 
 WINDOW_BYTES = 1024 * 1024
@@ -32,8 +32,8 @@ class Contents:
         """
         self._heads[path] = head, size
 
-    def entries(self) -> list[Entry]:
-        return [Entry(path, self.size(path), file.executable) for path, file in self._files.items()]
+    def entries(self) -> list[ArchiveEntry]:
+        return [ArchiveEntry(path, self.size(path), file.executable) for path, file in self._files.items()]
 
     def size(self, path: str) -> int:
         return self._heads[path][1] if path in self._heads else self._files[path].size_bytes
@@ -42,7 +42,7 @@ class Contents:
         """Return the SHA-256 of the stored content."""
         return self._files[path].sha256
 
-    def read(self, entry: Entry) -> Iterable[bytes]:
+    def read(self, entry: ArchiveEntry) -> Iterable[bytes]:
         """Return the content in pieces. Raise ContentMissing if the storage does not have the content."""
         file = self._files[entry.path]
         if entry.path not in self._heads:
@@ -58,7 +58,7 @@ class Contents:
         return self._pieces(file.sha256)
 
     def whole(self, path: str) -> bytes:
-        return b"".join(self.read(Entry(path, self.size(path), executable=False)))
+        return b"".join(self.read(ArchiveEntry(path, self.size(path), executable=False)))
 
     def _small(self, wanted: FileRow) -> bytes | None:
         """Return the content of a small file, or None if it is not in the database.

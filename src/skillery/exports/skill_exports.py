@@ -21,7 +21,7 @@ from skillery.exports.contents import Contents
 from skillery.exports.facts import MAKER, Facts, find_facts, keep_facts, make_facts, read_facts
 from skillery.exports.indexes import MOST_BYTES, Index, Kind, index_entry
 from skillery.formats.agent_skill import AgentSkill, agent_skill, index_name
-from skillery.formats.archives import Entry, Form, archive, archive_size
+from skillery.formats.archives import ArchiveEntry, Form, archive, archive_size
 from skillery.formats.bundle import SKILL_MD
 from skillery.formats.version_spec import Latest, VersionSpec
 from skillery.registry import Listed, VersionRow, files_of, find_in_index, list_index, list_unprepared, resolve
@@ -64,7 +64,7 @@ class Export(NamedTuple):
             )
         size = self.contents.size(path)
         sha256 = self.facts.skill_md if path == SKILL_MD else self.contents.sha256(path)
-        return File(path, size, sha256, self.contents.read(Entry(path, size, executable=False)))
+        return File(path, size, sha256, self.contents.read(ArchiveEntry(path, size, executable=False)))
 
 
 class File(NamedTuple):

@@ -24,19 +24,19 @@ _ZIP_MTIME = (1 << 5 | 1) << 16
 _GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 
 
-class Entry(NamedTuple):
+class ArchiveEntry(NamedTuple):
     path: str
     size: int
     executable: bool
 
 
-Read = Callable[[Entry], Iterable[bytes]]
+Read = Callable[[ArchiveEntry], Iterable[bytes]]
 """Function that returns the content of an entry in pieces. `archive` may call the function more than once for an
 entry.
 """
 
 
-def archive(form: Form, entries: Sequence[Entry], read: Read) -> Iterator[bytes]:
+def archive(form: Form, entries: Sequence[ArchiveEntry], read: Read) -> Iterator[bytes]:
     """Yield the archive in pieces, without holding a whole file in memory.
 
     The files are at the root of the archive, sorted by the bytes of their paths. Raise OSError if the content of an
@@ -46,7 +46,7 @@ def archive(form: Form, entries: Sequence[Entry], read: Read) -> Iterator[bytes]
     return _gzipped(_tar(ordered, read)) if form == "tar.gz" else _zip(ordered, read)
 
 
-def archive_size(form: Form, entries: Sequence[Entry]) -> int:
+def archive_size(form: Form, entries: Sequence[ArchiveEntry]) -> int:
     """Return the size of the archive in bytes, without reading a file."""
     if form == "zip":
         names = sum(len(entry.path.encode()) for entry in entries)
@@ -60,7 +60,7 @@ def fits_plain_tar(path: str) -> bool:
     return _split(path.encode()) is not None
 
 
-def _exactly(entry: Entry, read: Read) -> Iterator[bytes]:
+def _exactly(entry: ArchiveEntry, read: Read) -> Iterator[bytes]:
     left = entry.size
     for piece in read(entry):
         left -= len(piece)
@@ -72,7 +72,7 @@ def _exactly(entry: Entry, read: Read) -> Iterator[bytes]:
 # -- tar (POSIX.1-1988, with an extended header of POSIX.1-2001 where a path is too long for that) -------------------
 
 
-def _tar(entries: Sequence[Entry], read: Read) -> Iterator[bytes]:
+def _tar(entries: Sequence[ArchiveEntry], read: Read) -> Iterator[bytes]:
     for entry in entries:
         yield _tar_header(entry)
         yield from _exactly(entry, read)
@@ -80,7 +80,7 @@ def _tar(entries: Sequence[Entry], read: Read) -> Iterator[bytes]:
     yield b"\0" * (2 * _BLOCK)
 
 
-def _tar_header(entry: Entry) -> bytes:
+def _tar_header(entry: ArchiveEntry) -> bytes:
     path = entry.path.encode()
     place = _split(path)
     if place is not None:
@@ -137,7 +137,7 @@ def _padded(size: int) -> int:
     return -(-size // _BLOCK) * _BLOCK
 
 
-def _mode(entry: Entry) -> int:
+def _mode(entry: ArchiveEntry) -> int:
     return 0o755 if entry.executable else 0o644
 
 
@@ -166,7 +166,7 @@ def _stored(data: bytes, *, is_last: bool) -> bytes:
 # -- zip (APPNOTE 6.3) -----------------------------------------------------------------------------------------------
 
 
-def _zip(entries: Sequence[Entry], read: Read) -> Iterator[bytes]:
+def _zip(entries: Sequence[ArchiveEntry], read: Read) -> Iterator[bytes]:
     directory, offset = bytearray(), 0
     for entry in entries:
         name = entry.path.encode()

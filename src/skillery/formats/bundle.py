@@ -21,7 +21,7 @@ SKILL_TOML = "skill.toml"
 SKILL_MD = "SKILL.md"
 
 
-class Source(NamedTuple):
+class SourceFile(NamedTuple):
     """A Python file of a bundle that must compile. `export` is the name that the file must define, or None for any
     names.
     """

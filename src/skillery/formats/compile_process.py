@@ -24,7 +24,8 @@ import msgspec
 
 from skillery.formats.imports import Import, find_imports
 from skillery.formats.python_handler import python_handler
-from skillery.formats.python_source import Fault, find_fault
+from skillery.formats.python_source import SourceFault, find_fault
+from skillery.formats.relative_imports import RelativeImport, find_relative_imports
 
 with contextlib.suppress(ImportError):  # on Windows, where only commands for remote servers import this module
     import fcntl
@@ -57,18 +58,26 @@ class Look(msgspec.Struct, frozen=True, tag="look"):
     sources: tuple[bytes, ...]
 
 
-Request = Check | Wrap | Look
+class LookBeside(msgspec.Struct, frozen=True, tag="look_beside"):
+    """Request to find the relative imports of some files."""
+
+    sources: tuple[bytes, ...]
 
 
-class Answer(msgspec.Struct, frozen=True):
+Request = Check | Wrap | Look | LookBeside
+
+
+class WorkerReply(msgspec.Struct, frozen=True):
     """The result of one request. After an answer with `is_last`, the worker ends and so releases its memory."""
 
-    fault: Fault | None
+    fault: SourceFault | None
     cpu_seconds: float
     is_last: bool
     handler: bytes = b""
     imports: tuple[tuple[Import, ...], ...] = ()
     """For a Look: the imports of each source."""
+    relative: tuple[tuple[RelativeImport, ...], ...] = ()
+    """For a LookBeside: the relative imports of each source."""
 
 
 def main(cpu_seconds: int, memory_bytes: int, resident_bytes: int) -> None:
@@ -107,14 +116,16 @@ def _next_request(requests: BinaryIO) -> Request | None:
     return msgspec.msgpack.decode(body, type=Request) if len(body) == length else None
 
 
-def _work(request: Request) -> Answer:
+def _work(request: Request) -> WorkerReply:
     """Return the answer to a request. The caller sets `cpu_seconds` and `is_last` of the answer."""
     if isinstance(request, Check):
-        return Answer(find_fault(request.source, request.export), 0, False)
+        return WorkerReply(find_fault(request.source, request.export), 0, False)
     if isinstance(request, Look):
-        return Answer(None, 0, False, imports=tuple(find_imports(source) for source in request.sources))
+        return WorkerReply(None, 0, False, imports=tuple(find_imports(source) for source in request.sources))
+    if isinstance(request, LookBeside):
+        return WorkerReply(None, 0, False, relative=tuple(find_relative_imports(source) for source in request.sources))
     made = python_handler(request.code.decode())
-    return Answer(made, 0, False) if isinstance(made, Fault) else Answer(None, 0, False, made.encode())
+    return WorkerReply(made, 0, False) if isinstance(made, SourceFault) else WorkerReply(None, 0, False, made.encode())
 
 
 # -- limits ------------------------------------------------------------------------------------------------------

@@ -118,7 +118,7 @@ def _imports(tree: ast.Module) -> Iterator[Import]:
                 names = (f"{module}.{alias.name}" for alias in statement.names)
                 yield from _named(names, statement.lineno, optional)
         elif not isinstance(statement, _SIMPLE):
-            waiting.extend(reversed(list(_inner(statement, optional))))
+            waiting.extend(reversed(list(inner_statements(statement, optional))))
 
 
 def _named(names: Iterable[str], line: int, optional: bool) -> Iterator[Import]:
@@ -129,7 +129,7 @@ def _named(names: Iterable[str], line: int, optional: bool) -> Iterator[Import]:
         yield Import(".".join([first, *rest][:PARTS]) if first in NAMESPACES else first, line, optional)
 
 
-def _inner(statement: ast.stmt, optional: bool) -> Iterator[tuple[ast.stmt, bool]]:
+def inner_statements(statement: ast.stmt, optional: bool) -> Iterator[tuple[ast.stmt, bool]]:
     """Yield the inner statements of a compound statement, each with a flag that is true if imports in it are
     optional.
     """
@@ -137,14 +137,14 @@ def _inner(statement: ast.stmt, optional: bool) -> Iterator[tuple[ast.stmt, bool
         yield from ((one, optional) for one in statement.orelse)
         return
     everywhere = optional or isinstance(statement, _FUNCTIONS) or _is_conditional(statement)
-    guarded = everywhere or _handles_absence(statement)
+    guarded = everywhere or handles_absence(statement)
     for branch in (statement, *getattr(statement, "handlers", ()), *getattr(statement, "cases", ())):
         yield from ((one, guarded) for one in getattr(branch, "body", ()))
     yield from ((one, guarded) for one in getattr(statement, "orelse", ()))
     yield from ((one, everywhere) for one in getattr(statement, "finalbody", ()))
 
 
-def _handles_absence(statement: ast.stmt) -> bool:
+def handles_absence(statement: ast.stmt) -> bool:
     if isinstance(statement, ast.Try | ast.TryStar):
         return any(one.type is None or bool(_ABSENCE & set(_names_in(one.type))) for one in statement.handlers)
     if isinstance(statement, ast.With):

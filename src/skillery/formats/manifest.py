@@ -60,6 +60,7 @@ _RUNTIME_KEYS = (
     "limits",
     "dependencies",
     "requires-python",
+    "workspace",
     "inferred",
     "strict_inputs",
 )
@@ -88,6 +89,8 @@ class Runtime(msgspec.Struct, frozen=True):
     """Packages in the notation of PEP 508."""
     requires_python: str = ""
     """Python versions in the notation of PEP 440. "" means any version."""
+    workspace: bool = False
+    """Whether the skill runs in workspaces of its callers although it has permissions."""
     inferred: tuple[str, ...] = ()
     """The dependencies that the server inferred from the skill's imports. The author did not declare these packages."""
     strict_inputs: bool = False
@@ -97,6 +100,8 @@ class Runtime(msgspec.Struct, frozen=True):
 class Permissions(msgspec.Struct, frozen=True):
     network: tuple[NetworkPattern, ...] = ()
     secrets: tuple[str, ...] = ()
+    workspace: bool = False
+    """Whether these permissions hold in workspaces too, which other code has filled."""
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -126,17 +131,45 @@ def parse_manifest(raw: Mapping[str, object], *, has_tools: bool = False) -> Man
     `has_tools`: the bundle has a tool with a script, so it can be an action skill without `[runtime]`. Raise
     InvalidManifest, with a list of the problems, if the manifest is invalid.
     """
+    return _reader(raw, has_tools).manifest()
+
+
+def parse_partly(raw: Mapping[str, object], *, has_tools: bool = False) -> Manifest | None:
+    """Return what can be read of a manifest that `parse_manifest` refuses, to find the problems of what depends on it.
+
+    Return None if nothing can be read.
+    """
+    try:
+        return _reader(raw, has_tools).partly()
+    except InvalidManifest:
+        return None
+
+
+def _reader(raw: Mapping[str, object], has_tools: bool) -> _Reader:
+    """Return the reader of a manifest without the values that no manifest may contain. Raise InvalidManifest."""
     if not isinstance(raw, Mapping):
         raise_problems(InvalidManifest, [Problem(f"The manifest is {kind_of(raw)}, not an object")], hint=_HINT)
     problems = [problem for _, problem in zip(range(MAX_SHOWN), value_problems(raw), strict=False)]
-    if problems:
+    if len(problems) == MAX_SHOWN or any(not problem.path for problem in problems):
         raise_problems(InvalidManifest, problems, hint=_HINT)
-    copied = {key: copy(value) for key, value in raw.items()}
+    refused = frozenset(problem.path for problem in problems if problem.path)
+    copied = cast(dict[str, Any], _without(raw, refused) if refused else copy(raw))
     size = len(json.dumps(copied, separators=(",", ":"), ensure_ascii=False).encode())
     if size > MAX_BYTES:
         problem = Problem(f"The manifest has {size} bytes of JSON, at most {MAX_BYTES} are allowed")
         raise_problems(InvalidManifest, [problem], hint="Move documentation and data into files of the skill.")
-    return _Reader(copied, has_tools).manifest()
+    return _Reader(copied, has_tools, problems)
+
+
+def _without(value: object, refused: frozenset[str], path: str = "") -> object:
+    """Return a copy without the values at the refused paths, which include everything that is nested too deep."""
+    if isinstance(value, Mapping):
+        places = {key: join(path, key) for key in value}
+        return {key: _without(each, refused, places[key]) for key, each in value.items() if places[key] not in refused}
+    if isinstance(value, list | tuple):
+        places_in = [(f"{path}[{number}]", each) for number, each in enumerate(value)]
+        return [_without(each, refused, place) for place, each in places_in if place not in refused]
+    return value
 
 
 def with_inferred(manifest: Manifest, packages: Sequence[str]) -> Manifest:
@@ -178,12 +211,24 @@ _T = TypeVar("_T")
 class _Reader(Shapes):
     """Reads one manifest, and collects its problems and warnings."""
 
-    def __init__(self, raw: dict[str, Any], has_tools: bool) -> None:
+    def __init__(self, raw: dict[str, Any], has_tools: bool, refused: Sequence[Problem] = ()) -> None:
+        """`refused` are the problems of values that `raw` no longer contains."""
         super().__init__()
         self.raw = raw
         self.has_tools = has_tools
+        self.refused = refused
 
     def manifest(self) -> Manifest:
+        manifest = self.partly()
+        if self.problems:
+            alone = all((one.path or "").startswith(requirements.DEPENDENCIES) for one in self.problems)
+            raise_problems(InvalidManifest, self.problems, hint=_DEPENDENCY_HINT if alone else _HINT)
+        self.unknown_keys("", self.raw, _KEYS + _LATER_KEYS)
+        self.import_warnings(manifest.name)
+        return msgspec.structs.replace(manifest, warnings=tuple(self.warnings[:MAX_SHOWN]))
+
+    def partly(self) -> Manifest:
+        """Return the manifest with wrong values in the place of those that are problems."""
         name = self.parsed("name", parse_skill_name)
         manifest = Manifest(
             name=name,
@@ -200,12 +245,9 @@ class _Reader(Shapes):
         )
         if len(manifest.tags) > MAX_TAGS:
             self.problem("tags", f"has {len(manifest.tags)} entries, at most {MAX_TAGS} are allowed")
-        if self.problems:
-            alone = all((one.path or "").startswith(requirements.DEPENDENCIES) for one in self.problems)
-            raise_problems(InvalidManifest, self.problems, hint=_DEPENDENCY_HINT if alone else _HINT)
-        self.unknown_keys("", self.raw, _KEYS + _LATER_KEYS)
-        self.import_warnings(name)
-        return msgspec.structs.replace(manifest, warnings=tuple(self.warnings[:MAX_SHOWN]))
+        known = {one.path for one in self.refused}
+        self.problems = [*self.refused, *(one for one in self.problems if one.path not in known)]
+        return manifest
 
     # -- top level -----------------------------------------------------------------------------------------------
 
@@ -243,6 +285,7 @@ class _Reader(Shapes):
                 "kind",
                 "is 'action', which needs a [runtime] with an entrypoint, or a tool with a script in "
                 "tools.json; or make it 'instruction'",
+                '[runtime]\nentrypoint = "code/main.py"',
             )
         if given == "instruction" and has_runtime:
             self.problem("kind", "is 'instruction', which has no [runtime]; leave that out or make it 'action'")
@@ -262,6 +305,7 @@ class _Reader(Shapes):
                 "namespace",
                 f"is {quoted(given)}, which is not a dotted prefix of the name {quoted(name)}; "
                 f"leave it out for {quoted(namespace_of(name))}",
+                f'namespace = "{namespace_of(name)}"',
             )
         return given
 
@@ -290,6 +334,7 @@ class _Reader(Shapes):
             limits=self.limits(table),
             dependencies=self.dependencies(table),
             requires_python=self.requires_python(table),
+            workspace=self.flag(table, "workspace", "runtime.workspace"),
             inferred=self.texts(table, "inferred", "runtime.inferred"),
             strict_inputs=self.flag(table, "strict_inputs", "runtime.strict_inputs"),
         )
@@ -336,6 +381,13 @@ class _Reader(Shapes):
         if wrong:
             self.problem(requirements.REQUIRES_PYTHON, f"is {quoted(printable(text, 80))}, which {wrong}")
         return text
+
+    def flag(self, table: Mapping[str, object], key: str, where: str) -> bool:
+        value = table.get(key, False)
+        if not isinstance(value, bool):
+            self.problem(where, f"is {shown(value)}, expected true or false")
+            return False
+        return value
 
     def limits(self, table: Mapping[str, object]) -> dict[str, int | float]:
         limits = self.table(table, "limits", "runtime.limits") or {}
@@ -420,7 +472,9 @@ class _Reader(Shapes):
             wrong = secret_name_problem(secret)
             if wrong:
                 self.problem(f"permissions.secrets[{i}]", f"is {quoted(secret)}, which {wrong}")
-        return Permissions(network, tuple(dict.fromkeys(secrets)))
+        runtime = self.raw.get("runtime")
+        in_workspaces = isinstance(runtime, Mapping) and runtime.get("workspace") is True
+        return Permissions(network, tuple(dict.fromkeys(secrets)), in_workspaces and bool(network or secrets))
 
     def network(self, table: Mapping[str, object]) -> Iterable[NetworkPattern]:
         patterns: dict[str, NetworkPattern] = {}

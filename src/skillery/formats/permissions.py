@@ -15,6 +15,11 @@ class PermissionNames(msgspec.Struct, frozen=True):
 
     network: tuple[str, ...] = ()
     secrets: tuple[str, ...] = ()
+    workspace: bool | msgspec.UnsetType = msgspec.UNSET
+    """Set if the permissions hold in workspaces too: `runtime.workspace`."""
+
+    def __bool__(self) -> bool:
+        return bool(self.network or self.secrets or self.workspace is True)
 
 
 class PermissionsDiff(msgspec.Struct, frozen=True):
@@ -26,11 +31,11 @@ class PermissionsDiff(msgspec.Struct, frozen=True):
 
     @property
     def is_increase(self) -> bool:
-        return bool(self.added.network or self.added.secrets)
+        return bool(self.added)
 
     @property
     def is_change(self) -> bool:
-        return self.is_increase or bool(self.removed.network or self.removed.secrets)
+        return bool(self.added or self.removed)
 
 
 def beyond(new: Permissions, old: Permissions) -> PermissionNames:
@@ -39,7 +44,8 @@ def beyond(new: Permissions, old: Permissions) -> PermissionNames:
     These are network patterns that no pattern of `old` covers, and secrets that `old` does not name.
     """
     network = tuple(one.text for one in new.network if not any(covers(other, one) for other in old.network))
-    return PermissionNames(network, tuple(name for name in new.secrets if name not in old.secrets))
+    workspace = True if new.workspace and not old.workspace else msgspec.UNSET
+    return PermissionNames(network, tuple(name for name in new.secrets if name not in old.secrets), workspace)
 
 
 def permissions_diff(
@@ -54,5 +60,6 @@ def permissions_diff(
     added = PermissionNames(
         tuple(dict.fromkeys(text for each in lacking for text in each.network)),
         tuple(dict.fromkeys(name for each in lacking for name in each.secrets)),
+        True if any(each.workspace is True for each in lacking) else msgspec.UNSET,
     )
     return PermissionsDiff(against, added, beyond(previous, new))

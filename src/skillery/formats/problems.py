@@ -16,16 +16,23 @@ MAX_SHOWN = 50
 class Problem(msgspec.Struct, frozen=True):
     """One problem. The message includes its subject and has no full stop.
 
-    `path` is a key (`runtime.entrypoint`) or a file. `line` counts from 1.
+    `path` is a key (`runtime.entrypoint`) or a file. `line` counts from 1. `toml` is the correct text for skill.toml.
     """
 
     message: str
     path: str | None = None
     file: str | None = None
     line: int | None = None
+    toml: str | None = None
 
     def as_data(self) -> dict[str, object]:
-        fields = {"path": self.path, "file": self.file, "line": self.line, "message": self.message}
+        fields = {
+            "path": self.path,
+            "file": self.file,
+            "line": self.line,
+            "message": self.message,
+            "toml": self.toml,
+        }
         return {name: value for name, value in fields.items() if value is not None}
 
 

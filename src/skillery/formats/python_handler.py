@@ -5,13 +5,13 @@ from __future__ import annotations
 import io
 import tokenize
 
-from skillery.formats.python_source import Fault, find_fault
+from skillery.formats.python_source import SourceFault, find_fault
 
 _HANDLER = "{}def handler(args):\n{}\n"
 _INDENT = "    "
 
 
-def python_handler(code: str) -> str | Fault:
+def python_handler(code: str) -> str | SourceFault:
     """Return a file with a handler that has this body, or the fault of the body. Call this function in a compile
     worker.
 

@@ -36,7 +36,7 @@ _LONG_DOTTED_NAME = re.compile(r"(?<![\w.])(?:\w++[\s\\]*+\.[\s\\]*+){256}")
 _HINT = "Fix the file and publish again; nothing was stored."
 
 
-class Fault(msgspec.Struct, frozen=True):
+class SourceFault(msgspec.Struct, frozen=True):
     """A fault of a source file. The message is a clause that follows the path of the file."""
 
     message: str
@@ -66,32 +66,32 @@ def source_problem(path: str, source: bytes, export: str | None) -> Problem | No
     return located(path, fault) if fault else None
 
 
-def located(path: str, fault: Fault) -> Problem:
+def located(path: str, fault: SourceFault) -> Problem:
     """Return the fault as a problem of the file at `path`."""
     return Problem(f"{path} {fault.message}", path=path, file=path, line=fault.line)
 
 
-def find_fault(source: bytes, export: str | None) -> Fault | None:
+def find_fault(source: bytes, export: str | None) -> SourceFault | None:
     """Return the fault that `source_problem` would report, or None. The path of the file is not needed."""
     too_large = size_fault(source)
     if too_large:
         return too_large
     tree = _compiled(source)
-    if isinstance(tree, Fault):
+    if isinstance(tree, SourceFault):
         return tree
     return None if export is None else _export_fault(tree, export)
 
 
-def size_fault(source: bytes) -> Fault | None:
+def size_fault(source: bytes) -> SourceFault | None:
     """Return a fault if the source is larger than MAX_BYTES, else None."""
     if len(source) <= MAX_BYTES:
         return None
     return fault_at(1, f"has {len(source)} bytes; Python files are checked up to {MAX_BYTES}")
 
 
-def fault_at(line: int, message: str) -> Fault:
+def fault_at(line: int, message: str) -> SourceFault:
     """Return a fault with the line in its message."""
-    return Fault(f"{message} (line {line})", line)
+    return SourceFault(f"{message} (line {line})", line)
 
 
 def _raise(problem: Problem | None) -> None:
@@ -114,7 +114,7 @@ def defined_names(tree: ast.Module) -> set[str]:
     return {name for statement in _top_level(tree) for name in _names(statement)}
 
 
-def _compiled(source: bytes) -> ast.Module | Fault:
+def _compiled(source: bytes) -> ast.Module | SourceFault:
     """Return the fault of a source that does not compile, else its syntax tree, with each `finally` body after its
     `try`.
     """
@@ -262,9 +262,11 @@ def _stored(statement: ast.stmt) -> Iterator[str]:
 _CLOSED = (ast.stmt, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.ExceptHandler)
 
 
-def _export_fault(tree: ast.Module, export: str) -> Fault | None:
+def _export_fault(tree: ast.Module, export: str) -> SourceFault | None:
     names = defined_names(tree)
     if names & {export, "*", "__getattr__"}:
         return None
     others = ", ".join(quoted(name) for name in sorted(names) if not name.startswith("_"))
-    return Fault(f"does not define {quoted(export)}; at its top level it defines {printable(others) or 'nothing'}")
+    return SourceFault(
+        f"does not define {quoted(export)}; at its top level it defines {printable(others) or 'nothing'}"
+    )

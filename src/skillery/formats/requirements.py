@@ -9,13 +9,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from skillery.formats.problems import Problem
 from skillery.formats.wording import printable, quoted
 
 LOCK = "requirements.lock"
@@ -35,7 +33,6 @@ _HASH = re.compile(r"--hash=(sha256:[0-9a-f]{64})")
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
 _INFERRED = "# Inferred from imports: "
 _INFERRED_BYTES = 16 * 1024
-_KEYS = {"dependencies": DEPENDENCIES, "requires-python": REQUIRES_PYTHON}
 
 
 class Pin(NamedTuple):
@@ -96,42 +93,6 @@ def package_of(requirement: str) -> str:
 def normalised(requirements: Iterable[str]) -> list[str]:
     """Return the requirements sorted, without duplicates, in one notation. Equal requirements give equal results."""
     return sorted({str(Requirement(one)) for one in requirements})
-
-
-def located(problem: Problem, skill_toml: str | None) -> Problem:
-    """Return a problem of `runtime.dependencies` or `runtime.requires-python` with its line of skill.toml, if known.
-
-    `skill_toml` is the text of skill.toml, or None if the bundle does not contain skill.toml. Other problems are
-    returned unchanged.
-    """
-    key = next((key for key, path in _KEYS.items() if (problem.path or "").startswith(path)), None)
-    if key is None or skill_toml is None:
-        return problem
-    place = int(number) if (number := (problem.path or "").rpartition("[")[2].rstrip("]")).isdigit() else None
-    return msgspec.structs.replace(problem, file="skill.toml", line=_line_of(skill_toml, key, place))
-
-
-def _line_of(text: str, key: str, place: int | None) -> int | None:
-    """Return the line of the entry number `place` in the array of a key, or the line of the key if `place` is None.
-
-    Return None if the key is not found.
-    """
-    found = re.search(rf"""^[ \t]*(?:runtime[ \t]*\.[ \t]*)?["']?{re.escape(key)}["']?[ \t]*=""", text, re.MULTILINE)
-    if found is None:
-        return None
-    at = found.end()
-    if place is not None:
-        # A string without an end extends to the end of the line: searching for the end again from each quote in it
-        # would take quadratic time.
-        rest = re.compile(r"""#[^\n]*+|"(?:[^"\\\n]|\\.)*+"?|'[^'\n]*+'?|\]""")
-        entries = (one for one in rest.finditer(text, at) if not one[0].startswith("#"))
-        for number, entry in enumerate(entries):
-            if entry[0] == "]":
-                break
-            if number == place:
-                at = entry.start()
-                break
-    return text.count("\n", 0, at) + 1
 
 
 # -- locks ---------------------------------------------------------------------------------------------------------

@@ -75,8 +75,9 @@ class Shapes:
                 near = did_you_mean(key, known) if len(self.warnings) < MAX_SHOWN else ""
                 self.warnings.append(f"unknown key {join(where, key)}{near}: it is kept but has no effect")
 
-    def problem(self, where: str, message: str) -> None:
-        self.problems.append(Problem(f"{where} {message}", where))
+    def problem(self, where: str, message: str, toml: str | None = None) -> None:
+        """Add a problem. `toml` is what to write, if that depends on more than the key."""
+        self.problems.append(Problem(f"{where} {message}", where, toml=toml))
 
 
 def shown(value: object) -> str:

@@ -15,21 +15,21 @@ from skillery.formats.bundle import (
     Bundle,
     BundleFile,
     BundleLimits,
-    Source,
+    SourceFile,
     check_size,
     digest_of,
     in_order,
 )
 from skillery.formats.examples import Examples, read_examples
 from skillery.formats.json_values import difference
-from skillery.formats.manifest import Manifest, parse_manifest
+from skillery.formats.manifest import Manifest, parse_manifest, parse_partly
 from skillery.formats.paths import PATH_HINT, check_paths, path_problem
 from skillery.formats.problems import Problem, problems_of, raise_problems
 from skillery.formats.python_source import source_problem
-from skillery.formats.requirements import located
 from skillery.formats.skill_md import SkillMd, parse_skill_md
 from skillery.formats.skill_toml import MAX_BYTES as MAX_TOML_BYTES
 from skillery.formats.skill_toml import manifest_toml, toml_manifest
+from skillery.formats.toml_advice import with_toml
 from skillery.formats.tools import Tool
 from skillery.formats.tools_json import FILE as TOOLS_JSON
 from skillery.formats.tools_json import HINT as TOOLS_HINT
@@ -109,17 +109,20 @@ class UnfinishedBundle:
         self.offered = offered = self.tools()
         # A broken rule is reported by itself; its effect on the skill's kind is not reported as well.
         has_tools = offered.has_scripts or bool(offered.problems and not self.skip_broken_tools)
+        known = len(self.problems)
         self.manifest = manifest = self.attempt(lambda: parse_manifest(self.raw, has_tools=has_tools))
-        self.locate_requirements()
+        self.problems[known:] = with_toml(self.problems[known:], self.toml_text)
+        # What depends on a faulty manifest is checked as far as possible, so that all problems come in one answer.
+        readable = manifest or parse_partly(self.raw, has_tools=has_tools)
         self.checked_md = self.parsed_md or self.attempt(lambda: parse_skill_md(self.text))
         self.check_paths()
         self.javascript_warnings = self.check_javascript(manifest, offered.tools)
         self.generated = [self.skill_toml(manifest), self.skill_md(self.checked_md)]
-        self.entrypoint = self.find_entrypoint(manifest)
-        self.examples = self.read_examples(manifest)
+        self.entrypoint = self.find_entrypoint(readable)
+        self.examples = self.read_examples(readable)
 
     @cached_property
-    def sources(self) -> tuple[Source, ...]:
+    def sources(self) -> tuple[SourceFile, ...]:
         """The files to compile, entrypoint first. Only the entrypoint must define its export.
 
         If the bundle has other problems, only the entrypoint is compiled.
@@ -158,9 +161,6 @@ class UnfinishedBundle:
         """The text of the given skill.toml, or None if no skill.toml is given or if its text is too large to search."""
         given = self.by_path.get(SKILL_TOML)
         return given.content.decode("utf-8", "replace") if given and given.size <= MAX_TOML_BYTES else None
-
-    def locate_requirements(self) -> None:
-        self.problems = [located(problem, self.toml_text) for problem in self.problems]
 
     def tools(self) -> ToolsFile:
         given = self.by_path.get(TOOLS_JSON)
@@ -215,13 +215,13 @@ class UnfinishedBundle:
             self.problem(SKILL_MD, f"the file {SKILL_MD} and skill_md differ; leave one of them out")
         return None
 
-    def find_entrypoint(self, manifest: Manifest | None) -> Source | None:
+    def find_entrypoint(self, manifest: Manifest | None) -> SourceFile | None:
         runtime = manifest.called if manifest else None
         if runtime is None:
             return None
         file = self.by_path.get(runtime.entrypoint)
         if file is not None:
-            return Source(file.path, file.content, runtime.export)
+            return SourceFile(file.path, file.content, runtime.export)
         near = did_you_mean(runtime.entrypoint, (path for path in self.by_path if path.endswith(".py")))
         self.problem(runtime.entrypoint, f"the entrypoint {quoted(runtime.entrypoint)} is not in the bundle{near}", 1)
         return None
@@ -249,13 +249,13 @@ class UnfinishedBundle:
         return (*found.odd, *(f"{one.file}:{one.line}: {one.message}" for one in found.missing))
 
     def read_examples(self, manifest: Manifest | None) -> Examples | None:
-        if manifest is None:
+        if manifest is None or (self.manifest is None and manifest.called is None):
             return None
         return read_examples(manifest, frozenset({SKILL_TOML, SKILL_MD, *self.by_path}), self.toml_text)
 
     def check_examples(self) -> None:
         if self.examples and self.examples.problems:
-            self.problems.extend(self.examples.problems)
+            self.problems.extend(with_toml(self.examples.problems, self.toml_text))
             self.hints.setdefault(InvalidManifest, "Fix the examples and publish again; nothing was stored.")
 
     @cached_property
@@ -268,10 +268,10 @@ class UnfinishedBundle:
         return in_order(file for file in wanted if _is_in(file.path, folders) or file.path in handlers)
 
     @property
-    def other_sources(self) -> Iterator[Source]:
+    def other_sources(self) -> Iterator[SourceFile]:
         sizes = accumulate(file.size for file in self.other_python_files)
         within = takewhile(lambda pair: pair[1] <= MAX_CHECKED_BYTES, zip(self.other_python_files, sizes, strict=True))
-        return (Source(file.path, file.content) for file, _ in within)
+        return (SourceFile(file.path, file.content) for file, _ in within)
 
     def source_warnings(self, source_problems: Mapping[str, Problem]) -> Iterator[str]:
         compiled = {source.path for source in self.sources}

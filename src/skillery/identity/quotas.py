@@ -70,6 +70,8 @@ class IdentityQuota(msgspec.Struct, frozen=True):
     runs_per_minute: int = 0
     concurrent_runs: int = 0
     session_tools: int = 0
+    workspaces: int = 0
+    workspace_bytes: int = 0
 
 
 class Quotas(msgspec.Struct, frozen=True):

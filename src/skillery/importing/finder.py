@@ -20,7 +20,7 @@ MOST_FILES = 10_000
 """The maximum number of files of a skill, including those that are reached by links. No server allows so many."""
 
 
-class FoundSkill(NamedTuple):
+class LocatedSkill(NamedTuple):
     root: str
     """The skill's folder in the archive. "" is the root of the archive."""
     files: dict[str, Entry]
@@ -44,7 +44,7 @@ class Merged(NamedTuple):
     by: str
 
 
-class Found(NamedTuple):
+class FoundSkills(NamedTuple):
     roots: list[str]
     """The paths of the skills. If several skills state the same name, the skill that keeps the name comes first."""
     left_out: tuple[LeftOut, ...]
@@ -72,7 +72,7 @@ class Finder:
             owner = next((folder for folder in parents(path) if folder in plain), None)
             (self._outside if owner is None else self._owned.setdefault(owner, [])).append(path)
 
-    def found(self) -> Found:
+    def found(self) -> FoundSkills:
         listed, more, others = [], 0, 0
         for one in gathered(self._why_outside(path) for path in self._outside):
             others += one.why != "link"
@@ -82,9 +82,9 @@ class Finder:
                 more += one.files
         roots = self._roots.in_order()
         merged = tuple(itertools.starmap(Merged, sorted(self._roots.merged.items())))
-        return Found(roots, tuple(listed), more, merged, () if roots else self._searched())
+        return FoundSkills(roots, tuple(listed), more, merged, () if roots else self._searched())
 
-    def skill(self, path: str) -> FoundSkill:
+    def skill(self, path: str) -> LocatedSkill:
         root = self._roots.by_path[path]
         marked = self._roots.marked.get(root.real, "")
         renamed = marked if marked not in {"", SKILL_MD} else None
@@ -94,7 +94,9 @@ class Finder:
         nested = (f"{folder}/{self._roots.marked.get(_at(root.real, folder), SKILL_MD)}" for folder in root.nested)
         left_out = tuple(gathered(iter(reading.left)))
         files = reading.files
-        return FoundSkill(path, files, renamed, left_out, reading.problem, tuple(one for one in nested if one in files))
+        return LocatedSkill(
+            path, files, renamed, left_out, reading.problem, tuple(one for one in nested if one in files)
+        )
 
     def _files_of(self, path: str, root: Root) -> Iterable[str]:
         if root.real == path:
@@ -194,4 +196,4 @@ def _twice(path: str) -> InvalidPath:
     )
 
 
-__all__ = ["SKILL_MD", "SKILL_TOML", "Finder", "Found", "FoundSkill", "LeftOut", "Merged"]
+__all__ = ["SKILL_MD", "SKILL_TOML", "Finder", "FoundSkills", "LeftOut", "LocatedSkill", "Merged"]

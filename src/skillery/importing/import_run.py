@@ -19,7 +19,7 @@ from skillery.database import Database
 from skillery.errors import PackageIndexUnavailable, SkilleryError, Unavailable
 from skillery.formats.repairs import Repair
 from skillery.importing.entries import shown
-from skillery.importing.finder import Finder, FoundSkill, Merged
+from skillery.importing.finder import Finder, LocatedSkill, Merged
 from skillery.importing.identity import UPLOADS, Aliases, tree_path
 from skillery.importing.naming import NamedSkill, Naming
 from skillery.importing.options import ImportOptions
@@ -135,8 +135,8 @@ class ImportRun:
         self._unread += 1
         return _ready(refusal_of(found, None, prepared))
 
-    def _read(self, root: str) -> tuple[FoundSkill, PreparedSkill | Exception]:
-        found = FoundSkill(root, {}, None, (), None)
+    def _read(self, root: str) -> tuple[LocatedSkill, PreparedSkill | Exception]:
+        found = LocatedSkill(root, {}, None, (), None)
         try:
             found = self._finder.skill(root)
             return found, self._skill_reader.prepare(found)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from functools import partial
@@ -17,13 +16,13 @@ from typing import Any, BinaryIO, cast
 
 from skillery.backends import Identity
 from skillery.database import Database
-from skillery.errors import Busy, SkilleryError, StorageFull
+from skillery.errors import Busy, SkilleryError, StorageFull, is_disk_full
 from skillery.formats.bundle import BundleLimits
 from skillery.formats.manifest import parse_manifest
 from skillery.identity import access
 from skillery.importing.archives import open_archive
 from skillery.importing.entries import Archive, ImportLimits
-from skillery.importing.finder import Finder, Found
+from skillery.importing.finder import Finder, FoundSkills
 from skillery.importing.identity import UPLOADS, Aliases, Fingerprint, Source, adopted_aliases
 from skillery.importing.import_run import ImportRun
 from skillery.importing.options import ImportOptions
@@ -33,7 +32,6 @@ from skillery.publishing import Publisher
 from skillery.registry import known_paths, known_without_path
 
 RETRY_MS = 10_000
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class Importer:
@@ -75,7 +73,7 @@ class Importer:
             with TemporaryFile(dir=self._folder) as file:
                 yield cast(BinaryIO, file)
         except OSError as error:
-            if error.errno not in FULL:
+            if not is_disk_full(error):
                 raise
             raise StorageFull(hint="Nothing more was imported. Free space on the server.") from error
         finally:
@@ -141,7 +139,7 @@ def _fingerprints(roots: list[str], finder: Finder, skill_reader: SkillReader) -
     return prints
 
 
-def _find_skills(archive: Archive, options: ImportOptions) -> tuple[Finder, Found]:
+def _find_skills(archive: Archive, options: ImportOptions) -> tuple[Finder, FoundSkills]:
     finder = Finder(archive.entries, split=options.split)
     return finder, finder.found()
 

@@ -15,8 +15,8 @@ from skillery.identity import access
 from skillery.importing.preparation import PreparedSkill, SkillReader, same_files
 from skillery.registry import (
     Alias,
+    AliasRecord,
     Imported,
-    Recorded,
     find_imported,
     find_same_files,
     free_name,
@@ -41,8 +41,8 @@ class NamedSkill(NamedTuple):
     takes_over: bool = False
     notes: tuple[Repair, ...] = ()
 
-    def recorded(self, prepared: PreparedSkill) -> Recorded:
-        return Recorded(
+    def recorded(self, prepared: PreparedSkill) -> AliasRecord:
+        return AliasRecord(
             self.alias, prepared.key, prepared.source_digest, self.owns, self.before, takes_over=self.takes_over
         )
 

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from skillery.importing.entries import shown
-from skillery.importing.finder import FoundSkill
+from skillery.importing.finder import LocatedSkill
 
 SPLIT = "--nested split imports each nested SKILL.md as a skill of its own"
 _ITEM = re.compile(r"\s*(?:[-*+]|\d{1,9}[.)])\s")
@@ -14,7 +14,7 @@ _OTHERS = re.compile(r"\s*(?:#{1,6}(?:\s|$)|<!--|(?:-{3,}|\*{3,}|_{3,})\s*$)")
 """Matches headings, comments and rules, which may surround a list of skills."""
 
 
-def nested_in(found: FoundSkill, body: str | None = None) -> dict[str, Any]:
+def nested_in(found: LocatedSkill, body: str | None = None) -> dict[str, Any]:
     """Return the fields `nested` and `suggestion` of a skill's report. `body` is the text of its SKILL.md, or None
     if unread.
     """

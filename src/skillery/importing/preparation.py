@@ -22,7 +22,7 @@ from skillery.formats.semver import Version
 from skillery.formats.skill_md import SkillMd
 from skillery.formats.wording import quoted
 from skillery.importing.entries import Archive
-from skillery.importing.finder import SKILL_MD, SKILL_TOML, FoundSkill
+from skillery.importing.finder import SKILL_MD, SKILL_TOML, LocatedSkill
 from skillery.registry import FILES_PART
 
 MEBIBYTE = 1024 * 1024
@@ -31,7 +31,7 @@ MEBIBYTE = 1024 * 1024
 class PreparedSkill(NamedTuple):
     """A skill after reading. The registry has not been searched for it."""
 
-    found: FoundSkill
+    found: LocatedSkill
     skill_md: SkillMd
     files: tuple[BundleFile, ...]
     stated: str
@@ -85,11 +85,11 @@ class SkillReader:
         self._folders = folders
         self._named_as_folders = frozenset(self._below(folder) for folder in folders)
 
-    def is_other_folder(self, found: FoundSkill, name: str) -> bool:
+    def is_other_folder(self, found: LocatedSkill, name: str) -> bool:
         """Return whether `name` is the name for another skill's folder."""
         return name in self._named_as_folders and name != self._below(found.folder)
 
-    def prepare(self, found: FoundSkill) -> PreparedSkill:
+    def prepare(self, found: LocatedSkill) -> PreparedSkill:
         """Read a skill and return its name, files and repairs.
 
         Raise InvalidBundle, InvalidManifest or InvalidPath if the files are not a valid skill, BundleTooLarge if they
@@ -117,7 +117,12 @@ class SkillReader:
         return self._without_toml(found, read.skill_md, files, skill, repairs)._replace(needs=needs)
 
     def _without_toml(
-        self, found: FoundSkill, skill_md: SkillMd, files: tuple[BundleFile, ...], skill: ForeignSkill, repairs: Repairs
+        self,
+        found: LocatedSkill,
+        skill_md: SkillMd,
+        files: tuple[BundleFile, ...],
+        skill: ForeignSkill,
+        repairs: Repairs,
     ) -> PreparedSkill:
         name = registry_name(skill.stated)
         wanted = self._below(name)
@@ -142,7 +147,7 @@ class SkillReader:
 
     def _with_toml(
         self,
-        found: FoundSkill,
+        found: LocatedSkill,
         skill_md: SkillMd,
         files: tuple[BundleFile, ...],
         manifest: dict[str, Any],
@@ -183,7 +188,7 @@ class SkillReader:
         is_below = not self._namespace or (is_within(name, self._namespace) and name != self._namespace)
         return name if is_below else f"{self._namespace}.{name}"
 
-    def _check_size(self, found: FoundSkill) -> None:
+    def _check_size(self, found: LocatedSkill) -> None:
         """Raise BundleTooLarge if the skill exceeds the limits. No file is read for this."""
         limits, files = self._limits, len(found.files) + (SKILL_TOML not in found.files)
         if files > limits.max_files:

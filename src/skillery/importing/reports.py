@@ -10,7 +10,7 @@ import msgspec
 from skillery.errors import SkilleryError
 from skillery.formats.repairs import Repair
 from skillery.importing.entries import shown
-from skillery.importing.finder import FoundSkill
+from skillery.importing.finder import LocatedSkill
 from skillery.importing.left_out import LeftOut
 from skillery.importing.nested_skills import nested_in
 from skillery.importing.preparation import PreparedSkill
@@ -105,7 +105,7 @@ def report_of(prepared: PreparedSkill, outcome: Outcome, **fields: Any) -> Skill
     )
 
 
-def refusal_of(found: FoundSkill, prepared: PreparedSkill | None, error: Exception, name: str = "") -> SkillReport:
+def refusal_of(found: LocatedSkill, prepared: PreparedSkill | None, error: Exception, name: str = "") -> SkillReport:
     """Return the report of a refused skill. `prepared` is None if the skill could not be read."""
     if not isinstance(error, SkilleryError):
         log.error("a skill could not be imported", exc_info=error)

@@ -15,7 +15,17 @@ from skillery.backends import Storage
 from skillery.contents.storage_marks import is_marked
 from skillery.contents.store import CHUNK_BYTES
 from skillery.database import Database
-from skillery.database.tables import RESOLVABLE, blobs, objects, runs, skill_files, skill_versions, skills
+from skillery.database.tables import (
+    RESOLVABLE,
+    blobs,
+    objects,
+    runs,
+    skill_files,
+    skill_versions,
+    skills,
+    workspace_contents,
+    workspace_snapshots,
+)
 from skillery.errors import ContentMissing
 from skillery.formats.bundle import digest_of_entries
 from skillery.runs.orphans import of_no_server
@@ -23,7 +33,7 @@ from skillery.runs.orphans import of_no_server
 ROWS_AT_ONCE = 500
 
 
-class Fault(msgspec.Struct, frozen=True):
+class Damage(msgspec.Struct, frozen=True):
     kind: str
     """A stable snake_case word."""
     subject: str
@@ -31,7 +41,7 @@ class Fault(msgspec.Struct, frozen=True):
     message: str
 
 
-def check(database: Database, storage: Storage, *, deep: bool, dead_servers: frozenset[str]) -> Iterator[Fault]:
+def check(database: Database, storage: Storage, *, deep: bool, dead_servers: frozenset[str]) -> Iterator[Damage]:
     """Yield the faults of the registry in one snapshot, while writers continue. Blocking.
 
     With `deep`, every content is read and compared with its digest. `dead_servers` are ids of servers that have ended.
@@ -48,12 +58,14 @@ def check(database: Database, storage: Storage, *, deep: bool, dead_servers: fro
                 yield fault
 
 
-def _storage_of_another(connection: Connection, storage: Storage) -> Iterator[Fault]:
+def _storage_of_another(connection: Connection, storage: Storage) -> Iterator[Damage]:
     if not is_marked(connection, storage):
-        yield Fault("foreign_storage", "storage", "the storage is not the one that this database keeps its contents in")
+        yield Damage(
+            "foreign_storage", "storage", "the storage is not the one that this database keeps its contents in"
+        )
 
 
-def _versions(connection: Connection) -> Iterator[Fault]:
+def _versions(connection: Connection) -> Iterator[Damage]:
     """Yield a fault for each version without files, and for each version with files that do not match its digest."""
     rows = connection.execute(
         select(
@@ -75,12 +87,12 @@ def _versions(connection: Connection) -> Iterator[Fault]:
         first = files[0]
         subject = f"{first.name}@{first.version}"
         if first.path is None:
-            yield Fault("version_without_files", subject, f"{subject} has no files")
+            yield Damage("version_without_files", subject, f"{subject} has no files")
         elif digest_of_entries((file.path, file.sha256, bool(file.executable)) for file in files) != first.digest:
-            yield Fault("version_differs", subject, f"the files of {subject} do not match its digest {first.digest}")
+            yield Damage("version_differs", subject, f"the files of {subject} do not match its digest {first.digest}")
 
 
-def _latest(connection: Connection) -> Iterator[Fault]:
+def _latest(connection: Connection) -> Iterator[Damage]:
     newest = (
         select(skill_versions.c.id)
         .where(skill_versions.c.skill_id == skills.c.id, skill_versions.c.status.in_(RESOLVABLE))
@@ -90,25 +102,28 @@ def _latest(connection: Connection) -> Iterator[Fault]:
     )
     wrong = select(skills.c.name).where(skills.c.latest_version_id.is_distinct_from(newest))
     for (name,) in connection.execute(wrong):
-        yield Fault("latest_wrong", name, f"{name} does not resolve to its latest version")
+        yield Damage("latest_wrong", name, f"{name} does not resolve to its latest version")
 
 
-def _lost_rows(connection: Connection) -> Iterator[Fault]:
-    for table, kind, subject in (
-        (blobs, "blob_without_content", blobs.c.id),
-        (skill_files, "file_without_content", skill_files.c.path),
+def _lost_rows(connection: Connection) -> Iterator[Damage]:
+    snapshots, contents = workspace_snapshots, workspace_contents
+    for column, kind, subject in (
+        (blobs.c.sha256, "blob_without_content", blobs.c.id),
+        (skill_files.c.sha256, "file_without_content", skill_files.c.path),
+        (snapshots.c.manifest_sha256, "snapshot_without_content", snapshots.c.workspace_id),
+        (contents.c.sha256, "workspace_without_content", contents.c.family_id),
     ):
-        known = exists().where(objects.c.sha256 == table.c.sha256)
-        for name, sha256 in connection.execute(select(subject, table.c.sha256).where(~known)):
-            yield Fault(kind, name, f"{name} refers to the content {sha256}, which is not recorded")
+        known = exists().where(objects.c.sha256 == column)
+        for name, sha256 in connection.execute(select(subject, column).where(~known)):
+            yield Damage(kind, str(name), f"{name} refers to the content {sha256}, which is not recorded")
 
 
-def _open_runs(connection: Connection, dead: frozenset[str]) -> Iterator[Fault]:
+def _open_runs(connection: Connection, dead: frozenset[str]) -> Iterator[Damage]:
     for (run_id,) in connection.execute(select(runs.c.id).where(of_no_server(dead))):
-        yield Fault("run_left_started", run_id, f"{run_id} is recorded as started, but no server runs it")
+        yield Damage("run_left_started", run_id, f"{run_id} is recorded as started, but no server runs it")
 
 
-def _contents(connection: Connection, storage: Storage, deep: bool) -> Iterator[Fault]:
+def _contents(connection: Connection, storage: Storage, deep: bool) -> Iterator[Damage]:
     stored = select(objects.c.sha256, objects.c.size_bytes, func.length(objects.c.data).label("inline"))
     if deep:
         stored = stored.add_columns(objects.c.data)
@@ -118,7 +133,7 @@ def _contents(connection: Connection, storage: Storage, deep: bool) -> Iterator[
             yield fault
 
 
-def _inline_fault(row: Any, deep: bool) -> Fault | None:
+def _inline_fault(row: Any, deep: bool) -> Damage | None:
     if row.inline != row.size_bytes:
         return _wrong_size(row, row.inline)
     if deep and hashlib.sha256(row.data).hexdigest() != row.sha256:
@@ -126,7 +141,7 @@ def _inline_fault(row: Any, deep: bool) -> Fault | None:
     return None
 
 
-def _stored_fault(row: Any, storage: Storage, deep: bool) -> Fault | None:
+def _stored_fault(row: Any, storage: Storage, deep: bool) -> Damage | None:
     try:
         with storage.open(row.sha256) as stream:
             size = stream.seek(0, 2)
@@ -139,19 +154,19 @@ def _stored_fault(row: Any, storage: Storage, deep: bool) -> Fault | None:
             while chunk := stream.read(CHUNK_BYTES):
                 found.update(chunk)
     except ContentMissing:
-        return Fault("content_missing", row.sha256, f"the content {row.sha256} is recorded, but not in the storage")
+        return Damage("content_missing", row.sha256, f"the content {row.sha256} is recorded, but not in the storage")
     except OSError as error:
-        return Fault("content_unreadable", row.sha256, f"the content {row.sha256} cannot be read: {error.strerror}")
+        return Damage("content_unreadable", row.sha256, f"the content {row.sha256} cannot be read: {error.strerror}")
     return None if found.hexdigest() == row.sha256 else _damaged(row)
 
 
-def _wrong_size(row: Any, size: int) -> Fault:
+def _wrong_size(row: Any, size: int) -> Damage:
     message = f"the content {row.sha256} has {size} bytes, but was stored with {row.size_bytes}"
-    return Fault("content_damaged", row.sha256, message)
+    return Damage("content_damaged", row.sha256, message)
 
 
-def _damaged(row: Any) -> Fault:
-    return Fault("content_damaged", row.sha256, f"the content {row.sha256} does not match its digest")
+def _damaged(row: Any) -> Damage:
+    return Damage("content_damaged", row.sha256, f"the content {row.sha256} does not match its digest")
 
 
 def _is_recorded(connection: Connection, sha256: str) -> bool:

@@ -3,10 +3,11 @@
 All checks come before anything is stored, and one transaction stores all rows.
 """
 
-from skillery.publishing.bundle_checks import BundleChecks
+from skillery.publishing.bundle_checks import BundleChecks, Trials
 from skillery.publishing.compile_pool import CompileLimits, CompilePool
 from skillery.publishing.example_runs import ExampleRuns
 from skillery.publishing.folders import SkillFolder, read_skill_folder
+from skillery.publishing.import_check import ImportCheck
 from skillery.publishing.publisher import CheckedSkill, Published, Publisher
 from skillery.publishing.rules import PublishingRules
 from skillery.publishing.tool_maker import DefinedTool, Definition, ToolMaker
@@ -21,6 +22,7 @@ __all__ = [
     "DefinedTool",
     "Definition",
     "ExampleRuns",
+    "ImportCheck",
     "ImportScan",
     "Mode",
     "Published",
@@ -28,6 +30,7 @@ __all__ = [
     "PublishingRules",
     "SkillFolder",
     "ToolMaker",
+    "Trials",
     "Undeclared",
     "read_skill_folder",
 ]

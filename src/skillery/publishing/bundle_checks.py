@@ -28,9 +28,10 @@ from skillery.formats.version_spec import Exact
 from skillery.identity import access
 from skillery.publishing.compile_pool import CompilePool
 from skillery.publishing.example_runs import ExampleRuns, Subject, Tested
+from skillery.publishing.import_check import ImportCheck
 from skillery.publishing.package_locks import dependencies_of, lock_of, with_lock, with_toml_lines
 from skillery.publishing.undeclared import Undeclared
-from skillery.publishing.undeclared_findings import ImportScan
+from skillery.publishing.undeclared_findings import UNDECLARED, ImportScan
 from skillery.registry import (
     CheckedExample,
     CheckFinding,
@@ -60,6 +61,13 @@ class RegistryState(NamedTuple):
     """The undeclared packages of the bundle, or None if no scan was necessary for the lock of packages."""
 
 
+class Trials(NamedTuple):
+    """The checks that run code of a bundle in the sandbox."""
+
+    imports: ImportCheck
+    examples: ExampleRuns
+
+
 class BundleChecks:
     """Checks bundles. Only the records of the runs of examples are stored."""
 
@@ -70,7 +78,7 @@ class BundleChecks:
         events: Events,
         limits: BundleLimits,
         most_of: Mapping[str, float],
-        examples: ExampleRuns,
+        trials: Trials,
         locks: Locks,
         compilers: CompilePool,
         undeclared: Undeclared,
@@ -82,7 +90,7 @@ class BundleChecks:
         self._events = events
         self._limits = limits
         self._most_of = most_of
-        self._examples = examples
+        self._trials = trials
         self._locks = locks
         self._compilers = compilers
 
@@ -130,23 +138,31 @@ class BundleChecks:
             await self._locks.make(dependencies, identity.name)
 
     async def findings(
-        self, publication: Publication, bundle: Bundle, scan: ImportScan | None, identity: Identity
+        self, publication: Publication, bundle: Bundle, scan: ImportScan | None, identity: Identity, *, trials: bool
     ) -> tuple[CheckFinding, ...]:
-        """Return the findings of plugins and the findings about undeclared packages, with waivers applied.
+        """Return the findings of plugins, the findings about undeclared packages and, with `trials`, the findings of
+        the import check. Waivers are applied.
 
-        Findings that refuse the version come first.
+        Findings that refuse the version come first. If there is one before the import check, the code is not imported.
         """
         scan = scan or await self.undeclared.scan(identity.name, bundle.files)
         called = bundle.manifest.called
         undeclared = await self.undeclared.findings(scan, called.entrypoint if called else "", lock_of(bundle))
-        findings = (*await self._events.before_publish(publication), *undeclared)
+        judged = await self._judged(bundle, (*await self._events.before_publish(publication), *undeclared))
+        if trials and not any(finding.refuses for finding in judged):
+            found = await self._judged(bundle, await self._trials.imports.findings(identity, bundle))
+            # The import found out for certain what the look at the imports could only suspect.
+            places = {(one.file, one.line) for one in found}
+            judged = (*found, *(one for one in judged if one.rule != UNDECLARED or (one.file, one.line) not in places))
+        return tuple(sorted(judged, key=lambda finding: not finding.refuses))
+
+    async def _judged(self, bundle: Bundle, findings: Sequence[Finding]) -> tuple[CheckFinding, ...]:
+        """Return the findings with their waivers."""
         if not findings:
             return ()
-        version = bundle.manifest.version
-        judged = await self._database.read(
-            partial(apply_waivers, name=publication.name, version=version, findings=findings)
-        )
-        return tuple(sorted(judged, key=lambda finding: not finding.refuses))
+        manifest = bundle.manifest
+        judge = partial(apply_waivers, name=manifest.name, version=manifest.version, findings=findings)
+        return tuple(await self._database.read(judge))
 
     async def run_examples(self, identity: Identity, bundle: Bundle, checks: Checks, permitted: bool) -> Checks:
         """Run the examples of a bundle, and return `checks` with their results. With `permitted`, examples that need
@@ -160,7 +176,7 @@ class BundleChecks:
         subject = Subject(manifest, bundle.digest, published_files(bundle.files))
         if permitted and any(example.needs_permissions for example in bundle.examples.read):
             await self._database.write(partial(_audit_permitted_examples, identity=identity, bundle=bundle))
-        tested = await self._examples.test(identity, subject, bundle.examples, permitted=permitted)
+        tested = await self._trials.examples.test(identity, subject, bundle.examples, permitted=permitted)
         refuse(manifest.name, str(manifest.version), as_found(tested.findings), tested.examples)
         return with_examples(checks, tested.examples)
 
@@ -169,7 +185,7 @@ class BundleChecks:
         cannot be run.
         """
         subject = Subject(bundle.manifest, bundle.digest, published_files(bundle.files))
-        return await self._examples.test(identity, subject, bundle.examples, permitted=False)
+        return await self._trials.examples.test(identity, subject, bundle.examples, permitted=False)
 
     async def run_waiting_examples(self, identity: Identity, row: VersionRow) -> Checks:
         """Run the examples of a stored version that wait for an approval. Return the checks of the version with the
@@ -184,7 +200,7 @@ class BundleChecks:
         examples = read_examples(manifest, frozenset(file.path for file in publication.files), toml)
         checks = checks_of(row.checks_json)
         subject = Subject(manifest, row.digest, publication.files)
-        tested = await self._examples.test(identity, subject, examples, permitted=True, known=checks.examples)
+        tested = await self._trials.examples.test(identity, subject, examples, permitted=True, known=checks.examples)
         refuse(row.name, row.version, as_found(tested.findings), tested.examples)
         return with_examples(checks, tested.examples)
 

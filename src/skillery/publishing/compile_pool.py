@@ -14,11 +14,12 @@ import msgspec
 
 from skillery.context.queue import Queue
 from skillery.errors import Unavailable
-from skillery.formats.bundle import Source
-from skillery.formats.compile_process import Answer, Check, Look, Request, Wrap
+from skillery.formats.bundle import SourceFile
+from skillery.formats.compile_process import Check, Look, LookBeside, Request, WorkerReply, Wrap
 from skillery.formats.imports import Import
 from skillery.formats.problems import Problem
-from skillery.formats.python_source import Fault, fault_at, located, size_fault
+from skillery.formats.python_source import SourceFault, fault_at, located, size_fault
+from skillery.formats.relative_imports import RelativeImport
 from skillery.publishing.compile_workers import CompileWorker, WorkerDied
 
 WORKERS = 2
@@ -29,7 +30,7 @@ UNBOUNDED = 1 << 40
 
 TOO_LONG = fault_at(1, "takes too long to compile")
 CRASHED = fault_at(1, "does not compile: the compiler crashed")
-TOO_LONG_TOGETHER = Fault("was not checked: the Python files of this bundle take too long to compile together")
+TOO_LONG_TOGETHER = SourceFault("was not checked: the Python files of this bundle take too long to compile together")
 
 
 class CompileLimits(msgspec.Struct, frozen=True):
@@ -65,7 +66,7 @@ class CompilePool:
         """Imports of earlier sources, by SHA-256."""
         self._closed = False
 
-    async def check(self, caller: str, sources: Sequence[Source]) -> dict[str, Problem]:
+    async def check(self, caller: str, sources: Sequence[SourceFile]) -> dict[str, Problem]:
         """Return the problems of the sources, by path. Raise Unavailable if no worker can be started.
 
         The check ends at the first problem in a source with `export` (the entrypoint or a handler).
@@ -93,7 +94,7 @@ class CompilePool:
         if too_large:
             return located(path, too_large)
         answer = await self._request(caller, Wrap(body))
-        if isinstance(answer, Fault):
+        if isinstance(answer, SourceFault):
             return located(path, answer)
         return located(path, answer.fault) if answer.fault else answer.handler.decode()
 
@@ -107,11 +108,16 @@ class CompilePool:
         if not new:
             return known
         answer = await self._request(caller, Look(tuple(sources[sha256] for sha256 in new)))
-        if isinstance(answer, Fault):
+        if isinstance(answer, SourceFault):
             return None
         found = dict(zip(new, answer.imports, strict=True))
         self._keep(found)
         return known | found
+
+    async def relative_imports(self, caller: str, sources: Sequence[bytes]) -> tuple[tuple[RelativeImport, ...], ...]:
+        """Return the relative imports of each source; () if the worker could not find them. Raise Unavailable."""
+        answer = await self._request(caller, LookBeside(tuple(sources)))
+        return () if isinstance(answer, SourceFault) else answer.relative
 
     def _keep(self, found: Mapping[str, tuple[Import, ...]]) -> None:
         """Cache the imports of the most recent sources, because many skills contain copies of the same files."""
@@ -126,20 +132,20 @@ class CompilePool:
         self._idle.clear()
         await asyncio.gather(*(worker.end() for worker in workers))
 
-    async def _check(self, caller: str, source: Source, spent: float) -> tuple[Fault | None, float]:
+    async def _check(self, caller: str, source: SourceFile, spent: float) -> tuple[SourceFault | None, float]:
         too_large = size_fault(source.content)
         if too_large:
             return too_large, 0
         if spent > self._limits.bundle_seconds:
             return TOO_LONG_TOGETHER, 0
         answer = await self._request(caller, Check(source.content, source.export))
-        if isinstance(answer, Fault):
+        if isinstance(answer, SourceFault):
             return answer, self._limits.cpu_seconds
         return answer.fault, answer.cpu_seconds
 
     # -- workers -------------------------------------------------------------------------------------------------
 
-    async def _request(self, caller: str, request: Request) -> Answer | Fault:
+    async def _request(self, caller: str, request: Request) -> WorkerReply | SourceFault:
         async with self._turn(caller):
             if self._idle:
                 answer = await self._answer(self._idle.pop(), request)
@@ -172,12 +178,12 @@ class CompilePool:
         self._check_open()
         return worker
 
-    async def _answer(self, worker: CompileWorker, request: Request) -> Answer | Fault:
+    async def _answer(self, worker: CompileWorker, request: Request) -> WorkerReply | SourceFault:
         """Send a request to the worker and return its answer. Return a fault if the worker crashes or takes too long.
 
         A worker that can continue is kept for the next caller. Any other worker is ended.
         """
-        answer: Answer | Fault | None = None
+        answer: WorkerReply | SourceFault | None = None
         self._busy.add(worker)
         try:
             answer = await worker.ask(request, self._limits.wall_seconds)
@@ -188,7 +194,7 @@ class CompilePool:
             answer = TOO_LONG if await worker.end() == -signal.SIGXCPU else CRASHED
         finally:
             self._busy.discard(worker)
-            if isinstance(answer, Answer) and not answer.is_last and not self._closed:
+            if isinstance(answer, WorkerReply) and not answer.is_last and not self._closed:
                 self._idle.append(worker)
             else:
                 await asyncio.shield(worker.end())

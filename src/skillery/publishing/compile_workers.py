@@ -12,7 +12,7 @@ import sys
 import msgspec
 
 from skillery.errors import Unavailable
-from skillery.formats.compile_process import LENGTH, MOST_ANSWER_BYTES, Answer, Request
+from skillery.formats.compile_process import LENGTH, MOST_ANSWER_BYTES, Request, WorkerReply
 
 START_SECONDS = 60
 _START = (
@@ -67,7 +67,7 @@ class CompileWorker:
                 raise
         return cls(process, reader, writer)
 
-    async def ask(self, request: Request, seconds: float) -> Answer:
+    async def ask(self, request: Request, seconds: float) -> WorkerReply:
         """Send a request and return the answer. Raise WorkerDied if the process ends first, TimeoutError after
         `seconds`.
 
@@ -78,7 +78,7 @@ class CompileWorker:
             self._writer.write(LENGTH.pack(len(encoded)) + encoded)
             frame = await self._frame()
         try:
-            return msgspec.msgpack.decode(frame, type=Answer)
+            return msgspec.msgpack.decode(frame, type=WorkerReply)
         except msgspec.MsgspecError:
             raise WorkerDied from None
 

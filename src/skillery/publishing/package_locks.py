@@ -20,7 +20,8 @@ from skillery.errors import InvalidManifest
 from skillery.formats.bundle import SKILL_TOML, Bundle, BundleFile, BundleLimits, with_file
 from skillery.formats.manifest import with_inferred
 from skillery.formats.problems import Problem
-from skillery.formats.requirements import LOCK, inferred_in, located, mark_inferred
+from skillery.formats.requirements import LOCK, inferred_in, mark_inferred
+from skillery.formats.toml_advice import with_toml
 from skillery.publishing.undeclared_findings import ImportScan
 
 Infer = Callable[[], Awaitable[ImportScan]]
@@ -106,7 +107,7 @@ def with_toml_lines(files: Sequence[BundleFile]) -> Iterator[None]:
 
 
 def _located(problems: Any, skill_toml: str) -> dict[str, object]:
-    found = [located(one, skill_toml) for one in msgspec.convert(problems, list[Problem])]
+    found = with_toml(msgspec.convert(problems, list[Problem]), skill_toml)
     first = next((one for one in found if one.file is not None and one.line is not None), None)
     place = {"file": first.file, "line": first.line} if first is not None else {}
     return {"problems": [one.as_data() for one in found], **place}

@@ -149,10 +149,12 @@ class Publisher:
                 await self._database.write(partial(_record_also, also, state.taken))
             return Published(state.taken, bundle.warnings)
         publication = publication_of(bundle, identity)
-        findings = await self.checks.findings(publication, bundle, state.scan, identity)
+        # An import of thousands of skills does not import their code: it stores what others have published.
+        trials = rules.trials and not isinstance(skill_md, SkillMd)
+        findings = await self.checks.findings(publication, bundle, state.scan, identity, trials=trials)
         refuse(publication.name, publication.version, findings, ())
         checks = Checks(False, findings=findings[:MOST_FINDINGS])
-        if rules.examples:
+        if rules.trials:
             permitted = rules.status_for(identity, state.diff) == "published"
             checks = await self.checks.run_examples(identity, bundle, checks, permitted)
         quotas = quotas or self._quotas
@@ -188,7 +190,8 @@ class Publisher:
         """
         bundle, state = await self.checks.check(identity, manifest, skill_md, files, scan)
         publication = publication_of(bundle, identity)
-        findings = await self.checks.findings(publication, bundle, state.scan, identity)
+        trials = not isinstance(skill_md, SkillMd)
+        findings = await self.checks.findings(publication, bundle, state.scan, identity, trials=trials)
         status = state.taken.status if state.taken else self._rules.status_for(identity, state.diff)
         # Nothing is published, so no run gets the permissions of a published version.
         tested = await self.checks.test_examples(identity, bundle)

@@ -24,8 +24,8 @@ class PublishingRules(NamedTuple):
     """
     first_permissions: Landing = "publish"
     """First status of the first version of a skill, if the version has permissions."""
-    examples: bool = True
-    """Whether the examples of a version run before it is published."""
+    trials: bool = True
+    """Whether the entrypoint is imported and the examples run before a version is published."""
 
     def status_for(self, identity: Identity, diff: PermissionsDiff) -> str:
         asked = [self.agents if identity.kind == "agent" else self.people]

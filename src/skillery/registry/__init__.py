@@ -9,9 +9,9 @@ from skillery.registry.files import SkillFileContent, files_of, read_inline_file
 from skillery.registry.import_aliases import (
     FILES_PART,
     Alias,
+    AliasRecord,
     Imported,
     KnownPath,
-    Recorded,
     find_imported,
     find_same_files,
     known_paths,
@@ -58,6 +58,7 @@ from skillery.registry.search import search_skills
 from skillery.registry.tool_listings import list_tools
 from skillery.registry.tool_lookup import FoundTool, SessionTool, find_tool
 from skillery.registry.usage import Usage, count_run
+from skillery.registry.version_diffs import diff_versions
 from skillery.registry.versions import (
     ListedVersion,
     VersionPage,
@@ -72,6 +73,7 @@ from skillery.registry.waivers import Waiver, WaiverPage, apply_waivers, list_wa
 __all__ = [
     "FILES_PART",
     "Alias",
+    "AliasRecord",
     "CheckFinding",
     "CheckedExample",
     "Checks",
@@ -88,7 +90,6 @@ __all__ = [
     "MovedLabel",
     "NewVersion",
     "Pin",
-    "Recorded",
     "Removed",
     "SessionTool",
     "SkillFileContent",
@@ -113,6 +114,7 @@ __all__ = [
     "deprecate_skill",
     "describe_in_full",
     "describe_skill",
+    "diff_versions",
     "files_of",
     "find_approvable",
     "find_imported",

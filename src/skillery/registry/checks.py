@@ -168,12 +168,22 @@ class _Listed(msgspec.Struct):
     secrets: list[str] = []
 
 
+class _StoredRuntime(msgspec.Struct):
+    workspace: bool = False
+
+
 class _Stored(msgspec.Struct):
+    runtime: _StoredRuntime | None = None
     permissions: _Listed = msgspec.field(default_factory=_Listed)
 
 
 def _permissions(manifest_json: str) -> Permissions:
     """Return the permissions in the JSON text of a manifest. Only this part is decoded, to save time."""
-    listed = msgspec.json.decode(manifest_json, type=_Stored).permissions
+    stored = msgspec.json.decode(manifest_json, type=_Stored)
+    listed, accepts = stored.permissions, stored.runtime is not None and stored.runtime.workspace
     patterns = [parse_network_pattern(text) for text in listed.network]
-    return Permissions(tuple(one for one in patterns if not isinstance(one, str)), tuple(listed.secrets))
+    return Permissions(
+        tuple(one for one in patterns if not isinstance(one, str)),
+        tuple(listed.secrets),
+        accepts and bool(patterns or listed.secrets),
+    )

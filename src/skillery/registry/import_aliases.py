@@ -104,7 +104,7 @@ class Imported(NamedTuple):
     """False if the identity may not see the version, for example a draft of another author."""
 
 
-class Recorded(NamedTuple):
+class AliasRecord(NamedTuple):
     """The values to record for an alias."""
 
     alias: Alias
@@ -186,7 +186,7 @@ def taken_versions(connection: Connection, name: str) -> list[Version]:
     return sorted(found, key=lambda version: version.precedence)
 
 
-def record_import(connection: Connection, created: NewVersion, identity: Identity, recorded: Recorded) -> None:
+def record_import(connection: Connection, created: NewVersion, identity: Identity, recorded: AliasRecord) -> None:
     """Record the alias of a version, in the transaction that adds the version.
 
     Raise NameTaken if the alias should own the skill and another import has taken the name since the name was chosen.

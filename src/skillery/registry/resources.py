@@ -63,7 +63,7 @@ class SkillEntry(NamedTuple):
     resources: list[EntryFile]
 
 
-class Content(NamedTuple):
+class ResourceContent(NamedTuple):
     uri: str
     media_type: str | None
     content: JsonPieces
@@ -131,7 +131,7 @@ def list_resources(
 
 def read_resource(
     connection: Connection, identity: Identity, storage: Storage, *, uri: str, expect: Callable[[int], None]
-) -> Content:
+) -> ResourceContent:
     """Return the file at a URI. Raise ResourceNotFound if there is no file at the URI.
 
     `expect` is called with the size of the file before the file is read, and with further sizes as the text grows.
@@ -148,10 +148,10 @@ def read_resource(
     if path == SKILL_MD:
         stored, description = stored_skill_md(connection, storage, folder.version_id)
         skill_md = conforming(folder.name, stored, description).content
-        return Content(uri, MARKDOWN, *content_pieces(partial(io.BytesIO, skill_md), expect))
+        return ResourceContent(uri, MARKDOWN, *content_pieces(partial(io.BytesIO, skill_md), expect))
     expect(file.size_bytes)
     open_file = partial(open_content, connection, storage, file.sha256)
-    return Content(uri, media_type_of(path), *content_pieces(open_file, expect))
+    return ResourceContent(uri, media_type_of(path), *content_pieces(open_file, expect))
 
 
 def read_directory(

@@ -18,6 +18,7 @@ from skillery.runs.preparation import Prepared
 from skillery.runs.run_host import Host
 from skillery.runs.skill_calls import CalledHost
 from skillery.runs.trials import Unpublished
+from skillery.workspaces.usage import HeldWorkspace
 
 T = TypeVar("T")
 begun_runs: ContextVar[list[str] | None] = ContextVar("begun_runs", default=None)
@@ -79,6 +80,8 @@ class ActiveRun:
         """A future that is done when a run in the background has a record, so that the caller can get its id."""
         self.was_stopped = False
         """True if the outcome comes from a stop and not from the code."""
+        self.workspace: HeldWorkspace | None = None
+        """The workspace of the run, set when the run is admitted."""
         self._task: asyncio.Task[Any] | None = None
         self._stop: Stop | None = None
         self._work: asyncio.Future[Any] | None = None

@@ -16,6 +16,7 @@ from skillery.errors import SkilleryError, Unavailable
 from skillery.identity.idempotency import note_run
 from skillery.identity.quotas import Quotas, check_run
 from skillery.runs.active_run import SERVER_STOPPED, ActiveRun, Stopped
+from skillery.workspaces.usage import RunWorkspaces
 
 _STARTED = (
     "id",
@@ -46,7 +47,8 @@ BACKGROUND_SECONDS = 0.02
 class Admission:
     """Admits runs in the order of the queue, until the server stops."""
 
-    def __init__(self, database: Database, queue: Queue, quotas: Quotas) -> None:
+    def __init__(self, database: Database, queue: Queue, quotas: Quotas, workspaces: RunWorkspaces) -> None:
+        self._workspaces = workspaces
         self._database = database
         self._queue = queue
         self._quotas = quotas
@@ -101,7 +103,7 @@ class Admission:
             raise
 
     async def _wait_for_slot(self, run: ActiveRun) -> Slot:
-        entering = asyncio.ensure_future(run.until_stopped(self._queue.enter(run.identity.name, run.queued_bytes)))
+        entering = asyncio.ensure_future(run.until_stopped(self._enter(run)))
         run.is_waiting = True
         try:
             await asyncio.wait({entering}, timeout=BACKGROUND_SECONDS if run.in_background else QUEUED_SECONDS)
@@ -115,6 +117,14 @@ class Admission:
             raise
         finally:
             run.is_waiting = False
+
+    async def _enter(self, run: ActiveRun) -> Slot:
+        """Wait for the workspace of the run, then for a slot: a run that waits for another one takes no slot."""
+        target = run.prepared.workspace
+        if target is not None:
+            taking = self._workspaces.take(run.identity, target, run.run_id, is_patient=run.in_background)
+            run.workspace = await taking
+        return await self._queue.enter(run.identity.name, run.queued_bytes)
 
     async def _drop(self, run: ActiveRun) -> None:
         """Delete the record, if there is one, of a run that never started."""

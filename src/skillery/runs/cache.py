@@ -18,6 +18,7 @@ from skillery.contents.blob_rows import BlobRow
 from skillery.contents.blobs import Blobs
 from skillery.contents.store import copy_to, inline_data, open_content
 from skillery.database import Database
+from skillery.errors import StorageFull, is_disk_full
 from skillery.formats.bundle import digest_of_entries
 from skillery.registry import VersionRow, files_of
 from skillery.registry.files import FileRow
@@ -73,14 +74,23 @@ class Cache:
             return True
 
     def lend(self, files: Iterable[PublishedFile]) -> Path:
-        """Return a new folder with these files. The caller deletes it with `take_back`. Blocking."""
+        """Return a new folder with these files. The caller deletes it with `take_back`. Blocking.
+
+        Raise StorageFull if the disk is full.
+        """
         folder = self._incoming / secrets.token_hex(16)
-        folder.mkdir()
-        for file in files:
-            path = folder / file.path
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(file.content)
-            path.chmod(0o555 if file.executable else 0o444)
+        try:
+            folder.mkdir()
+            for file in files:
+                path = folder / file.path
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(file.content)
+                path.chmod(0o555 if file.executable else 0o444)
+        except OSError as error:
+            _remove(folder)
+            if is_disk_full(error):
+                raise StorageFull from error
+            raise
         return folder
 
     def keep(self, files: Sequence[PublishedFile]) -> Path:

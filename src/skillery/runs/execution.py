@@ -8,7 +8,7 @@ import traceback
 
 import msgspec
 
-from skillery.backends import Capability, Failure, FailureType, Job, Log, Outcome, Sandbox, SecretValues
+from skillery.backends import Capability, Failure, FailureType, Job, Log, Outcome, RunHost, Sandbox, SecretValues
 from skillery.context.threads import BIG_TEXT, JSON, REDACTION
 from skillery.context.tracing import span
 from skillery.errors import SkilleryError
@@ -18,6 +18,7 @@ from skillery.runs.hints import with_hint
 from skillery.runs.live_output import LiveOutput
 from skillery.runs.missing_programs import name_missing_program
 from skillery.runs.needs import degraded, needs_of, why_refused
+from skillery.runs.preparation import Prepared
 from skillery.runs.redaction import Redaction
 from skillery.runs.run_host import Host
 from skillery.runs.skill_calls import CalledHost
@@ -49,8 +50,29 @@ class Execution:
         run.start_clock()
         return await run.until_stopped(self._outcome(run))
 
+    async def execute_unrecorded(self, prepared: Prepared, host: RunHost) -> Outcome:
+        """Return the outcome of a run without secrets, record and hints."""
+        job = prepared.job
+        failure = prepared.failure or await self._refusal(job, has_secrets=False)
+        if failure is not None:
+            return Outcome(failure=failure)
+        try:
+            return await checked(await self._sandbox.run(job, host))
+        except SkilleryError as error:
+            return Outcome(failure=Failure(FailureType.SANDBOX_ERROR, error.message))
+        except Exception:
+            log.exception("the sandbox raised in a check")
+            return Outcome(failure=Failure(FailureType.SANDBOX_ERROR, "the sandbox of this server failed"))
+
     async def _outcome(self, run: ActiveRun) -> Outcome:
         prepared, job, host = run.prepared, run.job, run.host
+        if run.workspace is not None and prepared.failure is None:
+            try:
+                job = msgspec.structs.replace(job, workspace=await run.workspace.open())
+            except SkilleryError as error:
+                return Outcome(failure=Failure(FailureType.SANDBOX_ERROR, f"the workspace: {error.message}"))
+            if isinstance(host, Host):
+                host.saver = run.workspace.saver
         if prepared.failure is not None:
             return Outcome(failure=prepared.failure)
         refusal = await self._refusal(job, has_secrets=bool(prepared.secrets))

@@ -9,6 +9,7 @@ import msgspec
 from skillery.backends import CodeCall, Failure, HandlerCall, Job, Outcome, ScriptCall
 from skillery.formats.import_names import providers_of
 from skillery.formats.requirements import DEPENDENCIES
+from skillery.runs.code_hints import code_hint
 from skillery.runs.display import with_line
 from skillery.runs.scripts import script_answer
 from skillery.runs.tool_calls import SESSION_SKILL
@@ -39,6 +40,9 @@ def with_hint(job: Job, outcome: Outcome, why_less: str = "") -> Outcome:
     if failure is not None and failure.type == "FileNotFoundError" and NO_FOLDER.search(failure.message):
         hint = "create the folder out before you write to it: os.makedirs('out', exist_ok=True)"
         return msgspec.structs.replace(outcome, failure=_with_text(failure, hint))
+    hint_on_code = code_hint(job, failure) if failure is not None else None
+    if failure is not None and hint_on_code is not None:
+        return msgspec.structs.replace(outcome, failure=_with_text(failure, hint_on_code))
     module = _missing_module(failure) if failure is not None else None
     if failure is not None and module is not None:
         return msgspec.structs.replace(outcome, failure=_with_text(failure, how_to_have(module, job)))

@@ -27,6 +27,8 @@ NEEDS: tuple[tuple[Capability, Callable[[Job], object]], ...] = (
     (Capability.STUBS, lambda job: any(skill.stub for skill in job.skills)),
     (Capability.BLOBS, lambda job: job.blobs),
     (Capability.FILES, lambda job: job.files),
+    (Capability.OUTPUTS, lambda job: job.outputs),
+    (Capability.WORKSPACE, lambda job: job.workspace),
     (Capability.PACKAGES, lambda job: job.packages),
     (Capability.SECRETS, lambda job: job.environment),
     (Capability.NETWORK, lambda job: job.network),

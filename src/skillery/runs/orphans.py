@@ -7,11 +7,11 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, and_, delete, select, true, update
+from sqlalchemy import ColumnElement, Connection, and_, delete, exists, select, true, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from skillery.backends import FailureType
-from skillery.database.tables import runs, servers
+from skillery.database.tables import runs, servers, workspaces
 from skillery.identity.idempotency import settle, workers
 from skillery.runs.queries import result_of
 
@@ -80,8 +80,9 @@ def _close(
     only_runs: bool = False,
     why: str = SERVER_DIED,
 ) -> int:
-    """Record the runs as failed, and return their number. Usage does not count them: they show nothing about a
-    version.
+    """Record the runs as failed, release their workspaces, and return the number of runs.
+
+    Usage does not count these runs: they show nothing about a version.
     """
     error = {"type": FailureType.SANDBOX_ERROR, "message": why}
     closed = connection.execute(
@@ -96,5 +97,16 @@ def _close(
             finished_at=datetime.now(UTC),
         )
     )
+    _release_workspaces(connection, () if only_runs else left_by)
     settle(connection, left_by, partial(result_of, connection), only_runs=only_runs)
     return int(closed.rowcount)
+
+
+def _release_workspaces(connection: Connection, dead: Sequence[str]) -> None:
+    """Release the workspaces of ended runs, and of all runs of dead servers. Their current snapshots stay as they are.
+
+    A run takes its workspace before it is on record, so the run alone does not tell.
+    """
+    has_ended = exists().where(runs.c.id == workspaces.c.run_id, runs.c.status != "started")
+    held = update(workspaces).where(workspaces.c.run_id.is_not(None), has_ended | workspaces.c.server.in_(dead))
+    connection.execute(held.values(run_id=None, server=None))

@@ -25,6 +25,7 @@ from skillery.runs.executability import check_no_handler, has_entrypoint, not_ex
 from skillery.runs.input_files import InputFiles
 from skillery.runs.limits import LimitRules
 from skillery.runs.mounts import Mounts, check_mounts, parse_mounts
+from skillery.runs.output_globs import checked_outputs
 from skillery.runs.packages import (
     NO_PACKAGES,
     GivenEnvironment,
@@ -39,7 +40,9 @@ from skillery.runs.requests import CodeRequest, Method, SkillRequest, ToolReques
 from skillery.runs.scripts import script_call
 from skillery.runs.skill_calls import called_job
 from skillery.runs.tool_calls import SESSION_SKILL, tool_args
-from skillery.runs.trials import Trial, Unpublished, trial_job
+from skillery.runs.trials import Trial, Unpublished, code_job, trial_job
+from skillery.runs.workspace_targets import WorkspaceTargets
+from skillery.workspaces.usage import RunWorkspaces, Target
 
 
 class Prepared(msgspec.Struct, frozen=True):
@@ -67,6 +70,8 @@ class Prepared(msgspec.Struct, frozen=True):
     environment: GivenEnvironment | None = None
     warnings: tuple[str, ...] = ()
     """Remarks on the request for the caller, for example on undeclared args."""
+    workspace: Target | None = None
+    """The workspace that the caller requested for the run."""
 
     def for_caller(self, identity: Identity) -> Prepared:
         """Return the run with the name of the caller in its job."""
@@ -86,7 +91,9 @@ class Preparer:
         limits: LimitRules,
         environments: Environments,
         named: NamedEnvironments,
+        workspaces: RunWorkspaces,
     ) -> None:
+        self._workspaces = WorkspaceTargets(workspaces)
         self._environments = environments
         self._named = named
         self._database = database
@@ -122,8 +129,11 @@ class Preparer:
             limits=limits,
             network=given.network,
             files=await self._files.find(identity, request.files, limits, given.permissions),
+            outputs=checked_outputs(request.outputs, given.permissions),
         )
         made = _made("execute_skill", job, version, given, args)
+        target = await self._workspaces.find(identity, request, manifest)
+        made = msgspec.structs.replace(made, workspace=target)
         chosen = chosen_for(self._named.defined, manifest, request.environment)
         return await self._with_packages(made, [Needing(version.name, manifest, job.skills[0].folder)], chosen)
 
@@ -150,8 +160,11 @@ class Preparer:
             limits=limits,
             network=given.network,
             files=await self._files.find(identity, request.files, limits, given.permissions),
+            outputs=checked_outputs(request.outputs, given.permissions),
         )
         made = _made("execute_skill", job, version, given, args)
+        target = await self._workspaces.find(identity, request, manifest)
+        made = msgspec.structs.replace(made, workspace=target)
         chosen = chosen_for(self._named.defined, manifest, request.environment, path)
         return await self._with_packages(made, [Needing(version.name, manifest, job.skills[0].folder)], chosen)
 
@@ -179,8 +192,11 @@ class Preparer:
             limits=limits,
             network=given.network,
             files=await self._files.find(identity, request.files, limits, given.permissions),
+            outputs=checked_outputs(request.outputs, given.permissions),
         )
         made = msgspec.structs.replace(_made("call_tool", job, version, given, args), tool=tool.name)
+        target = await self._workspaces.find(identity, request, manifest)
+        made = msgspec.structs.replace(made, workspace=target)
         needing = [Needing(version.name, manifest, job.skills[0].folder)] if version and manifest else []
         chosen = chosen_for(self._named.defined, manifest, request.environment, script)
         return await self._with_packages(made, needing, chosen)
@@ -193,9 +209,11 @@ class Preparer:
         look = partial(find_tool, name=request.name, skill=request.skill, session=request.session)
         return await self._database.read(partial(look, identity=identity))
 
-    async def trial(self, trial: Trial) -> Prepared:
-        """Prepare a run of files that are not stored as a version."""
-        job, failure = await JSON.run(trial_job, trial, self._limits)
+    async def trial(self, trial: Trial, code: str = "") -> Prepared:
+        """Prepare a run of files that are not stored as a version. If `code` is given, that code runs, and the files
+        are mounted.
+        """
+        job, failure = await JSON.run(partial(code_job, code=code) if code else trial_job, trial, self._limits)
         subject = Unpublished(trial.manifest.name, str(trial.manifest.version), trial.digest)
         made = Prepared("execute_skill", job, subject, failure, trial.permissions.secrets, why_less=trial.why_less)
         needing = Needing(trial.manifest.name, trial.manifest, trial.folder)
@@ -220,6 +238,7 @@ class Preparer:
             blobs=await self._mounts.blobs(rows),
             limits=limits,
             files=await self._files.find(identity, request.files, limits, Permissions()),
+            outputs=tuple(request.outputs),
         )
         stubs = {version.name: version for version, mount in zip(mounted, job.skills, strict=True) if mount.stub}
         needing = [
@@ -227,7 +246,8 @@ class Preparer:
             for version, mount in zip(mounted, job.skills, strict=True)
             if not mount.stub
         ]
-        return await self._with_packages(Prepared("run_code", job, stubs=stubs), needing, chosen)
+        made = Prepared("run_code", job, stubs=stubs, workspace=await self._workspaces.find(identity, request))
+        return await self._with_packages(made, needing, chosen)
 
     async def called(
         self, identity: Identity, caller: Job, version: VersionRow, function: str, args: bytes, left_ms: int

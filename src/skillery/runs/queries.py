@@ -22,6 +22,7 @@ from skillery.registry.pages import fitting_items
 from skillery.runs.packages import GivenEnvironment
 from skillery.runs.rendering import tool_answer
 from skillery.runs.results import ExactSkill, Run, RunError, RunPage, RunRecord, RunRow, Status
+from skillery.workspaces.usage import WorkspaceUse
 
 _SKILL = (
     skills.c.name.label("skill_name"),
@@ -53,6 +54,7 @@ _LISTED = select(
 
 _errors = msgspec.json.Decoder(RunError)
 _environments = msgspec.json.Decoder(GivenEnvironment)
+_uses = msgspec.json.Decoder(WorkspaceUse)
 _degraded = msgspec.json.Decoder(list[str])
 _network = msgspec.json.Decoder(list[NetworkUse])
 
@@ -102,6 +104,7 @@ def record_of(connection: Connection, row: Row[Any]) -> RunRecord:
         error=_error(row) or UNSET,
         skill=_skill(row) or UNSET,
         environment=_environment(row),
+        workspace=_workspace(row),
         degraded=_degraded.decode(row.degraded_json) or UNSET,
         network=_network.decode(row.network_json),
         logs_blob=row.logs_blob,
@@ -137,6 +140,7 @@ def _ended_run(connection: Connection, row: Row[Any]) -> Run:
         error=_error(row) or UNSET,
         skill=_skill(row) or UNSET,
         environment=_environment(row),
+        workspace=_workspace(row),
         degraded=_degraded.decode(row.degraded_json) or UNSET,
         network=_network.decode(row.network_json) or UNSET,
         logs_blob=row.logs_blob or UNSET,
@@ -248,6 +252,10 @@ def _error(row: Row[Any]) -> RunError | None:
 
 def _environment(row: Row[Any]) -> GivenEnvironment | msgspec.UnsetType:
     return _environments.decode(row.environment_json) if row.environment_json else UNSET
+
+
+def _workspace(row: Row[Any]) -> WorkspaceUse | msgspec.UnsetType:
+    return _uses.decode(row.workspace_json) if row.workspace_json else UNSET
 
 
 def _raw(text: str | None) -> msgspec.Raw:

@@ -38,6 +38,7 @@ _FINISHED = (
     "duration_ms",
     "degraded_json",
     "network_json",
+    "workspace_json",
     "finished_at",
 )
 _FINISH = Change(
@@ -64,8 +65,11 @@ def finish_run(connection: Connection, run: ActiveRun, answer: Run, log_: Log, *
         duration_ms=answer.duration_ms,
         degraded_json=msgspec.json.encode(if_set(answer.degraded) or []).decode(),
         network_json=msgspec.json.encode(if_set(answer.network) or []).decode(),
+        workspace_json=msgspec.json.encode(answer.workspace).decode() if if_set(answer.workspace) else None,
         finished_at=finished_at,
     )
+    if run.workspace is not None:
+        run.workspace.finish(connection, run.run_id)
     version = run.prepared.version
     if version is not None and version.version_id is not None:
         outcome: Outcome = "cancelled" if run.was_stopped else answer.end_status

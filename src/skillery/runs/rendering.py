@@ -76,6 +76,7 @@ async def _answer(run: ActiveRun, outcome: Outcome) -> Run:
         network=list(outcome.network) or UNSET,
         files=output_files(host.written),
         warnings=list(prepared.warnings) or UNSET,
+        workspace=(run.workspace.use if run.workspace is not None else None) or UNSET,
     )
 
 
@@ -109,6 +110,7 @@ def tool_answer(run: Run) -> ToolResult:
         logs_preview=run.logs_preview,
         output_blobs=run.output_blobs,
         files=run.files,
+        workspace=run.workspace,
         environment=run.environment,
         warnings=run.warnings,
     )

@@ -11,6 +11,7 @@ from skillery.backends import Language
 from skillery.formats.version_spec import VersionSpec
 from skillery.runs.input_files import RunFile
 
+WorkspaceMode = Literal["write", "read"]
 Method = Literal["execute_skill", "run_code", "call_tool"]
 
 
@@ -29,6 +30,12 @@ class SkillRequest(msgspec.Struct, frozen=True):
     environment.
     """
     files: Sequence[RunFile] = ()
+    outputs: Sequence[str] = ()
+    """Globs of files that the run keeps."""
+    workspace: str = ""
+    """The id of a workspace, or the digest of a snapshot; "" for none."""
+    workspace_mode: WorkspaceMode = "write"
+    """With `read`, nothing is saved, and other runs may write the workspace."""
     module: str = ""
     """A module of a skill without `[runtime]`, to be run like `python -m`. "" means none."""
     in_skill: bool = False
@@ -50,6 +57,12 @@ class CodeRequest(msgspec.Struct, frozen=True):
     environment: str | None = None
     """The named environment. "" means none; None means the default environment."""
     files: Sequence[RunFile] = ()
+    outputs: Sequence[str] = ()
+    """Globs of files that the run keeps."""
+    workspace: str = ""
+    """The id of a workspace, or the digest of a snapshot; "" for none."""
+    workspace_mode: WorkspaceMode = "write"
+    """With `read`, nothing is saved, and other runs may write the workspace."""
     background: bool = False
     """Like `SkillRequest.background`."""
 
@@ -67,5 +80,11 @@ class ToolRequest(msgspec.Struct, frozen=True):
     environment: str | None = None
     """Like `SkillRequest.environment`."""
     files: Sequence[RunFile] = ()
+    outputs: Sequence[str] = ()
+    """Globs of files that the run keeps."""
+    workspace: str = ""
+    """The id of a workspace, or the digest of a snapshot; "" for none."""
+    workspace_mode: WorkspaceMode = "write"
+    """With `read`, nothing is saved, and other runs may write the workspace."""
     background: bool = False
     """Like `SkillRequest.background`."""

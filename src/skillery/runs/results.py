@@ -13,6 +13,7 @@ from skillery.contents.blob_rows import OutputFile
 from skillery.identity.who import Who
 from skillery.registry.pages import NextCursor
 from skillery.runs.packages import GivenEnvironment
+from skillery.workspaces.usage import WorkspaceUse
 
 Status = Literal["queued", "started", "completed", "failed"]
 EndStatus = Literal["completed", "failed"]
@@ -59,6 +60,7 @@ class Run(Struct, frozen=True, kw_only=True):
     logs_blob: str | UnsetType = UNSET
     files: list[OutputFile] | UnsetType = UNSET
     warnings: Annotated[list[str] | UnsetType, Meta(description="Undeclared args, for example")] = UNSET
+    workspace: WorkspaceUse | UnsetType = UNSET
 
     @property
     def end_status(self) -> EndStatus:
@@ -92,6 +94,7 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     cancel_requested_at: datetime | UnsetType = UNSET
     progress: Annotated[Progress | UnsetType, Meta(description="What the code said last, until the run ends")] = UNSET
     files: list[OutputFile] | UnsetType = UNSET
+    workspace: WorkspaceUse | UnsetType = UNSET
 
 
 class RunLog(Struct, frozen=True):
@@ -141,6 +144,7 @@ class ToolResult(Struct, frozen=True):
     logs_preview: str
     output_blobs: list[str]
     files: list[OutputFile] | UnsetType = UNSET
+    workspace: WorkspaceUse | UnsetType = UNSET
     environment: GivenEnvironment | UnsetType = UNSET
     status: Annotated[Status | UnsetType, Meta(description="queued or started, for a run in the background")] = UNSET
     warnings: Annotated[list[str] | UnsetType, Meta(description="Undeclared args, for example")] = UNSET

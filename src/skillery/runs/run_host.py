@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
-from skillery.backends import Identity, Job, Progress
+from skillery.backends import Identity, Job, KeptFile, Progress
 from skillery.contents.blob_rows import BlobRow, Output, parse_kind
 from skillery.contents.blobs import Blobs
 from skillery.contents.store import Incoming
@@ -14,6 +14,7 @@ from skillery.errors import BlobNotFound, NotAllowed, TooLarge
 from skillery.formats.wording import quoted
 from skillery.runs.display import displayable
 from skillery.runs.live_output import LiveOutput
+from skillery.workspaces.saving import Saver
 
 PIECE_BYTES = 256 * 1024
 PATH_CHARACTERS = 1000
@@ -50,6 +51,8 @@ class Host:
         self._bytes_left = job.limits.blobs_mb * 1024 * 1024
         self.live = live_output(job)
         self.written: list[BlobRow] = []
+        self.saver: Saver | None = None
+        """None if the workspace of the run is not saved."""
         self.calls: SkillCalls | None = None
         """None if no mounted skill has permissions: the code then has no skill to call."""
 
@@ -87,6 +90,13 @@ class Host:
         if self.calls is None:
             raise NotAllowed(f"this run mounts no skill {quoted(skill[:128])} with permissions of its own")
         return await self.calls.call_skill(skill, function, args)
+
+    async def list_workspace(self, files: Sequence[KeptFile], left_out: Sequence[str]) -> Sequence[int]:
+        return await self.saver.list_workspace(files, left_out) if self.saver is not None else ()
+
+    async def keep_contents(self, pieces: AsyncIterator[bytes]) -> None:
+        if self.saver is not None:
+            await self.saver.keep_contents(pieces)
 
     async def keep(self, content: bytes, kind: str) -> str:
         """Store a content from the host as a blob of the run. Return the id of the blob."""

@@ -36,6 +36,7 @@ from skillery.runs.results import EndStatus, Run, RunLog, RunRecord, ToolResult
 from skillery.runs.run_host import Host
 from skillery.runs.skill_calls import CalledHost, Calls
 from skillery.runs.trials import Trial, TrialResult
+from skillery.workspaces.usage import RunWorkspaces
 
 log = logging.getLogger(__name__)
 
@@ -53,9 +54,11 @@ class Runner:
         admission: Admission,
         execution: Execution,
         recorder: Recorder,
+        workspaces: RunWorkspaces,
     ) -> None:
         """`server` is the id of this server."""
         self._server = server
+        self._workspaces = workspaces
         self._blobs = blobs
         self._preparer = preparer
         self._admission = admission
@@ -203,7 +206,9 @@ class Runner:
         run = ActiveRun(prepared, identity, self._server, host, in_background=in_background)
         if prepared.stubs:
             host.calls = Calls(prepared.stubs, prepared.job.limits, partial(self._run_called, run, host))
-        run.slot = self._admission.take_free_slot()
+        # A run in a workspace waits for the workspace first.
+        if prepared.workspace is None:
+            run.slot = self._admission.take_free_slot()
         begun = begun_runs.get()
         if begun is not None:
             begun.append(run.run_id)
@@ -242,14 +247,21 @@ class Runner:
         """Admit, execute, render and record a run."""
         log: Log | None = None
         status: EndStatus = "failed"
+        is_recorded = False
         try:
-            rendered = await render(run, await self._outcome(run))
+            outcome = await self._outcome(run)
+            if run.workspace is not None:
+                await run.workspace.settle(self._workspaces.quotas, outcome.failure.type if outcome.failure else None)
+            rendered = await render(run, outcome)
             await self._relay.finish(run)
             rendered = await self._recorder.finish(run, rendered)
+            is_recorded = True
             log, status = rendered.outcome.log, rendered.answer.end_status
             return rendered
         finally:
             run.leave_slot()
+            if run.prepared.workspace is not None and (not is_recorded or run.workspace is None):
+                await self._workspaces.release(run.run_id, run.prepared.workspace)
             run.live.finish(log, status)
 
     async def _outcome(self, run: ActiveRun) -> Outcome:

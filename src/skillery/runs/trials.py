@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from skillery.backends import BlobMount, Failure, FailureType, Job, Outcome, SkillCall, SkillMount
+from skillery.backends import BlobMount, CodeCall, Failure, FailureType, Job, Outcome, SkillCall, SkillMount
 from skillery.formats.ids import new_run_id
 from skillery.formats.inputs import InputInvalid, apply_inputs
 from skillery.formats.manifest import Manifest, Permissions, Runtime
@@ -66,3 +66,16 @@ def trial_job(trial: Trial, limits: LimitRules) -> tuple[Job, Failure | None]:
         network=tuple(pattern.text for pattern in trial.permissions.network),
     )
     return job, failure
+
+
+def code_job(trial: Trial, limits: LimitRules, code: str) -> tuple[Job, None]:
+    """Return the job that calls `main` of `code` with the args of the trial."""
+    own = limits.for_skill(trial.runtime.limits, None)
+    job = Job(
+        run_id=new_run_id(),
+        call=CodeCall(code, "main"),
+        args=msgspec.json.encode(trial.args),
+        skills=(SkillMount(trial.manifest.name, trial.folder, trial.runtime.entrypoint),),
+        limits=msgspec.structs.replace(own, timeout_ms=min(own.timeout_ms, trial.timeout_ms)),
+    )
+    return job, None

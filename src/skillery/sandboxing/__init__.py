@@ -44,25 +44,35 @@ from skillery.sandboxing.linux.processors import Processors
 from skillery.sandboxing.linux.seccomp import program as call_filter
 from skillery.sandboxing.linux.uids import Uids
 from skillery.sandboxing.linux.watchdog import exceeds as exceeds_memory
+from skillery.sandboxing.python_runner.collecting import LIMITS as COLLECTING_LIMITS
+from skillery.sandboxing.python_runner.collecting import (
+    Collection,
+    collect,
+    collecting_dialogue,
+    collection_of,
+    try_to_collect,
+)
 from skillery.sandboxing.python_runner.dialogue import Dialogue, NoHost
 from skillery.sandboxing.python_runner.job_header import Places, job_header
 from skillery.sandboxing.python_runner.logs import LogPipe
 from skillery.sandboxing.python_runner.run_session import RunSession, run_whole
 from skillery.sandboxing.python_runner.runtime import _run as running
 from skillery.sandboxing.python_runner.runtime import _wire as wire
-from skillery.sandboxing.python_runner.setup import BrokenSetup, copy_seconds
+from skillery.sandboxing.python_runner.setup import BrokenSetup, copy_seconds, filling_seconds
 from skillery.sandboxing.python_runner.wire import Channel
 
 RUNTIME = Path(_runner.__file__).parent / "runtime"
 INSIDE = Path(_cell.__file__).parent
 
 __all__ = [
+    "COLLECTING_LIMITS",
     "INSIDE",
     "PROXY_ENVIRONMENT",
     "PROXY_PORT",
     "RUNTIME",
     "BrokenSetup",
     "Channel",
+    "Collection",
     "ControlGroup",
     "ControlGroups",
     "Dialogue",
@@ -77,10 +87,14 @@ __all__ = [
     "Uids",
     "call_filter",
     "cgroup_probes",
+    "collect",
+    "collecting_dialogue",
+    "collection_of",
     "control_groups",
     "copy_seconds",
     "cpu_seconds",
     "exceeds_memory",
+    "filling_seconds",
     "hidden",
     "idmap",
     "interpreter_probe",
@@ -99,6 +113,7 @@ __all__ = [
     "run_whole",
     "running",
     "tree_limits",
+    "try_to_collect",
     "watchdog_possible",
     "wire",
 ]

@@ -13,12 +13,14 @@ from typing import Any
 
 import msgspec
 
-from skillery.backends import Failure, FailureType, Job, Outcome, RunHost
+from skillery.backends import CodeCall, Failure, FailureType, Job, Outcome, RunHost
 from skillery.sandboxing import (
+    COLLECTING_LIMITS,
     PROXY_ENVIRONMENT,
     PROXY_PORT,
     BrokenSetup,
     Channel,
+    Collection,
     ControlGroup,
     ControlGroups,
     Dialogue,
@@ -31,12 +33,16 @@ from skillery.sandboxing import (
     Session,
     Uids,
     call_filter,
-    copy_seconds,
+    collect,
+    collecting_dialogue,
+    collection_of,
     cpu_seconds,
     exceeds_memory,
+    filling_seconds,
     job_header,
     run_whole,
     tree_limits,
+    try_to_collect,
 )
 from skillery_bubblewrap import command
 from skillery_bubblewrap.process import Bwrap, in_memory
@@ -45,6 +51,8 @@ log = logging.getLogger(__name__)
 SETUP_SECONDS = 20.0
 LOG_SECONDS = 2.0
 OOM_INTERVAL = 0.1
+WORKSPACE_INSIDE = "/proc/self/fd/4/."
+"""The workspace of an ended run, as the process that collects its files sees it."""
 BEFORE_THE_LOCK = ("mount", "socket", "bind", "listen")
 """Filtered system calls that bwrap and the prologue need until the complete filter is loaded."""
 
@@ -71,10 +79,22 @@ class HostCapabilities(msgspec.Struct, frozen=True):
         return tuple(name for name, is_weaker in weaker.items() if is_weaker)
 
 
+class Ended(msgspec.Struct, frozen=True):
+    """A run whose processes have ended, and whose files another process collects."""
+
+    collection: Collection
+    workspace: int
+    """A descriptor of its workspace."""
+    uid: int | None
+
+
 class Run:
     """A job in bwrap. Call `live`, then always `end`."""
 
-    def __init__(self, means: HostCapabilities, job: Job, host: RunHost) -> None:
+    def __init__(self, means: HostCapabilities, job: Job, host: RunHost, collected: Ended | None = None) -> None:
+        """`collected` is the run whose files this one collects."""
+        self._collected = collected
+        self._workspace = -1
         self._means = means
         self._job = job
         self._host = host
@@ -92,7 +112,7 @@ class Run:
 
     async def live(self) -> None:
         """Run the job until the code has ended, or until a limit has ended the code."""
-        seconds = SETUP_SECONDS + copy_seconds(self._job.files)
+        seconds = SETUP_SECONDS + filling_seconds(self._job)
         try:
             async with asyncio.timeout(seconds):
                 dialogue = await self._set_up()
@@ -106,10 +126,18 @@ class Run:
         except OSError as error:
             self._session.stopped = not_started(error)
         else:
+            await self._follow(dialogue)
+
+    async def _follow(self, dialogue: Dialogue) -> None:
+        if self._collected is None:
             await self._session.follow(dialogue, self._end_of_code, self._exceeds_memory)
+        elif self._channel is not None:
+            await collect(dialogue)
 
     async def _set_up(self) -> Dialogue:
-        if self._means.uids is not None:
+        if self._collected is not None:
+            self._uid = self._collected.uid
+        elif self._means.uids is not None:
             self._uid = self._means.uids.take()
         if self._means.groups is not None:
             self._group = self._means.groups.make()
@@ -160,9 +188,9 @@ class Run:
                 "stage": command.STAGE,
                 "binds": sources.binds,
             }
-            started = Bwrap(
-                order, (*msgspec.structs.astuple(numbers), *doors, arguments, channel, self._log.write_end), read_end
-            )
+            shown = (self._collected.workspace,) if self._collected else ()
+            inherited = (*msgspec.structs.astuple(numbers), *doors, arguments, channel, self._log.write_end, *shown)
+            started = Bwrap(order, inherited, read_end)
             unread.pop_all()
             return started
 
@@ -172,6 +200,7 @@ class Run:
             "port": PROXY_PORT if self._job.network else None,
             "channel": channel,
             "log": self._log.write_end,
+            "workspace": self._collected.workspace if self._collected else None,
             "environment": command.ENVIRONMENT,
             "filter": self._filter().hex(),
             "without_landlock": not self._means.landlock,
@@ -184,18 +213,28 @@ class Run:
 
     async def _greet(self, end: socket.socket) -> Dialogue:
         """Exchange messages with the prologue until the code starts. Raise BrokenSetup or EgressBroken on failure."""
-        if self._job.network:  # the first message is the listener for the proxy
+        if self._collected is None:
+            self._workspace = await received_folder(end)
+        if self._job.network:  # the next message is the listener for the proxy
             job, egress = self._job, self._means.egress
             self._way_out = await egress.open_over(
                 end, job.network, self._log.note, private=job.private_network, identity=job.identity
             )
         self._channel = await Channel.over(end)
+        if self._collected is not None:
+            return await self._greet_collector(self._channel, self._collected.collection)
         dialogue = Dialogue(self._channel, self._job, self._host)
         await dialogue.wait_ready()
         proxy = PROXY_ENVIRONMENT if self._job.network else {}
         header = job_header(self._job, {**proxy, **self._job.environment}, Places())
         await self._channel.send(header | {"cpu_seconds": cpu_seconds(self._job.limits)}, self._job.args)
         await dialogue.go()
+        return dialogue
+
+    async def _greet_collector(self, channel: Channel, collection: Collection) -> Dialogue:
+        dialogue = collecting_dialogue(channel, collection, self._host)
+        await dialogue.wait_ready()
+        await dialogue.begin(collection.header())
         return dialogue
 
     # -- while the code runs -----------------------------------------------------------------------------------
@@ -228,7 +267,8 @@ class Run:
         oom_killed = self._oom_kills() > 0
         if self._group is not None:
             await self._group.remove()
-        if self._uid is not None and self._means.uids is not None:
+        await self._collect()
+        if self._uid is not None and self._means.uids is not None and self._collected is None:
             self._means.uids.give_back(self._uid)
         network = await self._way_out.close() if self._way_out is not None else ()
         log = await self._log.finish(LOG_SECONDS)
@@ -236,6 +276,40 @@ class Run:
         if self._channel is not None:
             self._channel.close()
         return self._session.outcome(log=log, degraded=self._means.degraded, oom_killed=oom_killed, network=network)
+
+    async def _collect(self) -> None:
+        """Keep the files that the code could not keep itself, and save its workspace."""
+        collection = collection_of(self._session, self._job, WORKSPACE_INSIDE)
+        if collection is not None and self._workspace >= 0:
+            await try_to_collect(self._collect_in_another(collection), collection)
+        if self._workspace >= 0:
+            os.close(self._workspace)
+
+    async def _collect_in_another(self, collection: Collection) -> None:
+        ended = Ended(collection, self._workspace, self._uid)
+        job = Job(self._job.run_id, CodeCall("", "main"), b"{}", limits=COLLECTING_LIMITS)
+        await run_whole(Run(self._means, job, self._host, ended))
+
+
+def _wake(waiting: asyncio.Future[None]) -> None:
+    if not waiting.done():
+        waiting.set_result(None)
+
+
+async def received_folder(end: socket.socket) -> int:
+    """Return the descriptor of the first message; -1 if the sandbox could not be set up."""
+    loop = asyncio.get_running_loop()
+    end.setblocking(False)
+    readable: asyncio.Future[None] = loop.create_future()
+    loop.add_reader(end, _wake, readable)
+    try:
+        await readable
+    finally:
+        loop.remove_reader(end)
+    if end.recv(1, socket.MSG_PEEK) != b"w":  # the end, or the message why the set-up failed
+        return -1
+    _, found, _, _ = socket.recv_fds(end, 1, 1)
+    return found[0]
 
 
 def not_started(error: OSError) -> Failure:

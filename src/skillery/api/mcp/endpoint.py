@@ -21,8 +21,8 @@ from skillery.api.errors import INVALID_PARAMS, plain_error
 from skillery.api.gate import Gate
 from skillery.api.http import JSON, HttpRefusal, check_json, only, read_body
 from skillery.api.mcp.large_messages import without_arguments
-from skillery.api.mcp.requests import SCOPE_KEY, Calls, Visit, asked_tools
-from skillery.api.operations import Answer, Body, Operation, in_query
+from skillery.api.mcp.requests import SCOPE_KEY, ActiveCalls, Visit, asked_tools
+from skillery.api.operations import Body, Operation, Response, in_query
 from skillery.errors import InvalidParams
 
 if TYPE_CHECKING:
@@ -39,10 +39,10 @@ OPERATIONS = (
         "/mcp",
         "The Model Context Protocol over streamable HTTP",
         {
-            200: Answer("A message of MCP, or a stream of messages.", Any, (JSON, EVENTS)),
-            202: Answer("The answer to notifications.", kinds=()),
-            400: Answer("An error of MCP: the body is not a message of MCP.", Any),
-            404: Answer("An error of MCP: the method does not exist.", Any),
+            200: Response("A message of MCP, or a stream of messages.", Any, (JSON, EVENTS)),
+            202: Response("The answer to notifications.", kinds=()),
+            400: Response("An error of MCP: the body is not a message of MCP.", Any),
+            404: Response("An error of MCP: the method does not exist.", Any),
         },
         (408, 413, 415),
         description="MCP describes itself. `?tools=` names further methods, and skills whose tools are offered too.",
@@ -78,7 +78,7 @@ class McpEndpoint:
         self._bodies = bodies
         self._answers = answers
         self._max_body_bytes = max_body_bytes
-        self._calls = Calls()
+        self._calls = ActiveCalls()
         self._opening: asyncio.Task[StreamableHTTPSessionManager] | None = None
         self._open: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()

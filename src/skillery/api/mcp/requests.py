@@ -11,6 +11,7 @@ import msgspec
 
 from skillery.api.answers import HeldAnswer
 from skillery.api.budgets import HeldBody
+from skillery.api.code_contract import OPT_IN
 from skillery.api.core import Core
 from skillery.api.mcp.large_results import Splices
 from skillery.backends import Identity
@@ -25,7 +26,7 @@ CallKey = tuple[str, str, str | int]
 """Key of a tool call: name of the identity, id of the session, and JSON-RPC id of the request."""
 
 
-class Calls:
+class ActiveCalls:
     """The tool calls in progress, with the runs that they started. Clients with a session cancel a call by the id of
     its request.
     """
@@ -58,7 +59,7 @@ class Visit:
         self,
         core: Core,
         identity: Identity,
-        calls: Calls,
+        calls: ActiveCalls,
         headers: Mapping[str, str],
         asked: tuple[str, ...],
         held: HeldAnswer,
@@ -71,7 +72,9 @@ class Visit:
         self.session = headers.get("mcp-session-id")
         self.methods = frozenset(asked) & frozenset(ON_REQUEST)
         """Methods that the connection gets as tools, in addition to the eight tools."""
-        self.skills = tuple(name for name in asked if name not in ON_REQUEST)
+        self.explains_code = OPT_IN in asked
+        """Whether the schemas explain the code contract."""
+        self.skills = tuple(name for name in asked if name not in (*ON_REQUEST, OPT_IN))
         """Skills that the connection names. It gets the tools of these skills."""
         self.arguments: msgspec.Raw | None = None
         """Arguments of the called tool, if they are too large for the SDK."""
@@ -99,13 +102,13 @@ def asked_tools(query: bytes) -> tuple[str, ...]:
     if unknown:
         raise InvalidParams(
             f"there is no parameter {unknown[0][:40]!r}",
-            hint=f"/mcp takes tools: {', '.join(ON_REQUEST)}, and names of skills.",
+            hint=f"/mcp takes tools: {', '.join((*ON_REQUEST, OPT_IN))}, and names of skills.",
         )
     names = [name.strip() for part in given.get("tools", []) for name in part.split(",")]
     asked = tuple(dict.fromkeys(name for name in names if name))
     if len(asked) > MOST_SKILLS:
         raise InvalidParams(f"'tools' names {len(asked)} skills", hint=f"At most {MOST_SKILLS}.", param="tools")
     for name in asked:
-        if name not in ON_REQUEST:
+        if name not in (*ON_REQUEST, OPT_IN):
             parse_skill_name(name)
     return asked

@@ -28,9 +28,10 @@ SKILLS_EXTENSION = "io.modelcontextprotocol/skills"
 INSTRUCTIONS = (
     "Skillery keeps, finds and runs the skills of an organisation. Call load_skills_protocol_guide first: it says how "
     "the tools work together. list_skills and describe_skill find a skill, execute_skill runs one, run_code runs code "
-    "of yours over several. If you have the tool search_skills, find skills with it: it reads a few words about the "
-    "task. Large data goes through blobs. The SKILL.md of every skill is a resource too, its other files are children "
-    "of its folder: skill://skills/protocol/guide/SKILL.md is the guide."
+    "of yours over several: it defines def main(args), returns JSON, and imports the skills of mount_skills. If you "
+    "have the tool search_skills, find skills with it: it reads a few words about the task. Large data goes through "
+    "blobs. The SKILL.md of every skill is a resource too, its other files are children of its folder: "
+    "skill://skills/protocol/guide/SKILL.md is the guide."
 )
 TEMPLATES = [
     {

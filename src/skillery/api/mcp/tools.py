@@ -16,6 +16,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, CallToolRequestParams, PaginatedRequestParams
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from skillery.api.code_contract import explained
 from skillery.api.errors import encode, error_object
 from skillery.api.mcp.images import with_pictures
 from skillery.api.mcp.large_messages import MOST_OF_SDK
@@ -44,8 +45,9 @@ PROGRESS_SECONDS = 5.0
 async def list_tools(context: Context, _: PaginatedRequestParams) -> dict[str, Any]:
     visit = visit_of(context)
     more = shown_properties(visit.core.environments.named.defined)
+    explain = explained if visit.explains_code else None
     shown = [
-        tool(name, METHODS[name].params, "mcp", more) | {"outputSchema": output_schema(METHODS[name].result)}
+        tool(name, METHODS[name].params, "mcp", more, explain) | {"outputSchema": output_schema(METHODS[name].result)}
         for name in _names(visit)
     ]
     offered = await skill_tools(visit)

@@ -29,6 +29,8 @@ AWAITED = {"asynchronous.py": "synchronous.py", "async_transfers.py": "generated
 """Modules with coroutines, and the module that is generated from each: the same code without coroutines."""
 AS_ANSWERED = {"LockEntry": "Locked"}
 """Structs of params that the client replaces by a struct of results, because callers pass a part of a result."""
+UPLOADED = "Sequence[RunFile]"
+"""A type for which callers may also pass paths and contents. The client uploads them. A batch cannot upload."""
 _SIMPLE = {str: "str", int: "int", float: "float", bool: "bool", Any: "Any"}
 _WITHOUT_AWAITING = (
     (r"\basync (def|with|for)\b", r"\1"),
@@ -131,9 +133,10 @@ def _methods(flavour: Flavour) -> str:
     values = sorted({struct.__name__ for struct in _structs()})
     checking = "" if flavour.has_keys else "TYPE_CHECKING, "
     pending = "if TYPE_CHECKING:\n    from skillery.client.batches import Pending\n" if not flavour.has_keys else ""
+    sources = "from skillery.client.blobs import Source\n" if flavour.has_keys else ""
     head = (
         f"{MADE}from collections.abc import Mapping, Sequence\nfrom typing import {checking}Any, Literal\n\n"
-        f"from skillery.client.generated.results import {', '.join(answers)}\n"
+        f"{sources}from skillery.client.generated.results import {', '.join(answers)}\n"
         f"from skillery.client.generated.values import {', '.join(values)}\n{pending}\n"
     )
     methods = "\n".join(_method(flavour, name, method) for name, method in METHODS.items())
@@ -152,7 +155,10 @@ def _abstract(flavour: Flavour) -> str:
 def _method(flavour: Flavour, name: str, method: Method) -> str:
     fields = list(_fields(method.params))
     keyed = flavour.has_keys and method.once
-    optional = [f"{field}: {kind} | None = None" for field, kind, _, is_required in fields if not is_required]
+    uploads = {UPLOADED: f"{UPLOADED} | Mapping[str, Source]"} if flavour.has_keys else {}
+    optional = [
+        f"{field}: {uploads.get(kind, kind)} | None = None" for field, kind, _, is_required in fields if not is_required
+    ]
     optional += ["idempotency_key: str | None = None"] if keyed else []
     parameters = ["self", *(f"{field}: {kind}" for field, kind, _, is_required in fields if is_required)]
     parameters += ["*", *optional] if optional else []

@@ -14,7 +14,7 @@ from skillery.api.core import Core
 from skillery.api.errors import error_object
 from skillery.api.gate import Gate
 from skillery.api.http import JSON, HttpRefusal, check_json, disconnected, only, read_body, send_parts
-from skillery.api.operations import Answer, Body, Operation
+from skillery.api.operations import Body, Operation, Response
 from skillery.api.rpc.dispatch import Caller, answer_body
 from skillery.api.rpc.envelope import Reply
 from skillery.context.queue import until_client_gone
@@ -26,8 +26,8 @@ OPERATIONS = (
         "/rpc",
         "JSON-RPC 2.0",
         {
-            200: Answer("The answer, or the answers to a batch. Errors are answers too.", Any),
-            204: Answer("The answer to notifications.", kinds=()),
+            200: Response("The answer, or the answers to a batch. Errors are answers too.", Any),
+            204: Response("The answer to notifications.", kinds=()),
         },
         (408, 413, 415),
         description="/openrpc.json and rpc.discover describe the methods.",

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from skillery.api.core import Core
-from skillery.api.rpc import environment_params, params, tool_params
+from skillery.api.rpc import environment_params, params, tool_params, workspace_params
 from skillery.api.rpc.calls import (
     administration,
     blobs,
@@ -20,11 +20,13 @@ from skillery.api.rpc.calls import (
     runs,
     skills,
     tools,
+    workspaces,
 )
 from skillery.backends import Identity, Scope
 from skillery.contents.blob_rows import BlobContent, DeletedBlob, NewBlob
 from skillery.environments.queries import DescribedEnvironment, EnvironmentPage
 from skillery.formats.json_pieces import JsonPieces
+from skillery.formats.version_diffs import VersionsDiff
 from skillery.identity.tokens import CreatedToken, Token, Tokens
 from skillery.identity.usage import IdentityUse
 from skillery.maintenance.garbage.collector import Garbage
@@ -46,6 +48,13 @@ from skillery.registry import (
 )
 from skillery.registry.audit_trail import AuditPage
 from skillery.runs.results import Run, RunLog, RunPage, RunRecord, ToolResult
+from skillery.workspaces.results import (
+    DeletedWorkspace,
+    DescribedWorkspace,
+    WorkspaceFileContent,
+    WorkspaceInfo,
+    WorkspacePage,
+)
 
 
 class Method(NamedTuple):
@@ -102,6 +111,7 @@ METHODS: dict[str, Method] = {
     ),
     "set_visibility": Method(lifecycle.set_visibility, params.SetVisibility, NewVersion, "publish", audits="name"),
     "list_versions": Method(lifecycle.list_versions, params.ListVersions, VersionPage, "read", audits=""),
+    "diff_versions": Method(skills.diff_versions, params.DiffVersions, VersionsDiff, "read", audits=""),
     "get_run": Method(runs.get_run, params.GetRun, RunRecord, "read", audits=""),
     "read_run_log": Method(runs.read_run_log, params.ReadRunLog, RunLog, "read", audits=""),
     "list_runs": Method(runs.list_runs, params.ListRuns, RunPage, "read", audits=""),
@@ -123,6 +133,24 @@ METHODS: dict[str, Method] = {
     "call_tool": Method(tools.call_tool, tool_params.CallTool, ToolResult, "run", audits="", once=True),
     "define_tool": Method(tools.define_tool, tool_params.DefineTool, DefinedTool, "run", audits="name", once=True),
     "remove_tool": Method(tools.remove_tool, tool_params.RemoveTool, DefinedTool, "run", audits="name"),
+    "create_workspace": Method(
+        workspaces.create_workspace, workspace_params.CreateWorkspace, WorkspaceInfo, "run", audits="origin", once=True
+    ),
+    "list_workspaces": Method(
+        workspaces.list_workspaces, workspace_params.ListWorkspaces, WorkspacePage, "read", audits=""
+    ),
+    "describe_workspace": Method(
+        workspaces.describe_workspace, workspace_params.DescribeWorkspace, DescribedWorkspace, "read", audits=""
+    ),
+    "read_workspace_file": Method(
+        workspaces.read_workspace_file, workspace_params.ReadWorkspaceFile, WorkspaceFileContent, "read", audits=""
+    ),
+    "reset_workspace": Method(
+        workspaces.reset_workspace, workspace_params.ResetWorkspace, WorkspaceInfo, "run", audits="workspace"
+    ),
+    "delete_workspace": Method(
+        workspaces.delete_workspace, workspace_params.DeleteWorkspace, DeletedWorkspace, "run", audits="workspace"
+    ),
     "list_environments": Method(
         environments.list_environments, environment_params.ListEnvironments, EnvironmentPage, "run", audits=""
     ),

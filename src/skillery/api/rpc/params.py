@@ -57,6 +57,14 @@ class DescribeSkill(Params, frozen=True, kw_only=True):
     )
 
 
+class DiffVersions(Params, frozen=True, kw_only=True):
+    """Compare two versions of a skill: permissions first, then manifest, instructions and files."""
+
+    name: Annotated[str, shown("Skill name")]
+    from_version: Annotated[str, shown("The older version, as everywhere: exact, range, label or digest")]
+    to_version: Annotated[str, shown("The newer version (omit for latest)")] = ""
+
+
 class ReadSkillFile(Params, frozen=True, kw_only=True):
     """Read any file in a skill's directory (e.g., SKILL.md, extra docs, schemas)."""
 
@@ -73,6 +81,10 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     executable: Annotated[bool, shown("Whether the copy is executable", default=False)] = False
 
 
+OUTPUTS = shown("Globs below /workspace of files to keep, next to those in /workspace/out (e.g., 'report/*.pdf')")
+WorkspaceMode = Literal["write", "read"]
+WORKSPACE = shown("Workspace (ws_…) whose files the run has and saves, or snapshot (sha256:…) whose files it has")
+WORKSPACE_MODE = shown("'read': save nothing, so that other runs may use the workspace", default="write")
 FILES = shown("Blobs to copy into the workspace: writable files at their paths")
 
 
@@ -95,6 +107,9 @@ class ExecuteSkill(Params, frozen=True, kw_only=True):
         Literal["workspace", "skill"], HIDDEN, shown("Where a script or module starts", default="workspace")
     ] = "workspace"
     files: Annotated[list[RunFile], HIDDEN, FILES] = []
+    outputs: Annotated[list[str], HIDDEN, OUTPUTS] = []
+    workspace: Annotated[str, HIDDEN, WORKSPACE] = ""
+    workspace_mode: Annotated[WorkspaceMode, HIDDEN, WORKSPACE_MODE] = "write"
     background: Annotated[bool, HIDDEN, BACKGROUND] = False
 
 
@@ -108,6 +123,9 @@ class RunCode(Params, frozen=True, kw_only=True):
     mount_skills: Annotated[list[str], shown("Skill names to mount in sandbox")] = []
     input_blobs: Annotated[list[str], shown("Blob IDs to mount in sandbox")] = []
     files: Annotated[list[RunFile], HIDDEN, FILES] = []
+    outputs: Annotated[list[str], HIDDEN, OUTPUTS] = []
+    workspace: Annotated[str, HIDDEN, WORKSPACE] = ""
+    workspace_mode: Annotated[WorkspaceMode, HIDDEN, WORKSPACE_MODE] = "write"
     limits: Annotated[
         dict[str, Any],
         shown("Execution limits", type="object", properties={"timeout_ms": {"type": "integer"}}),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -19,13 +19,21 @@ _JSON_TYPES: dict[Any, str] = {str: "string", int: "integer", float: "number", b
 
 
 def tool(
-    name: str, params: type[Params], form: Format, more: Mapping[str, Mapping[str, Any]] = _NOTHING
+    name: str,
+    params: type[Params],
+    form: Format,
+    more: Mapping[str, Mapping[str, Any]] = _NOTHING,
+    explain: Callable[[str, dict[str, Any]], None] | None = None,
 ) -> dict[str, Any]:
-    """Return the schema of the tool `name` in a format. `more` maps the name of a tool to additional properties of
-    its params.
+    """Return the schema of the tool `name` in a format.
+
+    `more` maps the name of a tool to additional properties of its params. `explain` changes the descriptions of the
+    params.
     """
     description, schema = inspect.cleandoc(params.__doc__ or "").replace("\n", " "), parameters_schema(params)
     schema["properties"] |= more.get(name, {})
+    if explain is not None:
+        explain(name, schema)
     match form:
         case "openai":
             return {"type": "function", "function": {"name": name, "description": description, "parameters": schema}}

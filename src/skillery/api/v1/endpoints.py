@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from litestar.openapi.spec import Parameter, Schema
 from litestar.openapi.spec.enums import OpenAPIType
 
-from skillery.api.operations import BINARY, Answer, Body, Operation, in_query
+from skillery.api.operations import BINARY, Body, Operation, Response, in_query
 from skillery.api.v1.parts import V1Parts
 from skillery.api.v1.requests import DEFAULT_LIMIT, MOST_LISTED, Headers
 from skillery.api.v1.shapes import Deleted, Skill, Skills, SkillVersion, SkillVersions
@@ -16,8 +16,8 @@ from skillery.api.v1.skills import content_endpoint, skill_endpoint, skills_endp
 from skillery.api.v1.versions import version_endpoint, versions_endpoint
 from skillery.backends import Scope
 
-_ZIP = Answer("A zip with the files of the version at its root.", kinds=("application/zip",))
-_SAME = Answer("If-None-Match contains the ETag of the content.", kinds=())
+_ZIP = Response("A zip with the files of the version at its root.", kinds=("application/zip",))
+_SAME = Response("If-None-Match contains the ETag of the content.", kinds=())
 _FORM = Body(
     "multipart/form-data",
     Schema(
@@ -63,7 +63,7 @@ def _operation(
     parameters: tuple[Parameter, ...] = (),
     body: Body | None = None,
 ) -> Operation:
-    shown = answer if isinstance(answer, Answer) else Answer(summary, answer)
+    shown = answer if isinstance(answer, Response) else Response(summary, answer)
     answers = {200: shown, 304: _SAME} if shown is _ZIP else {200: shown}
     return Operation(
         method, path, summary, answers, (400, *errors), needs, parameters=parameters, body=body, tag="/v1/skills"

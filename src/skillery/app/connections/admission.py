@@ -47,7 +47,7 @@ class ConnectionCount:
         return self._of[address]
 
 
-class Admission:
+class ConnectionAdmission:
     """Admits connections up to the limits.
 
     At a limit, the connection that has been idle for the longest time is closed. If every connection has an active

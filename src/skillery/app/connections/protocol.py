@@ -9,7 +9,7 @@ from typing import Any
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from skillery.app.connections.admission import Admission
+from skillery.app.connections.admission import ConnectionAdmission
 from skillery.app.connections.bounds import Bounds
 from skillery.app.connections.timers import Timer
 from skillery.app.connections.transport import ClosingTransport
@@ -43,7 +43,7 @@ class Connection(HttpToolsProtocol):
 
     _line: ClosingTransport
 
-    def __init__(self, *args: Any, admission: Admission, bounds: Bounds, **more: Any) -> None:
+    def __init__(self, *args: Any, admission: ConnectionAdmission, bounds: Bounds, **more: Any) -> None:
         super().__init__(*args, **more)
         self._admission = admission
         self._bounds = bounds

@@ -30,7 +30,7 @@ MOST_SAID = 300
 UNMOUNTING = Workers("unmounting", 4)
 
 
-class Event(msgspec.Struct, frozen=True):
+class CellEnd(msgspec.Struct, frozen=True):
     """The end of a cell: `ended` or `failed`. `status` is the wait status of the code's process."""
 
     event: str
@@ -38,17 +38,17 @@ class Event(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-def heard(raw: bytes) -> Event:
+def heard(raw: bytes) -> CellEnd:
     """Parse a message of `init` or `calls`.
 
     The message is untrusted: with preloaded packages, another process of the zygote may have written it.
     """
     if len(raw) == STATUS.size:
-        return Event("ended", *STATUS.unpack(raw))
+        return CellEnd("ended", *STATUS.unpack(raw))
     if len(raw) < FAILURE.size:
-        return Event("failed", message="the sandbox said what it never says")
+        return CellEnd("failed", message="the sandbox said what it never says")
     step, (answer,) = said(raw[: -FAILURE.size].decode(errors="replace")), FAILURE.unpack(raw[-FAILURE.size :])
-    return Event("failed", message=f"{step}: {errno.errorcode.get(-answer, f'it answered {answer}')}")
+    return CellEnd("failed", message=f"{step}: {errno.errorcode.get(-answer, f'it answered {answer}')}")
 
 
 def said(text: str) -> str:
@@ -97,13 +97,15 @@ class Ends:
         self._theirs.close()
 
 
-class Home(Protocol):
+class CellZygote(Protocol):
     """The zygote of a cell, as the cell sees it."""
 
     @property
     def lost(self) -> bool: ...
 
     async def mount(self, cell: Cell, entries: list[dict[str, Any]]) -> None: ...
+
+    async def show_workspace(self, of: Cell, to: Cell) -> None: ...
 
 
 class Cell:
@@ -114,7 +116,7 @@ class Cell:
 
     def __init__(
         self,
-        home: Home,
+        home: CellZygote,
         demand: Demand,
         ends: Ends,
         *,
@@ -139,7 +141,7 @@ class Cell:
         self._pidfd = pidfd
         self._loop = asyncio.get_running_loop()
         self._gone: asyncio.Future[None] = self._loop.create_future()
-        self._whenever_gone: list[Callable[[Cell], None]] = []
+        self._whenever_closed: list[Callable[[Cell], None]] = []
         self._loop.add_reader(pidfd, self._end_of_life)
 
     @property
@@ -151,8 +153,9 @@ class Cell:
         self.channel = await Channel.over(self._ends.channel)
         return self.channel
 
-    def when_gone(self, act: Callable[[Cell], None]) -> None:
-        self._whenever_gone.append(act)
+    def when_closed(self, act: Callable[[Cell], None]) -> None:
+        """Call `act` when the cell is closed. Its files and its uid stay in use until then."""
+        self._whenever_closed.append(act)
 
     def _end_of_life(self) -> None:
         """Handle the end of pid 1. The kernel has killed and reaped all other processes of the run before."""
@@ -161,14 +164,12 @@ class Cell:
         if self._ends.wary:
             self._ends.control.hang_up()
         self._gone.set_result(None)
-        for act in self._whenever_gone:
-            act(self)
 
     @property
     def lives(self) -> bool:
         return not self._gone.done()
 
-    async def event(self) -> Event | None:
+    async def event(self) -> CellEnd | None:
         """Return how the cell ended; None if the cell can no longer report it."""
         received = await self._ends.control.receive()
         if received is None:
@@ -205,3 +206,5 @@ class Cell:
         # No other process has the mounts: the kernel unmounts them now, and waits for all processors, often
         # milliseconds.
         await UNMOUNTING.run(os.close, self.mounts)
+        for act in self._whenever_closed:
+            act(self)

@@ -19,10 +19,17 @@ from skillery.sandboxing.egress.service import Egress, EgressBroken, Session
 from skillery.sandboxing.linux import watchdog
 from skillery.sandboxing.linux.groups import ControlGroups
 from skillery.sandboxing.linux.plan import cpu_seconds, given, shape
+from skillery.sandboxing.python_runner.collecting import (
+    Collection,
+    collect,
+    collecting_dialogue,
+    collection_of,
+    try_to_collect,
+)
 from skillery.sandboxing.python_runner.dialogue import Dialogue
 from skillery.sandboxing.python_runner.job_header import Places, job_header
 from skillery.sandboxing.python_runner.run_session import RunSession, run_whole
-from skillery.sandboxing.python_runner.setup import BrokenSetup, copy_seconds
+from skillery.sandboxing.python_runner.setup import BrokenSetup, filling_seconds
 from skillery.sandboxing.python_runner.wire import Channel
 
 SETUP_SECONDS = 20.0
@@ -81,7 +88,7 @@ class CellRun:
 
     async def live(self) -> None:
         """Run the job until the code has ended, or until a limit has ended the code."""
-        seconds = SETUP_SECONDS + copy_seconds(self._job.files)
+        seconds = SETUP_SECONDS + filling_seconds(self._job)
         try:
             async with asyncio.timeout(seconds):
                 dialogue = await self._set_up()
@@ -199,10 +206,32 @@ class CellRun:
         network = await self._way_out.close() if self._way_out is not None else ()
         if self._cell is not None:
             log = await self._cell.log.finish(LOG_SECONDS)
+            await self._collect(self._cell)
             self._pool.drop(self._cell)
         return self._session.outcome(
             log=log, degraded=self._capabilities.degraded, oom_killed=oom_killed, network=network
         )
+
+    async def _collect(self, cell: Cell) -> None:
+        """Keep the files that the code could not keep itself, and save its workspace."""
+        collection = collection_of(self._session, self._job)
+        if collection is not None:
+            await try_to_collect(self._collect_beside(cell, collection), collection)
+
+    async def _collect_beside(self, cell: Cell, collection: Collection) -> None:
+        """Collect in a new cell, which sees the workspace of the ended one."""
+        fresh = await self._pool.beside(cell)
+        try:
+            fresh.log.keep(self._job.limits.log_kb * 1024, self._host)
+            dialogue = collecting_dialogue(await fresh.open_channel(), collection, self._host)
+            await dialogue.wait_ready()  # its own workspace is mounted then, and the other one covers it
+            await cell.home.show_workspace(cell, fresh)
+            await dialogue.begin(collection.header())
+            await collect(dialogue)
+            await fresh.end()
+            await fresh.log.finish(LOG_SECONDS)
+        finally:
+            await self._pool.drop_now(fresh)
 
 
 def not_started(error: OSError) -> Failure:

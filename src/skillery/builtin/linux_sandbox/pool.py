@@ -142,9 +142,31 @@ class Pool:
                 self._retire(zygote)
         raise CannotStart("one zygote after the other was lost")
 
+    async def beside(self, cell: Cell) -> Cell:
+        """Return a new cell that can read the files of a cell whose processes have ended.
+
+        The new cell has the same zygote and the same uid, so drop it before the other one. Raise ZygoteLost, OSError.
+        """
+        assert isinstance(cell.home, Zygote)
+        self._busy += 1
+        try:
+            return await self._whole(self._forked_with(cell.home, self._usual, cell.uid, ahead=False))
+        except BaseException:
+            self._busy -= 1
+            raise
+
     async def _forked(self, zygote: Zygote, demand: Demand, *, ahead: bool) -> Cell:
         uids = self._uids_of(zygote)
         uid = uids.take()
+        try:
+            cell = await self._forked_with(zygote, demand, uid, ahead=ahead)
+        except BaseException:
+            uids.give_back(uid)
+            raise
+        cell.when_closed(lambda cell: uids.give_back(cell.uid))
+        return cell
+
+    async def _forked_with(self, zygote: Zygote, demand: Demand, uid: int, *, ahead: bool) -> Cell:
         group: ControlGroup | None = None
         zygote.forking += 1
         try:
@@ -152,9 +174,8 @@ class Pool:
             if group is not None:
                 group.limit(demand.limits)
             affinity = self._processors.some(demand.limits.cpus)
-            cell = await zygote.cell(demand, uid, affinity, group, ahead=ahead)
+            return await zygote.cell(demand, uid, affinity, group, ahead=ahead)
         except BaseException:
-            uids.give_back(uid)
             if group is not None:
                 self._keep(group.remove())
             raise
@@ -162,8 +183,6 @@ class Pool:
             zygote.forking -= 1
             if zygote.retired and not zygote.in_use:
                 self._keep(self._bury(zygote))
-        cell.when_gone(lambda cell: uids.give_back(cell.uid))
-        return cell
 
     def _uids_of(self, zygote: Zygote) -> Uids:
         """Return the uids from which runs of the zygote get theirs."""
@@ -198,6 +217,11 @@ class Pool:
         self._busy -= busy
         self._keep(self._clear(cell))
         self._consider()
+
+    async def drop_now(self, cell: Cell) -> None:
+        """Remove a used cell. When this returns, nothing is left of it."""
+        self._busy -= 1
+        await asyncio.shield(self._keep(self._clear(cell)))
 
     async def _clear(self, cell: Cell) -> None:
         await cell.end()

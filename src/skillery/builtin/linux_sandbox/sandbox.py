@@ -34,6 +34,8 @@ CAPABILITIES: frozenset[str] = frozenset(
         Capability.STUBS,
         Capability.BLOBS,
         Capability.FILES,
+        Capability.OUTPUTS,
+        Capability.WORKSPACE,
         Capability.SECRETS,
         Capability.NETWORK,
         Capability.ISOLATION,

@@ -38,7 +38,7 @@ def environment_of(job: Job) -> Environment | None:
     return Environment(first.lock, str(first.folder), job.preload)
 
 
-class Kept:
+class WarmEnvironment:
     """One environment that was used, with its pool."""
 
     def __init__(self, environment: Environment, mount: PackageMount) -> None:
@@ -62,7 +62,7 @@ class WarmEnvironments:
     def __init__(self, open_pool: Open, bounds: Bounds) -> None:
         self._open = open_pool
         self._bounds = bounds
-        self._kept: dict[tuple[str, tuple[str, ...]], Kept] = {}
+        self._kept: dict[tuple[str, tuple[str, ...]], WarmEnvironment] = {}
         """Least recently used first."""
         self._leaving = 0
         self._served = 0
@@ -105,7 +105,7 @@ class WarmEnvironments:
     def _begin(self, environment: Environment, mount: PackageMount) -> None:
         if not self._has_room():
             return
-        kept = self._kept[environment.key] = Kept(environment, mount)
+        kept = self._kept[environment.key] = WarmEnvironment(environment, mount)
         self._keep(self._start(kept))
 
     def _has_room(self) -> bool:
@@ -130,7 +130,7 @@ class WarmEnvironments:
         for key in [key for key, kept in self._kept.items() if kept.state == "failed" and kept.used < past]:
             del self._kept[key]
 
-    async def _start(self, kept: Kept) -> None:
+    async def _start(self, kept: WarmEnvironment) -> None:
         pool = kept.pool = self._open(kept.environment, lambda reason: self._spoil(kept, reason))
         try:
             await pool.start()
@@ -154,7 +154,7 @@ class WarmEnvironments:
 
     # -- going ---------------------------------------------------------------------------------------------------
 
-    def _spoil(self, kept: Kept, reason: str) -> None:
+    def _spoil(self, kept: WarmEnvironment, reason: str) -> None:
         if kept.state == "failed" or self._closed:
             return
         kept.state, kept.message, kept.used = "failed", reason, time.monotonic()
@@ -166,11 +166,11 @@ class WarmEnvironments:
         )
         self._let_go(kept)
 
-    def _dismiss(self, kept: Kept) -> None:
+    def _dismiss(self, kept: WarmEnvironment) -> None:
         self._kept.pop(kept.environment.key, None)
         self._let_go(kept)
 
-    def _let_go(self, kept: Kept) -> None:
+    def _let_go(self, kept: WarmEnvironment) -> None:
         pool, kept.pool = kept.pool, None
         if pool is not None:
             self._leaving += 1

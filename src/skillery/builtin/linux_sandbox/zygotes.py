@@ -148,7 +148,7 @@ class Zygote:
 
     def _add(self, cell: Cell) -> None:
         self.cells.add(cell)
-        cell.when_gone(self._forget)
+        cell.when_closed(self._forget)
 
     def _forget(self, cell: Cell) -> None:
         self.cells.discard(cell)
@@ -161,6 +161,12 @@ class Zygote:
         """
         messages = [{"uid": cell.uid, "entries": piece} for piece in in_pieces(entries)]
         received = await self._mounts.ask(messages, (cell.mounts,))
+        if "done" not in received.content:
+            raise CannotMount(received.content.get("message", ""))
+
+    async def show_workspace(self, of: Cell, to: Cell) -> None:
+        """Mount the workspace of the cell `of` over that of `to`. Raise ZygoteLost, CannotMount."""
+        received = await self._mounts.ask([{"uid": to.uid, "entries": []}], (of.mounts, to.mounts))
         if "done" not in received.content:
             raise CannotMount(received.content.get("message", ""))
 

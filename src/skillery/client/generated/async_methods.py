@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from skillery.client.blobs import Source
 from skillery.client.generated.results import (
     AuditPage,
     BlobContent,
@@ -12,8 +13,10 @@ from skillery.client.generated.results import (
     CreatedToken,
     DefinedTool,
     DeletedBlob,
+    DeletedWorkspace,
     DescribedEnvironment,
     DescribedSkill,
+    DescribedWorkspace,
     EnvironmentPage,
     FoundSkillPage,
     Garbage,
@@ -37,8 +40,12 @@ from skillery.client.generated.results import (
     ToolResult,
     Verified,
     VersionPage,
+    VersionsDiff,
     Waiver,
     WaiverPage,
+    WorkspaceFileContent,
+    WorkspaceInfo,
+    WorkspacePage,
 )
 from skillery.client.generated.values import RunFile, SkillFile
 
@@ -105,7 +112,10 @@ class AsyncMethods:
         environment: str | None = None,
         module: str | None = None,
         cwd: Literal["workspace", "skill"] | None = None,
-        files: Sequence[RunFile] | None = None,
+        files: Sequence[RunFile] | Mapping[str, Source] | None = None,
+        outputs: list[str] | None = None,
+        workspace: str | None = None,
+        workspace_mode: Literal["write", "read"] | None = None,
         background: bool | None = None,
         idempotency_key: str | None = None,
     ) -> Run:
@@ -121,6 +131,9 @@ class AsyncMethods:
         module: Module to run as 'python -m' does, instead of 'script'
         cwd: Where a script or module starts
         files: Blobs to copy into the workspace: writable files at their paths
+        outputs: Globs below /workspace of files to keep, next to those in /workspace/out (e.g., 'report/*.pdf')
+        workspace: Workspace (ws_…) whose files the run has and saves, or snapshot (sha256:…) whose files it has
+        workspace_mode: 'read': save nothing, so that other runs may use the workspace
         background: Answer at once with the run_id; get_run and read_run_log follow the run
         idempotency_key: the same call under the same key is made once; without one it gets its own
         """
@@ -137,6 +150,9 @@ class AsyncMethods:
                 "module": module,
                 "cwd": cwd,
                 "files": files,
+                "outputs": outputs,
+                "workspace": workspace,
+                "workspace_mode": workspace_mode,
                 "background": background,
             },
             idempotency_key=idempotency_key,
@@ -152,7 +168,10 @@ class AsyncMethods:
         args: Mapping[str, Any] | None = None,
         mount_skills: list[str] | None = None,
         input_blobs: list[str] | None = None,
-        files: Sequence[RunFile] | None = None,
+        files: Sequence[RunFile] | Mapping[str, Source] | None = None,
+        outputs: list[str] | None = None,
+        workspace: str | None = None,
+        workspace_mode: Literal["write", "read"] | None = None,
         limits: Mapping[str, Any] | None = None,
         environment: str | None = None,
         background: bool | None = None,
@@ -167,6 +186,9 @@ class AsyncMethods:
         mount_skills: Skill names to mount in sandbox
         input_blobs: Blob IDs to mount in sandbox
         files: Blobs to copy into the workspace: writable files at their paths
+        outputs: Globs below /workspace of files to keep, next to those in /workspace/out (e.g., 'report/*.pdf')
+        workspace: Workspace (ws_…) whose files the run has and saves, or snapshot (sha256:…) whose files it has
+        workspace_mode: 'read': save nothing, so that other runs may use the workspace
         limits: Execution limits
         environment: Named environment whose Python packages the code may import; '' for none, omit for the default
         background: Answer at once with the run_id; get_run and read_run_log follow the run
@@ -182,6 +204,9 @@ class AsyncMethods:
                 "mount_skills": mount_skills,
                 "input_blobs": input_blobs,
                 "files": files,
+                "outputs": outputs,
+                "workspace": workspace,
+                "workspace_mode": workspace_mode,
                 "limits": limits,
                 "environment": environment,
                 "background": background,
@@ -356,6 +381,18 @@ class AsyncMethods:
         """
         answer: VersionPage = await self.call(
             "list_versions", {"name": name, "status": status, "namespace": namespace, "limit": limit, "cursor": cursor}
+        )
+        return answer
+
+    async def diff_versions(self, name: str, from_version: str, *, to_version: str | None = None) -> VersionsDiff:
+        """Compare two versions of a skill: permissions first, then manifest, instructions and files.
+
+        name: Skill name
+        from_version: The older version, as everywhere: exact, range, label or digest
+        to_version: The newer version (omit for latest)
+        """
+        answer: VersionsDiff = await self.call(
+            "diff_versions", {"name": name, "from_version": from_version, "to_version": to_version}
         )
         return answer
 
@@ -588,7 +625,10 @@ class AsyncMethods:
         version: str | None = None,
         timeout_ms: int | None = None,
         input_blobs: list[str] | None = None,
-        files: Sequence[RunFile] | None = None,
+        files: Sequence[RunFile] | Mapping[str, Source] | None = None,
+        outputs: list[str] | None = None,
+        workspace: str | None = None,
+        workspace_mode: Literal["write", "read"] | None = None,
         session: str | None = None,
         environment: str | None = None,
         background: bool | None = None,
@@ -603,6 +643,9 @@ class AsyncMethods:
         timeout_ms: Execution timeout in milliseconds
         input_blobs: Blob IDs to mount in the sandbox
         files: Blobs to copy into the workspace: writable files at their paths
+        outputs: Globs below /workspace of files to keep, next to those in /workspace/out (e.g., 'report/*.pdf')
+        workspace: Workspace (ws_…) whose files the run has and saves, or snapshot (sha256:…) whose files it has
+        workspace_mode: 'read': save nothing, so that other runs may use the workspace
         session: Session of the caller, by a name that the caller chooses; omit for the unnamed session
         environment: Named environment, for a tool of a skill that declares no packages; '' for none
         background: Answer at once with the run_id; get_run and read_run_log follow the run
@@ -618,6 +661,9 @@ class AsyncMethods:
                 "timeout_ms": timeout_ms,
                 "input_blobs": input_blobs,
                 "files": files,
+                "outputs": outputs,
+                "workspace": workspace,
+                "workspace_mode": workspace_mode,
                 "session": session,
                 "environment": environment,
                 "background": background,
@@ -674,6 +720,80 @@ class AsyncMethods:
         session: Session of the caller, by a name that the caller chooses; omit for the unnamed session
         """
         answer: DefinedTool = await self.call("remove_tool", {"name": name, "session": session})
+        return answer
+
+    async def create_workspace(
+        self,
+        *,
+        origin: str | None = None,
+        name: str | None = None,
+        files: Sequence[RunFile] | Mapping[str, Source] | None = None,
+        ttl: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> WorkspaceInfo:
+        """Create a workspace: files that stay from run to run.
+
+        origin: Fork of this: a workspace (ws_…), a snapshot (sha256:…), or the snapshot that a run left (run_…)
+        name: Any text, shown in lists
+        files: Blobs to copy into a new workspace
+        ttl: Seconds after its last use until it expires
+        idempotency_key: the same call under the same key is made once; without one it gets its own
+        """
+        answer: WorkspaceInfo = await self.call(
+            "create_workspace",
+            {"origin": origin, "name": name, "files": files, "ttl": ttl},
+            idempotency_key=idempotency_key,
+        )
+        return answer
+
+    async def list_workspaces(self, *, limit: int | None = None, cursor: str | None = None) -> WorkspacePage:
+        """List your workspaces.
+
+        limit: Maximum number of results
+        cursor: Pagination cursor from previous response
+        """
+        answer: WorkspacePage = await self.call("list_workspaces", {"limit": limit, "cursor": cursor})
+        return answer
+
+    async def describe_workspace(
+        self, workspace: str, *, path: str | None = None, limit: int | None = None, cursor: str | None = None
+    ) -> DescribedWorkspace:
+        """Describe a workspace, its files and its snapshots.
+
+        workspace: The workspace's id
+        path: Only files at or below this path
+        limit: Maximum number of files
+        cursor: Pagination cursor from previous response
+        """
+        answer: DescribedWorkspace = await self.call(
+            "describe_workspace", {"workspace": workspace, "path": path, "limit": limit, "cursor": cursor}
+        )
+        return answer
+
+    async def read_workspace_file(self, workspace: str, path: str) -> WorkspaceFileContent:
+        """Read a file of a workspace.
+
+        workspace: The workspace's id
+        path: Path of the file (e.g., 'data/orders.csv')
+        """
+        answer: WorkspaceFileContent = await self.call("read_workspace_file", {"workspace": workspace, "path": path})
+        return answer
+
+    async def reset_workspace(self, workspace: str, snapshot: str) -> WorkspaceInfo:
+        """Return a workspace to an earlier snapshot: undo runs with bad results.
+
+        workspace: The workspace's id
+        snapshot: Digest of the snapshot (e.g., 'before' of a run)
+        """
+        answer: WorkspaceInfo = await self.call("reset_workspace", {"workspace": workspace, "snapshot": snapshot})
+        return answer
+
+    async def delete_workspace(self, workspace: str) -> DeletedWorkspace:
+        """Delete a workspace and its snapshots.
+
+        workspace: The workspace's id
+        """
+        answer: DeletedWorkspace = await self.call("delete_workspace", {"workspace": workspace})
         return answer
 
     async def list_environments(

@@ -12,8 +12,10 @@ from skillery.client.generated.results import (
     CreatedToken,
     DefinedTool,
     DeletedBlob,
+    DeletedWorkspace,
     DescribedEnvironment,
     DescribedSkill,
+    DescribedWorkspace,
     EnvironmentPage,
     FoundSkillPage,
     Garbage,
@@ -37,8 +39,12 @@ from skillery.client.generated.results import (
     ToolResult,
     Verified,
     VersionPage,
+    VersionsDiff,
     Waiver,
     WaiverPage,
+    WorkspaceFileContent,
+    WorkspaceInfo,
+    WorkspacePage,
 )
 from skillery.client.generated.values import RunFile, SkillFile
 
@@ -111,6 +117,9 @@ class BatchMethods:
         module: str | None = None,
         cwd: Literal["workspace", "skill"] | None = None,
         files: Sequence[RunFile] | None = None,
+        outputs: list[str] | None = None,
+        workspace: str | None = None,
+        workspace_mode: Literal["write", "read"] | None = None,
         background: bool | None = None,
     ) -> Pending[Run]:
         """Execute a skill's entrypoint in an ephemeral sandbox.
@@ -125,6 +134,9 @@ class BatchMethods:
         module: Module to run as 'python -m' does, instead of 'script'
         cwd: Where a script or module starts
         files: Blobs to copy into the workspace: writable files at their paths
+        outputs: Globs below /workspace of files to keep, next to those in /workspace/out (e.g., 'report/*.pdf')
+        workspace: Workspace (ws_…) whose files the run has and saves, or snapshot (sha256:…) whose files it has
+        workspace_mode: 'read': save nothing, so that other runs may use the workspace
         background: Answer at once with the run_id; get_run and read_run_log follow the run
         """
         answer: Pending[Run] = self.call(
@@ -140,6 +152,9 @@ class BatchMethods:
                 "module": module,
                 "cwd": cwd,
                 "files": files,
+                "outputs": outputs,
+                "workspace": workspace,
+                "workspace_mode": workspace_mode,
                 "background": background,
             },
         )
@@ -155,6 +170,9 @@ class BatchMethods:
         mount_skills: list[str] | None = None,
         input_blobs: list[str] | None = None,
         files: Sequence[RunFile] | None = None,
+        outputs: list[str] | None = None,
+        workspace: str | None = None,
+        workspace_mode: Literal["write", "read"] | None = None,
         limits: Mapping[str, Any] | None = None,
         environment: str | None = None,
         background: bool | None = None,
@@ -168,6 +186,9 @@ class BatchMethods:
         mount_skills: Skill names to mount in sandbox
         input_blobs: Blob IDs to mount in sandbox
         files: Blobs to copy into the workspace: writable files at their paths
+        outputs: Globs below /workspace of files to keep, next to those in /workspace/out (e.g., 'report/*.pdf')
+        workspace: Workspace (ws_…) whose files the run has and saves, or snapshot (sha256:…) whose files it has
+        workspace_mode: 'read': save nothing, so that other runs may use the workspace
         limits: Execution limits
         environment: Named environment whose Python packages the code may import; '' for none, omit for the default
         background: Answer at once with the run_id; get_run and read_run_log follow the run
@@ -182,6 +203,9 @@ class BatchMethods:
                 "mount_skills": mount_skills,
                 "input_blobs": input_blobs,
                 "files": files,
+                "outputs": outputs,
+                "workspace": workspace,
+                "workspace_mode": workspace_mode,
                 "limits": limits,
                 "environment": environment,
                 "background": background,
@@ -340,6 +364,18 @@ class BatchMethods:
         """
         answer: Pending[VersionPage] = self.call(
             "list_versions", {"name": name, "status": status, "namespace": namespace, "limit": limit, "cursor": cursor}
+        )
+        return answer
+
+    def diff_versions(self, name: str, from_version: str, *, to_version: str | None = None) -> Pending[VersionsDiff]:
+        """Compare two versions of a skill: permissions first, then manifest, instructions and files.
+
+        name: Skill name
+        from_version: The older version, as everywhere: exact, range, label or digest
+        to_version: The newer version (omit for latest)
+        """
+        answer: Pending[VersionsDiff] = self.call(
+            "diff_versions", {"name": name, "from_version": from_version, "to_version": to_version}
         )
         return answer
 
@@ -573,6 +609,9 @@ class BatchMethods:
         timeout_ms: int | None = None,
         input_blobs: list[str] | None = None,
         files: Sequence[RunFile] | None = None,
+        outputs: list[str] | None = None,
+        workspace: str | None = None,
+        workspace_mode: Literal["write", "read"] | None = None,
         session: str | None = None,
         environment: str | None = None,
         background: bool | None = None,
@@ -586,6 +625,9 @@ class BatchMethods:
         timeout_ms: Execution timeout in milliseconds
         input_blobs: Blob IDs to mount in the sandbox
         files: Blobs to copy into the workspace: writable files at their paths
+        outputs: Globs below /workspace of files to keep, next to those in /workspace/out (e.g., 'report/*.pdf')
+        workspace: Workspace (ws_…) whose files the run has and saves, or snapshot (sha256:…) whose files it has
+        workspace_mode: 'read': save nothing, so that other runs may use the workspace
         session: Session of the caller, by a name that the caller chooses; omit for the unnamed session
         environment: Named environment, for a tool of a skill that declares no packages; '' for none
         background: Answer at once with the run_id; get_run and read_run_log follow the run
@@ -600,6 +642,9 @@ class BatchMethods:
                 "timeout_ms": timeout_ms,
                 "input_blobs": input_blobs,
                 "files": files,
+                "outputs": outputs,
+                "workspace": workspace,
+                "workspace_mode": workspace_mode,
                 "session": session,
                 "environment": environment,
                 "background": background,
@@ -652,6 +697,76 @@ class BatchMethods:
         session: Session of the caller, by a name that the caller chooses; omit for the unnamed session
         """
         answer: Pending[DefinedTool] = self.call("remove_tool", {"name": name, "session": session})
+        return answer
+
+    def create_workspace(
+        self,
+        *,
+        origin: str | None = None,
+        name: str | None = None,
+        files: Sequence[RunFile] | None = None,
+        ttl: int | None = None,
+    ) -> Pending[WorkspaceInfo]:
+        """Create a workspace: files that stay from run to run.
+
+        origin: Fork of this: a workspace (ws_…), a snapshot (sha256:…), or the snapshot that a run left (run_…)
+        name: Any text, shown in lists
+        files: Blobs to copy into a new workspace
+        ttl: Seconds after its last use until it expires
+        """
+        answer: Pending[WorkspaceInfo] = self.call(
+            "create_workspace", {"origin": origin, "name": name, "files": files, "ttl": ttl}
+        )
+        return answer
+
+    def list_workspaces(self, *, limit: int | None = None, cursor: str | None = None) -> Pending[WorkspacePage]:
+        """List your workspaces.
+
+        limit: Maximum number of results
+        cursor: Pagination cursor from previous response
+        """
+        answer: Pending[WorkspacePage] = self.call("list_workspaces", {"limit": limit, "cursor": cursor})
+        return answer
+
+    def describe_workspace(
+        self, workspace: str, *, path: str | None = None, limit: int | None = None, cursor: str | None = None
+    ) -> Pending[DescribedWorkspace]:
+        """Describe a workspace, its files and its snapshots.
+
+        workspace: The workspace's id
+        path: Only files at or below this path
+        limit: Maximum number of files
+        cursor: Pagination cursor from previous response
+        """
+        answer: Pending[DescribedWorkspace] = self.call(
+            "describe_workspace", {"workspace": workspace, "path": path, "limit": limit, "cursor": cursor}
+        )
+        return answer
+
+    def read_workspace_file(self, workspace: str, path: str) -> Pending[WorkspaceFileContent]:
+        """Read a file of a workspace.
+
+        workspace: The workspace's id
+        path: Path of the file (e.g., 'data/orders.csv')
+        """
+        answer: Pending[WorkspaceFileContent] = self.call("read_workspace_file", {"workspace": workspace, "path": path})
+        return answer
+
+    def reset_workspace(self, workspace: str, snapshot: str) -> Pending[WorkspaceInfo]:
+        """Return a workspace to an earlier snapshot: undo runs with bad results.
+
+        workspace: The workspace's id
+        snapshot: Digest of the snapshot (e.g., 'before' of a run)
+        """
+        answer: Pending[WorkspaceInfo] = self.call("reset_workspace", {"workspace": workspace, "snapshot": snapshot})
+        return answer
+
+    def delete_workspace(self, workspace: str) -> Pending[DeletedWorkspace]:
+        """Delete a workspace and its snapshots.
+
+        workspace: The workspace's id
+        """
+        answer: Pending[DeletedWorkspace] = self.call("delete_workspace", {"workspace": workspace})
         return answer
 
     def list_environments(

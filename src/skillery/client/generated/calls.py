@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-ONCE = frozenset(["execute_skill", "run_code", "create_blob", "create_skill", "call_tool", "define_tool"])
+ONCE = frozenset(
+    ["execute_skill", "run_code", "create_blob", "create_skill", "call_tool", "define_tool", "create_workspace"]
+)
 """Methods that the server executes once for each Idempotency-Key."""
 REPEATABLE = frozenset(
     [
@@ -12,6 +14,7 @@ REPEATABLE = frozenset(
         "read_blob",
         "load_skills_protocol_guide",
         "list_versions",
+        "diff_versions",
         "get_run",
         "read_run_log",
         "list_runs",
@@ -22,6 +25,9 @@ REPEATABLE = frozenset(
         "check_skill",
         "list_waivers",
         "list_tools",
+        "list_workspaces",
+        "describe_workspace",
+        "read_workspace_file",
         "list_environments",
         "describe_environment",
         "get_usage",

@@ -135,6 +135,7 @@ class PermissionNames(TypedDict):
 
     network: list[str]
     secrets: list[str]
+    workspace: NotRequired[bool]
 
 
 class PermissionsDiff(TypedDict):
@@ -246,6 +247,22 @@ class OutputFile(TypedDict):
     size_bytes: int
 
 
+class WorkspaceUse(TypedDict):
+    """What a run did with its workspace."""
+
+    id: str
+    before: str
+    """Digest of the snapshot that the run started from."""
+    after: str
+    """Digest of the snapshot that the run left; as before if nothing was saved."""
+    changed: int
+    """Files that were added, changed or removed."""
+    left_out: list[str]
+    """Files that cannot be kept, such as pipes; at most 100."""
+    not_saved: NotRequired[str]
+    """Why nothing was saved, although the run may write."""
+
+
 class Run(TypedDict):
     """A run that has ended, or a run that was started in the background. A failed run is a result, not an error."""
 
@@ -268,6 +285,7 @@ class Run(TypedDict):
     files: NotRequired[list[OutputFile]]
     warnings: NotRequired[list[str]]
     """Undeclared args, for example."""
+    workspace: NotRequired[WorkspaceUse]
 
 
 class NewBlob(TypedDict):
@@ -332,6 +350,54 @@ class VersionPage(TypedDict):
     """For the next page; null on the last page."""
 
 
+class DiffSide(TypedDict):
+    """One of the two versions. `digest` is empty for a folder that is not published."""
+
+    name: str
+    version: str
+    digest: str
+
+
+class ManifestChange(TypedDict):
+    """A value of the manifest that differs. `old` and `new` are its JSON, cut if long; null if there is no value."""
+
+    path: str
+    old: str | None
+    new: str | None
+
+
+class FileFacts(TypedDict):
+    """A file of a version."""
+
+    sha256: str
+    size_bytes: int
+    executable: bool
+
+
+class FileChange(TypedDict):
+    """A file that differs. `diff` has the hunks of a unified diff, or is empty, and `note` says why."""
+
+    path: str
+    change: Literal["added", "removed", "changed", "mode"]
+    old: FileFacts | None
+    new: FileFacts | None
+    diff: str
+    note: str
+
+
+class VersionsDiff(TypedDict):
+    """Two versions compared. `instructions` is the change of SKILL.md. `left_out` counts further changes."""
+
+    same: bool
+    old: DiffSide
+    new: DiffSide
+    permissions: PermissionsDiff
+    manifest: list[ManifestChange]
+    instructions: FileChange | None
+    files: list[FileChange]
+    left_out: int
+
+
 class Progress(TypedDict):
     """The progress of a run, as its code has reported it with `runtime.progress`."""
 
@@ -368,6 +434,7 @@ class RunRecord(TypedDict):
     progress: NotRequired[Progress]
     """What the code said last, until the run ends."""
     files: NotRequired[list[OutputFile]]
+    workspace: NotRequired[WorkspaceUse]
 
 
 class RunLog(TypedDict):
@@ -589,6 +656,7 @@ class ToolResult(TypedDict):
     logs_preview: str
     output_blobs: list[str]
     files: NotRequired[list[OutputFile]]
+    workspace: NotRequired[WorkspaceUse]
     environment: NotRequired[GivenEnvironment]
     status: NotRequired[Literal["queued", "started", "completed", "failed"]]
     """queued or started, for a run in the background."""
@@ -603,6 +671,74 @@ class DefinedTool(TypedDict):
     skill: str | None
     version: str | None
     status: str
+
+
+class WorkspaceInfo(TypedDict):
+    """A workspace."""
+
+    id: str
+    name: str
+    snapshot: str
+    """Digest of its current snapshot."""
+    size_bytes: int
+    files: int
+    created_at: str
+    expires_at: str
+    """Later by its ttl after each use."""
+    run_id: str | None
+    """The run that writes it now."""
+    parent: str | None
+    """The workspace, snapshot or run that it was forked from."""
+
+
+class WorkspacePage(TypedDict):
+    """A page of workspaces."""
+
+    workspaces: list[WorkspaceInfo]
+    next_cursor: str | None
+
+
+class WorkspaceFile(TypedDict):
+    """A file, an empty folder or a symbolic link of a workspace."""
+
+    path: str
+    kind: Literal["file", "folder", "link"]
+    size_bytes: int
+    sha256: str
+    executable: bool
+
+
+class Snapshot(TypedDict):
+    """A kept state of a workspace."""
+
+    snapshot: str
+    size_bytes: int
+    files: int
+    run_id: str | None
+    """The run that left it."""
+    created_at: str
+
+
+class DescribedWorkspace(TypedDict):
+    """A workspace with a page of its files and its snapshots, newest first."""
+
+    workspace: WorkspaceInfo
+    entries: list[WorkspaceFile]
+    next_cursor: str | None
+    snapshots: list[Snapshot]
+
+
+class WorkspaceFileContent(TypedDict):
+    """The content of a file of a workspace."""
+
+    content: str
+    encoding: Literal["utf-8", "base64"]
+
+
+class DeletedWorkspace(TypedDict):
+    """A deleted workspace."""
+
+    id: str
 
 
 class ShownProgress(TypedDict):
@@ -818,13 +954,18 @@ __all__ = [
     "CreatedToken",
     "DefinedTool",
     "DeletedBlob",
+    "DeletedWorkspace",
     "Deprecation",
     "DescribedEnvironment",
     "DescribedSkill",
+    "DescribedWorkspace",
+    "DiffSide",
     "Environment",
     "EnvironmentPage",
     "EnvironmentState",
     "ExactSkill",
+    "FileChange",
+    "FileFacts",
     "FoundSkill",
     "FoundSkillPage",
     "Garbage",
@@ -841,6 +982,7 @@ __all__ = [
     "LockProblem",
     "Locked",
     "LockedPackage",
+    "ManifestChange",
     "MovedLabel",
     "NamespaceUse",
     "NetworkUse",
@@ -869,6 +1011,7 @@ __all__ = [
     "SkillPackage",
     "SkillPage",
     "SkillRow",
+    "Snapshot",
     "Status",
     "Swept",
     "Token",
@@ -880,10 +1023,16 @@ __all__ = [
     "Used",
     "Verified",
     "VersionPage",
+    "VersionsDiff",
     "Waiver",
     "WaiverNote",
     "WaiverPage",
     "WarmProcess",
     "Who",
     "WithLock",
+    "WorkspaceFile",
+    "WorkspaceFileContent",
+    "WorkspaceInfo",
+    "WorkspacePage",
+    "WorkspaceUse",
 ]

@@ -6,7 +6,7 @@ import os
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple, Unpack, cast
+from typing import Any, NamedTuple, Unpack, cast
 from urllib.parse import quote
 
 import httpx
@@ -160,6 +160,11 @@ class Transfers(Methods):
             blob = self.upload_blob(content, ttl=ttl)
             made.append({"path": path, "blob_id": blob["blob_id"]})
         return made
+
+    def _with_uploads(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the params. If `files` is a mapping from paths to contents, upload the contents first."""
+        files = params.get("files")
+        return {**params, "files": self.upload_files(files)} if isinstance(files, Mapping) else params
 
     def download_files(self, run: Run | RunRecord | ToolResult, folder: os.PathLike[str]) -> list[Path]:
         """Download the files of a run to a folder with constant memory, and return the paths.

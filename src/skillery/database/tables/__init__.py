@@ -22,6 +22,7 @@ from skillery.database.tables.skills import (
     waivers,
 )
 from skillery.database.tables.tools import session_tools, tools
+from skillery.database.tables.workspaces import workspace_contents, workspace_families, workspace_snapshots, workspaces
 
 __all__ = [
     "RESOLVABLE",
@@ -61,4 +62,8 @@ __all__ = [
     "version_steps",
     "version_usage",
     "waivers",
+    "workspace_contents",
+    "workspace_families",
+    "workspace_snapshots",
+    "workspaces",
 ]

@@ -50,6 +50,8 @@ runs = Table(
     Column("limits_json", Text, nullable=True),
     # The named environment of run_code, and its lock at that time.
     Column("environment_json", Text, nullable=True),
+    # The workspace of the run: WorkspaceUse.
+    Column("workspace_json", Text, nullable=True),
     # The blob that holds the whole log, if the preview does not.
     Column("logs_blob", String(64), nullable=True),
     # Set if the middle of the log was dropped: the size of the kept head, and of the dropped middle.

@@ -31,7 +31,7 @@ _ALWAYS = ("--no-config", "--no-progress", "--color", "never")
 WHEEL = re.compile(r"([^-]+)-([^-]+)(?:-\d[^-]*)?-([^-]+)-([^-]+)-([^-]+)\.whl")
 
 
-class Problem(Exception):
+class PackageProblem(Exception):
     """Raised for a problem with one package. The server writes the message for it."""
 
     def __init__(self, reason: str, package: str, detail: str = "") -> None:
@@ -84,7 +84,7 @@ def lock(args: dict[str, Any]) -> dict[str, Any]:
     ran = uv([*args["arguments"], *source_arguments(args)], args["stdin"])
     out = ran["out"]
     if len(out) > MOST_OUT:
-        raise Problem("too_long", "")
+        raise PackageProblem("too_long", "")
     return ran | {"out": out.decode("utf-8", "replace")}
 
 
@@ -113,7 +113,7 @@ def candidates(args: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
     requirements = "".join(f"{pin['name']}=={pin['version']}\n" for pin in args["pins"])
     ran = uv([*args["arguments"], "--format", "pylock.toml", "--no-deps", "--output-file", "pylock.toml"], requirements)
     if ran["code"] != 0:
-        raise Problem("uv", "", ran["err"])
+        raise PackageProblem("uv", "", ran["err"])
     with open("pylock.toml", "rb") as file:
         packages = tomllib.load(file).get("packages", [])
     return {normal(one["name"]): list(listed(one)) for one in packages}
@@ -162,8 +162,8 @@ def choose(args: dict[str, Any], pin: dict[str, Any], files: list[dict[str, Any]
     if allowed:
         return allowed[0] | {"pin": pin}
     if any(not file["file"].endswith(".whl") for file in files) and not wheels:
-        raise Problem("source", package)
-    raise Problem("hash" if named else "no_wheel", package)
+        raise PackageProblem("source", package)
+    raise PackageProblem("hash" if named else "no_wheel", package)
 
 
 # -- fetching ------------------------------------------------------------------------------------------------------
@@ -224,11 +224,11 @@ def send_file(file: dict[str, Any]) -> None:
                 raise
             status = error.code if isinstance(error, urllib.error.HTTPError) else 0
             if number == TRIES - 1 or status in NEVER_AGAIN or "403" in str(error):
-                raise Problem("away", package, str(status or error)) from None
+                raise PackageProblem("away", package, str(status or error)) from None
             time.sleep(0.5 * 2**number)
         else:
             if digest.hexdigest() not in pin["hashes"]:
-                raise Problem("hash", package)
+                raise PackageProblem("hash", package)
             blobs.write_bytes(b"{}", "x/end")
             return
 
@@ -241,10 +241,10 @@ def fetch(args: dict[str, Any]) -> dict[str, Any]:
         files = [choose(args, pin, found.get(pin["name"], [])) for pin in args["pins"]]
         size = sum(file["size"] for file in files)
         if size > args["max_bytes"]:
-            raise Problem("too_large", "", str(size))
+            raise PackageProblem("too_large", "", str(size))
         for file in files:
             send_file(file)
-    except Problem as problem:
+    except PackageProblem as problem:
         return problem.told
     return {}
 

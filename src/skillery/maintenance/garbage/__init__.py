@@ -1,9 +1,10 @@
 """Garbage collection: the steps of a sweep delete data that is no longer used, while servers are running."""
 
-from skillery.maintenance.garbage.collector import Collector, Step, Sweep, Swept
+from skillery.maintenance.garbage.collector import Collector, Sweep, SweepStep, Swept
 from skillery.maintenance.garbage.steps import (
     cached_files,
     expired_blobs,
+    expired_workspaces,
     leftovers,
     old_locks,
     old_runs,
@@ -13,11 +14,12 @@ from skillery.maintenance.garbage.steps import (
 
 __all__ = [
     "Collector",
-    "Step",
     "Sweep",
+    "SweepStep",
     "Swept",
     "cached_files",
     "expired_blobs",
+    "expired_workspaces",
     "leftovers",
     "old_locks",
     "old_runs",

@@ -43,7 +43,7 @@ class Sweep(NamedTuple):
     """Function that returns whether the server is stopping. A step then ends after its current item."""
 
 
-class Step(NamedTuple):
+class SweepStep(NamedTuple):
     name: str
     work: Callable[[Sweep], Swept]
     """The work of the step. Blocking. If the process is killed at any time, the data stays consistent."""
@@ -54,7 +54,7 @@ class Step(NamedTuple):
 class Collector:
     """Runs sweeps on request."""
 
-    def __init__(self, database: Database, steps: Iterable[Step]) -> None:
+    def __init__(self, database: Database, steps: Iterable[SweepStep]) -> None:
         self._database = database
         self._steps = tuple(steps)
         self._stopping = threading.Event()
@@ -80,7 +80,7 @@ class Collector:
         """Execute the steps that concern only this machine. Return the removed items by step. Blocking."""
         return self._take([step for step in self._steps if step.own], SERVER, dry_run=False)
 
-    def _chosen(self, only: Sequence[str]) -> list[Step]:
+    def _chosen(self, only: Sequence[str]) -> list[SweepStep]:
         names = [step.name for step in self._steps]
         unknown = next((name for name in only if name not in names), None)
         if unknown is not None:
@@ -94,7 +94,7 @@ class Collector:
         with self._at_work:
             return
 
-    def _take(self, steps: Iterable[Step], by: Identity, dry_run: bool) -> dict[str, Swept]:
+    def _take(self, steps: Iterable[SweepStep], by: Identity, dry_run: bool) -> dict[str, Swept]:
         swept: dict[str, Swept] = {}
         with self._at_work:
             sweep = Sweep(dry_run, self._stopping.is_set)

@@ -14,15 +14,17 @@ from functools import partial
 from sqlalchemy import Connection, and_, delete, exists, func, not_, or_, select
 
 from skillery.backends import ListsContents, Storage
-from skillery.contents.deletions import Claim, carry_out, claim, drop_files, finish_abandoned_deletions
+from skillery.contents.deletions import TombstoneClaim, carry_out, claim, drop_files, finish_abandoned_deletions
 from skillery.contents.uploads import forget_uploads
 from skillery.database import Database
-from skillery.database.tables import blobs, objects, skill_files
+from skillery.database.tables import blobs, objects, skill_files, workspace_contents, workspace_snapshots
 from skillery.environments import Environments
 from skillery.environments.lock_rows import count_old_locks, forget_locks
 from skillery.maintenance.garbage.collector import Sweep, Swept
 from skillery.runs.cache import Cache
 from skillery.runs.records import count_old_runs, cutoff_of, forget_runs
+from skillery.workspaces.sweeps import AT_ONCE as EXPIRED_AT_ONCE
+from skillery.workspaces.sweeps import count_expired, forget_contents, remove_expired
 
 AT_ONCE = 200
 """The maximum number of rows in one transaction. Other writers can work between the transactions."""
@@ -109,10 +111,26 @@ def unused_contents(database: Database, storage: Storage, grace: timedelta, swee
     return swept
 
 
-_IS_UNUSED = and_(
-    not_(exists().where(blobs.c.sha256 == objects.c.sha256)),
+_NO_FILE = and_(
     not_(exists().where(skill_files.c.sha256 == objects.c.sha256)),
+    not_(exists().where(workspace_contents.c.sha256 == objects.c.sha256)),
+    not_(exists().where(workspace_snapshots.c.manifest_sha256 == objects.c.sha256)),
 )
+_IS_UNUSED = and_(not_(exists().where(blobs.c.sha256 == objects.c.sha256)), _NO_FILE)
+
+
+def expired_workspaces(database: Database, storage: Storage, sweep: Sweep) -> Swept:
+    """Remove expired workspaces, and let the others refer only to the contents of their snapshots."""
+    if sweep.dry_run:
+        return Swept(database.read_now(count_expired))
+    swept = Swept()
+    while not sweep.stopped():
+        more = database.write_now(remove_expired)
+        swept += Swept(more)
+        if more < EXPIRED_AT_ONCE:
+            break
+    forget_contents(database, storage, sweep.stopped)
+    return swept
 
 
 def _count_unused(connection: Connection, until: datetime) -> Swept:
@@ -120,7 +138,7 @@ def _count_unused(connection: Connection, until: datetime) -> Swept:
     stays = or_(blobs.c.expires_at.is_(None), blobs.c.expires_at > until)
     unused = and_(
         not_(exists().where(blobs.c.sha256 == objects.c.sha256, stays)),
-        not_(exists().where(skill_files.c.sha256 == objects.c.sha256)),
+        _NO_FILE,
     )
     count, size = connection.execute(
         select(func.count(), func.coalesce(func.sum(objects.c.size_bytes), 0)).where(unused)
@@ -133,7 +151,7 @@ def _find_unused(connection: Connection, after: str) -> list[str]:
     return list(connection.scalars(unused.order_by(objects.c.sha256).limit(FILES_AT_ONCE)))
 
 
-def _delete_unused(connection: Connection, server: str, digests: list[str]) -> tuple[Swept, Claim]:
+def _delete_unused(connection: Connection, server: str, digests: list[str]) -> tuple[Swept, TombstoneClaim]:
     """Delete the rows of contents that are still unused. Add tombstones for those with files in the storage.
 
     The rows are locked first: so the delete statement sees every reference that was added before, and no reference can

@@ -6,7 +6,9 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -16,6 +18,8 @@ from skillery.backends import (
     FailureType,
     FollowsProgress,
     Job,
+    KeepsWorkspace,
+    KeptFile,
     Progress,
     RunHost,
     StreamsBlobs,
@@ -25,12 +29,21 @@ from skillery.errors import BlobNotFound, NotAllowed, SkilleryError, SkillFailed
 from skillery.formats.json_values import slow_numbers
 from skillery.formats.media_types import kind_of_output
 from skillery.sandboxing.python_runner.job_header import MEBIBYTE
-from skillery.sandboxing.python_runner.setup import send_files, wait_ready
+from skillery.sandboxing.python_runner.setup import send_files, send_workspace, wait_ready
 from skillery.sandboxing.python_runner.wire import Channel, ChannelAbused, Message, one_piece
 
 logger = logging.getLogger(__name__)
 BURST = 16
 LEAST_PAUSE = 0.002
+MOST_LISTED = 64 << 20
+"""The most bytes of the list of a workspace. A workspace has at most some ten thousand files."""
+
+
+class _Listed(msgspec.Struct):
+    """The files of a workspace."""
+
+    files: list[KeptFile]
+    left_out: list[str]
 
 
 class NoHost:
@@ -74,7 +87,10 @@ class Dialogue:
     After `listen`, exactly one of `result` and `failure` is set, or neither if the code ended without a message.
     """
 
-    def __init__(self, channel: Channel, job: Job, host: RunHost) -> None:
+    def __init__(self, channel: Channel, job: Job, host: RunHost, *, collects: bool = False) -> None:
+        """`collects`: the process inside is our own, and may pass the workspace of a run."""
+        self._collects = collects
+        self._workspace = job.workspace
         self._channel = channel
         self._files = job.files
         self._limits = job.limits
@@ -89,13 +105,23 @@ class Dialogue:
         self.summary: str | None = None
         self.result: bytes | None = None
         self.failure: Failure | None = None
+        self.kept: set[str] = set()
+        """The paths of the files that the code has stored as blobs."""
 
     async def wait_ready(self) -> None:
         """Wait until the sandbox is ready for code. Raise BrokenSetup if it cannot be prepared."""
         await wait_ready(self._channel)
 
+    async def begin(self, header: dict[str, Any], args: bytes = b"{}") -> None:
+        """Send the job."""
+        await self._channel.send(header, args)
+
     async def go(self) -> None:
-        """Copy the input files to the workspace, then start the code. Raise BrokenSetup if a file cannot be copied."""
+        """Copy the kept files and the input files to the workspace, then start the code. Raise BrokenSetup if a file
+        cannot be copied.
+        """
+        if self._workspace is not None:
+            await send_workspace(self._channel, self._workspace)
         if self._files:
             await send_files(self._channel, self._files)
         await self._channel.send({"op": "go"})
@@ -144,6 +170,11 @@ class Dialogue:
                 await self._read_blob(message.blob_id)
             case "call":
                 await self._call_skill(message)
+            case "workspace" if self._collects:
+                await self._list_workspace(message.body)
+            case "workspace_contents" if self._collects and isinstance(self._host, KeepsWorkspace):
+                await self._host.keep_contents(self._channel.pieces(message.body))
+                await self._channel.send({})
             case _:
                 raise ChannelAbused("an unknown message")
 
@@ -181,6 +212,8 @@ class Dialogue:
             await self._discard(unread)
             await self._refuse(error)
             return
+        if message.path:
+            self.kept.add(message.path)
         await self._channel.send({"blob_id": blob_id})
 
     def _count_blob(self, size: int) -> None:
@@ -238,6 +271,15 @@ class Dialogue:
                 f"the arguments of a call are {size} bytes of JSON; the limit is {self._limits.result_mb} MiB: "
                 "write a blob and pass its id"
             )
+
+    async def _list_workspace(self, size: int) -> None:
+        if size > MOST_LISTED:
+            raise ChannelAbused(f"a list of files with {size} bytes")
+        listed = await JSON.run(partial(msgspec.json.decode, type=_Listed), await self._channel.body(size))
+        needed: Sequence[int] = ()
+        if isinstance(self._host, KeepsWorkspace):
+            needed = await self._host.list_workspace(listed.files, listed.left_out)
+        await self._channel.send({}, msgspec.json.encode(list(needed)))
 
     async def _discard(self, size: int) -> None:
         async for _ in self._channel.pieces(size):

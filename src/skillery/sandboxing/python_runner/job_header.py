@@ -24,6 +24,8 @@ class Places(msgspec.Struct, frozen=True):
     blobs: str = "/blobs"
     packages: str = "/packages"
     lock: str = "/workspace"
+    home: str = "/tmp/home"  # noqa: S108 - a path of the sandbox
+    """The home of a run with a workspace: programs must not read settings that another run has left."""
     code: str = "/run/code/run_code.py"
     own_processes: bool = True
     """Whether the run has its own pid namespace, so that the code can signal only processes of the run."""
@@ -49,6 +51,8 @@ def job_header(job: Job, environment: Mapping[str, str], places: Places) -> dict
         "environment": dict(environment),
         "packages": [f"{places.packages}/{packages.lock}" for packages in job.packages],
         "files": [{"path": file.path, "executable": file.executable} for file in job.files],
+        "home": places.home if job.workspace is not None else "",
+        "outputs": list(job.outputs),
         "result_bytes": job.limits.result_mb * MEBIBYTE,
         "skills": [
             {

@@ -73,6 +73,17 @@ class RunSession:
             FailureType.MEMORY_LIMIT_EXCEEDED, f"the run and its processes used more than {limit} MiB of memory"
         )
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether the code could start."""
+        return self._dialogue is not None
+
+    @property
+    def left_files(self) -> frozenset[str] | None:
+        """The paths that the code has kept, if it was ended before it could keep its files. Else None."""
+        dialogue = self._dialogue
+        return frozenset(dialogue.kept) if dialogue is not None and not dialogue.heard.is_set() else None
+
     def outcome(
         self,
         *,

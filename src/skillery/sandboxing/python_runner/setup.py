@@ -6,7 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import BinaryIO
 
-from skillery.backends import InputFile
+import msgspec
+
+from skillery.backends import InputFile, Job, Workspace
+from skillery.errors import SkilleryError
 from skillery.sandboxing.python_runner.wire import Channel, ChannelAbused
 
 PIECE = 1 << 20
@@ -40,6 +43,25 @@ async def wait_ready(channel: Channel) -> None:
 def copy_seconds(files: Sequence[InputFile]) -> float:
     """Return the additional seconds that set-up may take because of these files."""
     return sum(file.size_bytes for file in files) / BYTES_PER_SECOND
+
+
+def filling_seconds(job: Job) -> float:
+    """Return the additional seconds that set-up may take because of the files and the workspace of a job."""
+    kept = sum(file.size_bytes for file in job.workspace.files) if job.workspace is not None else 0
+    return copy_seconds(job.files) + kept / BYTES_PER_SECOND
+
+
+async def send_workspace(channel: Channel, workspace: Workspace) -> None:
+    """Stream the kept files to the runtime, which writes them. Raise BrokenSetup."""
+    listed = msgspec.json.encode(workspace.files)
+    await channel.send({}, listed)
+    size = sum(file.size_bytes for file in workspace.files if file.is_file)
+    try:
+        await channel.send_pieces({}, size, workspace.contents())
+    except (SkilleryError, OSError, EOFError):
+        channel.close()  # end the runtime, which waits for the missing bytes
+        raise BrokenSetup("a kept file of the workspace could not be read", explained=True) from None
+    await wait_ready(channel)
 
 
 async def send_files(channel: Channel, files: Sequence[InputFile]) -> None:

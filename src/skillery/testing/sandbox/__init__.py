@@ -13,7 +13,7 @@ from skillery.testing.sandbox.layout import LayoutCases
 from skillery.testing.sandbox.limits import DiskCases, MemoryCases, ProcessCases, TimeCases
 from skillery.testing.sandbox.network import NetworkCases
 from skillery.testing.sandbox.network_lists import AllowedNetworkCases
-from skillery.testing.sandbox.outputs import OutputCases
+from skillery.testing.sandbox.outputs import CollectedCases, OutputCases
 from skillery.testing.sandbox.packages import PackageCases
 from skillery.testing.sandbox.posture import PostureCases
 from skillery.testing.sandbox.programs import HandlerCases, ScriptCases
@@ -21,6 +21,7 @@ from skillery.testing.sandbox.results import FailureCases, ResultCases
 from skillery.testing.sandbox.secrets import SecretCases
 from skillery.testing.sandbox.stubs import StubCases
 from skillery.testing.sandbox.trial import MemoryHost, Trial
+from skillery.testing.sandbox.workspaces import WorkspaceCases
 
 
 class SandboxFunctions(
@@ -38,6 +39,8 @@ class SandboxFunctions(
     PackageCases,
     FileCases,
     OutputCases,
+    CollectedCases,
+    WorkspaceCases,
 ):
     """Behaviour of the code in a run, and the outcome of the run."""
 

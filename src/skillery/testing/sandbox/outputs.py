@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from skillery.backends import CodeCall, HandlerCall, Limits
@@ -143,3 +145,73 @@ class OutputCases(SandboxCases):
         assert failure_type(outcome) == "InvalidOutput"
         assert outcome.failure is not None
         assert way in outcome.failure.message
+
+
+ENDS = {
+    "its time is over": ("os.fork(); time.sleep(1e6)", "TimeoutError"),
+    "it is killed": ("os.kill(os.getpid(), 9)", "ProcessKilled"),
+    "it exits": ("os._exit(3)", "ProcessExited"),
+}
+ENDING = Limits(timeout_ms=1_500, memory_mb=256)
+ENDED = """
+import os, time
+def main(args):
+    os.makedirs("out/deep/closed")
+    open("out/a.csv", "w").write("a,b")
+    open("out/deep/closed/secret", "w").write("x")
+    os.chmod("out/deep/closed", 0); os.chmod("out/a.csv", 0)
+    os.symlink("/etc/passwd", "out/link")
+    open("b.csv", "w").write("1")
+    {end}
+"""
+
+
+class CollectedCases(SandboxCases):
+    @pytest.mark.parametrize("why", ENDS)
+    async def test_files_of_a_run_that_was_ended_are_kept(self, trial: Trial, why: str) -> None:
+        end, failure = ENDS[why]
+        outcome = await trial.code(ENDED.replace("{end}", end), limits=ENDING, outputs=("*.csv",))
+        assert failure_type(outcome) == failure
+        found = {path: trial.host.blobs[blob_id] for path, blob_id in trial.host.paths.items()}
+        assert found == {"a.csv": b"a,b", "deep/closed/secret": b"x", "b.csv": b"1"}
+
+    async def test_files_of_a_cancelled_run_are_kept(self, trial: Trial) -> None:
+        code = ENDED.replace("{end}", "__import__('runtime').blobs.write_text('x'); time.sleep(1e6)")
+        run = asyncio.ensure_future(trial.code(code))
+        while not trial.host.blobs:  # noqa: ASYNC110 - the host of these cases has no event
+            await asyncio.sleep(0.02)
+        run.cancel()
+        await asyncio.wait({run})
+        assert set(trial.host.paths) == {"a.csv", "deep/closed/secret"}
+
+    async def test_files_that_a_glob_names_are_kept(self, trial: Trial) -> None:
+        code = """
+        import os
+        def main(args):
+            for folder in ("out", "report/deep"): os.makedirs(folder)
+            for name in ("a.pdf", "report/a.pdf", "report/a.txt", "report/deep/b.pdf", "out/c.pdf", "out/d.txt"):
+                open(name, "w").write(name)
+            os.symlink("/etc/passwd", "report/link.pdf")
+            return 1
+        """
+        for globs, found in {
+            ("report/*.pdf",): {"report/a.pdf"},
+            ("**/*.pdf",): {"a.pdf", "report/a.pdf", "report/deep/b.pdf"},
+            ("report/**", "*.pdf"): {"a.pdf", "report/a.pdf", "report/a.txt", "report/deep/b.pdf"},
+            ("../*", "/etc/*"): set(),
+        }.items():
+            trial.host.paths.clear()
+            assert value_of(await trial.code(code, outputs=globs)) == 1
+            assert set(trial.host.paths) == found | {"c.pdf", "d.txt"}
+
+    async def test_a_glob_does_not_replace_a_file_of_out(self, trial: Trial) -> None:
+        code = """
+        import os
+        def main(args):
+            os.mkdir("out")
+            for name in ("a", "out/a"): open(name, "w").write(name)
+            return 1
+        """
+        outcome = await trial.code(code, outputs=("*",))
+        assert trial.host.blobs[trial.host.paths["a"]] == b"out/a"
+        assert "a (a run keeps 100 files with different paths" in log_of(outcome)

@@ -6,7 +6,7 @@ import inspect
 import json
 import secrets
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from skillery.backends import (
     CodeCall,
     InputFile,
     Job,
+    KeptFile,
     Language,
     Limits,
     Outcome,
@@ -23,6 +24,7 @@ from skillery.backends import (
     Sandbox,
     SkillCall,
     SkillMount,
+    Workspace,
 )
 from skillery.errors import BlobNotFound, NotAllowed
 
@@ -60,6 +62,11 @@ class MemoryHost:
         self.paths: dict[str, str] = {}
         """Blob ids by path, for blobs that have a path."""
         self.aborted = 0
+        self.listed: list[KeptFile] = []
+        """The files of the workspace of a run, and the names of those that cannot be saved."""
+        self.left_out: list[str] = []
+        self.contents: dict[str, bytes] = {}
+        """The contents of these files by digest."""
         self.callable: dict[tuple[str, str], Callable[..., Any]] = {}
         """Functions for `call_skill`, by skill and function. A SkilleryError from one of them goes to the code."""
 
@@ -70,6 +77,29 @@ class MemoryHost:
         if blob_id not in self.blobs:
             raise BlobNotFound(f"no blob {blob_id}")
         return self.blobs[blob_id]
+
+    async def list_workspace(self, files: Sequence[KeptFile], left_out: Sequence[str]) -> Sequence[int]:
+        self.listed, self.left_out = list(files), list(left_out)
+        first = {file.sha256: number for number, file in reversed(list(enumerate(files))) if file.is_file}
+        self._needed = sorted(number for digest, number in first.items() if digest not in self.contents)
+        return self._needed
+
+    async def keep_contents(self, pieces: AsyncIterator[bytes]) -> None:
+        whole = b"".join([piece async for piece in pieces])
+        for number in self._needed:
+            file = self.listed[number]
+            self.contents[file.sha256], whole = whole[: file.size_bytes], whole[file.size_bytes :]
+
+    def workspace(self, *, saves: bool = True) -> Workspace:
+        """Return the workspace that was saved last, for another run."""
+        files = tuple(self.listed)
+
+        async def contents() -> AsyncIterator[bytes]:
+            for file in files:
+                if file.is_file:
+                    yield self.contents[file.sha256]
+
+        return Workspace(files, contents, saves)
 
     async def call_skill(self, skill: str, function: str, args: bytes) -> bytes:
         found = self.callable.get((skill, function))
@@ -135,6 +165,8 @@ class Trial:
         packages: tuple[PackageMount, ...] = (),
         preload: tuple[str, ...] = (),
         files: tuple[InputFile, ...] = (),
+        outputs: tuple[str, ...] = (),
+        workspace: Workspace | None = None,
     ) -> Outcome:
         """Run `code` like run_code. Any common indentation is removed."""
         call = CodeCall(textwrap.dedent(code), function, language)
@@ -149,6 +181,8 @@ class Trial:
             packages=packages,
             preload=preload,
             files=files,
+            outputs=outputs,
+            workspace=workspace,
         )
 
     async def execute(
@@ -175,11 +209,25 @@ class Trial:
         packages: tuple[PackageMount, ...] = (),
         preload: tuple[str, ...] = (),
         files: tuple[InputFile, ...] = (),
+        outputs: tuple[str, ...] = (),
+        workspace: Workspace | None = None,
     ) -> Outcome:
         encoded = json.dumps({} if args is None else args).encode()
         run_id = f"run_{secrets.token_hex(8)}"
         job = Job(
-            run_id, call, encoded, skills, blobs, limits, environment or {}, network, packages, preload, files=files
+            run_id,
+            call,
+            encoded,
+            skills,
+            blobs,
+            limits,
+            environment or {},
+            network,
+            packages,
+            preload,
+            files=files,
+            outputs=outputs,
+            workspace=workspace,
         )
         return await self.sandbox.run(job, self.host)
 

@@ -28,7 +28,7 @@ else:
     from runtime import _run as running
     from runtime import _wire as wire
 
-CHANNEL = 3
+CHANNEL, WORKSPACE = 3, 4
 TMPFS = kernel.MS_NOSUID | kernel.MS_NODEV
 PROC = TMPFS | kernel.MS_NOEXEC
 GET_FLAGS, SET_FLAGS, SET_ADDRESS, UP = 0x8913, 0x8914, 0x8916, 1
@@ -66,9 +66,17 @@ def arrange_descriptors(channel: int, log: int) -> None:
         os.dup2(source, target)
 
 
+def send_workspace(channel: int) -> None:
+    """Send the host a descriptor of the workspace as the first message, for a process that collects its files later."""
+    workspace = os.open("/workspace", os.O_RDONLY | os.O_DIRECTORY)
+    with socket.socket(fileno=os.dup(channel)) as end:
+        socket.send_fds(end, [b"w"], [workspace])
+    os.close(workspace)
+
+
 def out_of_the_way(descriptor: int) -> int:
     """Return a copy of the descriptor whose number `arrange_descriptors` does not overwrite."""
-    return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, CHANNEL + 1)
+    return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, WORKSPACE + 1)
 
 
 def prepare(order: dict[str, Any]) -> tuple[int, int]:
@@ -83,7 +91,13 @@ def prepare(order: dict[str, Any]) -> tuple[int, int]:
         take_lo_down()
     os.chdir("/workspace")
     kernel.limit_heaps(2)
-    version, ruleset = landlock.prepare(lockdown.WRITABLE, order["port"])
+    visible = -1
+    if order["workspace"] is None:
+        send_workspace(order["channel"])
+    else:  # the descriptor of another run's workspace, which this process collects
+        visible = out_of_the_way(order["workspace"])
+    others = [f"/proc/self/fd/{visible}"] if visible >= 0 else []
+    version, ruleset = landlock.prepare([*lockdown.WRITABLE, *others], order["port"])
     os.environ.clear()
     os.environ.update(order["environment"])
     running.set_stage()
@@ -93,6 +107,8 @@ def prepare(order: dict[str, Any]) -> tuple[int, int]:
     if ruleset >= 0:
         ruleset = out_of_the_way(ruleset)
     arrange_descriptors(order["channel"], order["log"])
+    if visible >= 0:
+        os.dup2(visible, WORKSPACE)
     return version, ruleset
 
 
@@ -101,11 +117,12 @@ def enter(order: dict[str, Any]) -> NoReturn:
     channel = order["channel"]
     try:
         version, ruleset = prepare(order)
+        kept = {0, 1, 2, CHANNEL} if order["workspace"] is None else {0, 1, 2, CHANNEL, WORKSPACE}
         talking, channel = True, CHANNEL
         lockdown.set_limits(order["limits"])
-        lockdown.lock(bytes.fromhex(order["filter"]), {0, 1, 2, CHANNEL}, ruleset)
+        lockdown.lock(bytes.fromhex(order["filter"]), kept, ruleset)
         kernel.prctl("dumpable", kernel.PR_SET_DUMPABLE, 1)
-        wrong = posture.faults(order, {0, 1, 2, CHANNEL}, version)
+        wrong = posture.faults(order, kept, version)
         if wrong:
             raise kernel.SetupError("posture: " + "; ".join(wrong))
         wire.send(CHANNEL, {"op": "ready"})

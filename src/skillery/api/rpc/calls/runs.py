@@ -15,7 +15,7 @@ from skillery.errors import InvalidParams
 from skillery.formats.names import parse_skill_name
 from skillery.formats.paths import parse_path
 from skillery.formats.wording import quoted
-from skillery.runs import CodeRequest, SkillRequest, queries
+from skillery.runs import CodeRequest, SkillRequest, parse_outputs, queries
 from skillery.runs.queries import RunFilter
 from skillery.runs.results import Run, RunLog, RunPage, RunRecord
 
@@ -34,6 +34,9 @@ async def execute_skill(core: Core, identity: Identity, asked: params.ExecuteSki
         script,
         given(asked.environment),
         files=run_files(asked.files),
+        outputs=parse_outputs(asked.outputs),
+        workspace=asked.workspace,
+        workspace_mode=asked.workspace_mode,
         module=asked.module,
         in_skill=asked.cwd == "skill",
         background=asked.background,
@@ -53,6 +56,9 @@ async def run_code(core: Core, identity: Identity, asked: params.RunCode) -> Run
         asked.language,
         given(asked.environment),
         files=run_files(asked.files),
+        outputs=parse_outputs(asked.outputs),
+        workspace=asked.workspace,
+        workspace_mode=asked.workspace_mode,
         background=asked.background,
     )
     return await core.runner.run_code(identity, request)

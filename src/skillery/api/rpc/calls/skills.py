@@ -17,7 +17,8 @@ from skillery.formats.bundle import BundleFile
 from skillery.formats.json_pieces import JsonPieces
 from skillery.formats.names import parse_namespace
 from skillery.formats.paths import parse_path
-from skillery.formats.version_spec import Latest
+from skillery.formats.version_diffs import VersionsDiff
+from skillery.formats.version_spec import Latest, parse_version_spec
 from skillery.publishing import CheckedSkill
 from skillery.registry import (
     FoundSkillPage,
@@ -80,6 +81,15 @@ async def read_skill_file(core: Core, identity: Identity, asked: params.ReadSkil
         spec=spec,
         path=path,
         expect=expect_result,
+    )
+    return await core.registry.read_page(work)
+
+
+async def diff_versions(core: Core, identity: Identity, asked: params.DiffVersions) -> VersionsDiff:
+    name, old = which(asked.name, asked.from_version)
+    new = parse_version_spec(asked.to_version)
+    work = partial(
+        registry.diff_versions, identity=identity, storage=core.registry.storage, name=name, old=old, new=new
     )
     return await core.registry.read_page(work)
 

@@ -15,7 +15,7 @@ from skillery.errors import InvalidParams
 from skillery.formats.names import parse_namespace, parse_skill_name
 from skillery.formats.version_spec import parse_reference, parse_version_spec
 from skillery.publishing import DefinedTool, Definition
-from skillery.runs import ToolRequest
+from skillery.runs import ToolRequest, parse_outputs
 from skillery.runs.results import ToolResult
 
 
@@ -58,6 +58,9 @@ async def call_tool(core: Core, identity: Identity, asked: params.CallTool) -> T
         timeout_ms=given(asked.timeout_ms),
         environment=given(asked.environment),
         files=run_files(asked.files),
+        outputs=parse_outputs(asked.outputs),
+        workspace=asked.workspace,
+        workspace_mode=asked.workspace_mode,
         background=asked.background,
     )
     return await core.runner.call_tool(identity, request)

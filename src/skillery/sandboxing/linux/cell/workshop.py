@@ -25,6 +25,8 @@ GIVEN = "/given"
 FOLDERS = ("skills", "packages")
 """The kinds of entries that are folders. Many runs share them."""
 KEPT = 64
+BOTH = 3
+"""The namespaces of a request that shows one cell the workspace of another: theirs and ours."""
 
 
 def leave_room() -> None:
@@ -156,11 +158,27 @@ def give(shelf: Shelf, uid: int, entries: list[dict[str, Any]], ends: tuple[int,
             shelf.clear(rest)
 
 
-def answer(
-    link: Link, shelf: Shelf, message: dict[str, Any], entries: list[dict[str, Any]], ends: tuple[int, int]
-) -> None:
+def show_workspace(of: int, to: int, own: int) -> None:
+    """Mount the workspace of the namespace `of` over that of `to`: the files of a run whose processes have ended."""
     try:
-        give(shelf, message["uid"], entries, ends)
+        kernel.set_namespace(of, kernel.NEWNS)
+        tree = kernel.clone_tree("/workspace")
+        kernel.freeze_tree(tree, root.QUIET | kernel.ATTR_NOEXEC)
+        kernel.set_namespace(to, kernel.NEWNS)
+        kernel.attach_tree(tree, "/workspace")
+    finally:
+        kernel.set_namespace(own, kernel.NEWNS)
+
+
+def answer(
+    link: Link, shelf: Shelf, message: dict[str, Any], entries: list[dict[str, Any]], ends: tuple[int, ...]
+) -> None:
+    """Serve a request. `ends` are the namespaces of the run, of another cell if its workspace is shown, and ours."""
+    try:
+        if len(ends) == BOTH:
+            show_workspace(*ends)
+        else:
+            give(shelf, message["uid"], entries, (ends[0], ends[1]))
     except kernel.SetupError as error:
         link.say(number=message["number"], message=str(error))
         return
@@ -187,6 +205,7 @@ def serve(descriptor: int) -> None:
         message, descriptors = link.hear()
         entries += message["entries"]
         if descriptors:  # the last piece carries the run's mount namespace
-            answer(link, shelf, message, entries, (descriptors[0], own))
-            os.close(descriptors[0])
+            answer(link, shelf, message, entries, (*descriptors, own))
+            for namespace in descriptors:
+                os.close(namespace)
             entries = []

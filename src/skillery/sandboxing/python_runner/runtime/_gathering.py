@@ -11,13 +11,20 @@ from . import _host
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from typing import Any
 
+OUT = "out"
 MOST_FILES = 100
 MOST_NAMED = 10
 MOST_DEPTH = 16
 ONLY_FILES = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+GATHERED: set[str] = set()
+"""The paths that this process has stored."""
+BEFORE: set[str] = set()
+"""The paths that the run stored before this process began."""
 
 
 def gather(folder: str) -> dict[str, Any]:
@@ -27,12 +34,19 @@ def gather(folder: str) -> dict[str, Any]:
     return
     `left_out` with their paths, at most MOST_FILES.
     """
+    return store(folder, paths_below(folder))
+
+
+def store(folder: str, paths: Iterable[str]) -> dict[str, Any]:
+    """Store these files of the folder. Return as `gather`."""
     files: list[dict[str, Any]] = []
     left_out: list[str] = []
     refused = False
-    for path in paths_below(folder):
+    for path in paths:
+        if shown(path) in BEFORE:
+            continue
         kept = None
-        if not refused and len(files) < MOST_FILES:
+        if not refused and len(GATHERED) + len(BEFORE) < MOST_FILES and shown(path) not in GATHERED:
             try:
                 kept = keep(os.path.join(folder, path), shown(path))
             except _host.HostError:
@@ -40,12 +54,31 @@ def gather(folder: str) -> dict[str, Any]:
             except OSError:
                 kept = None
         if kept is not None:
+            GATHERED.add(shown(path))
             files.append(kept)
         else:
             left_out.append(shown(path))
         if len(left_out) == MOST_FILES:
             break
     return {"files": files, "left_out": left_out} if left_out else {"files": files}
+
+
+def matching(folder: str, patterns: list[str]) -> Iterator[str]:
+    """Yield the paths below the folder, except those in its folder `out`, that match one of the patterns."""
+    from fnmatch import fnmatchcase
+
+    def fits(path: list[str], pattern: list[str]) -> bool:
+        if not pattern or not path:
+            return not path and (not pattern or pattern == ["**"])
+        if pattern[0] == "**":
+            return fits(path, pattern[1:]) or fits(path[1:], pattern)
+        return fnmatchcase(path[0], pattern[0]) and fits(path[1:], pattern[1:])
+
+    split = [pattern.split("/") for pattern in patterns]
+    for path in paths_below(folder):
+        segments = path.split("/")
+        if segments[0] != OUT and any(fits(segments, pattern) for pattern in split):
+            yield path
 
 
 def shown(path: str) -> str:
@@ -89,10 +122,25 @@ def keep(file: str, path: str) -> dict[str, Any]:
     return {"path": path, "blob_id": str(blob_id), "size_bytes": size}
 
 
-def leave(folder: str) -> str:
-    """Store the files of the folder. Return a line about files that were left out; "" if there are none."""
-    left_out = gather(folder).get("left_out", ())
+def leave(folder: str, patterns: list[str], *, with_out: bool, name: str = "") -> str:
+    """Store the files below `out` in the folder, if `with_out`, and the files that match a pattern.
+
+    Return a line for each of the two about files that were left out, or "". The lines call the folder `name`.
+    """
+    name = name or folder
+    lines = [left(f"{name}/{OUT}", gather(os.path.join(folder, OUT)))] if with_out else []
+    if patterns:
+        lines.append(left(name, store(folder, matching(folder, patterns))))
+    return "\n".join(filter(None, lines))
+
+
+def left(folder: str, found: dict[str, Any]) -> str:
+    """Return a line about files that were left out; "" if there are none."""
+    left_out = found.get("left_out", ())
     if not left_out:
         return ""
     named = ", ".join(left_out[:MOST_NAMED]) + (", …" if len(left_out) > MOST_NAMED else "")
-    return f"not kept of {folder}: {named} (a run keeps {MOST_FILES} files, as many bytes as it may write as blobs)"
+    return (
+        f"not kept of {folder}: {named} (a run keeps {MOST_FILES} files with different paths, as many bytes as it may "
+        "write as blobs)"
+    )

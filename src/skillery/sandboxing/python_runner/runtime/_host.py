@@ -60,6 +60,9 @@ class _Alone:
         os.close(self._folder)
 
 
+alone = _Alone
+
+
 def tell(header: dict[str, Any], body: bytes | memoryview = b"") -> None:
     with _Alone() as descriptor:
         _wire.send(descriptor, header, body)

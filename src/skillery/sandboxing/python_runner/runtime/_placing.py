@@ -1,6 +1,6 @@
 """The input files of a run, written to its workspace by the user of the run, within the limits of the run."""
 
-# ruff: noqa: PTH103, PTH118, PTH120 - importing pathlib costs every such run time
+# ruff: noqa: PTH103, PTH108, PTH118, PTH120 - importing pathlib costs every such run time
 from __future__ import annotations
 
 import json
@@ -61,9 +61,18 @@ def create(file: dict[str, Any], folder: str) -> tuple[int, str]:
     path = os.path.join(folder, file["path"])
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
+        remove_kept(path)
         return os.open(path, NEW_FILE, 0o755 if file["executable"] else 0o644), ""
     except OSError as error:
         return -1, told(file, error)
+
+
+def remove_kept(path: str) -> None:
+    """Remove a file that a kept workspace has at this path. The given one takes its place."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return
 
 
 def write_piece(descriptor: int, piece: bytes, file: dict[str, Any]) -> str:

@@ -54,7 +54,7 @@ def rehearse() -> None:
     """Execute typical steps of a run once, so that the kernel copies the changed memory pages before the run begins."""
     exec(compile("def main(args):\n    return {**args}\n", "<rehearsal>", "exec"), {})  # noqa: S102 - our own line
     encode(json.loads('{"name": [1, 2.5, null, "text"]}'), 1000, default=as_picture)
-    keep_files({"lock_folder": "/nowhere"}, 0)
+    keep_files({"lock_folder": "/nowhere", "outputs": [], "program": None}, 0)
 
 
 def find_export(job: dict[str, Any], finder: _importing.SkillFinder) -> Callable[..., Any]:
@@ -69,12 +69,22 @@ def find_export(job: dict[str, Any], finder: _importing.SkillFinder) -> Callable
     try:
         export: Callable[..., Any] = getattr(module, name)
     except AttributeError:
-        raise AttributeError(
-            f"{module.__name__} defines no function {name!r}; define it: def {name}(args): ..."
-        ) from None
+        raise AttributeError(f"{module.__name__} defines no function {name!r}; {definition(job, name)}") from None
     if job["spread"]:
         _functions.check_own(job, export)
     return export
+
+
+def definition(job: dict[str, Any], name: str) -> str:
+    """Return what to write in code or in a skill that does not define its function."""
+    if job["code"] is None:
+        return f"define it: def {name}(args): ..."
+    try:
+        from . import _forgotten
+
+        return f"write these three lines:\n{_forgotten.lines(job['code'], name)}"
+    except Exception:  # noqa: BLE001 - the code may have broken builtins
+        return f"define it: def {name}(args): ..."
 
 
 def call(job: dict[str, Any], args: bytes, finder: _importing.SkillFinder) -> Any:
@@ -186,6 +196,10 @@ def finish(header: dict[str, Any], body: bytes, owner: int) -> NoReturn:
 
 def serve(channel: int, job: dict[str, Any], args: bytes) -> NoReturn:
     """Serve one job in the locked and prepared process: wait for the start signal, run the code, send the result."""
+    if "collect" in job:
+        from . import _collecting
+
+        _collecting.serve(channel, job)
     owner = os.getpid()
     _host.connect(channel, job["lock_folder"], job["blobs_folder"])
     if job["environment"]:
@@ -193,6 +207,10 @@ def serve(channel: int, job: dict[str, Any], args: bytes) -> NoReturn:
     finder = _importing.FINDER
     sys.path += [folder for folder in job["packages"] if folder not in sys.path]  # preloaded folders are present
     finder.mount(job["skills"], job["code"], job["code_path"])
+    if job["home"]:
+        from . import _restoring
+
+        _restoring.restore(channel, job)
     if job["files"]:
         from . import _placing
 
@@ -221,18 +239,20 @@ def keep_figures(owner: int) -> None:
 
 
 def keep_files(job: dict[str, Any], owner: int) -> None:
-    """Store the files below `out` in the working directory, also after a failure of the code.
+    """Store the files below `out` in the working directory, and the files that the caller requested, also after a
+    failure of the code.
 
-    A script stores its files itself. This function never raises an exception.
+    A script stores its files in `out` itself. This function never raises an exception.
     """
     try:
-        folder = job["lock_folder"] + "/out"
-        if not os.access(folder, os.F_OK):  # most runs have no such folder
-            return
-        if os.getpid() == owner and (job["program"] is None or job["program"]["form"] != "script"):
+        folder, outputs = job["lock_folder"], job["outputs"]
+        is_script = job["program"] is not None and job["program"]["form"] == "script"
+        # Most runs have no such folder.
+        has_out = not is_script and os.access(folder + "/out", os.F_OK)
+        if os.getpid() == owner and (has_out or outputs):
             from . import _gathering
 
-            note(_gathering.leave(folder))
+            note(_gathering.leave(folder, outputs, with_out=has_out))
     except:  # noqa: E722, S110 - the code may have broken builtins
         pass
 

@@ -1,0 +1,158 @@
+"""`skillery diff`: two versions of a skill, or folders, compared; the method diff_versions."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from skillery.cli.options import Target, json_option, name_and_version, target_options
+from skillery.cli.output import clean, print_json
+
+if TYPE_CHECKING:
+    from skillery.client import AsyncClient
+    from skillery.formats.version_diffs import Compared
+
+_COLOURS = {"+": "green", "-": "red", "@": "cyan"}
+
+
+@click.command()
+@click.argument("old", metavar="NAME[@VERSION]|DIR")
+@click.argument("new", metavar="NAME[@VERSION]|DIR")
+@target_options
+@json_option
+def diff(old: str, new: str, target: Target, as_json: bool) -> None:
+    """Show what NEW changes: permissions first, then manifest, instructions and files.
+
+    A DIR is a folder with a skill.toml, and is compared as it is. Write ./words for a folder that has the name of a
+    skill.
+    """
+    from skillery.cli.connection import with_client
+
+    answer: Mapping[str, Any] = with_client(target, lambda client: _compare(client, old, new))
+    if as_json:
+        print_json(answer)
+        return
+    for line in _lines(answer):
+        colour = _COLOURS.get(line.lstrip()[:1])
+        click.echo(click.style(clean(line), fg=colour) if colour else clean(line))
+
+
+async def _compare(client: AsyncClient, old: str, new: str) -> Mapping[str, Any]:
+    import msgspec
+
+    from skillery.formats.version_diffs import compare_versions
+
+    (name, version), (other, other_version) = name_and_version(old, None), name_and_version(new, None)
+    if not (_is_folder(old) or _is_folder(new)) and name == other:
+        return await client.diff_versions(name, from_version=version or "", to_version=other_version or "")
+    sides = [await _side(client, text) for text in (old, new)]
+    await _load(client, sides[0], sides[1])
+    return dict(msgspec.to_builtins(compare_versions(sides[0].compared, sides[1].compared)))
+
+
+class _Side:
+    """One of the two sides, with the contents that were read."""
+
+    def __init__(self, compared: Compared, contents: dict[str, bytes]) -> None:
+        self.compared = compared._replace(read=contents.__getitem__)
+        self.contents = contents
+
+
+def _is_folder(text: str) -> bool:
+    return (Path(text) / "skill.toml").is_file()
+
+
+async def _side(client: AsyncClient, text: str) -> _Side:
+    from skillery.formats.version_diffs import Compared, DiffSide, FileFacts
+
+    if _is_folder(text):
+        return _folder_side(Path(text))
+    name, version = name_and_version(text, None)
+    skill: Mapping[str, Any] = (await client.describe_skill(name, version=version, detail="full"))["skill"]
+    files = {one["path"]: FileFacts(one["sha256"], one["size_bytes"], one["executable"]) for one in skill["files"]}
+    side = DiffSide(skill["name"], skill["version"], skill["digest"])
+    return _Side(Compared(side, skill["manifest"], files, dict[str, bytes]().__getitem__), {})
+
+
+def _folder_side(folder: Path) -> _Side:
+    from skillery.formats.version_diffs import Compared, DiffSide, FileFacts
+    from skillery.publishing import read_skill_folder
+
+    skill = read_skill_folder(folder)
+    side = DiffSide(str(skill.manifest.get("name", "")), str(skill.manifest.get("version", "")), "")
+    files = {file.path: FileFacts(file.sha256, len(file.content), file.executable) for file in skill.files}
+    contents = {file.path: file.content for file in skill.files}
+    return _Side(Compared(side, skill.manifest, files, contents.__getitem__), contents)
+
+
+async def _load(client: AsyncClient, old: _Side, new: _Side) -> None:
+    """Read the files that differ and are compared by lines."""
+    from skillery.formats.text_diffs import MOST_TEXT_BYTES
+
+    def differs(path: str) -> bool:
+        facts = [side.compared.files.get(path) for side in (old, new)]
+        return facts[0] != facts[1] and all(one is None or one.size_bytes <= MOST_TEXT_BYTES for one in facts)
+
+    for side in (old, new):
+        for path in side.compared.files:
+            if side.compared.side.digest and differs(path):
+                side.contents[path] = await _content(client, side.compared, path)
+
+
+async def _content(client: AsyncClient, compared: Compared, path: str) -> bytes:
+    answer = await client.read_skill_file(compared.side.name, path=path, version=compared.side.version)
+    content: str = answer["content"]
+    return base64.b64decode(content) if answer["encoding"] == "base64" else content.encode()
+
+
+# -- printing ------------------------------------------------------------------------------------------------------
+
+
+def _lines(answer: Mapping[str, Any]) -> Iterator[str]:
+    old, new = answer["old"], answer["new"]
+    yield f"{old['name']} {old['version']} -> {new['name']} {new['version']}"
+    if answer["same"]:
+        yield "no difference"
+        return
+    yield from _permission_lines(answer["permissions"])
+    yield from _manifest_lines(answer["manifest"])
+    for title, changes in (("instructions", [answer["instructions"]]), ("files", answer["files"])):
+        if any(changes):
+            yield f"{title}:"
+        for change in filter(None, changes):
+            yield from _file_lines(change)
+    if answer["left_out"]:
+        yield f"{answer['left_out']} more changes"
+
+
+def _permission_lines(permissions: Mapping[str, Any]) -> Iterator[str]:
+    changes = [
+        f"  {sign} {kind} {one}"
+        for sign, key in (("+", "added"), ("-", "removed"))
+        for kind in ("network", "secrets")
+        for one in permissions[key][kind]
+    ]
+    yield "permissions:" if changes else "permissions: no change"
+    yield from changes
+
+
+def _manifest_lines(changes: list[Mapping[str, Any]]) -> Iterator[str]:
+    yield "manifest:" if changes else "manifest: no change"
+    for change in changes:
+        if change["old"] is not None:
+            yield f"  - {change['path']} = {change['old']}"
+        if change["new"] is not None:
+            yield f"  + {change['path']} = {change['new']}"
+
+
+def _file_lines(change: Mapping[str, Any]) -> Iterator[str]:
+    note = f" ({change['note']})" if change["note"] else ""
+    facts = change["new"] or change["old"]
+    mode = f", {'executable' if facts['executable'] else 'not executable'}" if change["change"] == "mode" else ""
+    yield f"  {change['change']} {change['path']} ({facts['size_bytes']} bytes{mode}){note}"
+    for line in change["diff"].splitlines():
+        yield f"    {line}"

@@ -1,0 +1,179 @@
+"""Two versions of a skill compared: permissions first, then manifest, instructions and files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from skillery.formats.bundle import SKILL_MD
+from skillery.formats.json_values import join, same
+from skillery.formats.manifest import Permissions
+from skillery.formats.network import parse_network_pattern
+from skillery.formats.permissions import PermissionsDiff, permissions_diff
+from skillery.formats.text_diffs import MOST_TEXT_BYTES, NO_LINES, text_of, unified_diff
+
+MOST_CHANGES = 200
+"""Limit on the changes of a manifest that are listed."""
+MOST_VALUE = 1_000
+"""Characters of the JSON of a value."""
+MOST_FILES = 512
+MOST_LINED = 64
+"""Limit on the files that are compared by lines."""
+MOST_DIFFS = 256 * 1024
+"""Limit on all differences by lines together, in characters."""
+
+Change = Literal["added", "removed", "changed", "mode"]
+
+
+class DiffSide(msgspec.Struct, frozen=True):
+    """One of the two versions. `digest` is empty for a folder that is not published."""
+
+    name: str
+    version: str
+    digest: str
+
+
+class ManifestChange(msgspec.Struct, frozen=True):
+    """A value of the manifest that differs. `old` and `new` are its JSON, cut if long; null if there is no value."""
+
+    path: str
+    old: str | None
+    new: str | None
+
+
+class FileFacts(msgspec.Struct, frozen=True):
+    """A file of a version."""
+
+    sha256: str
+    size_bytes: int
+    executable: bool
+
+
+class FileChange(msgspec.Struct, frozen=True):
+    """A file that differs. `diff` has the hunks of a unified diff, or is empty, and `note` says why."""
+
+    path: str
+    change: Change
+    old: FileFacts | None
+    new: FileFacts | None
+    diff: str = ""
+    note: str = ""
+
+
+class VersionsDiff(msgspec.Struct, frozen=True):
+    """Two versions compared. `instructions` is the change of SKILL.md. `left_out` counts further changes."""
+
+    same: bool
+    old: DiffSide
+    new: DiffSide
+    permissions: PermissionsDiff
+    manifest: tuple[ManifestChange, ...]
+    instructions: FileChange | None
+    files: tuple[FileChange, ...]
+    left_out: int
+
+
+class Compared(NamedTuple):
+    """The content of one of the two versions."""
+
+    side: DiffSide
+    manifest: Mapping[str, Any]
+    files: Mapping[str, FileFacts]
+    read: Callable[[str], bytes]
+    """Return the content of a file. It is called only for files of at most MOST_TEXT_BYTES."""
+
+
+def compare_versions(old: Compared, new: Compared) -> VersionsDiff:
+    """Compare two versions. The result, the time and the bytes read are bounded."""
+    changes = list(_changes(old.manifest, new.manifest))
+    paths = sorted(path for path in {*old.files, *new.files} if old.files.get(path) != new.files.get(path))
+    differ = _Differ(old, new)
+    instructions = differ.change(SKILL_MD) if SKILL_MD in paths else None
+    others = [path for path in paths if path != SKILL_MD]
+    left_out = max(0, len(changes) - MOST_CHANGES) + max(0, len(others) - MOST_FILES)
+    return VersionsDiff(
+        same=not paths,
+        old=old.side,
+        new=new.side,
+        permissions=permissions_diff(_permissions(new), _permissions(old), (), old.side.version),
+        manifest=tuple(changes[:MOST_CHANGES]),
+        instructions=instructions,
+        files=tuple(differ.change(path) for path in others[:MOST_FILES]),
+        left_out=left_out,
+    )
+
+
+class _Differ:
+    """Compares files by lines until the limits are used up."""
+
+    def __init__(self, old: Compared, new: Compared) -> None:
+        self._old = old
+        self._new = new
+        self._lined = 0
+        self._left = MOST_DIFFS
+
+    def change(self, path: str) -> FileChange:
+        old, new = self._old.files.get(path), self._new.files.get(path)
+        diff, note = self._diff(path, old, new)
+        return FileChange(path, _kind(old, new), old, new, diff, note)
+
+    def _diff(self, path: str, old: FileFacts | None, new: FileFacts | None) -> tuple[str, str]:
+        if old and new and old.sha256 == new.sha256:
+            return "", ""
+        if max(one.size_bytes for one in (old, new) if one) > MOST_TEXT_BYTES:
+            return "", f"larger than {MOST_TEXT_BYTES} bytes"
+        if self._lined == MOST_LINED or not self._left:
+            return "", "too many files differ to show this one by lines"
+        self._lined += 1
+        before = text_of(self._old.read(path)) if old else ""
+        after = text_of(self._new.read(path)) if new else ""
+        if before is None or after is None:
+            return "", "not UTF-8 text"
+        diff = unified_diff(before, after)
+        if diff is None:
+            return "", NO_LINES
+        if len(diff) > self._left:
+            self._left = 0
+            return "", "too many lines differ to show this file"
+        self._left -= len(diff)
+        return diff, "" if diff else "only line ends differ"
+
+
+def _kind(old: FileFacts | None, new: FileFacts | None) -> Change:
+    if old is None or new is None:
+        return "added" if old is None else "removed"
+    return "mode" if old.sha256 == new.sha256 else "changed"
+
+
+def _permissions(compared: Compared) -> Permissions:
+    """Return the permissions that a manifest lists. Values that no manifest may contain are left out."""
+    table = compared.manifest.get("permissions")
+    listed = table if isinstance(table, Mapping) else {}
+    texts = {
+        key: [one for one in value if isinstance(one, str)] if isinstance(value := listed.get(key), list) else []
+        for key in ("network", "secrets")
+    }
+    patterns = [parse_network_pattern(text) for text in texts["network"]]
+    return Permissions(tuple(one for one in patterns if not isinstance(one, str)), tuple(texts["secrets"]))
+
+
+def _changes(old: Mapping[str, Any], new: Mapping[str, Any], path: str = "") -> Iterator[ManifestChange]:
+    """Yield the values that differ, in the order of their keys. The permissions are compared apart."""
+    for key in sorted({*old, *new}):
+        place = join(path, key)
+        if place == "permissions":
+            continue
+        one, other = old.get(key), new.get(key)
+        if isinstance(one, Mapping) and isinstance(other, Mapping):
+            yield from _changes(one, other, place)
+        elif key not in old or key not in new or not same(one, other):
+            yield ManifestChange(place, _json(old, key), _json(new, key))
+
+
+def _json(table: Mapping[str, Any], key: str) -> str | None:
+    if key not in table:
+        return None
+    text = msgspec.json.encode(table[key]).decode()
+    return text if len(text) <= MOST_VALUE else f"{text[:MOST_VALUE]}…"

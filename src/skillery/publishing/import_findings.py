@@ -1,0 +1,103 @@
+"""Findings of the import check, from the answer of the sandbox."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from skillery.backends import Failure, FailureType, Finding, Outcome
+from skillery.formats.import_names import providers_of
+from skillery.formats.manifest import Manifest, Runtime
+from skillery.formats.requirements import DEPENDENCIES
+from skillery.formats.wording import printable, quoted
+from skillery.runs.hints import lacks_network
+
+RULE = "entrypoint_import"
+_OF_SERVER = {FailureType.SANDBOX_ERROR, FailureType.ENVIRONMENT_NOT_READY, FailureType.ENVIRONMENT_FAILED}
+_OF_CODE = {"ImportError", "ModuleNotFoundError", "NameError", "SyntaxError", "IndentationError", "SystemExit"}
+"""Errors that network and secrets do not prevent."""
+Severity = Literal["error", "warning"]
+_LATER = "Do this in the function instead: a run imports the file each time"
+
+
+class Report(msgspec.Struct, frozen=True):
+    """The answer of `in_sandbox/importing.py`. The code that it imported can change every field."""
+
+    type: str = ""
+    message: str = ""
+    chain: tuple[str, ...] = ()
+    file: str = ""
+    line: int = 0
+    module: str = ""
+    variable: str = ""
+    signature: str = ""
+
+
+def findings_of(manifest: Manifest, runtime: Runtime, outcome: Outcome, seconds: float) -> tuple[Finding, ...]:
+    """Return the findings of an import that ended with `outcome` after at most `seconds`."""
+    if outcome.failure is not None:
+        return (_of_failure(manifest, runtime, outcome.failure, seconds),)
+    try:
+        report = msgspec.json.decode(outcome.result or b"", type=Report)
+    except (msgspec.MsgspecError, RecursionError):
+        said = "cannot be imported: it changes the process that imports it"
+        return (Finding(RULE, said, "error", runtime.entrypoint, 1),)
+    if report.signature:
+        call = f"write def {runtime.export}(args):"
+        return (_finding(runtime, report, "error", f"{report.signature}; a run passes one argument: {call}"),)
+    return (_of_report(manifest, runtime, report),) if report.type else ()
+
+
+def _of_failure(manifest: Manifest, runtime: Runtime, failure: Failure, seconds: float) -> Finding:
+    said = printable(failure.message, 400)
+    if failure.type in _OF_SERVER:
+        # The author cannot repair the server, and the code may be right.
+        return Finding(RULE, f"was not imported: {said}", "warning", runtime.entrypoint)
+    if failure.type == FailureType.TIMEOUT:
+        said = f"the import takes longer than {seconds:g} s (the setting publishing.import_seconds). {_LATER}"
+        is_slow = bool(runtime.dependencies) or _has_permissions(manifest)
+        return Finding(RULE, said, "warning" if is_slow else "error", runtime.entrypoint, 1)
+    severity: Severity = "warning" if _has_permissions(manifest) else "error"
+    return Finding(RULE, f"cannot be imported: {failure.type}: {said}", severity, runtime.entrypoint, 1)
+
+
+def _of_report(manifest: Manifest, runtime: Runtime, report: Report) -> Finding:
+    said = f"cannot be imported: {printable(report.type, 100)}: {printable(report.message, 400)}".rstrip(": ")
+    failure = Failure(report.type, report.message, "\n".join(report.chain))
+    if report.variable:
+        how = "" if report.variable in manifest.permissions.secrets else " (permissions.secrets does not list it)"
+        said = f"needs the variable {quoted(report.variable)}{how} to be imported. {_LATER}"
+        return _finding(runtime, report, "warning", said)
+    if lacks_network(failure):
+        how = "" if manifest.permissions.network else " (permissions.network lists no host)"
+        return _finding(runtime, report, "warning", f"needs the network{how} to be imported. {_LATER}")
+    if report.type == "ModuleNotFoundError" and report.module:
+        return _of_missing(manifest, runtime, report)
+    if report.type == "SystemExit":
+        said = "calls sys.exit when it is imported; put that under: if __name__ == '__main__':"
+    if report.type not in _OF_CODE and _has_permissions(manifest):
+        return _finding(runtime, report, "warning", f"{said}; it may need the network or secrets. {_LATER}")
+    return _finding(runtime, report, "error", said)
+
+
+def _of_missing(manifest: Manifest, runtime: Runtime, report: Report) -> Finding:
+    module = report.module[:200]
+    own = f"skills.{manifest.name.replace('-', '_')}"
+    if module.startswith(f"{own}."):
+        said = f"imports {quoted(module)}, which leads nowhere: the bundle has no such module"
+        return _finding(runtime, report, "error", said)
+    if module.split(".")[0] == "skills":
+        said = f"imports {quoted(module)}: this works only in run_code that mounts both skills"
+        return _finding(runtime, report, "warning", said)
+    add = f"add {quoted(providers_of(module).packages[0])} to {DEPENDENCIES}, or the module to the skill"
+    return _finding(runtime, report, "error", f"imports {quoted(module)}, which runs do not have: {add}")
+
+
+def _finding(runtime: Runtime, report: Report, severity: Severity, message: str) -> Finding:
+    file, line = (report.file, report.line) if report.file and report.line > 0 else (runtime.entrypoint, 1)
+    return Finding(RULE, printable(message, 800), severity, printable(file), line)
+
+
+def _has_permissions(manifest: Manifest) -> bool:
+    return bool(manifest.permissions.network or manifest.permissions.secrets)

@@ -1,0 +1,32 @@
+"""diff_versions: two versions of a skill compared."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import msgspec
+from sqlalchemy import Connection
+
+from skillery.backends import Identity, Storage
+from skillery.formats.version_diffs import Compared, DiffSide, FileFacts, VersionsDiff, compare_versions
+from skillery.formats.version_spec import VersionSpec
+from skillery.registry.files import files_of, read_file
+from skillery.registry.resolution import VersionRow, resolve
+
+
+def diff_versions(
+    connection: Connection, identity: Identity, storage: Storage, *, name: str, old: VersionSpec, new: VersionSpec
+) -> VersionsDiff:
+    """Return what `new` changes. Raise SkillNotFound, VersionNotFound, LabelNotFound."""
+    versions = [resolve(connection, identity, name, spec) for spec in (old, new)]
+    return compare_versions(*(_compared(connection, storage, version) for version in versions))
+
+
+def _compared(connection: Connection, storage: Storage, version: VersionRow) -> Compared:
+    files = files_of(connection, version.version_id)
+    return Compared(
+        DiffSide(version.name, version.version, version.digest),
+        msgspec.json.decode(version.manifest_json),
+        {file.path: FileFacts(file.sha256, file.size_bytes, file.executable) for file in files},
+        partial(read_file, connection, storage, version),
+    )

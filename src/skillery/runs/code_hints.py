@@ -1,0 +1,85 @@
+"""Hints for code that breaks the contract of a run: a forgotten mount, a path that it cannot write, a wrong call."""
+
+from __future__ import annotations
+
+import re
+
+from skillery.backends import CodeCall, Failure, Job
+from skillery.formats.wording import quoted
+
+NO_SKILL = re.compile(r"No module named '(skills(?:\.[A-Za-z0-9_.]{1,200})?)'")
+READ_ONLY = re.compile(
+    r"\[Errno (?:30|13)\] [A-Za-z -]{1,40}: '(?P<python>/[^']{0,300})'"
+    r"|(?:EROFS|EACCES): [a-z -]{1,40}, [a-z]{1,20} '(?P<node>/[^']{0,300})'"
+)
+ABSENT = re.compile(
+    r"\[Errno 2\] No such file or directory: '(?P<python>/[^']{0,300})'"
+    r"|ENOENT: [a-z -]{1,40}, [a-z]{1,20} '(?P<node>/[^']{0,300})'"
+)
+NO_NAME = re.compile(r"cannot import name '([A-Za-z0-9_]{1,128})' from 'skills' \(unknown location\)")
+WRITABLE = ("/workspace", "/tmp")  # noqa: S108 - paths of the sandbox
+WRONG_CALL = re.compile(r"^(\w{1,128})\(\) (?:takes|missing) ")
+IN_WORKSPACE = re.compile(r"\[Errno 2\] No such file or directory: '(?:/workspace/)?([^/'][^']{0,300})'$")
+READABLE = ("/skills/", "/packages/", "/usr/", "/proc/", "/dev/")
+_IMPORTED = re.compile(r"\b(?:from|import)[ \t]+skills\.([A-Za-z0-9_.]{1,128})")
+_FROM_PARENT = re.compile(r"\bfrom[ \t]+skills(\.[A-Za-z0-9_.]{1,128})?[ \t]+import[ \t]+\(?[ \t]*([A-Za-z0-9_]{1,64})")
+
+
+def code_hint(job: Job, failure: Failure) -> str | None:
+    """Return how code must change that imports a skill without its mount, or uses a path that the run does not have."""
+    found = NO_SKILL.search(failure.message)
+    if found is not None and failure.type in {"ModuleNotFoundError", "ImportError"}:
+        return _how_to_mount(job, found[1])
+    if (found := NO_NAME.search(failure.message)) is not None:
+        return _how_to_mount(job, f"skills.{found[1]}")
+    if isinstance(job.call, CodeCall) and (hint := _code_only(job.call, failure)):
+        return hint
+    return _how_to_write(failure.message)
+
+
+def _code_only(call: CodeCall, failure: Failure) -> str | None:
+    """Return the hint on code of run_code that breaks its contract."""
+    if failure.type == "SystemExit":
+        return f"return a value from {call.function} instead"
+    called = WRONG_CALL.search(failure.message)
+    if failure.type == "TypeError" and called and called[1] == call.function:
+        return f"a run passes one argument, the object args: def {call.function}(args):"
+    if failure.type == "FileNotFoundError" and (found := IN_WORKSPACE.search(failure.message)):
+        return f"the workspace starts empty: files=[{{'path': {quoted(found[1])}, 'blob_id': ...}}] copies a blob there"
+    return None
+
+
+def _how_to_write(message: str) -> str | None:
+    refused, absent = READ_ONLY.search(message), ABSENT.search(message)
+    found = refused or absent
+    path = (found["python"] or found["node"]) if found else ""
+    if not path or path.startswith(WRITABLE):
+        return None
+    if not refused and path.startswith("/blobs/"):
+        return "a run has the blobs of input_blobs: pass the id there; the name of the file is the whole id"
+    if not refused and path.startswith(READABLE):
+        return None
+    return (
+        "a run can write only below /workspace, its working directory, and /tmp; files below /workspace/out are kept: "
+        "os.makedirs('out', exist_ok=True)"
+    )
+
+
+def _how_to_mount(job: Job, missing: str) -> str:
+    if not isinstance(job.call, CodeCall):
+        return "a run of a skill has no other skills; run_code mounts several with mount_skills"
+    mounted = ", ".join(f"skills.{one.name.replace('-', '_')}" for one in job.skills if one.entrypoint)
+    wanted = _wanted(job.call.code, missing)
+    there = f"; mounted are {mounted}" if mounted else ""
+    return f"mount the skill: mount_skills=[{quoted(wanted, 128)}], where a name may have '-' for '_'{there}"
+
+
+def _wanted(code: str, missing: str) -> str:
+    """Return the import name of the skill that the code imports and that is missing, without `skills.`."""
+    missing = missing.removeprefix("skills").removeprefix(".")
+    names = [found[1].strip(".") for found in _IMPORTED.finditer(code)]
+    wanted = [name for name in names if name == missing or name.startswith(f"{missing}." if missing else "")]
+    if wanted:
+        return wanted[0]
+    parents = ((found[1] or "").strip("."), found[2]) if (found := _FROM_PARENT.search(code)) else ("", "")
+    return ".".join(part for part in parents if part) or missing or "NAME"

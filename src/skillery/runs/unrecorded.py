@@ -1,0 +1,62 @@
+"""Code of the server that runs next to unpublished files, for checks: without a record, and without permissions."""
+
+from __future__ import annotations
+
+from skillery.backends import Identity, Outcome
+from skillery.context.queue import Queue
+from skillery.errors import BlobNotFound, NotAllowed
+from skillery.formats.ids import new_blob_id
+from skillery.runs.execution import Execution
+from skillery.runs.preparation import Preparer
+from skillery.runs.trials import Trial
+
+UNBOUNDED = 1 << 40
+"""Size of the queue. The server already limits the requests of its callers."""
+
+
+class UnrecordedRuns:
+    """Runs a few checks at a time, next to the queue of runs: long runs do not delay a publisher.
+
+    Callers take turns.
+    """
+
+    def __init__(self, preparer: Preparer, execution: Execution, at_once: int) -> None:
+        self._preparer = preparer
+        self._execution = execution
+        self._queue = Queue(at_once, UNBOUNDED, UNBOUNDED)
+
+    async def run(self, identity: Identity, trial: Trial, code: str) -> Outcome:
+        """Run `code` with `trial.args`, the skill mounted and its packages. A cancellation ends the run.
+
+        The outcome of a server that cannot run it is a failure. Raise Unavailable if the client disconnects first.
+        """
+        prepared = await self._preparer.trial(trial, code)
+        slot = await self._queue.enter(identity.name, 0)
+        try:
+            return await self._execution.execute_unrecorded(prepared.for_caller(identity), DroppingHost())
+        finally:
+            slot.leave()
+
+
+class DroppingHost:
+    """A host that accepts blobs and stores nothing: imported code may write some."""
+
+    async def begin_blob(self, kind: str, path: str | None = None) -> DroppedBlob:
+        return DroppedBlob()
+
+    async def read_blob(self, blob_id: str) -> bytes:
+        raise BlobNotFound(f"no blob {blob_id[:80]}")
+
+    async def call_skill(self, skill: str, function: str, args: bytes) -> bytes:
+        raise NotAllowed("a file cannot call skills while it is imported")
+
+
+class DroppedBlob:
+    async def write(self, chunk: bytes) -> None:
+        """Discard the chunk."""
+
+    async def commit(self) -> str:
+        return new_blob_id()
+
+    async def abort(self) -> None:
+        """Do nothing."""

@@ -1,0 +1,97 @@
+"""The files of a run whose code did not keep them itself: collected after its processes have ended.
+
+Only our own code runs in the sandbox that collects, and it sees the workspace of the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from skillery.backends import Job, Limits, RunHost
+from skillery.sandboxing.linux.plan import cpu_seconds
+from skillery.sandboxing.python_runner.dialogue import Dialogue
+from skillery.sandboxing.python_runner.run_session import RunSession
+from skillery.sandboxing.python_runner.setup import BrokenSetup
+from skillery.sandboxing.python_runner.wire import Channel
+
+log = logging.getLogger(__name__)
+LIMITS = Limits(timeout_ms=30_000)
+"""Limits of the collecting process."""
+SECONDS = 10.0
+BYTES_PER_SECOND = 20 << 20
+"""The slowest collection that an ending run waits for."""
+
+
+class Collection(msgspec.Struct, frozen=True):
+    """What is collected of a run, and where the collecting process finds it."""
+
+    job: Job
+    kept: Iterable[str] | None
+    """Paths that the run kept before it was stopped. None if it kept all its files."""
+    folder: str = "/workspace"
+    lock_folder: str = "/tmp"  # noqa: S108 - a path of the sandbox
+    """Any folder that the collecting process can open."""
+
+    @property
+    def seconds(self) -> float:
+        """How long the collection may take."""
+        return SECONDS + (self.job.limits.disk_mb << 20) / BYTES_PER_SECOND
+
+    def header(self) -> dict[str, Any]:
+        return {
+            "collect": {
+                "folder": self.folder,
+                "outputs": list(self.job.outputs),
+                "gathers": self.kept is not None,
+                "kept": list(self.kept or ()),
+                "workspace": {"most_bytes": self.job.limits.disk_mb << 20} if saves(self.job) else None,
+            },
+            "lock_folder": self.lock_folder,
+            "cpu_seconds": cpu_seconds(LIMITS),
+            "memory_bytes": LIMITS.memory_mb << 20,
+        }
+
+
+def saves(job: Job) -> bool:
+    """Return whether the workspace of the job is saved when its run has ended."""
+    return job.workspace is not None and job.workspace.saves
+
+
+def collecting_dialogue(channel: Channel, collection: Collection, host: RunHost) -> Dialogue:
+    """Return the dialogue with the collecting process."""
+    return Dialogue(channel, msgspec.structs.replace(collection.job, files=(), workspace=None), host, collects=True)
+
+
+def collection_of(
+    session: RunSession,
+    job: Job,
+    folder: str = "/workspace",
+    lock_folder: str = "/tmp",  # noqa: S108 - as above
+) -> Collection | None:
+    """Return what is to be collected of a run that has ended; None if there is nothing."""
+    kept = session.left_files
+    if kept is None and not (saves(job) and session.has_begun):
+        return None
+    return Collection(job, kept, folder, lock_folder)
+
+
+async def collect(dialogue: Dialogue) -> None:
+    """Let the collecting process, which has its header, pass the files to the host. Raise BrokenSetup."""
+    await dialogue.go()
+    await dialogue.listen()
+    if dialogue.failure is not None or dialogue.result is None:
+        raise BrokenSetup(dialogue.failure.message if dialogue.failure else "the collecting process ended")
+
+
+async def try_to_collect(work: Any, collection: Collection) -> None:
+    """Await `work` in bounded time. An error never changes how the run ended: its files are then lost."""
+    try:
+        async with asyncio.timeout(collection.seconds):
+            await work
+    except Exception as error:  # noqa: BLE001 - the backend is ending a run
+        log.warning("the files of %s could not be collected: %s", collection.job.run_id, error or type(error).__name__)

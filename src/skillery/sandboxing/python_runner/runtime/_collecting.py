@@ -1,0 +1,62 @@
+"""The files of a run that has ended, read by a process in which no code of the run has ever been."""
+
+# ruff: noqa: PTH101, PTH208 - importing pathlib costs time
+from __future__ import annotations
+
+import os
+import stat
+
+from . import _gathering, _host, _run, _wire
+
+TYPE_CHECKING = False  # importing `typing` for this costs time
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+
+def serve(channel: int, job: dict[str, Any]) -> NoReturn:
+    """Wait until the workspace of the run is visible, then pass its files to the host."""
+    _host.connect(channel, job["lock_folder"], "")
+    _wire.receive(channel)
+    asked = job["collect"]
+    if asked["workspace"] is not None:
+        from . import _snapshots
+
+        _snapshots.save(asked["folder"], asked["workspace"])
+    if asked["gathers"]:
+        gather(asked)
+    _host.tell({"op": "result"}, b"true")
+    os._exit(0)
+
+
+def gather(asked: dict[str, Any]) -> None:
+    """Keep the files that the run had to leave."""
+    open_up(asked["folder"] if asked["outputs"] else asked["folder"] + "/" + _gathering.OUT)
+    _gathering.BEFORE.update(asked["kept"])
+    _run.note(_gathering.leave(asked["folder"], asked["outputs"], with_out=True, name="/workspace"))
+
+
+def open_up(folder: str, depth: int = 1) -> None:
+    """Make files and folders readable that the run has closed to its own user. No symlink is followed."""
+    mode = mode_of(folder)
+    if not stat.S_ISDIR(mode):
+        return
+    widen(folder, mode, 0o700)
+    for name in os.listdir(folder):
+        path = f"{folder}/{name}"
+        mode = mode_of(path)
+        if stat.S_ISREG(mode):
+            widen(path, mode, 0o400)
+        elif depth < _gathering.MOST_DEPTH:
+            open_up(path, depth + 1)
+
+
+def mode_of(path: str) -> int:
+    try:
+        return os.lstat(path).st_mode
+    except OSError:
+        return 0
+
+
+def widen(path: str, mode: int, needed: int) -> None:
+    if mode & needed != needed:
+        os.chmod(path, stat.S_IMODE(mode) | needed)

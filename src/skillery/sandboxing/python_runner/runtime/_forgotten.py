@@ -1,0 +1,34 @@
+"""The lines to write for code that forgot its function."""
+
+from __future__ import annotations
+
+import ast
+
+MOST = 300
+"""Characters of an expression that the lines repeat."""
+BODY = "...  # your code, indented by four spaces"
+
+
+def lines(code: str, name: str) -> str:
+    """Return three lines that define the function `name`. Code of one statement is the body of that function."""
+    statements = ast.parse(code).body
+    last = statements[-1] if statements else None
+    if isinstance(last, ast.Assign) and isinstance(last.targets[0], ast.Name):
+        body, value = source(code, last), last.targets[0].id
+    else:
+        value = source(code, shown(last.value)) if isinstance(last, ast.Expr) else ""
+        body, value = (f"result = {value}", "result") if value and len(statements) == 1 else ("", value)
+    body = body if body and len(statements) == 1 else BODY
+    return f"def {name}(args):\n    {body}\n    return {value or 'result'}"
+
+
+def shown(value: ast.expr) -> ast.expr:
+    """Return the expression that a call of print shows, or the expression itself."""
+    is_print = isinstance(value, ast.Call) and getattr(value.func, "id", "") == "print"
+    return value.args[0] if is_print and isinstance(value, ast.Call) and len(value.args) == 1 else value
+
+
+def source(code: str, node: ast.AST) -> str:
+    """Return the text of a statement or expression, "" if it does not fit on one line."""
+    text = ast.get_source_segment(code, node) or ""
+    return text if text.isprintable() and len(text) <= MOST else ""

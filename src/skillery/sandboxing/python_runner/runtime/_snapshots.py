@@ -1,0 +1,132 @@
+"""The files of a workspace that is saved: listed, hashed and sent by a process without code of the run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+
+from . import _gathering, _host, _wire
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+ONLY_FOLDERS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+MOST_DEPTH = 64
+MOST_NAMED = 100
+PATH_BYTES = 1024
+PIECE = 1 << 20
+NOTHING = hashlib.sha256().hexdigest()
+
+
+class Listing:
+    """The entries of a workspace, and the names of what cannot be saved."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._left = most_bytes
+        self.entries: list[tuple[str, str, str, int, int, str]] = []
+        self.left_out: list[str] = []
+
+    def walk(self, folder: int, below: str = "", depth: int = 1) -> None:
+        """Add all entries of the open folder. No symbolic link is followed."""
+        for name in sorted(os.listdir(folder)):
+            path = f"{below}{name}"
+            if not self._fits(path) or not self._add(folder, name, path, depth):
+                self.leave_out(path)
+
+    def leave_out(self, path: str) -> None:
+        if len(self.left_out) < MOST_NAMED:
+            self.left_out.append(ascii(path)[1:-1])
+
+    def _fits(self, path: str) -> bool:
+        """Return whether the path is text on one line that a later run can have again."""
+        try:
+            return len(path.encode()) <= PATH_BYTES and not any(c < " " or "\x7f" <= c < "\xa0" for c in path)
+        except UnicodeEncodeError:
+            return False
+
+    def _add(self, folder: int, name: str, path: str, depth: int) -> bool:
+        seen = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if stat.S_ISREG(seen.st_mode):
+            return self._add_file(folder, name, path, seen)
+        if stat.S_ISDIR(seen.st_mode) and depth < MOST_DEPTH:
+            self._add_folder(folder, name, path, seen, depth)
+            return True
+        if stat.S_ISLNK(seen.st_mode):
+            return self._add_link(os.readlink(name, dir_fd=folder), path)
+        return False
+
+    def _add_folder(self, folder: int, name: str, path: str, seen: os.stat_result, depth: int) -> None:
+        if seen.st_mode & 0o500 != 0o500:
+            os.chmod(name, 0o700, dir_fd=folder)
+        before = len(self.entries)
+        descriptor = os.open(name, ONLY_FOLDERS, dir_fd=folder)
+        try:
+            self.walk(descriptor, f"{path}/", depth + 1)
+        finally:
+            os.close(descriptor)
+        if len(self.entries) == before:
+            self.entries.append((path, "040000", NOTHING, 0, 0, ""))
+
+    def _add_link(self, target: str, path: str) -> bool:
+        try:
+            content = target.encode()
+        except UnicodeEncodeError:
+            return False
+        self.entries.append((path, "120000", hashlib.sha256(content).hexdigest(), 0, 0, target))
+        return True
+
+    def _add_file(self, folder: int, name: str, path: str, seen: os.stat_result) -> bool:
+        # A sparse file can be larger than all that a workspace may have.
+        if seen.st_size > self._left:
+            return False
+        if not seen.st_mode & 0o400:
+            os.chmod(name, 0o600, dir_fd=folder)
+        digest, size = hashed(folder, name)
+        self._left -= size
+        mode = "100755" if seen.st_mode & 0o100 else "100644"
+        self.entries.append((path, mode, digest, size, seen.st_mtime_ns, ""))
+        return True
+
+
+def hashed(folder: int, name: str) -> tuple[str, int]:
+    descriptor = os.open(name, _gathering.ONLY_FILES, dir_fd=folder)
+    found, size = hashlib.sha256(), 0
+    try:
+        while piece := os.read(descriptor, PIECE):
+            found.update(piece)
+            size += len(piece)
+    finally:
+        os.close(descriptor)
+    return found.hexdigest(), size
+
+
+def save(path: str, asked: dict[str, Any]) -> None:
+    """Send the list of the files, then the contents that the host needs."""
+    root = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    listing = Listing(asked["most_bytes"])
+    listing.walk(root)
+    listed = json.dumps({"files": listing.entries, "left_out": listing.left_out}).encode()
+    _, answer = _host.ask({"op": "workspace"}, listed)
+    needed = [listing.entries[position] for position in json.loads(answer)]
+    with _host.alone() as channel:
+        _wire.write_all(channel, _wire.packed({"op": "workspace_contents"}, sum(entry[3] for entry in needed)))
+        for entry in needed:
+            send_file(channel, root, entry[0], entry[3])
+        _wire.receive(channel)
+
+
+def send_file(channel: int, root: int, path: str, size: int) -> None:
+    """Send exactly `size` bytes of a file. Raise EOFError if it has fewer."""
+    descriptor = os.open(path, _gathering.ONLY_FILES, dir_fd=root)
+    try:
+        while size:
+            piece = os.read(descriptor, min(PIECE, size))
+            if not piece:
+                raise EOFError
+            size -= len(piece)
+            _wire.write_all(channel, piece)
+    finally:
+        os.close(descriptor)

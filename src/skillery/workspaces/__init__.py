@@ -1,0 +1,1 @@
+"""Workspaces: files that callers keep between runs, as snapshots in the storage of contents."""

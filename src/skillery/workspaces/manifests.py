@@ -1,0 +1,79 @@
+"""The manifest of a snapshot: the list of its files, and its digest."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from skillery.backends import KeptFile
+from skillery.errors import InvalidPath
+from skillery.formats.wording import quoted
+
+PATH_BYTES = 1024
+_decoder = msgspec.json.Decoder(tuple[KeptFile, ...])
+
+
+class Manifest(NamedTuple):
+    """The files of a snapshot, sorted by path."""
+
+    files: tuple[KeptFile, ...]
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over one line for each entry, as for a bundle. Times of change are not part of it."""
+        found = hashlib.sha256()
+        for file in self.files:
+            found.update(f"{file.mode} {file.sha256} {file.path}\n".encode())
+        return f"sha256:{found.hexdigest()}"
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files)
+
+    @property
+    def content(self) -> bytes:
+        """The manifest as it is stored."""
+        return msgspec.json.encode(self.files)
+
+    @property
+    def contents(self) -> dict[str, int]:
+        """Sizes of the contents of the files, by digest."""
+        return {file.sha256: file.size_bytes for file in self.files if file.is_file}
+
+    def changes_since(self, before: Manifest) -> int:
+        """Return how many files were added, changed or removed."""
+        old, new = ({(file.path, file.mode, file.sha256) for file in one.files} for one in (before, self))
+        return len({path for path, _, _ in old ^ new})
+
+    def find(self, path: str) -> KeptFile | None:
+        return next((file for file in self.files if file.path == path), None)
+
+
+EMPTY = Manifest(())
+
+
+def make_manifest(files: Sequence[KeptFile]) -> Manifest:
+    """Return the manifest of these files. Raise InvalidPath if a run could not have them in its workspace."""
+    ordered = tuple(sorted(files, key=lambda file: file.path.encode()))
+    paths = {file.path for file in ordered}
+    folders = {path.rpartition("/")[0] for path in paths if "/" in path}
+    folders |= {"/".join(path.split("/")[:depth]) for path in paths for depth in range(1, path.count("/"))}
+    for file in ordered:
+        if not _is_plain(file.path) or (file.path in folders):
+            raise InvalidPath(f"the path {quoted(file.path[:200])} cannot be kept in a workspace")
+    if len(paths) != len(ordered):
+        raise InvalidPath("a workspace holds one path twice")
+    return Manifest(ordered)
+
+
+def _is_plain(path: str) -> bool:
+    segments = path.split("/")
+    has_control = any(letter < " " or "\x7f" <= letter < "\xa0" for letter in path)
+    return not has_control and len(path.encode()) <= PATH_BYTES and not {"", ".", ".."}.intersection(segments)
+
+
+def read_manifest(content: bytes) -> Manifest:
+    return Manifest(_decoder.decode(content))

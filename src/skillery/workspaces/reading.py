@@ -1,0 +1,71 @@
+"""Reading: the manifest of a snapshot, and the contents of its files."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import AsyncIterator, Iterator, Sequence
+from functools import partial
+from typing import BinaryIO
+
+from sqlalchemy import Connection
+
+from skillery.backends import KeptFile, Storage
+from skillery.contents.store import inline_data, open_content
+from skillery.context.threads import JSON
+from skillery.database import Database
+from skillery.workspaces.manifests import EMPTY, Manifest, read_manifest
+from skillery.workspaces.rows import find_snapshot
+
+FILES_AT_ONCE = 400
+PIECE = 1 << 20
+
+
+def read_manifest_bytes(connection: Connection, storage: Storage, snapshot_id: int) -> bytes:
+    """Return the stored manifest of a snapshot."""
+    with open_content(connection, storage, find_snapshot(connection, snapshot_id).manifest_sha256) as stream:
+        return stream.read()
+
+
+async def manifest_of(database: Database, storage: Storage, snapshot_id: int | None) -> Manifest:
+    """Return the manifest of a snapshot; the empty one if there is none yet."""
+    if snapshot_id is None:
+        return EMPTY
+    content = await database.read(partial(read_manifest_bytes, storage=storage, snapshot_id=snapshot_id))
+    return await JSON.run(read_manifest, content)
+
+
+def open_file(database: Database, storage: Storage, file: KeptFile) -> BinaryIO:
+    """Return a seekable stream of a file or of the target of a link. Blocking."""
+    if not file.is_file:
+        return io.BytesIO(file.target.encode())
+    return database.read_now(lambda connection: open_content(connection, storage, file.sha256))
+
+
+async def contents_of(database: Database, storage: Storage, manifest: Manifest) -> AsyncIterator[bytes]:
+    """Yield the contents of all files of a manifest, one after the other."""
+    files = [file for file in manifest.files if file.is_file]
+    for start in range(0, len(files), FILES_AT_ONCE):
+        some = files[start : start + FILES_AT_ONCE]
+        small = await database.read(partial(inline_data, digests=[file.sha256 for file in some]))
+        for joined in _joined(some, small):
+            if isinstance(joined, bytes):
+                yield joined
+                continue
+            with await asyncio.to_thread(storage.open, joined.sha256) as stream:
+                while piece := await asyncio.to_thread(stream.read, PIECE):
+                    yield piece
+
+
+def _joined(files: Sequence[KeptFile], small: dict[str, bytes]) -> Iterator[bytes | KeptFile]:
+    """Yield the contents of adjacent small files together, and each large file by itself."""
+    pending: list[bytes] = []
+    for file in files:
+        content = small.get(file.sha256)
+        if content is not None:
+            pending.append(content)
+            continue
+        yield b"".join(pending)
+        pending = []
+        yield file
+    yield b"".join(pending)

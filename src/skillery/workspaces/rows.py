@@ -1,0 +1,302 @@
+"""The rows of workspaces and snapshots: who has one, which run writes it, which snapshot is the current one."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from skillery import audit
+from skillery.backends import Identity
+from skillery.contents.store import record
+from skillery.database import Change, in_utc
+from skillery.database.tables import (
+    workspace_contents,
+    workspace_families,
+    workspace_snapshots,
+    workspaces,
+)
+from skillery.errors import QuotaExceeded, SnapshotNotFound, WorkspaceNotFound
+from skillery.identity.quotas import Quotas
+from skillery.workspaces.manifests import EMPTY
+
+SNAPSHOTS = 20
+"""How many snapshots of a workspace are kept."""
+
+_REFER = Change(
+    {
+        dialect.__name__.rpartition(".")[2]: dialect.insert(workspace_contents).on_conflict_do_nothing(
+            index_elements=["family_id", "sha256"]
+        )
+        for dialect in (sqlite, postgresql)
+    },
+    ("family_id", "sha256"),
+)
+
+
+class WorkspaceRow(NamedTuple):
+    id: str
+    family_id: int
+    identity: str
+    name: str
+    parent: str | None
+    snapshot_id: int | None
+    snapshot: str
+    size_bytes: int
+    files: int
+    created_at: datetime
+    ttl_seconds: int
+    expires_at: datetime
+    run_id: str | None
+
+
+class SnapshotRow(NamedTuple):
+    id: int
+    workspace_id: str
+    digest: str
+    manifest_sha256: str
+    size_bytes: int
+    files: int
+    run_id: str | None
+    created_at: datetime
+
+
+_COLUMNS = [workspaces.c[name] for name in WorkspaceRow._fields]
+_SNAPSHOT = [workspace_snapshots.c[name] for name in SnapshotRow._fields]
+
+
+def _row(found: Any) -> WorkspaceRow:
+    row = WorkspaceRow(*found)
+    return row._replace(created_at=in_utc(row.created_at), expires_at=in_utc(row.expires_at))
+
+
+def find_workspace(connection: Connection, identity: Identity, workspace_id: str) -> WorkspaceRow:
+    """Return a workspace of the identity. Raise WorkspaceNotFound, also if it has expired."""
+    found = select(*_COLUMNS).where(
+        workspaces.c.id == workspace_id.replace("\0", ""),
+        workspaces.c.identity == identity.name,
+        workspaces.c.expires_at > datetime.now(UTC),
+    )
+    row = connection.execute(found).one_or_none()
+    if row is None:
+        raise WorkspaceNotFound(
+            f"there is no workspace '{workspace_id[:64]}'",
+            hint="It may have expired. list_workspaces shows yours, create_workspace makes one.",
+            workspace=workspace_id[:64],
+        )
+    return _row(row)
+
+
+def list_rows(connection: Connection, identity: Identity, after: str, limit: int) -> list[WorkspaceRow]:
+    """Return workspaces of the identity in the order of their ids."""
+    found = (
+        select(*_COLUMNS)
+        .where(
+            workspaces.c.identity == identity.name,
+            workspaces.c.id > after,
+            workspaces.c.expires_at > datetime.now(UTC),
+        )
+        .order_by(workspaces.c.id)
+        .limit(limit)
+    )
+    return [_row(row) for row in connection.execute(found)]
+
+
+def find_snapshot(connection: Connection, snapshot_id: int) -> SnapshotRow:
+    return SnapshotRow(*connection.execute(select(*_SNAPSHOT).where(workspace_snapshots.c.id == snapshot_id)).one())
+
+
+def find_snapshot_by_digest(
+    connection: Connection, identity: Identity, digest: str, workspace_id: str = ""
+) -> SnapshotRow:
+    """Return the newest snapshot with the digest in the identity's workspaces, or in one of them.
+
+    Raise SnapshotNotFound.
+    """
+    found = (
+        select(*_SNAPSHOT)
+        .join(workspaces, workspaces.c.id == workspace_snapshots.c.workspace_id)
+        .where(
+            workspaces.c.identity == identity.name,
+            workspaces.c.expires_at > datetime.now(UTC),
+            workspace_snapshots.c.digest == digest.replace("\0", ""),
+        )
+        .order_by(workspace_snapshots.c.id.desc())
+        .limit(1)
+    )
+    if workspace_id:
+        found = found.where(workspace_snapshots.c.workspace_id == workspace_id)
+    row = connection.execute(found).one_or_none()
+    if row is None:
+        raise SnapshotNotFound(
+            f"there is no snapshot '{digest[:80]}'" + (f" of '{workspace_id}'" if workspace_id else ""),
+            hint=f"A workspace keeps its last {SNAPSHOTS} snapshots, until it expires.",
+            snapshot=digest[:80],
+        )
+    return SnapshotRow(*row)
+
+
+def list_snapshots(connection: Connection, workspace_id: str) -> list[SnapshotRow]:
+    """Return the kept snapshots of a workspace, newest first."""
+    found = select(*_SNAPSHOT).where(workspace_snapshots.c.workspace_id == workspace_id)
+    return [SnapshotRow(*row) for row in connection.execute(found.order_by(workspace_snapshots.c.id.desc()))]
+
+
+# -- changes ---------------------------------------------------------------------------------------------------------
+
+
+class New(NamedTuple):
+    """A workspace to be made."""
+
+    name: str
+    ttl_seconds: int
+    parent: str | None = None
+    origin: SnapshotRow | None = None
+    """The snapshot that the workspace is a fork of."""
+
+
+def add_workspace(connection: Connection, identity: Identity, new: New, quotas: Quotas) -> WorkspaceRow:
+    """Add a workspace. A fork is a few rows, whatever its size. Raise QuotaExceeded."""
+    size = new.origin.size_bytes if new.origin else 0
+    check_quota(connection, quotas, identity.name, more=1, more_bytes=size)
+    now, workspace_id = datetime.now(UTC), f"ws_{secrets.token_hex(12)}"
+    family = _family_of(connection, new.origin)
+    values = {
+        "id": workspace_id,
+        "family_id": family,
+        "identity": identity.name,
+        "name": new.name,
+        "parent": new.parent,
+        "snapshot": EMPTY.digest,
+        "size_bytes": 0,
+        "files": 0,
+        "created_at": now,
+        "ttl_seconds": new.ttl_seconds,
+        "expires_at": now + timedelta(seconds=new.ttl_seconds),
+    }
+    connection.execute(insert(workspaces).values(values))
+    if new.origin is not None:
+        origin = new.origin
+        move(connection, workspace_id, family, origin.digest, origin.manifest_sha256, size, origin.files, None)
+    audit.record(connection, identity, "create_workspace", workspace_id, after={"from": new.parent})
+    return find_workspace(connection, identity, workspace_id)
+
+
+def _family_of(connection: Connection, origin: SnapshotRow | None) -> int:
+    if origin is None:
+        made = insert(workspace_families).values(changes=0).returning(workspace_families.c.id)
+        return int(connection.execute(made).scalar_one())
+    of = select(workspaces.c.family_id).where(workspaces.c.id == origin.workspace_id)
+    return int(connection.execute(of).scalar_one())
+
+
+def check_quota(connection: Connection, quotas: Quotas, identity: str, *, more: int = 0, more_bytes: int = 0) -> None:
+    """Raise QuotaExceeded if the identity may not have that many more workspaces or bytes in them."""
+    quota = quotas.of(identity)
+    if not quota.workspaces and not quota.workspace_bytes:
+        return
+    count, size = used(connection, identity)
+    for name, has, adds, limit in (
+        ("workspaces", count, more, quota.workspaces),
+        ("workspace_bytes", size, more_bytes, quota.workspace_bytes),
+    ):
+        if limit and adds > 0 and has + adds > limit:
+            raise QuotaExceeded(
+                f"{identity!r} has {has} of {limit} {name.replace('_', ' ')}, and {adds} more would exceed the quota",
+                hint="Delete workspaces that you no longer need: delete_workspace.",
+                quota=name,
+                used=has,
+                limit=limit,
+            )
+
+
+def used(connection: Connection, identity: str) -> tuple[int, int]:
+    """Return number and bytes of an identity's workspaces. Equal files in two of them count twice."""
+    sums = select(func.count(), func.coalesce(func.sum(workspaces.c.size_bytes), 0)).where(
+        workspaces.c.identity == identity, workspaces.c.expires_at > datetime.now(UTC)
+    )
+    count, size = connection.execute(sums).one()
+    return int(count), int(size)
+
+
+def refer(connection: Connection, family_id: int, contents: Iterable[tuple[str, int, bytes | None]]) -> None:
+    """Record contents together with the family that refers to them."""
+    some = list(contents)
+    if some:
+        record(connection, some)
+        _REFER.run_many(
+            connection, [{"family_id": family_id, "sha256": sha256} for sha256 in sorted({one[0] for one in some})]
+        )
+
+
+def known_contents(connection: Connection, family_id: int) -> set[str]:
+    """Return the digests that the family refers to."""
+    found = select(workspace_contents.c.sha256).where(workspace_contents.c.family_id == family_id)
+    return set(connection.scalars(found))
+
+
+def move(
+    connection: Connection,
+    workspace_id: str,
+    family_id: int,
+    digest: str,
+    manifest_sha256: str,
+    size_bytes: int,
+    files: int,
+    run_id: str | None,
+) -> None:
+    """Add a snapshot and make it the current one. Its contents are on record. The oldest snapshots are forgotten."""
+    now = datetime.now(UTC)
+    changed = update(workspace_families).where(workspace_families.c.id == family_id)
+    connection.execute(changed.values(changes=workspace_families.c.changes + 1))
+    values: dict[str, Any] = {
+        "workspace_id": workspace_id,
+        "digest": digest,
+        "manifest_sha256": manifest_sha256,
+        "size_bytes": size_bytes,
+        "files": files,
+        "run_id": run_id,
+        "created_at": now,
+    }
+    added = insert(workspace_snapshots).values(values).returning(workspace_snapshots.c.id)
+    snapshot_id = connection.execute(added).scalar_one()
+    make_current(connection, workspace_id, SnapshotRow(snapshot_id, **values))
+    kept = (
+        select(workspace_snapshots.c.id)
+        .where(workspace_snapshots.c.workspace_id == workspace_id)
+        .order_by(workspace_snapshots.c.id.desc())
+        .limit(SNAPSHOTS)
+    )
+    connection.execute(
+        delete(workspace_snapshots).where(
+            workspace_snapshots.c.workspace_id == workspace_id, workspace_snapshots.c.id.not_in(kept)
+        )
+    )
+
+
+def make_current(connection: Connection, workspace_id: str, snapshot: SnapshotRow) -> None:
+    changed = update(workspaces).where(workspaces.c.id == workspace_id)
+    connection.execute(
+        changed.values(
+            snapshot_id=snapshot.id,
+            snapshot=snapshot.digest,
+            size_bytes=snapshot.size_bytes,
+            files=snapshot.files,
+            expires_at=func.coalesce(_later(connection, workspace_id), workspaces.c.expires_at),
+        )
+    )
+
+
+def _later(connection: Connection, workspace_id: str) -> datetime | None:
+    ttl = connection.scalar(select(workspaces.c.ttl_seconds).where(workspaces.c.id == workspace_id))
+    return datetime.now(UTC) + timedelta(seconds=ttl) if ttl else None
+
+
+def remove(connection: Connection, workspace_ids: Sequence[str]) -> None:
+    """Remove workspaces with their snapshots. A sweep removes the contents."""
+    connection.execute(delete(workspace_snapshots).where(workspace_snapshots.c.workspace_id.in_(workspace_ids)))
+    connection.execute(delete(workspaces).where(workspaces.c.id.in_(workspace_ids)))

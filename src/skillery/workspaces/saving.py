@@ -1,0 +1,122 @@
+"""Saving: the files of a run become contents, and their list the next snapshot of its workspace."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+
+from sqlalchemy import Connection
+
+from skillery.backends import KeptFile, Storage
+from skillery.contents.store import Incoming, is_inline
+from skillery.context.threads import JSON
+from skillery.database import Database
+from skillery.errors import ContentMissing
+from skillery.workspaces.manifests import Manifest, make_manifest
+from skillery.workspaces.rows import known_contents, refer
+
+AT_ONCE = 4 << 20
+"""The bytes of small files that are stored in one transaction."""
+
+Content = tuple[str, int, bytes | None]
+
+
+class Saver:
+    """Stores the files of one run. Nothing is saved until `manifest` is set and `is_complete`.
+
+    Contents get a row of the family at once, so that no sweep deletes them before the snapshot refers to them.
+    """
+
+    def __init__(self, database: Database, storage: Storage, family_id: int) -> None:
+        self._database = database
+        self._storage = storage
+        self._family_id = family_id
+        self._needed: list[KeptFile] = []
+        self._batch: list[Content] = []
+        self._batch_bytes = 0
+        self.manifest: Manifest | None = None
+        self.left_out: Sequence[str] = ()
+        self.is_complete = False
+
+    async def list_workspace(self, files: Sequence[KeptFile], left_out: Sequence[str]) -> Sequence[int]:
+        """See `KeepsWorkspace`."""
+        self.manifest = await JSON.run(make_manifest, files)
+        self.left_out = left_out
+        known = await self._database.read(partial(known_contents, family_id=self._family_id))
+        positions = []
+        for position, file in enumerate(files):
+            if file.is_file and file.sha256 not in known:
+                known.add(file.sha256)
+                positions.append(position)
+        self._needed = [files[position] for position in positions]
+        return positions
+
+    async def keep_contents(self, pieces: AsyncIterator[bytes]) -> None:
+        """See `KeepsWorkspace`. Raise ContentMissing if a content is not the one that was listed."""
+        rest = b""
+        for file in self._needed:
+            if is_inline(file.size_bytes):
+                while len(rest) < file.size_bytes:
+                    rest += await anext(pieces)
+                content, rest = rest[: file.size_bytes], rest[file.size_bytes :]
+                await self._add_small(file, content)
+            else:
+                rest = await self._add_large(file, rest, pieces)
+        await self._flush()
+        async for _ in pieces:
+            raise ContentMissing("more was sent than was listed")
+        self.is_complete = True
+
+    async def _add_small(self, file: KeptFile, content: bytes) -> None:
+        check_digest(file, hashlib.sha256(content).hexdigest())
+        self._batch.append((file.sha256, file.size_bytes, content))
+        self._batch_bytes += file.size_bytes
+        if self._batch_bytes > AT_ONCE:
+            await self._flush()
+
+    async def _flush(self) -> None:
+        batch, self._batch, self._batch_bytes = self._batch, [], 0
+        if batch:
+            await self._database.write(partial(refer, family_id=self._family_id, contents=batch))
+
+    async def _add_large(self, file: KeptFile, rest: bytes, pieces: AsyncIterator[bytes]) -> bytes:
+        """Store a file. Return the bytes of the next one that came with its last piece."""
+        incoming, left = Incoming(self._database, self._storage), file.size_bytes
+        try:
+            while left:
+                piece = rest or await anext(pieces)
+                mine, rest = piece[:left], piece[left:]
+                left -= len(mine)
+                await asyncio.to_thread(incoming.write, mine)
+            await asyncio.to_thread(self._commit, incoming, file)
+        except BaseException:
+            await asyncio.to_thread(incoming.abort)
+            raise
+        return rest
+
+    def _commit(self, incoming: Incoming, file: KeptFile) -> None:
+        def then(connection: Connection, content: object) -> None:
+            check_digest(file, getattr(content, "sha256", ""))
+            refer(connection, self._family_id, [(file.sha256, file.size_bytes, None)])
+
+        incoming.commit(then)
+
+    async def store_manifest(self) -> Content:
+        """Store the manifest if it is large. Return the content that the transaction of the snapshot records."""
+        assert self.manifest is not None
+        content = self.manifest.content
+        sha256 = hashlib.sha256(content).hexdigest()
+        if is_inline(len(content)):
+            return sha256, len(content), content
+        file = KeptFile("", "100644", sha256, len(content))
+        incoming = Incoming(self._database, self._storage)
+        await asyncio.to_thread(incoming.write, content)
+        await asyncio.to_thread(self._commit, incoming, file)
+        return sha256, len(content), None
+
+
+def check_digest(file: KeptFile, digest: str) -> None:
+    if digest != file.sha256:
+        raise ContentMissing(f"the content of '{file.path}' is not the one that was listed")

@@ -1,0 +1,171 @@
+"""One run in a workspace: take it, fill the sandbox from it, save the files, move its current snapshot."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from functools import partial
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+from sqlalchemy import Connection
+
+from skillery.backends import Identity, Storage, Workspace
+from skillery.database import Database
+from skillery.errors import InvalidParams, QuotaExceeded, SkilleryError
+from skillery.identity.quotas import Quotas
+from skillery.workspaces import holding, rows
+from skillery.workspaces.manifests import EMPTY, Manifest
+from skillery.workspaces.reading import contents_of, manifest_of
+from skillery.workspaces.saving import Content, Saver
+
+WAIT_SECONDS = 30.0
+"""How long a run waits for the run that writes its workspace. In the background it waits as long as necessary."""
+LOOK_SECONDS = 0.1
+MOST_NAMED = 100
+
+
+class Target(msgspec.Struct, frozen=True):
+    """The workspace that a run asked for."""
+
+    workspace_id: str
+    snapshot_id: int | None = None
+    """Set if the run starts from this snapshot and saves nothing."""
+    writes: bool = True
+
+
+class WorkspaceUse(msgspec.Struct, frozen=True):
+    """What a run did with its workspace."""
+
+    id: str
+    before: Annotated[str, Meta(description="Digest of the snapshot that the run started from")]
+    after: Annotated[str, Meta(description="Digest of the snapshot that the run left; as before if nothing was saved")]
+    changed: Annotated[int, Meta(description="Files that were added, changed or removed")]
+    left_out: Annotated[list[str], Meta(description="Files that cannot be kept, such as pipes; at most 100")]
+    not_saved: Annotated[str | UnsetType, Meta(description="Why nothing was saved, although the run may write")] = UNSET
+
+
+class HeldWorkspace:
+    """A workspace that one run uses. It is written by no other run until `finish` or `release`."""
+
+    def __init__(self, target: Target, row: rows.WorkspaceRow, database: Database, storage: Storage) -> None:
+        self.target = target
+        self._row = row
+        self._database = database
+        self._storage = storage
+        self.saver = Saver(database, storage, row.family_id) if target.writes else None
+        self._before: Manifest = EMPTY
+        self._new: Content | None = None
+        self.use: WorkspaceUse | None = None
+        """What the run did, once it has ended."""
+        self.is_held = target.writes
+        self._is_open = False
+
+    async def open(self) -> Workspace:
+        """Return what the sandbox gets."""
+        pinned = self.target.snapshot_id
+        snapshot_id = pinned if pinned is not None else self._row.snapshot_id
+        before = self._before = await manifest_of(self._database, self._storage, snapshot_id)
+        self._is_open = True
+        contents = partial(contents_of, self._database, self._storage, before)
+        return Workspace(before.files, contents, saves=self.target.writes)
+
+    async def settle(self, quotas: Quotas, failure: str | None) -> None:
+        """Decide what is saved, before the end of the run is recorded. `failure` is the type of a failed run."""
+        problem = await self._problem(quotas, failure)
+        saver, before = self.saver, self._before.digest
+        after = before
+        if problem is None and saver is not None and saver.manifest is not None:
+            after = saver.manifest.digest
+            if after != before:
+                self._new = await saver.store_manifest()
+        changed = saver.manifest.changes_since(self._before) if after != before and saver and saver.manifest else 0
+        left_out = [str(name)[:300] for name in saver.left_out[:MOST_NAMED]] if saver else []
+        self.use = WorkspaceUse(self.target.workspace_id, before, after, changed, left_out, problem or UNSET)
+
+    async def _problem(self, quotas: Quotas, failure: str | None) -> str | None:
+        """Return why nothing is saved; None if the files are saved, or if the run may not write."""
+        saver = self.saver
+        if saver is None:
+            return None
+        if not self._is_open:
+            return "the code was not started"
+        if failure == "SandboxError":
+            return "the sandbox failed"
+        if saver.manifest is None or not saver.is_complete:
+            return "the files could not be read after the end of the run"
+        more = saver.manifest.size_bytes - self._row.size_bytes
+        check = partial(rows.check_quota, quotas=quotas, identity=self._row.identity, more_bytes=more)
+        try:
+            await self._database.read(check)
+        except QuotaExceeded as error:
+            return error.message
+        return None
+
+    def finish(self, connection: Connection, run_id: str) -> None:
+        """Move the current snapshot and release the workspace, in the transaction that records the end of the run."""
+        if not self.is_held:
+            return
+        saver, row = self.saver, self._row
+        if self._new is not None and saver is not None and saver.manifest is not None:
+            manifest, (sha256, size, data) = saver.manifest, self._new
+            rows.refer(connection, row.family_id, [(sha256, size, data)])
+            files = sum(file.is_file for file in manifest.files)
+            rows.move(connection, row.id, row.family_id, manifest.digest, sha256, manifest.size_bytes, files, run_id)
+        else:
+            holding.touch(connection, row)
+        holding.release(connection, run_id, row.id)
+
+
+class RunWorkspaces:
+    """The workspaces of the runs of this server."""
+
+    def __init__(self, database: Database, storage: Storage, quotas: Quotas, server: str) -> None:
+        self._database = database
+        self._storage = storage
+        self.quotas = quotas
+        self._server = server
+
+    async def find(self, identity: Identity, text: str, mode: str) -> Target | None:
+        """Return the workspace, or the snapshot, that a request names. Raise WorkspaceNotFound, SnapshotNotFound."""
+        if not text:
+            return None
+        if text.startswith("sha256:"):
+            found = await self._database.read(partial(rows.find_snapshot_by_digest, identity=identity, digest=text))
+            return Target(found.workspace_id, found.id, writes=False)
+        if not text.startswith("ws_"):
+            raise InvalidParams(
+                f"'workspace' is '{text[:80]}', which is neither a workspace nor a snapshot",
+                hint="Pass the id of a workspace (ws_…), or the digest of a snapshot (sha256:…).",
+                param="workspace",
+            )
+        row = await self._database.read(partial(rows.find_workspace, identity=identity, workspace_id=text))
+        return Target(row.id, writes=mode != "read")
+
+    async def take(self, identity: Identity, target: Target, run_id: str, *, is_patient: bool) -> HeldWorkspace:
+        """Wait until no other run writes the workspace, and take it. Raise WorkspaceHeld after WAIT_SECONDS.
+
+        A run that is patient waits as long as necessary.
+        """
+        deadline = time.monotonic() + WAIT_SECONDS
+        find = partial(rows.find_workspace, identity=identity, workspace_id=target.workspace_id)
+        while target.writes:
+            other = (await self._database.read(find)).run_id
+            if other is None:
+                taking = partial(holding.take, workspace_id=target.workspace_id, run_id=run_id, server=self._server)
+                other = await self._database.write(taking)
+            if other is None:
+                break
+            if not is_patient and time.monotonic() > deadline:
+                raise holding.held(target.workspace_id, other)
+            await asyncio.sleep(LOOK_SECONDS)
+        return HeldWorkspace(target, await self._database.read(find), self._database, self._storage)
+
+    async def release(self, run_id: str, target: Target) -> None:
+        """Release the workspace of a run that was not recorded."""
+        work = partial(holding.release, run_id=run_id, workspace_id=target.workspace_id)
+        try:
+            await self._database.write(work)
+        except SkilleryError:  # a later close of lost runs releases it
+            return
