@@ -14,17 +14,9 @@ from hypothesis import strategies as st
 from skillery.errors import InvalidBundle, InvalidParams
 from skillery.formats.defined_tools import ENDINGS as LANGUAGES
 from skillery.formats.defined_tools import handler_of
-from skillery.formats.tools_json import (
-    MAX_BYTES,
-    MAX_TOOLS,
-    Tool,
-    ToolsFile,
-    name_warnings,
-    parameters_of,
-    parse_definition,
-    read_tools,
-    refuse_broken,
-)
+from skillery.formats.strict_json import MAX_BYTES
+from skillery.formats.tools import Tool, parameters_of, parse_definition
+from skillery.formats.tools_json import MAX_TOOLS, ToolsFile, name_warnings, read_tools, refuse_broken
 
 PATHS = frozenset({"skill.toml", "SKILL.md", "tools.json", "scripts/count.py", "scripts/count.js", "scripts/a.rb", "x"})
 TEXT = {"type": "string", "description": "The text"}

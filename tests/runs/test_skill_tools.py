@@ -18,7 +18,7 @@ from skillery.database import Database, migrate
 from skillery.database.tables import objects, skill_files, skill_versions, skills, tools
 from skillery.errors import ToolNotFound
 from skillery.formats.defined_tools import script_path
-from skillery.formats.tools_json import parse_definition
+from skillery.formats.tools import parse_definition
 from skillery.identity.quotas import UNLIMITED
 from skillery.registry import find_tool
 from skillery.registry.session_tools import define_session_tool, forget_session_tools

@@ -25,7 +25,7 @@ import pytest
 
 from skillery.backends import KeepsWarm, Limits, PackageMount, Place, Warm
 from skillery.builtin.linux_sandbox import skillery_sandbox, zygotes
-from skillery.sandboxing.linux import groups
+from skillery.sandboxing.linux import processes
 from skillery.testing.sandbox import Trial
 from skillery.testing.sandbox.between_runs import check_nothing_is_left
 from skillery.testing.sandbox.leftovers import assert_none_since, descendants, traces
@@ -706,9 +706,9 @@ asyncio.run(main())
         assert server.stdout is not None
         below = json.loads(server.stdout.readline())
         assert len(below) >= 6
-        started = {pid: groups.start_time(pid) for pid in below}
+        started = {pid: processes.start_time(pid) for pid in below}
         server.kill()
-    await until(lambda: not [pid for pid in below if groups.start_time(pid) == started[pid] is not None])
+    await until(lambda: not [pid for pid in below if processes.start_time(pid) == started[pid] is not None])
 
 
 class TestLockdownOfPreloaded(lockdown.TestLockdown):

@@ -22,7 +22,7 @@ from skillery.builtin.linux_sandbox import LinuxSandboxSettings, open_sandbox, s
 from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
 from skillery.builtin.linux_sandbox.zygote_answers import CannotStart
 from skillery.builtin.linux_sandbox.zygotes import Zygote
-from skillery.sandboxing.linux import groups, watchdog
+from skillery.sandboxing.linux import hierarchies, processes
 from skillery.testing import SandboxContract
 from skillery.testing.sandbox import MemoryHost, Trial
 from skillery.testing.sandbox.base import OpenWith
@@ -140,7 +140,9 @@ def make(folder: Path, *, allow_degraded: bool = False) -> LinuxSandbox:
 
 def group_folders(pid: int) -> list[Path]:
     """Return the cgroups that a server with this pid has made."""
-    return [path for h in groups.candidates() for path in h.folder.glob(f"skillery-*-{pid}-*-*/**/") if path.is_dir()]
+    return [
+        path for h in hierarchies.candidates() for path in h.folder.glob(f"skillery-*-{pid}-*-*/**/") if path.is_dir()
+    ]
 
 
 class TestLinuxSandbox(SandboxContract):
@@ -164,7 +166,7 @@ class TestLinuxSandbox(SandboxContract):
 
     async def test_every_outcome_says_whether_the_memory_of_the_tree_is_degraded(self, trial: Trial) -> None:
         outcome = await trial.code("def main(args): pass")
-        assert outcome.degraded == (() if IS_ROOT and groups.candidates() else ("memory_tree",))
+        assert outcome.degraded == (() if IS_ROOT and hierarchies.candidates() else ("memory_tree",))
 
     async def test_a_skill_that_cannot_be_mounted_is_the_hosts_fault_and_names_no_path(
         self, trial: Trial, tmp_path: Path
@@ -377,9 +379,9 @@ async def test_runs_die_with_a_killed_server_and_the_next_start_sweeps_up(tmp_pa
     server.wait()
     server.stdout.close()
     deadline = time.monotonic() + 10
-    while any(groups.start_time(pid) for pid in run) and time.monotonic() < deadline:
+    while any(processes.start_time(pid) for pid in run) and time.monotonic() < deadline:
         await asyncio.sleep(0.02)
-    assert [pid for pid in run if groups.start_time(pid)] == []
+    assert [pid for pid in run if processes.start_time(pid)] == []
     sandbox = make(tmp_path)
     await sandbox.start()
     assert group_folders(server.pid) == []
@@ -396,13 +398,13 @@ groups.find().close()
 
 
 @only_as_root
-@pytest.mark.skipif(not groups.candidates(), reason="this host has no cgroups")
+@pytest.mark.skipif(not hierarchies.candidates(), reason="this host has no cgroups")
 def test_servers_that_start_at_once_remove_the_groups_of_dead_servers_together() -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as dead:
         dead.wait()
-    for hierarchy in filter(groups.usable, groups.candidates()):
+    for hierarchy in filter(hierarchies.usable, hierarchies.candidates()):
         for number in range(150):
-            (hierarchy.folder / f"skillery-{groups.pid_namespace()}-{dead.pid}-1-{number:08x}").mkdir()
+            (hierarchy.folder / f"skillery-{hierarchies.pid_namespace()}-{dead.pid}-1-{number:08x}").mkdir()
     starting = [
         subprocess.Popen([sys.executable, "-c", FIND_GROUPS], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         for _ in range(3)
@@ -418,7 +420,7 @@ def test_servers_that_start_at_once_remove_the_groups_of_dead_servers_together()
 
 def test_processes_that_are_killed_at_any_moment_fail_their_run_at_most_and_leave_nothing(tmp_path: Path) -> None:
     """The event loop is the one of real servers: uvloop refuses to write to a closed transport."""
-    others = watchdog.children(os.getpid())
+    others = processes.children(os.getpid())
 
     async def main() -> set[str | None]:
         offer = skillery_sandbox()
@@ -473,9 +475,9 @@ def test_a_zygote_that_hangs_up_and_lives_on_is_ended(tmp_path: Path) -> None:
         zygote = Zygote(str(program), {})
         with pytest.raises(CannotStart, match="ended while it was being set up"):
             await zygote.prepare()
-        assert groups.start_time(zygote.pid)
+        assert processes.start_time(zygote.pid)
         await zygote.close()
-        assert groups.start_time(zygote.pid) is None
+        assert processes.start_time(zygote.pid) is None
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main())

@@ -25,7 +25,7 @@ import pytest
 from skillery.backends import Limits, Place
 from skillery.builtin.linux_sandbox import LinuxSandboxSettings, open_sandbox
 from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
-from skillery.sandboxing.linux import groups
+from skillery.sandboxing.linux import hierarchies, processes
 from skillery.sandboxing.linux.cell import landlock
 from skillery.testing.sandbox import Trial
 from skillery.testing.sandbox.base import SandboxCases
@@ -208,7 +208,7 @@ class TestLockdown(SandboxCases):
             assert not IS_ROOT or int(entry["Uid"].split()[0]) >= 100_000
 
     async def test_seen_from_the_host_every_process_is_in_the_groups_of_its_run(self, trial: Trial) -> None:
-        held = {name for hierarchy in groups.candidates() for name in hierarchy.controllers} if IS_ROOT else set()
+        held = {name for hierarchy in hierarchies.candidates() for name in hierarchy.controllers} if IS_ROOT else set()
         running = asyncio.ensure_future(trial.code(WAIT))
         seen = [Path(f"/proc/{entry['Pid']}/cgroup").read_text() for entry in await run_processes(running)]
         await running
@@ -262,14 +262,14 @@ class TestLockdown(SandboxCases):
         server = subprocess.Popen([sys.executable, "-c", SERVER, str(tmp_path)], stdout=subprocess.PIPE)
         assert server.stdout is not None
         child = int(server.stdout.readline())
-        engine = {pid: groups.start_time(pid) for pid in descendants(server.pid) if b"zygote.main" in command(pid)}
+        engine = {pid: processes.start_time(pid) for pid in descendants(server.pid) if b"zygote.main" in command(pid)}
         assert len(engine) == 2
         server.kill()
         server.wait()
         server.stdout.close()
         try:
             deadline = time.monotonic() + 2
-            while any(groups.start_time(pid) == began for pid, began in engine.items()):
+            while any(processes.start_time(pid) == began for pid, began in engine.items()):
                 assert time.monotonic() < deadline, "the zygote or its workshop has outlived the server"
                 await asyncio.sleep(0.02)
         finally:

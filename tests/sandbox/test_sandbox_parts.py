@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from skillery.backends import Failure, Limits, Log
 from skillery.errors import Busy
 from skillery.formats.kept_log import KeptLog
-from skillery.sandboxing.linux import groups, plan, seccomp, syscalls, watchdog
+from skillery.sandboxing.linux import groups, hierarchies, plan, processes, seccomp, syscalls, watchdog
 from skillery.sandboxing.linux.uids import Uids
 from skillery.sandboxing.python_runner.process_ends import ended_early
 from skillery.sandboxing.python_runner.wire import HEAD, Channel, ChannelAbused
@@ -256,7 +256,7 @@ def test_the_channel_survives_any_message(header: bytes, body: bytes, claimed: i
 
 def test_cgroups_of_both_versions_get_the_same_limits() -> None:
     limits = Limits(memory_mb=100, processes=10, cpus=1.5)
-    told = {(c, v): groups.settings_of(c, v, limits) for c in groups.CONTROLLERS for v in (1, 2)}
+    told = {(c, v): hierarchies.settings_of(c, v, limits) for c in hierarchies.CONTROLLERS for v in (1, 2)}
     assert told["memory", 1]["memory.limit_in_bytes"] == told["memory", 2]["memory.max"] == str(100 << 20)
     assert told["memory", 2]["memory.swap.max?"] == "0"
     assert told["memory", 2]["memory.oom.group?"] == "1"
@@ -266,13 +266,13 @@ def test_cgroups_of_both_versions_get_the_same_limits() -> None:
 
 
 def test_a_limit_is_written_only_to_a_file_that_the_kernel_offers(tmp_path: Path) -> None:
-    groups.write(tmp_path, "memory.swap.max?", "0")
+    hierarchies.write(tmp_path, "memory.swap.max?", "0")
     with pytest.raises(FileNotFoundError):
-        groups.write(tmp_path, "memory.max", "1")
+        hierarchies.write(tmp_path, "memory.max", "1")
     assert list(tmp_path.iterdir()) == []
 
 
-def v2_folder(folder: Path, processes: list[int]) -> groups.Hierarchy:
+def v2_folder(folder: Path, processes: list[int]) -> hierarchies.Hierarchy:
     (folder / "skillery-server").mkdir()
     texts = {
         "cgroup.controllers": "cpuset cpu io memory pids\n",
@@ -283,18 +283,18 @@ def v2_folder(folder: Path, processes: list[int]) -> groups.Hierarchy:
     }
     for name, text in texts.items():
         (folder / name).write_text(text)
-    return groups.Hierarchy(folder, groups.CONTROLLERS, 2)
+    return hierarchies.Hierarchy(folder, hierarchies.CONTROLLERS, 2)
 
 
 def test_in_a_delegated_v2_group_the_server_steps_down_into_a_leaf(tmp_path: Path) -> None:
-    found = groups.delegate(v2_folder(tmp_path, [os.getpid()]))
+    found = hierarchies.delegate(v2_folder(tmp_path, [os.getpid()]))
     assert found.controllers == ("memory", "pids", "cpu")
     assert (tmp_path / "skillery-server/cgroup.procs").read_text() == str(os.getpid())
     assert (tmp_path / "cgroup.subtree_control").read_text() == "+memory +pids +cpu"
 
 
 def test_processes_of_others_are_not_moved(tmp_path: Path) -> None:
-    groups.delegate(v2_folder(tmp_path, [os.getpid(), 1]))
+    hierarchies.delegate(v2_folder(tmp_path, [os.getpid(), 1]))
     assert (tmp_path / "skillery-server/cgroup.procs").read_text() == ""
 
 
@@ -302,7 +302,7 @@ def test_oom_kills_are_counted_in_both_versions(tmp_path: Path) -> None:
     (tmp_path / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 2\n")
     (tmp_path / "memory.events").write_text("low 0\noom 1\noom_kill 3\noom_group_kill 1\n")
     kills = [
-        groups.ControlGroup([(groups.Hierarchy(tmp_path, ("memory",), version), tmp_path)]).oom_kills()
+        groups.ControlGroup([(hierarchies.Hierarchy(tmp_path, ("memory",), version), tmp_path)]).oom_kills()
         for version in (1, 2)
     ]
     assert kills == [2, 3]
@@ -391,7 +391,7 @@ def test_threads_that_come_and_go_hide_no_child() -> None:
         for thread in churning:
             thread.start()
         try:
-            assert all(child.pid in watchdog.children(os.getpid()) for _ in range(2000))
+            assert all(child.pid in processes.children(os.getpid()) for _ in range(2000))
         finally:
             enough.set()
             for thread in churning:

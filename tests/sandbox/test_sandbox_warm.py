@@ -19,7 +19,7 @@ import pytest
 
 from skillery.backends import CodeCall, Job, Place
 from skillery.builtin.linux_sandbox import skillery_sandbox
-from skillery.sandboxing.linux import groups
+from skillery.sandboxing.linux import processes
 from skillery.sandboxing.linux.cell import zygote
 from skillery.testing.sandbox import MemoryHost, Trial
 from skillery.testing.sandbox.leftovers import assert_none_since, descendants, traces
@@ -57,7 +57,7 @@ def zygotes() -> list[int]:
 
 def workshops() -> list[int]:
     """Return the workshop of each zygote: its first child. The zygote forks the children for runs later."""
-    return [min(children(parent), key=lambda pid: int(groups.start_time(pid) or 0)) for parent in zygotes()]
+    return [min(children(parent), key=lambda pid: int(processes.start_time(pid) or 0)) for parent in zygotes()]
 
 
 def places() -> set[int]:

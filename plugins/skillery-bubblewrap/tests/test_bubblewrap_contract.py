@@ -17,7 +17,7 @@ import pytest
 from bubblewrap_here import CHECKOUT, bwrap, make
 from skillery.backends import CodeCall, Job, Limits, Place, SkillMount
 from skillery.errors import SandboxUnavailable, StartupError
-from skillery.sandboxing.linux import groups
+from skillery.sandboxing.linux import hierarchies
 from skillery.testing import SandboxContract
 from skillery.testing.sandbox import MemoryHost, Trial
 from skillery.testing.sandbox.base import OpenWith
@@ -41,7 +41,9 @@ SLEEP = "import os, time\ndef main(args):\n    os.fork(); time.sleep(1e6)"
 
 def group_folders(pid: int) -> list[Path]:
     """Return the cgroups that a server with this pid has made."""
-    return [path for h in groups.candidates() for path in h.folder.glob(f"skillery-*-{pid}-*-*/**/") if path.is_dir()]
+    return [
+        path for h in hierarchies.candidates() for path in h.folder.glob(f"skillery-*-{pid}-*-*/**/") if path.is_dir()
+    ]
 
 
 class TestBubblewrap(SandboxContract):

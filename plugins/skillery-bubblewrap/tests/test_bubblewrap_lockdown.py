@@ -20,7 +20,7 @@ import pytest
 
 from bubblewrap_here import bwrap, make
 from skillery.backends import CodeCall, Job, Limits
-from skillery.sandboxing.linux import groups
+from skillery.sandboxing.linux import hierarchies
 from skillery.testing.sandbox import MemoryHost, Trial
 from skillery.testing.sandbox.base import SandboxCases
 from skillery.testing.sandbox.leftovers import descendants
@@ -81,7 +81,7 @@ class TestLockdown(SandboxCases):
         await sandbox.close()
 
     async def test_every_process_is_in_the_groups_of_its_run(self, sandbox: BubblewrapSandbox) -> None:
-        held = {name for hierarchy in groups.candidates() for name in hierarchy.controllers} if IS_ROOT else set()
+        held = {name for hierarchy in hierarchies.candidates() for name in hierarchy.controllers} if IS_ROOT else set()
         async with three(sandbox) as pids:
             lines = [
                 line.split(":", 2) for pid in pids for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines()

@@ -1,15 +1,9 @@
 """The database: its engine, its tables and its migrations, for SQLite and Postgres."""
 
-from skillery.database.engine import (
-    Change,
-    Database,
-    Statement,
-    as_stored,
-    before_commit,
-    in_utc,
-    parse_database_url,
-    take_turns,
-)
+from skillery.database.drivers import parse_database_url
+from skillery.database.engine import Database, take_turns
+from skillery.database.statements import Change, Statement, as_stored, in_utc
+from skillery.database.transactions import before_commit
 
 __all__ = [
     "Change",

@@ -15,11 +15,14 @@ from typing import NamedTuple
 
 import msgspec
 
+from skillery.environments.disk import rename_into_place
 from skillery.environments.downloads import BuildProgress, Fetched, IncomingFiles, build_wheel, fetch
-from skillery.environments.errors import BuildFailed, not_written
+from skillery.environments.errors import BuildFailed, not_written, too_large
+from skillery.environments.hard_links import link
 from skillery.environments.jobs import JobFailed, Jobs, workers
 from skillery.environments.sources import PackageSources
-from skillery.environments.trees import TreeRecord, Trees, TreeWriter, key_of, link, rename_into_place, too_large
+from skillery.environments.tree_writer import TreeWriter
+from skillery.environments.trees import TreeRecord, Trees, key_of
 from skillery.environments.uv_errors import cleaned, job_failure
 from skillery.environments.wheels import MOST_FILES, read_wheel
 from skillery.errors import SkilleryError
@@ -125,7 +128,7 @@ class Builder:
             raise too_large(self._max_mb)
         build.make_room(0, frozenset(keys))
         made = build.aside / "environment"
-        own = link([self.trees.files(key) for key in keys], made / PACKAGES).size_bytes
+        own = link([self.trees.files(key) for key in keys], made / PACKAGES)
         build.make_room(own, frozenset(keys))
         built = Built(keys, size, own)
         (made / METADATA_FILE).write_bytes(msgspec.json.encode(built))

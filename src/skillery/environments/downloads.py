@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 import msgspec
 from packaging.tags import sys_tags
 
-from skillery.environments.errors import BuildFailed
+from skillery.environments.errors import BuildFailed, too_large
 from skillery.environments.jobs import JobFailed, Jobs, Receiver
 from skillery.environments.sources import PackageSources, base_python
-from skillery.environments.trees import too_large
 from skillery.environments.uv_errors import build_failure, job_failure, uv_failure
 from skillery.formats.requirements import Pin
 from skillery.formats.wording import printable

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from skillery.environments.builder import METADATA_FILE, Built
-from skillery.environments.trees import move_away, remove
+from skillery.environments.disk import move_away, remove
 
 _NAME = re.compile(r"([0-9a-f]{64})-([A-Za-z0-9_-]+)(?:\.([0-9]+))?")
 

@@ -6,10 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-import os
-import threading
 import time
-import weakref
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import partial
@@ -17,19 +14,19 @@ from pathlib import Path
 
 from skillery.backends import Failure, FailureType, PackageMount
 from skillery.database import Database
-from skillery.environments.builder import PACKAGES, Builder, Built
+from skillery.environments.builder import Builder, Built
+from skillery.environments.disk import remove
 from skillery.environments.downloads import BuildProgress
 from skillery.environments.errors import BuildFailed
 from skillery.environments.folders import Installed, Shelf
+from skillery.environments.package_mounts import PackageMounts
 from skillery.environments.rows import State, forget_state, forget_unfinished, needed_of, note_state
-from skillery.environments.trees import remove
 from skillery.errors import SkilleryError
 
 log = logging.getLogger(__name__)
 MIB = 1024 * 1024
 RETRY_SECONDS = 60.0
 """Seconds before a failed build is tried again, unless the cause was temporary."""
-USE_RECORD_SECONDS = 600.0
 PROGRESS_SECONDS = 0.5
 BUILDS_AT_ONCE = 3
 
@@ -41,6 +38,7 @@ class Environments:
 
     def __init__(self, folder: Path, database: Database, builder: Builder, server: str, total_mb: int) -> None:
         self._shelf = Shelf(folder / "ready", folder / "incoming")
+        self._mounts = PackageMounts(self._shelf)
         self._database = database
         self._builder = builder
         self._server = server
@@ -48,11 +46,6 @@ class Environments:
         self._building: dict[str, asyncio.Task[Failure | None]] = {}
         self._progress: dict[str, BuildProgress] = {}
         self._failed: dict[str, tuple[Failure, float]] = {}
-        self._used: dict[Path, float] = {}
-        """Time when the last use was recorded, by folder."""
-        self._mounts: weakref.WeakValueDictionary[Path, PackageMount] = weakref.WeakValueDictionary()
-        """Mounts in use, by a run or for a future run."""
-        self._lock = threading.RLock()
         self._turns = asyncio.Semaphore(BUILDS_AT_ONCE)
         self._closed = False
 
@@ -67,24 +60,7 @@ class Environments:
 
         The use is recorded. The environment stays while the caller holds the mount.
         """
-        with self._lock:
-            folder = self._shelf.find(sha256)
-            if folder is None or not self._note_use(folder):
-                return None
-            mount = self._mounts.get(folder)
-            if mount is None:
-                mount = self._mounts[folder] = PackageMount(sha256, folder / PACKAGES)
-            return mount
-
-    def _note_use(self, folder: Path) -> bool:
-        noted = self._used.get(folder)
-        if noted is None or time.monotonic() - noted > USE_RECORD_SECONDS:
-            try:
-                os.utime(folder)
-            except FileNotFoundError:
-                return False
-            self._used[folder] = time.monotonic()
-        return True
+        return self._mounts.find(sha256)
 
     async def ready(self, lock: bytes, seconds: float) -> PackageMount | Failure:
         """Return the environment of a lock. If it is not installed, build it.
@@ -135,10 +111,7 @@ class Environments:
 
     def installed(self) -> list[Installed]:
         """Return the environments of this server, most recently used first. Blocking."""
-        installed = self._shelf.all()
-        with self._lock:
-            found = [one._replace(in_use=one.folder in self._mounts) for one in installed]
-        return sorted(found, key=lambda one: one.used_at, reverse=True)
+        return self._mounts.installed()
 
     async def close(self) -> None:
         self._closed = True
@@ -173,7 +146,7 @@ class Environments:
                 FailureType.ENVIRONMENT_FAILED, "the packages could not be installed: see the log of the server"
             )
             return await self._note_failure(sha256, failure, failure.message)
-        await asyncio.to_thread(self._select_newest, sha256)
+        await asyncio.to_thread(self._mounts.select_newest, sha256)
         await self._note(sha256, "ready", size=built.size_bytes)
         return None
 
@@ -187,16 +160,6 @@ class Environments:
         finally:
             recorder.cancel()
             await asyncio.gather(recorder, return_exceptions=True)
-
-    def _select_newest(self, sha256: str) -> None:
-        """Use the newest folder of a lock from now on. Older folders are removed when no run uses them."""
-        with self._lock:
-            older = [(folder, self._mounts.get(folder)) for folder in self._shelf.older(sha256)]
-        for folder, mount in older:
-            if mount is None:
-                self._shelf.drop(folder)
-            else:  # if the server ends first, the next start removes the folder
-                weakref.finalize(mount, self._shelf.drop_in_thread, folder).atexit = False
 
     async def _note_failure(self, sha256: str, failure: Failure, message: str, *, passing: bool = False) -> Failure:
         installed = await asyncio.to_thread(self._shelf.newest, sha256)
@@ -290,18 +253,9 @@ class Environments:
             pass
 
     def _drop(self, one: Installed, since: datetime | None) -> bool:
-        with self._lock:
-            if one.folder in self._mounts or (since is not None and not self._is_older(one.folder, since)):
-                return False
-            self._used.pop(one.folder, None)
-            taken = self._shelf.move_away(one.folder)
+        taken = self._mounts.move_away(one.folder, since)
         if taken is None:
             return False
         remove(taken)
         self._database.write_now(partial(forget_state, sha256=one.lock, server=self._server))
         return True
-
-    def _is_older(self, folder: Path, since: datetime) -> bool:
-        with contextlib.suppress(FileNotFoundError):
-            return self._shelf.used_at(folder) < since
-        return False

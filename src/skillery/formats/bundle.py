@@ -15,7 +15,7 @@ from skillery.formats.examples import Examples
 from skillery.formats.manifest import Manifest
 from skillery.formats.paths import check_paths
 from skillery.formats.skill_md import SkillMd
-from skillery.formats.tools_json import Tool
+from skillery.formats.tools import Tool
 
 SKILL_TOML = "skill.toml"
 SKILL_MD = "SKILL.md"

@@ -13,7 +13,8 @@ from skillery.errors import InvalidName
 from skillery.formats.agent_skill import yaml_text
 from skillery.formats.names import parse_skill_name
 from skillery.formats.python_handler import handler_around
-from skillery.formats.tools_json import FILE, Tool
+from skillery.formats.tools import Tool
+from skillery.formats.tools_json import FILE
 from skillery.formats.wording import printable, quoted
 
 MADE_BY = "define_tool"

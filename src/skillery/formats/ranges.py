@@ -7,19 +7,18 @@ pre-release matches only if a comparator of the same alternative names a pre-rel
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from operator import attrgetter
 
 import msgspec
 
 from skillery.errors import InvalidVersionSpec
-from skillery.formats.semver import BUILD, NUMBER, PRERELEASE, Version, core_key
+from skillery.formats.comparators import Bound, first_key, key_of_release, parse_alternative
+from skillery.formats.semver import Version
 from skillery.formats.wording import quoted
 
 MAX_LENGTH = 256
 MAX_ALTERNATIVES = 32
-RANGE_HINT = "Ranges are written as in npm, e.g. '^1.2', '~1.2.3', '1.x', '>=1 <2', '1 - 2' or '^1 || ^2'."
 
 
 class Segment(msgspec.Struct, frozen=True):
@@ -56,223 +55,23 @@ def parse_range(text: str) -> tuple[Segment, ...]:
             f"The version range {quoted(text)} has {len(parts)} alternatives, at most {MAX_ALTERNATIVES} are allowed.",
             hint="Use a wider range with fewer alternatives.",
         )
-    alternatives = [_parse_alternative(part.strip(), text) for part in parts]
+    alternatives = [parse_alternative(part.strip(), text) for part in parts]
     # As in npm, an alternative without bounds replaces the whole range, so `* || 1.0.0-a` matches no pre-release.
     if any(not bounds for bounds in alternatives):
         alternatives = [[]]
     return _merge(segment for bounds in alternatives for segment in _segments(bounds))
 
 
-# -- grammar -----------------------------------------------------------------------------------------------------
-
-_PART = rf"(?:{NUMBER}|[xX*])"
-_PARTIAL = rf"[v=]*({_PART})(?:\.({_PART})(?:\.({_PART})(?:-({PRERELEASE}))?(?:\+{BUILD})?)?)?"
-_HYPHEN = re.compile(rf"({_PARTIAL})\s+-\s+({_PARTIAL})")
-_OPERATOR_SPACE = re.compile(r"(~>?|\^|[<>]=?|=)\s+")
-_COMPARATOR = re.compile(rf"(~>?|\^|[<>]?=?)({_PARTIAL})")
-_FULL_PREFIX = re.compile(r"[<>]?=?v?[0-9]")
-
-
-class _Partial(msgspec.Struct, frozen=True):
-    """A version without some of its last numbers (`1.x`, `1`, `*`)."""
-
-    numbers: tuple[int, ...]
-    prerelease: tuple[str, ...]
-
-    def floor(self) -> Version:
-        """Return the version with 0 for each missing number."""
-        major, minor, patch = (*self.numbers, 0, 0, 0)[:3]
-        return Version(major, minor, patch, self.prerelease)
-
-    def above(self, digits: int) -> Version:
-        """Return the lowest release above all versions with the same first `digits` numbers."""
-        major, minor, patch = (*self.numbers[: digits - 1], self.numbers[digits - 1] + 1, 0, 0)[:3]
-        return Version(major, minor, patch)
-
-    @property
-    def is_full(self) -> bool:
-        return len(self.numbers) == 3
-
-
-class _Bound(msgspec.Struct, frozen=True):
-    """One bound of a comparator on the precedence: a lower bound (`>=`), or an upper bound (`<`)."""
-
-    upper: bool
-    key: bytes
-    tagged: Version | None = None
-    """The version of the comparator if it is a pre-release, else None. Pre-releases with the same numbers then
-    match.
-    """
-
-    @property
-    def release_key(self) -> bytes:
-        """The key of this bound in the interval of releases."""
-        if self.tagged is None:
-            return self.key
-        return _first(self.tagged) if self.upper else _release(self.tagged)
-
-
-_NOTHING = _Bound(upper=True, key=core_key(0, 0, 0))
-
-
-def _parse_alternative(text: str, whole: str) -> list[_Bound]:
-    """Return the bounds of all comparators of one alternative, or [] if every release matches."""
-    hyphen = _HYPHEN.fullmatch(text)
-    if hyphen:
-        groups = hyphen.groups()
-        return [*_from_bounds(groups[:5], whole), *_to_bounds(groups[5:], whole)]
-    tokens = _OPERATOR_SPACE.sub(r"\1", text).split()
-    return [bound for token in tokens for bound in _comparator(token, whole)]
-
-
-def _comparator(token: str, whole: str) -> Iterator[_Bound]:
-    match = _COMPARATOR.fullmatch(token)
-    if match is None:
-        raise _invalid(whole, token)
-    operator, partial_text, *groups = match.groups()
-    partial = _partial(groups)
-    if operator == "^":
-        return _caret(partial)
-    if operator.startswith("~"):
-        return _tilde(partial)
-    if partial.is_full:
-        _check_prefix(operator + partial_text, whole)
-        return _full(operator, partial)
-    return _open(operator, partial)
-
-
-def _check_prefix(text: str, whole: str) -> None:
-    """Raise InvalidVersionSpec for prefixes that npm refuses: a full version takes one operator and one `v`
-    (`>=v1.2.3`).
-
-    npm accepts `==1.2`, but not `==1.2.3`.
-    """
-    if not _FULL_PREFIX.match(text):
-        raise _invalid(whole, text)
-
-
-def _partial(groups: Iterable[str | None]) -> _Partial:
-    major, minor, patch, prerelease = groups
-    numbers: list[int] = []
-    for part in (major, minor, patch):
-        if part is None or part in "xX*":
-            break
-        numbers.append(int(part))
-    is_full = len(numbers) == 3
-    return _Partial(tuple(numbers), tuple(prerelease.split(".")) if prerelease and is_full else ())
-
-
-def _caret(partial: _Partial) -> Iterator[_Bound]:
-    if not partial.numbers:
-        return
-    yield from _at_least(partial.floor())
-    leading_zeros = next((i for i, number in enumerate(partial.numbers) if number), len(partial.numbers) - 1)
-    yield _before(partial.above(leading_zeros + 1))
-
-
-def _tilde(partial: _Partial) -> Iterator[_Bound]:
-    if not partial.numbers:
-        return
-    yield from _at_least(partial.floor())
-    yield _before(partial.above(min(len(partial.numbers), 2)))
-
-
-def _full(operator: str, partial: _Partial) -> Iterator[_Bound]:
-    version = partial.floor()
-    if operator == ">=":
-        yield from _at_least(version)
-    if operator in ("", "="):
-        yield _Bound(False, version.precedence, _tag(version))
-    if operator in ("", "=", "<="):
-        yield _up_to(version)
-    if operator == ">":
-        yield _Bound(False, _after(version), _tag(version))
-    if operator == "<":
-        yield _Bound(True, version.precedence, _tag(version))
-
-
-def _open(operator: str, partial: _Partial) -> Iterator[_Bound]:
-    digits = len(partial.numbers)
-    if not digits:
-        if operator in ("<", ">"):
-            yield _NOTHING
-        return
-    if operator == ">":
-        yield from _at_least(partial.above(digits))
-        return
-    if operator in ("", "=", ">="):
-        yield from _at_least(partial.floor())
-    if operator in ("", "=", "<="):
-        yield _before(partial.above(digits))
-    if operator == "<":
-        yield _before(partial.floor())
-
-
-def _from_bounds(groups: tuple[str | None, ...], whole: str) -> Iterator[_Bound]:
-    partial = _partial(groups[1:])
-    if partial.is_full:
-        _check_prefix(">=" + str(groups[0]), whole)
-    return _at_least(partial.floor()) if partial.numbers else iter(())
-
-
-def _to_bounds(groups: tuple[str | None, ...], whole: str) -> Iterator[_Bound]:
-    partial = _partial(groups[1:])
-    if not partial.numbers:
-        return
-    if not partial.is_full:
-        yield _before(partial.above(len(partial.numbers)))
-        return
-    # npm rebuilds a pre-release from its parts, and thereby drops a prefix such as `=v`.
-    if not partial.prerelease:
-        _check_prefix("<=" + str(groups[0]), whole)
-    yield _up_to(partial.floor())
-
-
-# -- bounds and intervals ----------------------------------------------------------------------------------------
-
-
-def _at_least(version: Version) -> Iterator[_Bound]:
-    if version != Version(0, 0, 0):  # as in npm, `>=0.0.0` is no bound
-        yield _Bound(False, version.precedence, _tag(version))
-
-
-def _before(release: Version) -> _Bound:
-    """Return an upper bound that excludes a release and all its pre-releases: `<2.0.0-0` in the notation of npm."""
-    return _Bound(True, _first(release))
-
-
-def _up_to(version: Version) -> _Bound:
-    return _Bound(True, _after(version), _tag(version))
-
-
-def _tag(version: Version) -> Version | None:
-    return version if version.prerelease else None
-
-
-def _after(version: Version) -> bytes:
-    return version.precedence + b"\x00"  # keys are prefix-free: no version is between
-
-
-def _segments(bounds: list[_Bound]) -> Iterator[Segment]:
+def _segments(bounds: list[Bound]) -> Iterator[Segment]:
     lower = [bound for bound in bounds if not bound.upper]
     upper = [bound for bound in bounds if bound.upper]
     low = max((bound.release_key for bound in lower), default=b"")
     high = min((bound.release_key for bound in upper), default=None)
     yield Segment(low, high, release=True)
     for tagged in {bound.tagged for bound in bounds if bound.tagged}:
-        low = max((_first(tagged), *(bound.key for bound in lower)))
-        high = min((_release(tagged), *(bound.key for bound in upper)))
+        low = max((first_key(tagged), *(bound.key for bound in lower)))
+        high = min((key_of_release(tagged), *(bound.key for bound in upper)))
         yield Segment(low, high, release=False)
-
-
-def _first(version: Version) -> bytes:
-    """Return the key that sorts before all pre-releases of this major.minor.patch."""
-    return core_key(version.major, version.minor, version.patch)
-
-
-def _release(version: Version) -> bytes:
-    """Return the key that sorts after all pre-releases of this major.minor.patch: the key of the release."""
-    return Version(version.major, version.minor, version.patch).precedence
 
 
 def _merge(segments: Iterable[Segment]) -> tuple[Segment, ...]:
@@ -294,8 +93,3 @@ def _apart(earlier: Segment, later: Segment) -> bool:
 
 def _later(one: bytes | None, other: bytes | None) -> bytes | None:
     return None if one is None or other is None else max(one, other)
-
-
-def _invalid(whole: str, token: str) -> InvalidVersionSpec:
-    where = "" if token == whole else f": {quoted(token)} is not a comparator"
-    return InvalidVersionSpec(f"{quoted(whole)} is not a version range{where}.", hint=RANGE_HINT)

@@ -7,69 +7,29 @@ rules. Any other content is an ordinary file.
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Set
-from typing import Any, Literal, NoReturn, TypeAlias, get_args
+from collections.abc import Iterator, Set
+from typing import Any
 
 import msgspec
 
-from skillery.errors import InvalidBundle, InvalidParams
-from skillery.formats.inputs import Input, fits
-from skillery.formats.json_values import join, kind_of, value_problems
-from skillery.formats.paths import path_problem
+from skillery.errors import InvalidBundle
+from skillery.formats.json_values import kind_of
 from skillery.formats.problems import MAX_SHOWN, Problem, raise_problems
-from skillery.formats.shapes import MAX_WORD, Shapes, shown
-from skillery.formats.wording import did_you_mean, quoted
+from skillery.formats.strict_json import Unreadable, read_json
+from skillery.formats.tools import Tool, ToolReader
+from skillery.formats.wording import quoted
 
 FILE = "tools.json"
-MAX_BYTES = 1024 * 1024
 MAX_TOOLS = 1_000
-MAX_TOOL_BYTES = 64 * 1024
-"""The maximum number of bytes of one tool as compact JSON: agents receive the whole tool."""
 MAX_AGENT_SKILLS_NAME = 64
 
-ParameterType: TypeAlias = Literal["string", "number", "boolean", "object", "array"]
-PARAMETER_TYPES: tuple[ParameterType, ...] = get_args(ParameterType)
-HANDLER_LANGUAGES = {".js": "javascript", ".mjs": "javascript", ".py": "python", ".sh": "bash"}
-"""The language of a script, by its file ending."""
-WORK_DIR = "__workDir"
-"""The argument that the server gives to every handler. A value from the caller is ignored."""
-
-_TOOL_NAME = re.compile(r"[a-z][a-z0-9_]*")
 _AGENT_SKILLS_NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
-_TOOL_KEYS = ("name", "description", "script", "parameters")
-_PARAMETER_KEYS = ("type", "description", "enum", "optional")
 HINT = (
     f"{FILE} is an array of tools by Skill Tools 1.0.0, e.g. "
     '[{"name": "count_words", "description": "Counts words.", "script": "scripts/count_words.py", "parameters": '
     '{"text": {"type": "string", "description": "The text"}}}]; a file with another purpose needs another name.'
 )
-_PARAMETERS_HINT = (
-    '\'parameters\' is a JSON object as text, e.g. {"text": {"type": "string", "description": "The text"}}; '
-    "the name is lowercase letters, digits and underscores."
-)
-
-
-class Parameter(msgspec.Struct, frozen=True):
-    """One declared argument of a tool."""
-
-    type: ParameterType
-    description: str
-    enum: tuple[object, ...] | None = None
-    optional: bool = False
-
-
-class Tool(msgspec.Struct, frozen=True):
-    """A valid tool. `script` is a path in the bundle, or None for a tool without code. `declared` is `parameters` as
-    in the file.
-    """
-
-    name: str
-    description: str
-    script: str | None
-    parameters: dict[str, Parameter]
-    declared: dict[str, Any]
 
 
 class ToolsFile(msgspec.Struct, frozen=True):
@@ -105,18 +65,30 @@ def read_tools(data: bytes, paths: Set[str]) -> ToolsFile:
 
     No content raises an error: problems are part of the result.
     """
-    value = _json(data)
-    if isinstance(value, _Unreadable):
+    value = read_json(data)
+    if isinstance(value, Unreadable):
         return ToolsFile(warnings=(f"{FILE} {value.why}: it is treated as an ordinary file without tools",))
     if isinstance(value, list) and all(isinstance(each, dict) for each in value):
-        return _Reader(paths).tools([(f"{FILE}[{i}]", tool) for i, tool in enumerate(value)])
+        return _tools_file(ToolReader(paths), [(f"{FILE}[{i}]", tool) for i, tool in enumerate(value)])
     if isinstance(value, dict) and "name" in value and "description" in value:
-        reader = _Reader(paths)
+        reader = ToolReader(paths)
         reader.problem(FILE, "is an object; it must be an array, even of one tool")
-        return msgspec.structs.replace(reader.tools([(FILE, value)]), tools=())
+        return msgspec.structs.replace(_tools_file(reader, [(FILE, value)]), tools=())
     what = "an array with values other than objects" if isinstance(value, list) else kind_of(value)
     return ToolsFile(
         warnings=(f"{FILE} is {what}, not an array of tools: it is treated as an ordinary file without tools",)
+    )
+
+
+def _tools_file(reader: ToolReader, given: list[tuple[str, dict[str, Any]]]) -> ToolsFile:
+    if len(given) > MAX_TOOLS:
+        reader.problem(FILE, f"has {len(given)} tools, at most {MAX_TOOLS} are allowed")
+    tools = [reader.tool(where, table) for where, table in given[:MAX_TOOLS]]
+    return ToolsFile(
+        tools=tuple(tool for tool in tools if tool),
+        problems=tuple(reader.problems),
+        warnings=tuple(reader.warnings[:MAX_SHOWN]),
+        is_skill_tools=True,
     )
 
 
@@ -124,36 +96,6 @@ def refuse_broken(file: ToolsFile) -> None:
     """Raise InvalidBundle, with a list of all broken rules, if the file breaks a rule."""
     if file.problems:
         raise_problems(InvalidBundle, file.problems, hint=HINT)
-
-
-def parse_definition(name: str, description: str, parameters: str, script: str) -> Tool:
-    """Return a tool that is defined by a call instead of tools.json, checked by the same rules. `parameters` is JSON
-    text.
-
-    Raise InvalidParams, with a list of all broken rules, if the tool breaks a rule.
-    """
-    declared = _json(parameters.encode("utf-8", "surrogatepass")) if parameters.strip() else {}
-    if isinstance(declared, _Unreadable):
-        raise_problems(InvalidParams, [Problem(f"'parameters' {declared.why}", "parameters")], hint=_PARAMETERS_HINT)
-    reader = _Reader(frozenset({script}))
-    tool = reader.tool("", {"name": name, "description": description, "script": script, "parameters": declared})
-    if tool is None:
-        raise_problems(InvalidParams, reader.problems, hint=_PARAMETERS_HINT)
-    return tool
-
-
-def parameters_of(declared: Mapping[str, Any]) -> dict[str, Parameter]:
-    """Return the parameters of a stored tool. Publishing has checked them before."""
-    return _Reader(frozenset()).parameters({"parameters": declared}, "")
-
-
-def inputs_of(parameters: Mapping[str, Parameter]) -> dict[str, Input]:
-    """Return the inputs for checking the arguments of a call. WORK_DIR is omitted."""
-    return {
-        name: Input(type=one.type, description=one.description, enum=one.enum, required=not one.optional)
-        for name, one in parameters.items()
-        if name != WORK_DIR
-    }
 
 
 def name_warnings(name: str, stated: object) -> Iterator[str]:
@@ -168,203 +110,3 @@ def name_warnings(name: str, stated: object) -> Iterator[str]:
         )
     if isinstance(stated, str) and stated != name:
         yield f"SKILL.md: the name in the frontmatter is {quoted(stated)}, the skill's is {quoted(name, 140)}"
-
-
-class _Unreadable(msgspec.Struct, frozen=True):
-    why: str
-
-
-class _Repeated(dict[str, object]):
-    """A JSON object with a duplicate key. Python uses the last value; another reader of the file may use the first
-    value.
-    """
-
-    key: str
-
-
-def _json(data: bytes) -> object:
-    if len(data) > MAX_BYTES:
-        return _Unreadable(f"has {len(data)} bytes, at most {MAX_BYTES} are read")
-    try:
-        return json.loads(data.decode("utf-8-sig"), parse_constant=_refuse_constant, object_pairs_hook=_object)
-    except UnicodeDecodeError:
-        return _Unreadable("is not UTF-8 text")
-    except json.JSONDecodeError as error:
-        return _Unreadable(f"is not JSON (line {error.lineno})")
-    except ValueError:  # NaN, Infinity, an integer of thousands of digits
-        return _Unreadable("holds a number that JSON does not have")
-    except RecursionError:
-        return _Unreadable("is nested too deep")
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(name)
-
-
-def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) == len(pairs):
-        return found
-    repeated = _Repeated(found)
-    seen: set[str] = set()
-    repeated.key = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-    return repeated
-
-
-class _Reader(Shapes):
-    """Reads tools, and collects their problems and warnings."""
-
-    def __init__(self, paths: Set[str]) -> None:
-        super().__init__()
-        self.paths = paths
-        self.names: set[str] = set()
-
-    def tools(self, given: list[tuple[str, dict[str, Any]]]) -> ToolsFile:
-        if len(given) > MAX_TOOLS:
-            self.problem(FILE, f"has {len(given)} tools, at most {MAX_TOOLS} are allowed")
-        tools = [self.tool(where, table) for where, table in given[:MAX_TOOLS]]
-        return ToolsFile(
-            tools=tuple(tool for tool in tools if tool),
-            problems=tuple(self.problems),
-            warnings=tuple(self.warnings[:MAX_SHOWN]),
-            is_skill_tools=True,
-        )
-
-    def tool(self, where: str, table: dict[str, Any]) -> Tool | None:
-        """Return the tool, or None if the tool breaks a rule."""
-        before = len(self.problems), len(self.warnings)
-        self.problems.extend(_value_problems(table, where))
-        if len(self.problems) > before[0]:
-            return None
-        tool = Tool(
-            name=self.name(table, where),
-            description=self.described(table, where) or "",
-            script=self.script(table, where),
-            parameters=self.parameters(table, where),
-            declared=table.get("parameters", {}),
-        )
-        self.unknown_keys(where, table, _TOOL_KEYS)
-        if len(self.problems) == before[0]:
-            return tool
-        del self.warnings[before[1] :]
-        return None
-
-    def name(self, table: Mapping[str, object], where: str) -> str:
-        name = self.text(table, "name", join(where, "name"), required=True)
-        if name is None:
-            return ""
-        if not _TOOL_NAME.fullmatch(name) or len(name) > MAX_WORD:
-            self.problem(
-                join(where, "name"),
-                f"is {quoted(name)}; a tool's name is lowercase letters, digits and underscores, a letter first, at "
-                f"most {MAX_WORD} characters",
-            )
-        elif name in self.names:
-            self.problem(
-                join(where, "name"), f"is {quoted(name)}, which an earlier tool has; names must be unique in a file"
-            )
-        self.names.add(name)
-        return name
-
-    def described(self, table: Mapping[str, object], where: str) -> str | None:
-        text = self.text(table, "description", join(where, "description"), required=True)
-        if text is not None and not text.strip():
-            self.problem(join(where, "description"), "is blank; agents choose tools by their description")
-        return text
-
-    def script(self, table: Mapping[str, object], where: str) -> str | None:
-        where = join(where, "script")
-        given = self.text(table, "script", where)
-        if given is None:
-            return None
-        path = given.removeprefix("./")
-        wrong = path_problem(path)
-        if wrong:
-            self.problem(where, f"is {quoted(given)}: the path {wrong}")
-        elif path not in self.paths:
-            near = did_you_mean(path, self.paths) if len(self.problems) < MAX_SHOWN else ""
-            self.problem(where, f"is {quoted(given)}, which is not in the bundle{near}")
-        elif ending_of(path) not in HANDLER_LANGUAGES:
-            endings = ", ".join(HANDLER_LANGUAGES)
-            self.problem(where, f"is {quoted(given)}, whose ending belongs to no supported language: {endings}")
-        return path
-
-    def parameters(self, table: Mapping[str, object], where: str) -> dict[str, Parameter]:
-        where = join(where, "parameters")
-        given = table.get("parameters", {})
-        if not isinstance(given, Mapping):
-            self.problem(where, f"is {kind_of(given)}, expected an object of parameters by name")
-            return {}
-        return {name: self.parameter(name, each, join(where, name)) for name, each in given.items()}
-
-    def parameter(self, name: str, table: object, where: str) -> Parameter:
-        if not isinstance(table, Mapping):
-            self.problem(where, f'is {kind_of(table)}, expected an object such as {{"type": "string", …}}')
-            return Parameter("string", "")
-        if name == WORK_DIR:
-            self.warnings.append(f"{where}: the server sets {WORK_DIR} and ignores declared or sent values")
-        self.unknown_keys(where, table, _PARAMETER_KEYS)
-        type_ = self.type(table, f"{where}.type")
-        return Parameter(
-            type=type_,
-            description=self.text(table, "description", join(where, "description"), required=True) or "",
-            enum=self.enum(table, type_, f"{where}.enum"),
-            optional=self.flag(table, "optional", f"{where}.optional"),
-        )
-
-    def type(self, table: Mapping[str, object], where: str) -> ParameterType:
-        given = self.text(table, "type", where, required=True)
-        if given is not None and given not in PARAMETER_TYPES:
-            instead = " ('number' stands for integers too)" if given == "integer" else ""
-            known = ", ".join(PARAMETER_TYPES)
-            self.problem(where, f"is {quoted(given)}, allowed are: {known}{instead}")
-        return given if given in PARAMETER_TYPES else "string"
-
-    def enum(self, table: Mapping[str, object], type_: ParameterType, where: str) -> tuple[object, ...] | None:
-        if "enum" not in table:
-            return None
-        given = table["enum"]
-        if not isinstance(given, list):
-            self.problem(where, f"is {shown(given)}, expected an array of the allowed values")
-            return None
-        odd = [value for value in given if not fits(type_, value)]
-        if odd:
-            self.warnings.append(f"{where} holds {kind_of(odd[0])}, which no value of type {type_} can be")
-        if not given:
-            self.warnings.append(f"{where} is empty: no value is allowed")
-        return tuple(given)
-
-
-def ending_of(path: str) -> str:
-    """Return the ending of a path, for example `.py` for `scripts/a.py`, or "" if the file name has no ending."""
-    stem, dot, ending = path.rpartition("/")[2].rpartition(".")
-    return f".{ending}" if dot and stem else ""
-
-
-def _value_problems(table: dict[str, Any], where: str) -> Iterator[Problem]:
-    """Yield the problems that prevent the tool from being stored or sent. These are checked before the rules of
-    tools.
-    """
-    found = list(value_problems(table, where, nullable=True))
-    what = where or "the tool"
-    found += [
-        Problem(f"{what} has the key {quoted(one.key)} twice in one object", path=what) for one in _repeated([table])
-    ]
-    yield from found[:MAX_SHOWN]
-    if found:
-        return
-    size = len(msgspec.json.encode(table))
-    if size > MAX_TOOL_BYTES:
-        yield Problem(f"{what} has {size} bytes of JSON, at most {MAX_TOOL_BYTES} are allowed for a tool", path=what)
-
-
-def _repeated(values: Iterable[object]) -> Iterator[_Repeated]:
-    waiting = list(values)
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, _Repeated):
-            yield value
-        if isinstance(value, Mapping):
-            waiting.extend(value.values())
-        elif isinstance(value, list):
-            waiting.extend(value)

@@ -8,9 +8,10 @@ from typing import TypeAlias
 import msgspec
 
 from skillery.errors import InvalidVersion, InvalidVersionSpec
+from skillery.formats.comparators import RANGE_HINT
 from skillery.formats.labels import LATEST, label_problem
 from skillery.formats.names import parse_skill_name
-from skillery.formats.ranges import RANGE_HINT, Segment, parse_range
+from skillery.formats.ranges import Segment, parse_range
 from skillery.formats.semver import Version
 from skillery.formats.wording import quoted
 

@@ -26,7 +26,7 @@ from skillery.formats.defined_tools import (
 )
 from skillery.formats.problems import Problem, raise_problems
 from skillery.formats.semver import Version
-from skillery.formats.tools_json import Tool, parse_definition
+from skillery.formats.tools import Tool, parse_definition
 from skillery.formats.wording import quoted
 from skillery.identity import access
 from skillery.identity.quotas import Quotas

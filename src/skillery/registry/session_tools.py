@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Connection, and_, delete, insert, select
 from skillery import audit
 from skillery.backends import Identity
 from skillery.database.tables import session_tools
-from skillery.formats.tools_json import Tool
+from skillery.formats.tools import Tool
 from skillery.identity.quotas import Quotas, check_session_tool
 from skillery.registry.tools import tool_item
 

@@ -22,7 +22,7 @@ from skillery.backends import Identity
 from skillery.database import Statement, as_stored
 from skillery.database.tables import session_tools, skill_versions, skills, tools, version_steps
 from skillery.formats.bundle import Bundle
-from skillery.formats.tools_json import Tool
+from skillery.formats.tools import Tool
 from skillery.registry.visibility import View, sees_each
 
 _ADD = insert(tools)

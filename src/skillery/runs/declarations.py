@@ -11,7 +11,7 @@ import msgspec
 from skillery.context.threads import JSON
 from skillery.formats.inputs import Input
 from skillery.formats.manifest import Manifest, read_stored_manifest
-from skillery.formats.tools_json import inputs_of, parameters_of
+from skillery.formats.tools import inputs_of, parameters_of
 from skillery.registry import FoundTool, VersionRow
 
 MANIFESTS = 3 * 1024 * 1024

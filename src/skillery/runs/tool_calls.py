@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from skillery.backends import PublishedFile
-from skillery.formats.tools_json import WORK_DIR
+from skillery.formats.tools import WORK_DIR
 
 if TYPE_CHECKING:
     from skillery.registry import SessionTool

@@ -13,6 +13,7 @@ from skillery.app.connections.admission import ConnectionAdmission
 from skillery.app.connections.bounds import Bounds
 from skillery.app.connections.timers import Timer
 from skillery.app.connections.transport import ClosingTransport
+from skillery.app.connections.upgrades import decline_upgrade
 
 PIECE_BYTES = 8 * 1024
 """Bytes of input that are parsed at once. Sizes are checked between two pieces, because the parser joins the parts
@@ -131,27 +132,10 @@ class Connection(HttpToolsProtocol):
         try:
             self.parser.feed_data(piece)
         except httptools.HttpParserUpgrade as upgrade:
-            self._decline_upgrade()
+            decline_upgrade(self)
             end: int = upgrade.args[0]
             return end
         return len(piece)
-
-    def _decline_upgrade(self) -> None:
-        """Parse the head again without `Upgrade`, which a server may ignore (RFC 9110 §7.8).
-
-        For a request with `Upgrade`, the parser assumes that there is no body and would parse the body as the next
-        request.
-        """
-        lines = [b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())]
-        lines += [
-            name + b": " + (_without_upgrade(value) if name == b"connection" else value)
-            for name, value in self.headers
-            if name != b"upgrade"
-        ]
-        self.parser = httptools.HttpRequestParser(self)
-        # Same setting as in uvicorn: input after a request with `Connection: close` does not cancel the response.
-        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
-        self.parser.feed_data(b"\r\n".join([*lines, b"", b""]))
 
     def _check_sizes(self, size: int) -> None:
         # The piece that ends a head may also contain body: only an unfinished head can be too long.
@@ -313,7 +297,3 @@ class Connection(HttpToolsProtocol):
     @property
     def _host(self) -> str:
         return self.client[0] if self.client else ""
-
-
-def _without_upgrade(connection: bytes) -> bytes:
-    return b",".join(token for token in connection.split(b",") if token.strip().lower() != b"upgrade")

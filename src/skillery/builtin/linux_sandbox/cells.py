@@ -19,7 +19,7 @@ from skillery.builtin.linux_sandbox.links import Packets
 from skillery.context.threads import Workers
 from skillery.sandboxing.linux.cell import calls
 from skillery.sandboxing.linux.groups import ControlGroup
-from skillery.sandboxing.linux.watchdog import descendants
+from skillery.sandboxing.linux.processes import descendants
 from skillery.sandboxing.python_runner.logs import LogPipe
 from skillery.sandboxing.python_runner.wire import Channel
 

@@ -13,7 +13,8 @@ from skillery.backends import Capability, Job, Outcome, Place, Probe, RunHost, W
 from skillery.builtin.linux_sandbox.bytecode import compile_ahead
 from skillery.builtin.linux_sandbox.engine import HostCapabilities, run_job
 from skillery.builtin.linux_sandbox.pool import Pool, Warmth
-from skillery.builtin.linux_sandbox.preloaded import Bounds, Environment, PreloadedPool
+from skillery.builtin.linux_sandbox.preloaded import Bounds, Environment
+from skillery.builtin.linux_sandbox.preloaded_pool import PreloadedPool
 from skillery.builtin.linux_sandbox.warm_environments import WarmEnvironments
 from skillery.errors import SandboxUnavailable
 from skillery.sandboxing.egress.service import Egress

@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 from skillery.backends import CodeCall, Job, PackageMount, SkillCall, Warm
 from skillery.builtin.linux_sandbox.pool import Pool
-from skillery.builtin.linux_sandbox.preloaded import Bounds, Environment, PreloadedPool, in_words
+from skillery.builtin.linux_sandbox.preloaded import Bounds, Environment
+from skillery.builtin.linux_sandbox.preloaded_pool import PreloadedPool, in_words
 from skillery.builtin.linux_sandbox.zygote_answers import CannotStart
 from skillery.errors import SkilleryError
 from skillery.sandboxing.linux.plan import MEBIBYTE

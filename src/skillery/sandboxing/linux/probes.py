@@ -14,6 +14,7 @@ from typing import Any
 from skillery.backends import CodeCall, Job, Limits, Outcome, Probe
 from skillery.sandboxing.linux import groups, seccomp
 from skillery.sandboxing.linux.cell import host_tests
+from skillery.sandboxing.linux.hierarchies import CONTROLLERS
 from skillery.sandboxing.linux.interpreter import HERE, base_python
 from skillery.sandboxing.linux.plan import Filters, is_beneath, make_plan, prefixes, tree_limits
 from skillery.sandboxing.python_runner import languages
@@ -90,7 +91,7 @@ def cgroup_probes() -> list[Probe]:
     controllers = found.controllers if found else frozenset()
     if found:
         found.close()
-    return [cgroup_probe(name, held=name in controllers) for name in groups.CONTROLLERS]
+    return [cgroup_probe(name, held=name in controllers) for name in CONTROLLERS]
 
 
 def cgroup_probe(name: str, *, held: bool) -> Probe:

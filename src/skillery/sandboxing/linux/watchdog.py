@@ -13,6 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
+from skillery.sandboxing.linux.processes import descendants, threads
+
 INTERVAL = 0.04
 NEAR = 0.5
 """Share of the limit above which shared pages are divided among processes. Below it, cheaper counters are enough. The
@@ -21,51 +23,9 @@ figure takes time in proportion to the mappings of the run, which the run contro
 """
 SLOW_WORK, SLOW = 0.1, 0.4
 """Processor seconds and wall-clock seconds of one check. A slower check stops dividing shared pages."""
-LOOKS = 3
 KIBIBYTE = 1024
 SOCKET_OPTIONS = 128 * KIBIBYTE
 """The kernel's limit for the options of one socket in bytes (net.core.optmem_max)."""
-
-
-def threads(pid: int) -> list[int]:
-    try:
-        return sorted(int(path.name) for path in Path(f"/proc/{pid}/task").iterdir())
-    except OSError:
-        return []
-
-
-def children(pid: int) -> list[int]:
-    """Return the children of all threads of a process.
-
-    If a thread ends, the kernel gives its children to another thread, whose children may have been read already. Then
-    all
-    threads are read again. The number of attempts is limited, because hostile code can end threads all the time.
-    """
-    found: dict[int, None] = {}
-    for _ in range(LOOKS):
-        has_ended = False
-        for thread in threads(pid):
-            try:
-                text = Path(f"/proc/{pid}/task/{thread}/children").read_text()
-            except OSError:
-                has_ended = True
-            else:
-                found |= dict.fromkeys(map(int, text.split()))
-        if not has_ended:
-            break
-    return list(found)
-
-
-def descendants(root: int) -> Iterator[int]:
-    """Yield the descendants of a process. The children of a descendant are read when the next one is requested.
-
-    Orphans of a run become children of its pid 1, so no process leaves the tree.
-    """
-    left = children(root)
-    while left:
-        pid = left.pop()
-        yield pid
-        left += children(pid)
 
 
 def fields(path: Path, wanted: tuple[str, ...]) -> int:

@@ -60,9 +60,9 @@ def rehearse() -> None:
 def find_export(job: dict[str, Any], finder: _importing.SkillFinder) -> Callable[..., Any]:
     """Import the module of the job, and return the function to call. Raise AttributeError if there is none."""
     if job["spread"]:
-        from . import _stubs
+        from . import _functions
 
-        _stubs.check_offered(job)
+        _functions.check_offered(job)
     skill = job["skill"]
     module = finder.load("skills." + _importing.import_name(skill) if skill is not None else _importing.CODE)
     name = job["function"]
@@ -71,7 +71,7 @@ def find_export(job: dict[str, Any], finder: _importing.SkillFinder) -> Callable
     except AttributeError:
         raise AttributeError(f"{module.__name__} defines no function {name!r}; {definition(job, name)}") from None
     if job["spread"]:
-        _stubs.check_own(job, export)
+        _functions.check_own(job, export)
     return export
 
 

@@ -1,0 +1,114 @@
+"""The drivers of SQLite and Postgres: the URL of the database, the options of connections, and errors for callers."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy import Connection, Engine, create_engine, event, exc
+from sqlalchemy.engine import URL, make_url
+
+from skillery.errors import StartupError, StorageFull, Unavailable
+
+log = logging.getLogger(__name__)
+POSTGRES_CONNECTIONS = 16
+BUSY_TIMEOUT_SECONDS = 30
+
+
+def parse_database_url(text: str) -> URL:
+    """Return the URL. Raise StartupError if the text is not a URL of a SQLite file or of Postgres."""
+    try:
+        url = make_url(text)
+    except exc.ArgumentError:
+        raise StartupError(
+            "setting 'database' is not a database URL; write sqlite:////path/to/file or postgresql://user@host/name"
+        ) from None
+    backend = url.get_backend_name()
+    if backend == "sqlite" and url.database and url.database != ":memory:":
+        return url.set(drivername="sqlite")
+    if backend in {"postgresql", "postgres"}:
+        return url.set(drivername="postgresql+psycopg")
+    raise StartupError(
+        f"setting 'database' is {url.render_as_string()!r}; Skillery keeps its registry in a SQLite file "
+        "(sqlite:////path/to/file) or in Postgres (postgresql://user@host/name)"
+    )
+
+
+def sqlite_engine(url: URL) -> Engine:
+    # "named", so that a compiled Statement takes its parameters by name, as on Postgres.
+    engine = create_engine(
+        url, paramstyle="named", connect_args={"timeout": BUSY_TIMEOUT_SECONDS, "check_same_thread": False}
+    )
+
+    @event.listens_for(engine, "connect")
+    def _prepare(connection: sqlite3.Connection, _record: object) -> None:
+        # SQLAlchemy, not the driver, begins transactions: see _begin.
+        connection.isolation_level = None
+        cursor = connection.cursor()
+        # FULL: committed writes survive a power cut, not only a crash of this process.
+        for pragma in (
+            "journal_mode = WAL",
+            "synchronous = FULL",
+            "foreign_keys = ON",
+            "temp_store = MEMORY",
+        ):
+            cursor.execute(f"PRAGMA {pragma}")
+        cursor.close()
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        if connection.get_execution_options().get("isolation_level") != "AUTOCOMMIT":
+            # Take the write lock first, so that a transaction that reads and then writes cannot fail half-way.
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    return engine
+
+
+def postgres_engine(url: URL) -> Engine:
+    return create_engine(
+        url,
+        pool_size=POSTGRES_CONNECTIONS,
+        max_overflow=4,
+        pool_pre_ping=True,
+        connect_args={"connect_timeout": 10, "application_name": "skillery"},
+    )
+
+
+@contextmanager
+def errors_for_callers() -> Iterator[None]:
+    """Context manager that converts errors of the database to errors for callers."""
+    try:
+        yield
+    except exc.IntegrityError:
+        raise
+    except exc.SQLAlchemyError as error:
+        raise error_for_caller(error) from error
+
+
+FULL = ("disk is full", "disk full", "no space left", "disk i/o error")
+DAMAGED = ("malformed", "not a database", "invalid page", "could not read block")
+# Classes of SQLSTATE (Postgres, appendix A): connection, resources, operator's intervention, transaction rolled back.
+PASSING = ("08", "53", "57", "40")
+
+
+def error_for_caller(error: Exception) -> Exception:
+    """Return the error for a caller, or the error itself if it is caused by a bug of the server."""
+    cause = getattr(error, "orig", None) or error
+    text = str(cause).lower()
+    if any(words in text for words in FULL):
+        return StorageFull()
+    if any(words in text for words in DAMAGED):
+        return Unavailable("the server's database is damaged", hint="An admin has to restore a backup.")
+    is_passing = str(getattr(cause, "sqlstate", None) or "").startswith(PASSING)
+    if (
+        is_passing
+        or isinstance(error, exc.TimeoutError)
+        or type(cause).__name__ in {"OperationalError", "InterfaceError"}
+    ):
+        log.warning("the database does not work: %s", text.strip())
+        # If the connection breaks during a COMMIT, the server cannot know whether the transaction was committed.
+        hint = "Try again in a moment. What was being changed is not, unless only its acknowledgement was lost."
+        return Unavailable("the database cannot be reached now", hint=hint)
+    return error

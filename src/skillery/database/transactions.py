@@ -1,0 +1,82 @@
+"""Transactions: the work of one transaction, its work before the commit, and its repetition after a sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import TypeVar
+
+from sqlalchemy import Connection, Engine, exc
+
+from skillery.context.tracing import span
+from skillery.database.drivers import errors_for_callers
+
+T = TypeVar("T")
+FOREIGN_KEY_VIOLATION = "23503"
+MOST_TRIES = 5
+_last_work: ContextVar[list[Callable[[Connection], object]]] = ContextVar("last_work")
+
+
+class TransactionLost(Exception):
+    """Raised if the database has rolled back the transaction that several writes share."""
+
+
+def before_commit(work: Callable[[Connection], object]) -> None:
+    """Run `work` at the end of the current transaction, before its commit. Call this in a transaction of
+    `Database.write`.
+
+    Rows that many writers lock are locked in this way: as late as possible, and by all writers in the same order.
+    """
+    try:
+        _last_work.get().append(work)
+    except LookupError:
+        raise RuntimeError("before_commit is for work in a transaction of Database.write") from None
+
+
+def in_transaction(engine: Engine, work: Callable[[Connection], T]) -> T:
+    """Run `work` in a transaction. Repeat it if a sweep has deleted a content after `work` found it.
+
+    This happens only on Postgres. The transaction is rolled back, and the repeated `work` stores the content again.
+    """
+    for number in range(1, MOST_TRIES + 1):
+        try:
+            with span("database write"), errors_for_callers(), engine.begin() as connection:
+                return _with_last_work(connection, work)
+        except (exc.IntegrityError, engine.dialect.loaded_dbapi.IntegrityError) as error:
+            is_swept = getattr(getattr(error, "orig", error), "sqlstate", None) == FOREIGN_KEY_VIOLATION
+            if not is_swept or number == MOST_TRIES:
+                raise
+    raise AssertionError("the last try returns or raises")
+
+
+def in_savepoint(connection: Connection, work: Callable[[Connection], T]) -> T:
+    """Run `work` in a part of a transaction. If `work` raises an error, only this part is rolled back.
+
+    Raise TransactionLost if the database has rolled back the whole transaction.
+    """
+    connection.exec_driver_sql("SAVEPOINT sharing")
+    try:
+        with errors_for_callers():
+            result = _with_last_work(connection, work)
+    except BaseException:
+        try:
+            connection.exec_driver_sql("ROLLBACK TO sharing")
+            connection.exec_driver_sql("RELEASE sharing")
+        except exc.SQLAlchemyError:
+            # SQLite has rolled back everything, the other writes too.
+            raise TransactionLost from None
+        raise
+    connection.exec_driver_sql("RELEASE sharing")
+    return result
+
+
+def _with_last_work(connection: Connection, work: Callable[[Connection], T]) -> T:
+    last: list[Callable[[Connection], object]] = []
+    token = _last_work.set(last)
+    try:
+        result = work(connection)
+        for one in last:
+            one(connection)
+        return result
+    finally:
+        _last_work.reset(token)

@@ -1,0 +1,222 @@
+"""The tools of skills, by the convention Skill Tools 1.0.0: their parameters, and the rules for them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Set
+from typing import Any, Literal, TypeAlias, get_args
+
+import msgspec
+
+from skillery.errors import InvalidParams
+from skillery.formats.inputs import Input, fits
+from skillery.formats.json_values import join, kind_of, value_problems
+from skillery.formats.paths import path_problem
+from skillery.formats.problems import MAX_SHOWN, Problem, raise_problems
+from skillery.formats.shapes import MAX_WORD, Shapes, shown
+from skillery.formats.strict_json import Unreadable, read_json, repeated
+from skillery.formats.wording import did_you_mean, quoted
+
+MAX_TOOL_BYTES = 64 * 1024
+"""The maximum number of bytes of one tool as compact JSON: agents receive the whole tool."""
+ParameterType: TypeAlias = Literal["string", "number", "boolean", "object", "array"]
+PARAMETER_TYPES: tuple[ParameterType, ...] = get_args(ParameterType)
+HANDLER_ENDINGS = (".js", ".mjs", ".py", ".sh")
+"""The file endings of scripts in the supported languages."""
+WORK_DIR = "__workDir"
+"""The argument that the server gives to every handler. A value from the caller is ignored."""
+
+_TOOL_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_TOOL_KEYS = ("name", "description", "script", "parameters")
+_PARAMETER_KEYS = ("type", "description", "enum", "optional")
+_PARAMETERS_HINT = (
+    '\'parameters\' is a JSON object as text, e.g. {"text": {"type": "string", "description": "The text"}}; '
+    "the name is lowercase letters, digits and underscores."
+)
+
+
+class Parameter(msgspec.Struct, frozen=True):
+    """One declared argument of a tool."""
+
+    type: ParameterType
+    description: str
+    enum: tuple[object, ...] | None = None
+    optional: bool = False
+
+
+class Tool(msgspec.Struct, frozen=True):
+    """A valid tool. `script` is a path in the bundle, or None for a tool without code. `declared` is `parameters` as
+    in the file.
+    """
+
+    name: str
+    description: str
+    script: str | None
+    parameters: dict[str, Parameter]
+    declared: dict[str, Any]
+
+
+def parse_definition(name: str, description: str, parameters: str, script: str) -> Tool:
+    """Return a tool that is defined by a call instead of tools.json, checked by the same rules. `parameters` is JSON
+    text.
+
+    Raise InvalidParams, with a list of all broken rules, if the tool breaks a rule.
+    """
+    declared = read_json(parameters.encode("utf-8", "surrogatepass")) if parameters.strip() else {}
+    if isinstance(declared, Unreadable):
+        raise_problems(InvalidParams, [Problem(f"'parameters' {declared.why}", "parameters")], hint=_PARAMETERS_HINT)
+    reader = ToolReader(frozenset({script}))
+    tool = reader.tool("", {"name": name, "description": description, "script": script, "parameters": declared})
+    if tool is None:
+        raise_problems(InvalidParams, reader.problems, hint=_PARAMETERS_HINT)
+    return tool
+
+
+def parameters_of(declared: Mapping[str, Any]) -> dict[str, Parameter]:
+    """Return the parameters of a stored tool. Publishing has checked them before."""
+    return ToolReader(frozenset()).parameters({"parameters": declared}, "")
+
+
+def inputs_of(parameters: Mapping[str, Parameter]) -> dict[str, Input]:
+    """Return the inputs for checking the arguments of a call. WORK_DIR is omitted."""
+    return {
+        name: Input(type=one.type, description=one.description, enum=one.enum, required=not one.optional)
+        for name, one in parameters.items()
+        if name != WORK_DIR
+    }
+
+
+class ToolReader(Shapes):
+    """Reads tools, and collects their problems and warnings."""
+
+    def __init__(self, paths: Set[str]) -> None:
+        super().__init__()
+        self.paths = paths
+        self.names: set[str] = set()
+
+    def tool(self, where: str, table: dict[str, Any]) -> Tool | None:
+        """Return the tool, or None if the tool breaks a rule."""
+        before = len(self.problems), len(self.warnings)
+        self.problems.extend(_value_problems(table, where))
+        if len(self.problems) > before[0]:
+            return None
+        tool = Tool(
+            name=self.name(table, where),
+            description=self.described(table, where) or "",
+            script=self.script(table, where),
+            parameters=self.parameters(table, where),
+            declared=table.get("parameters", {}),
+        )
+        self.unknown_keys(where, table, _TOOL_KEYS)
+        if len(self.problems) == before[0]:
+            return tool
+        del self.warnings[before[1] :]
+        return None
+
+    def name(self, table: Mapping[str, object], where: str) -> str:
+        name = self.text(table, "name", join(where, "name"), required=True)
+        if name is None:
+            return ""
+        if not _TOOL_NAME.fullmatch(name) or len(name) > MAX_WORD:
+            self.problem(
+                join(where, "name"),
+                f"is {quoted(name)}; a tool's name is lowercase letters, digits and underscores, a letter first, at "
+                f"most {MAX_WORD} characters",
+            )
+        elif name in self.names:
+            self.problem(
+                join(where, "name"), f"is {quoted(name)}, which an earlier tool has; names must be unique in a file"
+            )
+        self.names.add(name)
+        return name
+
+    def described(self, table: Mapping[str, object], where: str) -> str | None:
+        text = self.text(table, "description", join(where, "description"), required=True)
+        if text is not None and not text.strip():
+            self.problem(join(where, "description"), "is blank; agents choose tools by their description")
+        return text
+
+    def script(self, table: Mapping[str, object], where: str) -> str | None:
+        where = join(where, "script")
+        given = self.text(table, "script", where)
+        if given is None:
+            return None
+        path = given.removeprefix("./")
+        wrong = path_problem(path)
+        if wrong:
+            self.problem(where, f"is {quoted(given)}: the path {wrong}")
+        elif path not in self.paths:
+            near = did_you_mean(path, self.paths) if len(self.problems) < MAX_SHOWN else ""
+            self.problem(where, f"is {quoted(given)}, which is not in the bundle{near}")
+        elif ending_of(path) not in HANDLER_ENDINGS:
+            endings = ", ".join(HANDLER_ENDINGS)
+            self.problem(where, f"is {quoted(given)}, whose ending belongs to no supported language: {endings}")
+        return path
+
+    def parameters(self, table: Mapping[str, object], where: str) -> dict[str, Parameter]:
+        where = join(where, "parameters")
+        given = table.get("parameters", {})
+        if not isinstance(given, Mapping):
+            self.problem(where, f"is {kind_of(given)}, expected an object of parameters by name")
+            return {}
+        return {name: self.parameter(name, each, join(where, name)) for name, each in given.items()}
+
+    def parameter(self, name: str, table: object, where: str) -> Parameter:
+        if not isinstance(table, Mapping):
+            self.problem(where, f'is {kind_of(table)}, expected an object such as {{"type": "string", …}}')
+            return Parameter("string", "")
+        if name == WORK_DIR:
+            self.warnings.append(f"{where}: the server sets {WORK_DIR} and ignores declared or sent values")
+        self.unknown_keys(where, table, _PARAMETER_KEYS)
+        type_ = self.type(table, f"{where}.type")
+        return Parameter(
+            type=type_,
+            description=self.text(table, "description", join(where, "description"), required=True) or "",
+            enum=self.enum(table, type_, f"{where}.enum"),
+            optional=self.flag(table, "optional", f"{where}.optional"),
+        )
+
+    def type(self, table: Mapping[str, object], where: str) -> ParameterType:
+        given = self.text(table, "type", where, required=True)
+        if given is not None and given not in PARAMETER_TYPES:
+            instead = " ('number' stands for integers too)" if given == "integer" else ""
+            known = ", ".join(PARAMETER_TYPES)
+            self.problem(where, f"is {quoted(given)}, allowed are: {known}{instead}")
+        return given if given in PARAMETER_TYPES else "string"
+
+    def enum(self, table: Mapping[str, object], type_: ParameterType, where: str) -> tuple[object, ...] | None:
+        if "enum" not in table:
+            return None
+        given = table["enum"]
+        if not isinstance(given, list):
+            self.problem(where, f"is {shown(given)}, expected an array of the allowed values")
+            return None
+        odd = [value for value in given if not fits(type_, value)]
+        if odd:
+            self.warnings.append(f"{where} holds {kind_of(odd[0])}, which no value of type {type_} can be")
+        if not given:
+            self.warnings.append(f"{where} is empty: no value is allowed")
+        return tuple(given)
+
+
+def ending_of(path: str) -> str:
+    """Return the ending of a path, for example `.py` for `scripts/a.py`, or "" if the file name has no ending."""
+    stem, dot, ending = path.rpartition("/")[2].rpartition(".")
+    return f".{ending}" if dot and stem else ""
+
+
+def _value_problems(table: dict[str, Any], where: str) -> Iterator[Problem]:
+    """Yield the problems that prevent the tool from being stored or sent. These are checked before the rules of
+    tools.
+    """
+    found = list(value_problems(table, where, nullable=True))
+    what = where or "the tool"
+    found += [
+        Problem(f"{what} has the key {quoted(one.key)} twice in one object", path=what) for one in repeated(table)
+    ]
+    yield from found[:MAX_SHOWN]
+    if found:
+        return
+    size = len(msgspec.json.encode(table))
+    if size > MAX_TOOL_BYTES:
+        yield Problem(f"{what} has {size} bytes of JSON, at most {MAX_TOOL_BYTES} are allowed for a tool", path=what)

@@ -1,0 +1,249 @@
+"""Runs with a network list: only the listed hosts can be reached. A refused server receives no byte."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from skillery.backends import Limits, Outcome
+from skillery.testing.sandbox.base import OpenWith, SandboxCases
+from skillery.testing.sandbox.network import PROBES, everything_at_one_port, visited
+from skillery.testing.sandbox.network_targets import ADDRESSES, CONTRADICTIONS, HERE, HOSTS, INSIDE, LOOKALIKES
+from skillery.testing.sandbox.trial import Trial, failure_type, value_of
+from skillery.testing.upstreams import Upstream, ca_pem, redirect, upstream
+
+TALK = """
+import os, socket, ssl, urllib.error, urllib.parse, urllib.request
+def proxy():
+    found = urllib.parse.urlsplit(os.environ.get('http_proxy', ''))
+    return found.hostname, found.port
+def say(text):  # and all that comes back
+    got = b''
+    with socket.create_connection(proxy(), 5) as one:
+        try:
+            one.sendall(text.encode())
+            while piece := one.recv(65536): got += piece
+        except OSError: pass
+    return got.decode('latin-1')
+def get(host, port): return say(f'GET http://{host}:{port}/x HTTP/1.1\\r\\nHost: {host}:{port}\\r\\n\\r\\n')
+def tunnel(host, port, name, ca):  # a request over TLS; what came of it
+    context = ssl.create_default_context(cadata=ca)
+    context.check_hostname = False
+    with socket.create_connection(proxy(), 5) as one:
+        try:
+            one.sendall(f'CONNECT {host}:{port} HTTP/1.1\\r\\nHost: {host}:{port}\\r\\n\\r\\n'.encode())
+            answer = one.recv(4096)
+            if b' 200 ' not in answer: return answer.decode('latin-1')
+            with context.wrap_socket(one, server_hostname=name) as inner:
+                inner.sendall(b'GET /t HTTP/1.1\\r\\n\\r\\n')
+                return inner.recv(4096).decode('latin-1')
+        except OSError as error: return type(error).__name__
+def tried(act):
+    try: return act()
+    except OSError as error: return type(error).__name__
+"""
+
+
+class AllowedNetworkCases(SandboxCases):
+    """All names lead to servers on loopback, including refused names, so that a request that is let through by mistake
+    arrives and is seen.
+    """
+
+    @pytest.fixture
+    async def reaching(self, open_with: OpenWith | None, tmp_path: Path) -> AsyncIterator[Trial]:
+        """Yield a Trial for a backend that knows the names and may dial loopback."""
+        async with opened(open_with, HOSTS, HERE, tmp_path) as trial:
+            yield trial
+
+    @pytest.fixture
+    async def by_hand(self, reaching: Trial) -> Trial:
+        """Return the same Trial, if the backend gives access through an HTTP proxy."""
+        found = await reaching.value(f"{TALK}\ndef main(args): return proxy()[1]", network=("http://a.api.test",))
+        if found is None:
+            pytest.skip("this backend has no HTTP proxy that a case could call directly")
+        return reaching
+
+    @pytest.fixture
+    def plain(self) -> Iterator[Upstream]:
+        with upstream() as running:
+            yield running
+
+    @pytest.fixture
+    def tls(self) -> Iterator[Upstream]:
+        with upstream(tls=True) as running:
+            yield running
+
+    async def test_what_is_listed_is_reached_and_recorded(
+        self, reaching: Trial, plain: Upstream, tls: Upstream
+    ) -> None:
+        code = f"""{TALK}
+def main(args):
+    context = ssl.create_default_context(cadata=args['ca'])
+    urls = ('http://A.api.test:{plain.port}/p', 'https://api.test:{tls.port}/t')
+    return [urllib.request.urlopen(url, timeout=20, context=context).read().decode() for url in urls]
+"""
+        network = (f"http://*.api.test:{plain.port}", f"https://api.test:{tls.port}")
+        outcome = await reaching.code(code, {"ca": ca_pem()}, network=network)
+        assert value_of(outcome) == ["GET /p HTTP/1.1", "GET /t HTTP/1.1"]
+        assert {(use.host, use.port, use.allowed) for use in outcome.network} == {
+            ("a.api.test", plain.port, True),
+            ("api.test", tls.port, True),
+        }
+
+    async def test_what_only_looks_like_a_listed_name_is_refused(self, by_hand: Trial, plain: Upstream) -> None:
+        code = f"{TALK}\ndef main(args): return [get(host, {plain.port}) for host in args['hosts']]"
+        outcome = await by_hand.code(code, {"hosts": LOOKALIKES}, network=(f"http://*.api.test:{plain.port}",))
+        assert refused(outcome, plain) == len(LOOKALIKES)
+        await self.is_reached(by_hand, plain)
+
+    async def test_what_only_looks_like_a_listed_name_gets_no_tunnel(self, by_hand: Trial, plain: Upstream) -> None:
+        code = (
+            f"{TALK}\ndef main(args):"
+            f" return [tunnel(host, {plain.port}, 'a.api.test', args['ca']) for host in args['hosts']]"
+        )
+        args = {"hosts": LOOKALIKES, "ca": ca_pem()}
+        outcome = await by_hand.code(code, args, network=(f"https://*.api.test:{plain.port}",))
+        assert refused(outcome, plain) == len(LOOKALIKES)
+
+    async def test_an_address_is_refused_however_it_is_spelt(self, by_hand: Trial, plain: Upstream) -> None:
+        code = f"{TALK}\ndef main(args): return [get(host, {plain.port}) for host in args['hosts']]"
+        network = (f"http://*.api.test:{plain.port}", f"http://api.test:{plain.port}")
+        outcome = await by_hand.code(code, {"hosts": ADDRESSES}, network=network)
+        assert refused(outcome, plain) == len(ADDRESSES)
+        await self.is_reached(by_hand, plain)
+
+    async def test_requests_that_are_not_what_they_say_are_refused(self, by_hand: Trial, plain: Upstream) -> None:
+        with upstream() as other:
+            texts = [
+                text.replace("{port}", str(plain.port)).replace("{other}", str(other.port))
+                for text in CONTRADICTIONS.values()
+            ]
+            code = f"{TALK}\ndef main(args): return [say(text) for text in args['texts']]"
+            outcome = await by_hand.code(code, {"texts": texts}, network=(f"http://a.api.test:{plain.port}",))
+            assert refused(outcome, plain, other) == len(CONTRADICTIONS)
+        await self.is_reached(by_hand, plain)
+
+    async def test_in_a_tunnel_goes_nothing_but_tls_for_its_host(self, by_hand: Trial, plain: Upstream) -> None:
+        code = f"""{TALK}
+def main(args):
+    hello = 'CONNECT a.api.test:{plain.port} HTTP/1.1\\r\\n\\r\\n'
+    found = [tunnel('a.api.test', {plain.port}, name, args['ca']) for name in ('b.api.test', 'other.test', None)]
+    found += [say(hello + said) for said in ('GET / HTTP/1.1\\r\\nHost: a.api.test\\r\\n\\r\\n', 'SSH-2.0-x\\r\\n')]
+    return found
+"""
+        outcome = await by_hand.code(code, {"ca": ca_pem()}, network=(f"https://*.api.test:{plain.port}",))
+        assert refused(outcome) == 5
+        assert plain.received == b""  # a connection is allowed here, but no byte
+
+    @pytest.mark.parametrize("way", INSIDE)
+    async def test_a_name_that_leads_inside_is_refused(
+        self, open_with: OpenWith | None, plain: Upstream, way: str, tmp_path: Path
+    ) -> None:
+        """One private address among several is enough to refuse a name, unless the operator allows it."""
+        async with opened(open_with, {"api.test": INSIDE[way]}, (), tmp_path) as trial:
+            code = f"""{TALK}
+def main(args):
+    try: return urllib.request.urlopen('http://api.test:{plain.port}/', timeout=20).read().decode()
+    except OSError: return 'refused'
+"""
+            outcome = await trial.code(code, network=(f"http://api.test:{plain.port}",))
+            assert value_of(outcome) == "refused"
+            assert [use.allowed for use in outcome.network] == [False]
+            assert (plain.connections, bytes(plain.received)) == (0, b"")
+
+    async def test_a_redirect_leads_nowhere_else(self, reaching: Trial, plain: Upstream) -> None:
+        with upstream(answer=redirect(f"http://evil.test:{plain.port}/stolen")) as first:
+            code = f"""{TALK}
+def main(args):
+    return tried(lambda: urllib.request.urlopen('http://a.api.test:{first.port}/', timeout=20).read().decode())
+"""
+            outcome = await reaching.code(code, network=(f"http://a.api.test:{first.port}",))
+            assert value_of(outcome) == "HTTPError"
+            assert first.connections == 1
+        assert [use.allowed for use in outcome.network] == [True, False]
+        assert (plain.connections, bytes(plain.received)) == (0, b"")
+
+    async def test_there_is_no_other_way_than_the_one_that_was_given(self, reaching: Trial) -> None:
+        with everything_at_one_port() as (port, servers):
+            code = f"{PROBES}\ndef main(args): return unreachable(args['port'])"
+            found = await reaching.value(code, {"port": port}, network=(f"http://a.api.test:{port}",))
+            assert found == []
+            assert visited(servers) == []
+
+    async def test_the_code_cannot_listen_on_a_port(self, by_hand: Trial) -> None:
+        """The code cannot listen on the port of the proxy, nor on any other port."""
+        code = f"""{TALK}
+def bound(port):
+    with socket.socket() as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        one.bind(('127.0.0.1', port))
+        one.listen()
+def main(args):
+    return [tried(lambda: bound(port)) for port in (proxy()[1], 8080)]
+"""
+        assert None not in await by_hand.value(code, network=("http://a.api.test",))
+
+    async def test_runs_at_the_same_time_have_lists_of_their_own(self, by_hand: Trial, plain: Upstream) -> None:
+        code = f"""{TALK}
+def main(args):
+    if not proxy()[1]: return 'no proxy'
+    return [' 200 ' in get(host, {plain.port})[:16] for host in ('a.api.test', 'b.api.test')]
+"""
+        lists = ((f"http://a.api.test:{plain.port}",), (f"http://b.api.test:{plain.port}",), ())
+        found = await asyncio.gather(*(by_hand.value(code, network=network) for network in lists))
+        assert found == [[True, False], [False, True], "no proxy"]
+        assert plain.connections == 2
+
+    async def test_connections_that_never_end_end_with_the_run(self, by_hand: Trial) -> None:
+        with upstream(until=b"never") as endless:
+            code = f"""{TALK}
+import time
+def main(args):
+    kept = []
+    for number in range(300):
+        one = socket.create_connection(proxy(), 5)
+        one.setblocking(False)
+        try: one.send(b'GET http://a.api.test:{endless.port}/ HTTP/1.1\\r\\nHost: a.api.test:{endless.port}\\r\\n'
+                      + b'\\r\\n' * (number % 2))
+        except OSError: pass
+        kept.append(one)
+    time.sleep(1e6)
+"""
+            limits = Limits(timeout_ms=1_500)
+            network = (f"http://a.api.test:{endless.port}",)
+            assert failure_type(await by_hand.code(code, network=network, limits=limits)) in {"TimeoutError", "OSError"}
+            assert endless.connections < 300
+
+    async def is_reached(self, trial: Trial, server: Upstream) -> None:
+        """Check that an allowed request works, so that refusals are not caused by a broken network."""
+        code = f"{TALK}\ndef main(args): return get('a.api.test', {server.port})"
+        assert " 200 " in (await trial.value(code, network=(f"http://*.api.test:{server.port}",)))[:16]
+
+
+@contextlib.asynccontextmanager
+async def opened(
+    open_with: OpenWith | None, hosts: dict[str, tuple[str, ...]], allow_private: tuple[str, ...], folder: Path
+) -> AsyncIterator[Trial]:
+    if open_with is None:
+        pytest.skip("runs of this backend have no network: `open_with` is not overridden")
+    sandbox = await open_with(hosts, allow_private)
+    try:
+        trial = Trial(sandbox, folder)
+        yield trial
+        await trial.is_well()
+    finally:
+        await sandbox.close()
+
+
+def refused(outcome: Outcome, *servers: Upstream) -> int:
+    """Return the number of attempts. Check that none was allowed, answered with 200, or received by a server."""
+    tries: list[str] = value_of(outcome)
+    assert [text for text in tries if text.startswith("HTTP/1.1 200 OK")] == []
+    assert [use for use in outcome.network if use.allowed or use.bytes_in or use.bytes_out] == []
+    assert [(server.connections, bytes(server.received)) for server in servers] == [(0, b"")] * len(servers)
+    return len(tries)
