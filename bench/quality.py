@@ -76,11 +76,11 @@ class Measures(NamedTuple):
 
 
 def modules_of(tree: Path) -> list[Module]:
-    """Return all hand-written modules of the package and of the plugins."""
+    """Return all hand-written modules of the package and of the plugins, without the templates of `skillery new`."""
     found = []
     for source in (tree / "src", *sorted(tree.glob("plugins/*/src"))):
         for file in sorted(source.rglob("*.py")):
-            if "generated" in file.parts or file.name == "synchronous.py":
+            if {"generated", "templates"} & set(file.parts) or file.name == "synchronous.py":
                 continue
             text = file.read_text("utf-8")
             parts = file.relative_to(source).with_suffix("").parts

@@ -73,6 +73,21 @@ def test_create_shows_the_token_on_stdout_and_what_it_may_on_stderr(token: Comma
     assert made.out.strip() not in token("list").out + token("list", "--json").out
 
 
+def test_create_warns_if_the_running_server_does_not_use_the_token(
+    tokens_server: Server, start_server: Callable[..., Server], tmp_path: Path
+) -> None:
+    create = ("token", "create", "--name", "ann", "--scope", "read", "--home")
+    open_server = start_server()
+    unchecked = skillery(*create, str(open_server.home))
+    elsewhere = skillery(*create, str(tokens_server.home), SKILLERY_DATABASE=f"sqlite:///{tmp_path / 'other.db'}")
+
+    assert (unchecked.code, elsewhere.code) == (0, 0)
+    assert (
+        f'warning: The server at {open_server.url} does not check tokens: its setting auth is "open"' in unchecked.err
+    )
+    assert f"warning: The server at {tokens_server.url} does not accept this token" in elsewhere.err
+
+
 def test_create_with_json_says_all_of_it(token: Command, tokens_server: Server) -> None:
     more = ("--namespace", "b.*", "--namespace", "a.b.*", "--expires", "90d")
     made = token("create", "--name", "ann", "--scope", "publish, read", *more, "--json").json

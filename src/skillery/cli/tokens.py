@@ -71,6 +71,8 @@ def create(
         "expires": expires,
     }
     created = _call_server(target, "create_token", params) if target.url else _create_in_home(target, params)
+    if not target.url:
+        _warn_about_server(target, created["token"])
     if as_json:
         print_json(created)
         return
@@ -84,6 +86,14 @@ def create(
     if "review" in created["scopes"] and "read" not in created["scopes"]:
         click.echo("The token cannot read the versions it reviews: add --scope read.", err=True)
     click.echo("Store the token now: it is not shown again.", err=True)
+
+
+def _warn_about_server(target: Target, created: str) -> None:
+    from skillery.cli.token_check import problem_of_token
+
+    problem = problem_of_token(target.load().settings.home, created)
+    if problem is not None:
+        click.echo(f"warning: {problem}", err=True)
 
 
 def _split_values(given: tuple[str, ...]) -> list[str]:

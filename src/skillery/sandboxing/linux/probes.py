@@ -45,7 +45,7 @@ OPTIONAL = {"own /proc"}
 OWN_FOLDERS = ("/tmp", "/workspace", "/skills", "/packages", "/blobs", "/dev", "/proc", "/run")  # noqa: S108 - the sandbox's own
 CGROUP_FIX = (
     "make cgroups writable for the server (systemd: Delegate=yes; root in a container: mount /sys/fs/cgroup "
-    "read-write); until then results say so in `degraded` where it is the memory"
+    "read-write); until then, runs list a weaker memory limit in `degraded`"
 )
 WITHOUT_CGROUP = {
     "memory": "memory is held by RLIMIT_AS and a watchdog",

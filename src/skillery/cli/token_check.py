@@ -1,0 +1,37 @@
+"""The check that the running server of a home accepts a token that a command has just created."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+SECONDS = 2.0
+"""Limit of the wait for one response."""
+
+
+def problem_of_token(home: Path, token: str) -> str | None:
+    """Return why the server that holds the home does not use the token. Return None if the server accepts the token, if
+    no server holds the home, or if the server does not respond.
+    """
+    import httpx
+
+    from skillery.app.home import holder_of
+
+    holder = holder_of(home)
+    if holder is None or not holder.url:
+        return None
+    try:
+        with httpx.Client(base_url=holder.url, timeout=SECONDS, trust_env=False) as client:
+            if client.get("/prompt").status_code != httpx.codes.UNAUTHORIZED:
+                return (
+                    f'The server at {holder.url} does not check tokens: its setting auth is "open". Restart it with '
+                    'auth = "tokens".'
+                )
+            given = client.get("/prompt", headers={"authorization": f"Bearer {token}"})
+            if given.status_code == httpx.codes.UNAUTHORIZED:
+                return (
+                    f"The server at {holder.url} does not accept this token: it uses a different database. Name the "
+                    "configuration of the server with --config or SKILLERY_CONFIG, and create the token again."
+                )
+    except httpx.HTTPError:
+        return None
+    return None
