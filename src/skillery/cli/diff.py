@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 
 
-@click.command()
+@click.command(short_help="Compare two versions: permissions first, then files.")
 @click.argument("old", metavar="NAME[@VERSION]|DIR")
 @click.argument("new", metavar="NAME[@VERSION]|DIR")
 @target_options

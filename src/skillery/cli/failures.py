@@ -44,6 +44,17 @@ class CheckFailed(Exception):
 class Commands(click.Group):
     """The root of all commands. Only this class turns exceptions into exit codes."""
 
+    sections: Mapping[str, Sequence[click.Command]] = {}
+    """The commands in the order of the help text, by heading."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        width = max(len(command.name or "") for commands in self.sections.values() for command in commands)
+        for heading, commands in self.sections.items():
+            limit = formatter.width - 6 - width
+            rows = [((one.name or "").ljust(width), one.get_short_help_str(limit)) for one in commands]
+            with formatter.section(heading):
+                formatter.write_dl(rows)
+
     def invoke(self, ctx: click.Context) -> Any:
         # --json is searched in argv, because the parsing of the command line itself may fail.
         as_json = "--json" in sys.argv[1:]

@@ -75,7 +75,7 @@ def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-@click.command("import")
+@click.command("import", short_help="Import skills from folders and archives.")
 @click.argument(
     "paths", metavar="PATH|ARCHIVE...", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True)
 )
@@ -116,7 +116,7 @@ def import_(
     _run(target, sources, _with_source(options, source, paths), as_json, every if watch else None, dry_run)
 
 
-@click.command()
+@click.command(short_help="Import new and changed skills of a folder.")
 @click.argument(
     "folders", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True, file_okay=False)
 )

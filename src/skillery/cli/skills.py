@@ -30,7 +30,7 @@ PRINTED_FIELDS = ("warnings", "verified", "examples", "findings", "permissions_d
 """Fields of the answer that `publish` prints."""
 
 
-@click.command()
+@click.command(short_help="Publish the skill in each DIR.")
 @click.argument("folders", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
     "--dry-run", is_flag=True, help="Print what publishing would print and run the examples; publish nothing."

@@ -26,7 +26,7 @@ COLOURS = {"passed": "green", "failed": "red", "skipped": "yellow", "updated": "
 DIFF_COLOURS = {"+": "green", "-": "red"}
 
 
-@click.command()
+@click.command(short_help="Test the skill in each DIR: check, examples, own tests.")
 @click.argument("folders", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--update", is_flag=True, help="Write actual outputs into skill.toml as the expected ones.")
 @click.option("--watch", is_flag=True, help="Test again after each change, until interrupted.")
