@@ -1,6 +1,7 @@
-"""What a model must know to write code for `run_code`: below the guide, below `/prompt`, and in schemas on request.
+"""The code contract: the rules that a model must know to write code for `run_code`.
 
-The guide is a bundled skill, whose SKILL.md ends with CONTRACT. A test compares them.
+The guide (`load_skills_protocol_guide`), `/prompt` and, on request, the schemas explain these rules. The guide is a
+bundled skill, and its SKILL.md ends with CONTRACT. A test compares the two texts.
 """
 
 from __future__ import annotations
@@ -73,7 +74,9 @@ _FILES = {
 
 
 def explained(name: str, schema: dict[str, Any]) -> None:
-    """Explain the code contract in the parameters of a tool. Do nothing for tools that run no code of the model."""
+    """Add the code contract to the descriptions of a tool's params. Tools that run no code of the model stay
+    unchanged.
+    """
     if name != "run_code":
         return
     for parameter, text in _RUN_CODE.items():

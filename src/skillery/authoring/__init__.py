@@ -1,4 +1,4 @@
-"""The work on a skill before it is published: make its folder, and run its examples and tests from there.
+"""Skill folders before they are published: create a folder, run its examples and its tests.
 
-Importing this package is cheap: a command of an author answers within a second.
+This package imports little, so that the commands of authors start quickly.
 """

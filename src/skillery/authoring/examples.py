@@ -31,7 +31,7 @@ WHY_LESS = (
 
 
 class Tried(NamedTuple):
-    """A result, and the outcome of the run; None if the example did not run."""
+    """The result of an example, and the outcome of its run. The outcome is None if the example did not run."""
 
     listed: ListedExample
     result: Result

@@ -1,6 +1,6 @@
-"""Runs of a folder, in the sandbox of this machine's settings, without a registry.
+"""Runs of a skill folder without a registry, in the sandbox that the settings choose.
 
-A run has the limits, the mounts, the hints and the failures of a published skill. It leaves no record and no blob.
+Limits, mounts, hints and failures are the same as for a published skill. A run leaves no record and no blob.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class FolderRuns:
     """Runs jobs. At most `settings.runs_at_once` run at a time, as on a server."""
 
     def __init__(self, settings: Settings, sandbox: Sandbox, stack: AsyncExitStack) -> None:
-        """`stack` closes what is opened later."""
+        """`stack` closes the parts that are opened at their first use."""
         self.settings = settings
         self.sandbox = sandbox
         self.limits = limit_rules(settings)
@@ -60,7 +60,10 @@ class FolderRuns:
         return with_hint(job, outcome, why_less)
 
     async def packages(self) -> Packages:
-        """Open the locks and environments, which most folders do not need. Raise StartupError."""
+        """Open the locks and environments. Most folders have no packages and do not need them. Raise StartupError if
+        they
+        cannot be opened.
+        """
         async with self._opening:
             if self._packages is None:
                 # The import of the database takes as long as a test of most folders.
@@ -79,7 +82,9 @@ class FolderRuns:
 
 @asynccontextmanager
 async def open_runs(settings: Settings) -> AsyncIterator[FolderRuns]:
-    """Open the sandbox of the settings, which starts in the background. Raise StartupError."""
+    """Context manager: open the sandbox of the settings. The sandbox starts in the background. Raise StartupError if it
+    cannot be opened.
+    """
     sandbox: Sandbox = load_plugins(settings.plugins_folder).open("sandbox", settings)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(sandbox.close)

@@ -18,7 +18,7 @@ class FolderHost:
     """The RunHost of one run."""
 
     def __init__(self, folder: Path, job: Job, on_progress: Callable[[Progress], None] | None = None) -> None:
-        """`on_progress` is told how far the code has come."""
+        """`on_progress` is called with each progress that the code reports."""
         self._folder = folder
         self._limits = job.limits
         self._bytes_left = job.limits.blobs_mb * MEBIBYTE

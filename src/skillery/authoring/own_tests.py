@@ -1,7 +1,7 @@
 """The tests in the folder `tests/` of a skill, run in the sandbox.
 
-A test that hangs is stopped inside the sandbox. If that is impossible, or if a test ends the process, the run is
-stopped, the test has failed, and another run executes the remaining tests.
+If a test takes too long, the code in the sandbox stops the test. If that is impossible, or if a test ends the process,
+the whole run is stopped. The test has then failed, and another run executes the remaining tests.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ def test_files(bundle: Bundle) -> list[BundleFile]:
 
 
 def framework_of(bundle: Bundle) -> Framework | None:
-    """Return what runs the tests: pytest if they use it, else unittest, which needs no packages. None: no tests."""
+    """Return the framework that runs the tests, or None if there are no tests. The framework is pytest if a test uses
+    it,
+    else unittest, which needs no packages.
+    """
     files = test_files(bundle)
     if not files:
         return None

@@ -1,7 +1,7 @@
-"""The packages of a folder under test: locked and installed as for a published skill, and pytest for its tests.
+"""The packages of a folder under test: locked and installed as for a published skill, with pytest for its tests.
 
-Locks and environments are kept in a home of their own, so that they are made once: `authoring` in the user's home.
-Only folders that need packages open it.
+Locks and environments stay in a separate home, the folder `authoring` in the user's home, so that they are made once.
+Only folders that need packages open this home.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ RETRY_SECONDS = 0.1
 
 
 class Packages:
-    """Locks and environments of folders. Each method raises SkilleryError if packages cannot be had."""
+    """The locks and environments of folders. Each method raises SkilleryError if packages cannot be locked or
+    installed.
+    """
 
     def __init__(self, locks: Locks, environments: Environments, named: NamedEnvironments) -> None:
         self._locks = locks
@@ -39,9 +41,10 @@ class Packages:
         self._named = named
 
     async def install(self, bundle: Bundle, limits: BundleLimits) -> tuple[Bundle, tuple[PackageMount, ...]]:
-        """Lock and install what the skill declares. Return the bundle with its lock, and the packages of its runs.
+        """Lock and install the declared packages of a skill. Return the bundle with its lock, and the packages of its
+        runs.
 
-        A skill without dependencies has the default environment.
+        A skill without dependencies gets the default environment.
         """
         runtime = bundle.manifest.runtime
         check_python(runtime.requires_python if runtime else "")
@@ -110,7 +113,10 @@ async def open_packages(settings: Settings, sandbox: Sandbox, stack: AsyncExitSt
 
 
 async def wait_for_home(path: Path) -> Home:
-    """Open the home, after another `skillery test` if there is one. Raise StartupError."""
+    """Lock the home. If another `skillery test` holds it, wait for that command. Raise StartupError if the home cannot
+    be
+    locked.
+    """
     deadline = time.monotonic() + WAIT_SECONDS
     while True:
         try:

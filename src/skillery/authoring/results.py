@@ -1,4 +1,4 @@
-"""What `skillery test` reports: one result for each problem, example and test of a folder."""
+"""The report of `skillery test`: one result for each problem, example and test of a folder."""
 
 from __future__ import annotations
 

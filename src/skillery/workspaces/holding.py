@@ -1,4 +1,4 @@
-"""Holding: one run at a time writes a workspace."""
+"""The lock of a workspace: one run at a time writes it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HELD_MS = 1_000
 
 
 def take(connection: Connection, workspace_id: str, run_id: str, server: str) -> str | None:
-    """Let a run write the workspace. Return None, or the run that writes it now."""
+    """Lock the workspace for a run. Return None on success, or the id of the run that holds the lock."""
     taken = update(workspaces).where(workspaces.c.id == workspace_id, workspaces.c.run_id.is_(None))
     if connection.execute(taken.values(run_id=run_id, server=server)).rowcount:
         return None
@@ -22,7 +22,7 @@ def take(connection: Connection, workspace_id: str, run_id: str, server: str) ->
 
 
 def release(connection: Connection, run_id: str, workspace_id: str) -> None:
-    """Let other runs write the workspace."""
+    """Release the lock of the workspace, if this run holds it."""
     held = update(workspaces).where(workspaces.c.id == workspace_id, workspaces.c.run_id == run_id)
     connection.execute(held.values(run_id=None, server=None))
 
@@ -44,6 +44,6 @@ def held(workspace_id: str, run_id: str) -> WorkspaceHeld:
 
 
 def touch(connection: Connection, row: WorkspaceRow) -> None:
-    """Note that the workspace is used: it expires that much later."""
+    """Record a use of the workspace, which delays its expiry."""
     until = datetime.now(UTC) + timedelta(seconds=row.ttl_seconds)
     connection.execute(update(workspaces).where(workspaces.c.id == row.id).values(expires_at=until))

@@ -1,4 +1,4 @@
-"""Workspaces as callers see them: make, fork, list, read, reset, delete."""
+"""The methods of workspaces: create, fork, list, read, reset and delete."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Workspaces:
     async def create(
         self, identity: Identity, *, origin: str, name: str, files: Sequence[GivenFile], ttl_seconds: int
     ) -> WorkspaceInfo:
-        """Make a workspace: empty, from files, or a fork. Raise NotFound, QuotaExceeded, InvalidParams."""
+        """Create a workspace: empty, from files, or as a fork. Raise NotFound, QuotaExceeded or InvalidParams."""
         if origin and files:
             raise InvalidParams("a fork takes no 'files'", hint="Pass them to its first run.", param="files")
         if "\0" in name:
@@ -150,7 +150,10 @@ def _create(
 
 
 def _origin(connection: Connection, identity: Identity, origin: str) -> tuple[rows.SnapshotRow | None, str]:
-    """Return the snapshot that a fork starts from, and what it was forked from. None: an empty workspace."""
+    """Return the snapshot that a fork starts from, and the text that names its origin. The snapshot is None for an
+    empty
+    workspace.
+    """
     if origin.startswith("sha256:"):
         return rows.find_snapshot_by_digest(connection, identity, origin), origin
     if origin.startswith("run_"):
@@ -165,7 +168,7 @@ class _Use(msgspec.Struct):
 
 
 def _left_by(connection: Connection, identity: Identity, run_id: str) -> rows.SnapshotRow:
-    """Return the snapshot that a run has left. Raise SnapshotNotFound."""
+    """Return the snapshot that a run has saved. Raise SnapshotNotFound if there is no such snapshot."""
     found = select(runs.c.workspace_json).where(runs.c.id == run_id.replace("\0", ""), runs.c.identity == identity.name)
     text = connection.scalar(found)
     if not text:

@@ -23,7 +23,9 @@ class Manifest(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """SHA-256 over one line for each entry, as for a bundle. Times of change are not part of it."""
+        """Return the SHA-256 over one line for each entry, computed as for a bundle. Modification times are not part
+        of it.
+        """
         found = hashlib.sha256()
         for file in self.files:
             found.update(f"{file.mode} {file.sha256} {file.path}\n".encode())
@@ -35,16 +37,16 @@ class Manifest(NamedTuple):
 
     @property
     def content(self) -> bytes:
-        """The manifest as it is stored."""
+        """Return the manifest in its stored form."""
         return msgspec.json.encode(self.files)
 
     @property
     def contents(self) -> dict[str, int]:
-        """Sizes of the contents of the files, by digest."""
+        """Return the size of the content of each file, by digest."""
         return {file.sha256: file.size_bytes for file in self.files if file.is_file}
 
     def changes_since(self, before: Manifest) -> int:
-        """Return how many files were added, changed or removed."""
+        """Return the number of files that were added, changed or removed."""
         old, new = ({(file.path, file.mode, file.sha256) for file in one.files} for one in (before, self))
         return len({path for path, _, _ in old ^ new})
 

@@ -1,4 +1,4 @@
-"""Reading: the manifest of a snapshot, and the contents of its files."""
+"""Read the manifest of a snapshot, and the contents of its files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def read_manifest_bytes(connection: Connection, storage: Storage, snapshot_id: i
 
 
 async def manifest_of(database: Database, storage: Storage, snapshot_id: int | None) -> Manifest:
-    """Return the manifest of a snapshot; the empty one if there is none yet."""
+    """Return the manifest of a snapshot, or the empty manifest if `snapshot_id` is None."""
     if snapshot_id is None:
         return EMPTY
     content = await database.read(partial(read_manifest_bytes, storage=storage, snapshot_id=snapshot_id))

@@ -1,4 +1,4 @@
-"""The rows of workspaces and snapshots: who has one, which run writes it, which snapshot is the current one."""
+"""The rows of workspaces and snapshots: owners, locks, current snapshots, and the contents of each family."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from skillery.identity.quotas import Quotas
 from skillery.workspaces.manifests import EMPTY
 
 SNAPSHOTS = 20
-"""How many snapshots of a workspace are kept."""
+"""Number of snapshots that each workspace keeps."""
 
 _REFER = Change(
     {
@@ -113,9 +113,9 @@ def find_snapshot(connection: Connection, snapshot_id: int) -> SnapshotRow:
 def find_snapshot_by_digest(
     connection: Connection, identity: Identity, digest: str, workspace_id: str = ""
 ) -> SnapshotRow:
-    """Return the newest snapshot with the digest in the identity's workspaces, or in one of them.
+    """Return the newest snapshot with this digest, in all workspaces of the identity or in the given one.
 
-    Raise SnapshotNotFound.
+    Raise SnapshotNotFound if there is no such snapshot.
     """
     found = (
         select(*_SNAPSHOT)
@@ -150,7 +150,7 @@ def list_snapshots(connection: Connection, workspace_id: str) -> list[SnapshotRo
 
 
 class New(NamedTuple):
-    """A workspace to be made."""
+    """The values of a new workspace."""
 
     name: str
     ttl_seconds: int
@@ -160,7 +160,7 @@ class New(NamedTuple):
 
 
 def add_workspace(connection: Connection, identity: Identity, new: New, quotas: Quotas) -> WorkspaceRow:
-    """Add a workspace. A fork is a few rows, whatever its size. Raise QuotaExceeded."""
+    """Insert a workspace. A fork costs a few rows, whatever its size. Raise QuotaExceeded if a quota is reached."""
     size = new.origin.size_bytes if new.origin else 0
     check_quota(connection, quotas, identity.name, more=1, more_bytes=size)
     now, workspace_id = datetime.now(UTC), f"ws_{secrets.token_hex(12)}"
@@ -195,7 +195,7 @@ def _family_of(connection: Connection, origin: SnapshotRow | None) -> int:
 
 
 def check_quota(connection: Connection, quotas: Quotas, identity: str, *, more: int = 0, more_bytes: int = 0) -> None:
-    """Raise QuotaExceeded if the identity may not have that many more workspaces or bytes in them."""
+    """Raise QuotaExceeded if `more` workspaces or `more_bytes` bytes would exceed a quota of the identity."""
     quota = quotas.of(identity)
     if not quota.workspaces and not quota.workspace_bytes:
         return
@@ -224,7 +224,7 @@ def used(connection: Connection, identity: str) -> tuple[int, int]:
 
 
 def refer(connection: Connection, family_id: int, contents: Iterable[tuple[str, int, bytes | None]]) -> None:
-    """Record contents together with the family that refers to them."""
+    """Insert the contents, and rows that let the family refer to them."""
     some = list(contents)
     if some:
         record(connection, some)
@@ -249,7 +249,9 @@ def move(
     files: int,
     run_id: str | None,
 ) -> None:
-    """Add a snapshot and make it the current one. Its contents are on record. The oldest snapshots are forgotten."""
+    """Insert a snapshot and make it the current one. Its contents must be recorded already. The oldest snapshots are
+    deleted.
+    """
     now = datetime.now(UTC)
     changed = update(workspace_families).where(workspace_families.c.id == family_id)
     connection.execute(changed.values(changes=workspace_families.c.changes + 1))
@@ -297,6 +299,6 @@ def _later(connection: Connection, workspace_id: str) -> datetime | None:
 
 
 def remove(connection: Connection, workspace_ids: Sequence[str]) -> None:
-    """Remove workspaces with their snapshots. A sweep removes the contents."""
+    """Delete workspaces with their snapshots. A later sweep deletes the contents."""
     connection.execute(delete(workspace_snapshots).where(workspace_snapshots.c.workspace_id.in_(workspace_ids)))
     connection.execute(delete(workspaces).where(workspaces.c.id.in_(workspace_ids)))

@@ -1,4 +1,4 @@
-"""Saving: the files of a run become contents, and their list the next snapshot of its workspace."""
+"""Save the files of a run: store their contents, and make their list the next snapshot of the workspace."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Content = tuple[str, int, bytes | None]
 
 
 class Saver:
-    """Stores the files of one run. Nothing is saved until `manifest` is set and `is_complete`.
+    """Stores the files of one run. The snapshot is saved only if `manifest` is set and `is_complete` is true.
 
-    Contents get a row of the family at once, so that no sweep deletes them before the snapshot refers to them.
+    Each content gets a row of the family at once, so that no sweep deletes it before the snapshot refers to it.
     """
 
     def __init__(self, database: Database, storage: Storage, family_id: int) -> None:
@@ -41,7 +41,7 @@ class Saver:
         self.is_complete = False
 
     async def list_workspace(self, files: Sequence[KeptFile], left_out: Sequence[str]) -> Sequence[int]:
-        """See `KeepsWorkspace`."""
+        """Implement `KeepsWorkspace.list_workspace`."""
         self.manifest = await JSON.run(make_manifest, files)
         self.left_out = left_out
         known = await self._database.read(partial(known_contents, family_id=self._family_id))
@@ -54,7 +54,9 @@ class Saver:
         return positions
 
     async def keep_contents(self, pieces: AsyncIterator[bytes]) -> None:
-        """See `KeepsWorkspace`. Raise ContentMissing if a content is not the one that was listed."""
+        """Implement `KeepsWorkspace.keep_contents`. Raise ContentMissing if a content does not match the listed
+        digest.
+        """
         rest = b""
         for file in self._needed:
             if is_inline(file.size_bytes):
@@ -82,7 +84,7 @@ class Saver:
             await self._database.write(partial(refer, family_id=self._family_id, contents=batch))
 
     async def _add_large(self, file: KeptFile, rest: bytes, pieces: AsyncIterator[bytes]) -> bytes:
-        """Store a file. Return the bytes of the next one that came with its last piece."""
+        """Store a large file. Return the bytes of the next file that its last piece also contained."""
         incoming, left = Incoming(self._database, self._storage), file.size_bytes
         try:
             while left:

@@ -1,4 +1,4 @@
-"""Sweeps: expired workspaces, and contents that no snapshot refers to any more."""
+"""Sweeps of workspaces: delete expired workspaces, and contents that no snapshot refers to."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ AT_ONCE = 100
 
 
 def remove_expired(connection: Connection) -> int:
-    """Remove expired workspaces that no run writes. Return how many, at most AT_ONCE."""
+    """Delete expired workspaces that no run writes, at most AT_ONCE. Return their number."""
     due = select(workspaces.c.id).where(workspaces.c.expires_at <= datetime.now(UTC), workspaces.c.run_id.is_(None))
     gone = list(connection.scalars(due.limit(AT_ONCE)))
     remove(connection, gone)
@@ -37,7 +37,7 @@ def count_expired(connection: Connection) -> int:
 
 
 def forget_contents(database: Database, storage: Storage, is_stopped: Callable[[], bool]) -> None:
-    """Let each family refer only to the contents of its snapshots. Blocking."""
+    """Delete the rows with which each family refers to contents that none of its snapshots uses. Blocking."""
     for family in database.read_now(lambda connection: list(connection.scalars(select(workspace_families.c.id)))):
         if is_stopped():
             return
@@ -45,7 +45,7 @@ def forget_contents(database: Database, storage: Storage, is_stopped: Callable[[
 
 
 def _forget_of(database: Database, storage: Storage, family: int) -> None:
-    """Forget the unused contents of a family, unless it changes meanwhile or a run writes to it."""
+    """Delete the unused rows of one family, unless the family changes during the sweep or a run writes to it."""
     before = database.read_now(lambda connection: _changes(connection, family))
     if before is None:
         return
@@ -69,7 +69,7 @@ def _forget_of(database: Database, storage: Storage, family: int) -> None:
 
 
 def _changes(connection: Connection, family: int) -> int | None:
-    """Return how often the family has changed. None while a run writes to it, or if it is gone."""
+    """Return the change counter of the family. Return None if a run writes to the family, or if it does not exist."""
     found = select(workspace_families.c.changes).where(workspace_families.c.id == family)
     changes = connection.scalar(found)
     writes = select(workspaces.c.id).where(workspaces.c.family_id == family, workspaces.c.run_id.is_not(None))

@@ -1,4 +1,4 @@
-"""One run in a workspace: take it, fill the sandbox from it, save the files, move its current snapshot."""
+"""The workspace of a run: lock it, fill the sandbox from it, save the files, and move its current snapshot."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from skillery.workspaces.reading import contents_of, manifest_of
 from skillery.workspaces.saving import Content, Saver
 
 WAIT_SECONDS = 30.0
-"""How long a run waits for the run that writes its workspace. In the background it waits as long as necessary."""
+"""Time that a run waits for the run that holds the lock. A run in the background waits without a limit."""
 LOOK_SECONDS = 0.1
 MOST_NAMED = 100
 
 
 class Target(msgspec.Struct, frozen=True):
-    """The workspace that a run asked for."""
+    """The workspace that a request names for its run."""
 
     workspace_id: str
     snapshot_id: int | None = None
@@ -36,7 +36,7 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class WorkspaceUse(msgspec.Struct, frozen=True):
-    """What a run did with its workspace."""
+    """The use of a workspace by a run, as the result of the run shows it."""
 
     id: str
     before: Annotated[str, Meta(description="Digest of the snapshot that the run started from")]
@@ -47,7 +47,7 @@ class WorkspaceUse(msgspec.Struct, frozen=True):
 
 
 class HeldWorkspace:
-    """A workspace that one run uses. It is written by no other run until `finish` or `release`."""
+    """A workspace that one run has locked. No other run writes it until `finish` or `release` is called."""
 
     def __init__(self, target: Target, row: rows.WorkspaceRow, database: Database, storage: Storage) -> None:
         self.target = target
@@ -63,7 +63,7 @@ class HeldWorkspace:
         self._is_open = False
 
     async def open(self) -> Workspace:
-        """Return what the sandbox gets."""
+        """Return the files for the sandbox."""
         pinned = self.target.snapshot_id
         snapshot_id = pinned if pinned is not None else self._row.snapshot_id
         before = self._before = await manifest_of(self._database, self._storage, snapshot_id)
@@ -72,7 +72,9 @@ class HeldWorkspace:
         return Workspace(before.files, contents, saves=self.target.writes)
 
     async def settle(self, quotas: Quotas, failure: str | None) -> None:
-        """Decide what is saved, before the end of the run is recorded. `failure` is the type of a failed run."""
+        """Decide what is saved, before the end of the run is recorded. `failure` is the failure type of a failed
+        run.
+        """
         problem = await self._problem(quotas, failure)
         saver, before = self.saver, self._before.digest
         after = before
@@ -85,7 +87,7 @@ class HeldWorkspace:
         self.use = WorkspaceUse(self.target.workspace_id, before, after, changed, left_out, problem or UNSET)
 
     async def _problem(self, quotas: Quotas, failure: str | None) -> str | None:
-        """Return why nothing is saved; None if the files are saved, or if the run may not write."""
+        """Return the reason why nothing is saved. Return None if the files are saved, or if the run may not write."""
         saver = self.saver
         if saver is None:
             return None
@@ -144,9 +146,9 @@ class RunWorkspaces:
         return Target(row.id, writes=mode != "read")
 
     async def take(self, identity: Identity, target: Target, run_id: str, *, is_patient: bool) -> HeldWorkspace:
-        """Wait until no other run writes the workspace, and take it. Raise WorkspaceHeld after WAIT_SECONDS.
+        """Lock the workspace, after the run that holds the lock has ended. Raise WorkspaceHeld after WAIT_SECONDS.
 
-        A run that is patient waits as long as necessary.
+        If `is_patient`, wait without a limit.
         """
         deadline = time.monotonic() + WAIT_SECONDS
         find = partial(rows.find_workspace, identity=identity, workspace_id=target.workspace_id)
