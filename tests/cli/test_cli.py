@@ -317,6 +317,13 @@ def test_a_verb_prints_the_same_with_and_without_a_server(
         assert (one.code, stable(one.out), stable(one.err)) == (other.code, stable(other.out), stable(other.err))
 
 
+def test_help_lists_every_command_once_under_a_heading() -> None:
+    listed = re.findall(r"^  ([a-z][a-z-]*) {2,}(.+)", skillery("--help").out, re.MULTILINE)
+
+    assert sorted(name for name, _ in listed) == sorted({*commands.commands})
+    assert [text for _, text in listed if text.endswith("...")] == []
+
+
 def test_two_commands_at_once_on_a_home_wait_for_one_another(home: str) -> None:
     command = [sys.executable, "-m", "skillery", "list", "--home", home, "--json"]
     started = [
