@@ -5,7 +5,6 @@ A text with a slash is a folder, and so is the name of an existing folder that c
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -45,6 +44,8 @@ def with_skills(
     If one of them is a folder, the client is that of a temporary registry, which has the folders and copies of the
     other skills. Raise UsageError if the target is another server.
     """
+    import asyncio
+
     from skillery.cli.connection import with_client
 
     if not any(map(is_folder, skills)):
