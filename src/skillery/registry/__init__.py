@@ -45,7 +45,7 @@ from skillery.registry.lifecycle import (
 from skillery.registry.listings import cursor_after_skill, list_skills, sees_more_skills_than
 from skillery.registry.locks import Lock, Locked, Pin, Verified, resolve_skills, verify_lock
 from skillery.registry.new_versions import NewVersion, insert_version, version_if_taken
-from skillery.registry.resolution import VersionRow, resolve
+from skillery.registry.resolution import resolve
 from skillery.registry.resources import (
     get_skill_entry,
     list_resources,
@@ -59,6 +59,7 @@ from skillery.registry.tool_listings import list_tools
 from skillery.registry.tool_lookup import FoundTool, SessionTool, find_tool
 from skillery.registry.usage import Usage, count_run
 from skillery.registry.version_diffs import diff_versions
+from skillery.registry.version_rows import VersionRow
 from skillery.registry.versions import (
     ListedVersion,
     VersionPage,

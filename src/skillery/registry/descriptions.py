@@ -19,8 +19,9 @@ from skillery.formats.version_spec import VersionSpec
 from skillery.registry.files import file_size, files_of, read_file
 from skillery.registry.index_names import HOLDER, index_name_warning
 from skillery.registry.package_locks import lock_json
-from skillery.registry.resolution import VersionRow, resolve
+from skillery.registry.resolution import resolve
 from skillery.registry.usage import USAGE, usage_from
+from skillery.registry.version_rows import VersionRow
 
 # One statement for all further values of a version: each extra statement would be another round trip to Postgres.
 _DETAILS = Statement(

@@ -18,7 +18,8 @@ from skillery.errors import FileNotInSkill
 from skillery.formats.json_pieces import JsonPieces, content_pieces
 from skillery.formats.version_spec import VersionSpec
 from skillery.formats.wording import near_words
-from skillery.registry.resolution import VersionRow, resolve
+from skillery.registry.resolution import resolve
+from skillery.registry.version_rows import VersionRow
 
 
 class SkillFileContent(msgspec.Struct, frozen=True):

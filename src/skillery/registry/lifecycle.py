@@ -25,8 +25,9 @@ from skillery.registry.lifecycle_steps import (
     step_one,
 )
 from skillery.registry.new_versions import NewVersion
-from skillery.registry.resolution import VersionRow, resolve
+from skillery.registry.resolution import resolve
 from skillery.registry.search_index import index_visibility
+from skillery.registry.version_rows import VersionRow
 from skillery.registry.visibility import Visibility
 
 # -- one version ---------------------------------------------------------------------------------------------------

@@ -17,7 +17,8 @@ from skillery.formats.semver import Version
 from skillery.formats.version_spec import Exact
 from skillery.identity import access
 from skillery.registry.new_versions import NewVersion, point_to_latest
-from skillery.registry.resolution import VersionRow, find_skill, resolve, skill_not_found
+from skillery.registry.resolution import find_skill, resolve, skill_not_found
+from skillery.registry.version_rows import VersionRow
 from skillery.registry.visibility import sees_version
 
 StepName = Literal["submit", "approve", "reject", "yank", "unyank", "deprecate", "undeprecate"]

@@ -15,7 +15,8 @@ from skillery.formats.names import parse_skill_name
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import parse_reference
 from skillery.formats.wording import quoted
-from skillery.registry.resolution import VersionRow, find_skill, resolve, version_if_there
+from skillery.registry.resolution import find_skill, resolve, version_if_there
+from skillery.registry.version_rows import VersionRow
 
 MOST_LOCKED = 1000
 _SHOWN = 400

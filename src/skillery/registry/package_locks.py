@@ -14,7 +14,7 @@ from skillery.contents.store import inline_data, open_content
 from skillery.database.tables import environments
 from skillery.formats.requirements import LOCK, read_lock
 from skillery.registry.files import files_of
-from skillery.registry.resolution import VersionRow
+from skillery.registry.version_rows import VersionRow
 
 _DECLARES = '"dependencies":'
 

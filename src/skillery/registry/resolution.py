@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 from sqlalchemy import Connection, Select, bindparam, func, literal_column, select, true, union_all
 
@@ -15,6 +15,7 @@ from skillery.formats.ranges import Segment
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Digest, Exact, Label, Latest, Range, VersionSpec
 from skillery.formats.wording import near_words
+from skillery.registry.version_rows import VersionRow
 from skillery.registry.visibility import (
     WAS_PUBLISHED,
     is_own,
@@ -27,29 +28,6 @@ from skillery.registry.visibility import (
 
 _MOST_OWN = 200
 """The maximum number of private skills of the identity that are compared with a misspelt name."""
-
-
-class VersionRow(NamedTuple):
-    """A stored version. Its immutable parts are JSON text that answers contain unchanged."""
-
-    version_id: int
-    name: str
-    version: str
-    digest: str
-    kind: str
-    status: str
-    manifest_json: str
-    frontmatter_json: str
-    warnings_json: str
-    skill_id: int
-    visibility: str
-    publisher: str
-    publisher_kind: Literal["person", "agent"]
-    standing_json: str | None
-    labels_text: str | None
-    """The labels that point to the version, separated by commas."""
-    checks_json: str | None
-
 
 _shown_labels = labels.alias("shown_labels")
 # A literal, because a Statement supports no parameter of this kind.

@@ -26,8 +26,9 @@ from skillery.errors import ToolNotFound
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Exact, VersionSpec
 from skillery.formats.wording import near_words, quoted
-from skillery.registry.resolution import VersionRow, resolve
+from skillery.registry.resolution import resolve
 from skillery.registry.tools import OF_SESSION, OF_VERSION, is_session_tool, sees_tool, session_values
+from skillery.registry.version_rows import VersionRow
 from skillery.registry.visibility import View, parameters, view_of
 
 _KEPT = 256

@@ -11,7 +11,8 @@ from skillery.backends import Identity, Storage
 from skillery.formats.version_diffs import Compared, DiffSide, FileFacts, VersionsDiff, compare_versions
 from skillery.formats.version_spec import VersionSpec
 from skillery.registry.files import files_of, read_file
-from skillery.registry.resolution import VersionRow, resolve
+from skillery.registry.resolution import resolve
+from skillery.registry.version_rows import VersionRow
 
 
 def diff_versions(
