@@ -44,9 +44,9 @@ class Cell(NamedTuple):
     """Error code of the call for callers with the scope. None means that the call returns a result."""
 
 
-def _skill() -> dict[str, Any]:
+def _skill(version: str = "1.0.0") -> dict[str, Any]:
     name = f"{NAMESPACE}.made{next(_numbers)}"
-    return {"manifest": manifest(name), "skill_md": f"# {name}\n", "files": skill_files()}
+    return {"manifest": manifest(name, version), "skill_md": f"# {name}\n", "files": skill_files()}
 
 
 CELLS: dict[str, Cell] = {
@@ -60,6 +60,9 @@ CELLS: dict[str, Cell] = {
     "load_skills_protocol_guide": Cell("read", dict),
     "create_skill": Cell("publish", _skill),
     "check_skill": Cell("publish", _skill),
+    "develop_skill": Cell("publish", lambda: _skill("1.0.0-dev.1")),
+    "keep_development": Cell("publish", lambda: {"names": ["no.such"]}),
+    "end_development": Cell("publish", lambda: {"names": ["no.such"]}),
     "submit_version": Cell("publish", lambda: VERSION, NOT_FOUND),
     "approve_version": Cell("review", lambda: VERSION, NOT_FOUND),
     "reject_version": Cell("review", lambda: VERSION | {"reason": "x"}, NOT_FOUND),

@@ -139,6 +139,9 @@ def test_what_the_server_answers_is_what_the_document_says(rpc: Rpc, new_name: s
 
     made = {"manifest": manifest(name), "skill_md": f"# {name}\n", "files": skill_files()}
     call("check_skill", **made)
+    call("develop_skill", **(made | {"manifest": manifest(name, "1.0.0-dev.1")}))
+    call("keep_development", names=[name])
+    call("end_development", names=[name])
     call("create_skill", **made)
     call("create_skill", **(made | {"manifest": manifest(name, "1.1.0", examples=[{"name": "x", "args": {}}])}))
     for detail in ("names", "summary"):

@@ -15,7 +15,7 @@ from skillery.identity.idempotency import Once
 from skillery.identity.quotas import Quotas
 from skillery.importing import Importer
 from skillery.maintenance.garbage import Collector
-from skillery.publishing import Publisher, ToolMaker
+from skillery.publishing import Developer, Publisher, ToolMaker
 from skillery.registry.registry import Registry
 from skillery.runs import Runner
 from skillery.workspaces.keeping import Workspaces
@@ -37,6 +37,7 @@ class Core(NamedTuple):
     runner: Runner
     workspaces: Workspaces
     publisher: Publisher
+    developer: Developer
     importer: Importer
     tools: ToolMaker
     environments: EnvironmentParts

@@ -47,6 +47,7 @@ from skillery.maintenance.garbage import (
 from skillery.publishing import (
     BundleChecks,
     CompilePool,
+    Developer,
     ExampleRuns,
     ImportCheck,
     Publisher,
@@ -56,6 +57,7 @@ from skillery.publishing import (
     Undeclared,
 )
 from skillery.registry import cursor_key
+from skillery.registry.development import Overlays
 from skillery.registry.registry import Registry
 from skillery.runs import Runner, UnrecordedRuns
 from skillery.runs.admission import Admission
@@ -139,6 +141,7 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
         runner=runtime.runner,
         workspaces=Workspaces(database, backends.storage, quotas),
         publisher=publisher,
+        developer=Developer(publisher.checks, Overlays(), runtime.packages.environments),
         importer=_importer(base, publisher),
         tools=_tool_maker(base, runtime.runner, publisher, quotas, compilers),
         environments=runtime.environments,

@@ -8,25 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 from skillery.publishing.folders import IGNORED
 
-EVERY_SECONDS = 0.1
+EVERY_SECONDS = 0.05
+SHARE = 0.1
+"""The share of the time that polling may take, so that large folders are polled less often."""
 
 
 async def changes(folders: Sequence[Path], every: float = EVERY_SECONDS) -> AsyncIterator[list[Path]]:
     """Yield all folders, then those that have changed since they were yielded."""
     seen: dict[Path, str] = {}
     while True:
+        began = time.monotonic()
         now = await asyncio.to_thread(lambda: {folder: fingerprint(folder) for folder in folders})
         changed = [folder for folder in folders if seen.get(folder) != now[folder]]
         seen = now
         if changed:
             yield changed
         else:
-            await asyncio.sleep(every)
+            await asyncio.sleep(max(every, (time.monotonic() - began) / SHARE))
 
 
 def fingerprint(folder: Path) -> str:

@@ -7,10 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from skillery.errors import InvalidManifest
-from skillery.formats.bundle import BundleFile
 from skillery.formats.semver import Version
-from skillery.formats.toml_lines import span_of
 
 if TYPE_CHECKING:
     from skillery.publishing import SkillFolder
@@ -30,12 +27,9 @@ def with_bump(skill: SkillFolder, part: Part) -> SkillFolder:
 
     The rest of skill.toml stays as it is, byte for byte.
     """
-    version = str(next_version(Version.parse(str(skill.manifest.get("version", ""))), part))
-    files = [
-        BundleFile(file.path, _rewritten(file.content, version), file.executable) if file.path == SKILL_TOML else file
-        for file in skill.files
-    ]
-    return skill._replace(manifest={**skill.manifest, "version": version}, files=files)
+    from skillery.publishing.folders import with_version
+
+    return with_version(skill, next_version(Version.parse(str(skill.manifest.get("version", ""))), part))
 
 
 def write_bump(folder: Path, skill: SkillFolder) -> None:
@@ -52,17 +46,3 @@ def next_version(version: Version, part: Part) -> Version:
     if part == "minor":
         return release if has_release and not version.patch else version.next_minor()
     return release if has_release and not (version.patch or version.minor) else version.next_major()
-
-
-def _rewritten(content: bytes, version: str) -> bytes:
-    text = content.decode("utf-8")
-    span = span_of(text, "version")
-    if span is None:
-        raise InvalidManifest(
-            "the version in skill.toml could not be found",
-            hint=f'Write version = "{version}" in a line of its own, and publish without --bump.',
-            file=SKILL_TOML,
-        )
-    begin, end = span
-    quote = text[begin] if text[begin : begin + 3] != text[begin] * 3 else text[begin] * 3
-    return f"{text[:begin]}{quote}{version}{quote}{text[end:]}".encode()

@@ -10,6 +10,7 @@ from skillery.context.late_imports import late_names
 if TYPE_CHECKING:
     from skillery.publishing.bundle_checks import BundleChecks, Trials
     from skillery.publishing.compile_pool import CompileLimits, CompilePool
+    from skillery.publishing.developer import DevelopedSkill, Developer, KeptSkills
     from skillery.publishing.example_runs import ExampleRuns
     from skillery.publishing.folders import SkillFolder, read_skill_folder
     from skillery.publishing.import_check import ImportCheck
@@ -24,6 +25,7 @@ else:
         {
             "bundle_checks": ("BundleChecks", "Trials"),
             "compile_pool": ("CompileLimits", "CompilePool"),
+            "developer": ("DevelopedSkill", "Developer", "KeptSkills"),
             "example_runs": ("ExampleRuns",),
             "folders": ("SkillFolder", "read_skill_folder"),
             "import_check": ("ImportCheck",),
@@ -42,9 +44,12 @@ __all__ = [
     "CompilePool",
     "DefinedTool",
     "Definition",
+    "DevelopedSkill",
+    "Developer",
     "ExampleRuns",
     "ImportCheck",
     "ImportScan",
+    "KeptSkills",
     "Mode",
     "Published",
     "Publisher",

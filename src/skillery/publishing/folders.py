@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from skillery.errors import BundleTooLarge, InvalidBundle
-from skillery.formats.bundle import BundleFile
+from skillery.errors import BundleTooLarge, InvalidBundle, InvalidManifest
+from skillery.formats.bundle import SKILL_TOML, BundleFile
 from skillery.formats.manifest import toml_manifest
+from skillery.formats.semver import Version
+from skillery.formats.toml_lines import span_of
 
 # Folders that interpreters create and that are never meant to be published. Names that begin with a dot are skipped
 # too, because a published .env cannot be withdrawn.
@@ -45,6 +47,34 @@ def read_skill_folder(folder: Path) -> SkillFolder:
     except UnicodeDecodeError:
         raise InvalidBundle("SKILL.md is not UTF-8 text", file="SKILL.md") from None
     return SkillFolder(toml_manifest(by_path["skill.toml"].content), skill_md, files, skipped)
+
+
+def with_version(skill: SkillFolder, version: Version) -> SkillFolder:
+    """Return the skill with another version in the manifest and in skill.toml. Raise InvalidManifest.
+
+    The rest of skill.toml stays as it is, byte for byte.
+    """
+    files = [
+        BundleFile(file.path, _rewritten(file.content, str(version)), file.executable)
+        if file.path == SKILL_TOML
+        else file
+        for file in skill.files
+    ]
+    return skill._replace(manifest={**skill.manifest, "version": str(version)}, files=files)
+
+
+def _rewritten(content: bytes, version: str) -> bytes:
+    text = content.decode("utf-8")
+    span = span_of(text, "version")
+    if span is None:
+        raise InvalidManifest(
+            "the version in skill.toml could not be found",
+            hint=f'Write version = "{version}" in a line of its own.',
+            file=SKILL_TOML,
+        )
+    begin, end = span
+    quote = text[begin] if text[begin : begin + 3] != text[begin] * 3 else text[begin] * 3
+    return f"{text[:begin]}{quote}{version}{quote}{text[end:]}".encode()
 
 
 def _read_files(folder: Path, skipped: list[str]) -> Iterator[BundleFile]:

@@ -16,7 +16,7 @@ from skillery.formats.json_pieces import JsonPieces, slices_of, string_pieces
 from skillery.formats.skill_md import FILE as SKILL_MD
 from skillery.formats.skill_md import text_of
 from skillery.formats.version_spec import VersionSpec
-from skillery.registry.files import file_size, files_of, read_file
+from skillery.registry.files import file_size, files_in, read_file
 from skillery.registry.index_names import HOLDER, index_name_warning
 from skillery.registry.package_locks import lock_json
 from skillery.registry.resolution import resolve
@@ -59,7 +59,7 @@ def describe_in_full(
     described = _described(connection, identity, storage, row, "full")
     files = [
         {"path": file.path, "size_bytes": file.size_bytes, "sha256": file.sha256, "executable": file.executable}
-        for file in files_of(connection, row.version_id)
+        for file in files_in(connection, row)
     ]
     expect(file_size(connection, row, SKILL_MD))
     skill_md = text_of(read_file(connection, storage, row, SKILL_MD))

@@ -6,7 +6,7 @@ import base64
 import io
 from collections.abc import Callable
 from functools import partial
-from typing import BinaryIO, Literal, NamedTuple
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 import msgspec
 from sqlalchemy import Connection, bindparam, select
@@ -48,8 +48,15 @@ _FILE = Statement(
 )
 
 
-def files_of(connection: Connection, version_id: int) -> list[FileRow]:
+def files_in(connection: Connection, version: VersionRow) -> list[FileRow]:
     """Return every file of a version, sorted by path."""
+    if version.unstored is None:
+        return files_of(connection, version.version_id)
+    return [FileRow(one.path, one.sha256, one.size, one.executable) for one in version.unstored.files.values()]
+
+
+def files_of(connection: Connection, version_id: int) -> list[FileRow]:
+    """Return every file of a stored version, sorted by path."""
     return [
         FileRow(path, sha256, size, bool(mode))
         for path, sha256, size, mode in _FILES.rows(connection, version_id=version_id)
@@ -73,7 +80,7 @@ def read_skill_file(
     sees no such version. Raise FileNotInSkill if the version has no such file.
     """
     row = resolve(connection, identity, name, spec)
-    found = _FILE.rows(connection, version_id=row.version_id, path=path)
+    found = _find(connection, row, path)
     if not found:
         raise _not_found(connection, row, path)
     sha256, data, size = found[0]
@@ -91,7 +98,7 @@ def read_inline_file(
     VersionNotFound or LabelNotFound if the identity sees no such version.
     """
     row = resolve(connection, identity, name, spec)
-    found = _FILE.rows(connection, version_id=row.version_id, path=path)
+    found = _find(connection, row, path)
     return None if not found or found[0][1] is None else _as_answered(bytes(found[0][1]))
 
 
@@ -104,7 +111,7 @@ def _as_answered(content: bytes) -> SkillFileContent:
 
 def check_file(connection: Connection, version: VersionRow, path: str) -> None:
     """Raise FileNotInSkill, with the most similar paths, if the version does not have the file."""
-    if not _FILE.rows(connection, version_id=version.version_id, path=path):
+    if not _find(connection, version, path):
         raise _not_found(connection, version, path)
 
 
@@ -112,13 +119,13 @@ def find_module(connection: Connection, version: VersionRow, module: str) -> str
     """Return the path of the file that `python -m module` runs. Raise FileNotInSkill if there is no such file."""
     path = module.replace(".", "/")
     for candidate in (f"{path}.py", f"{path}/__main__.py"):
-        if _FILE.rows(connection, version_id=version.version_id, path=candidate):
+        if _find(connection, version, candidate):
             return candidate
     raise _not_found(connection, version, f"{path}.py")
 
 
 def read_file(connection: Connection, storage: Storage, version: VersionRow, path: str) -> bytes:
-    found = _FILE.rows(connection, version_id=version.version_id, path=path)
+    found = _find(connection, version, path)
     if not found:
         raise _not_found(connection, version, path)
     sha256, data, _ = found[0]
@@ -128,7 +135,7 @@ def read_file(connection: Connection, storage: Storage, version: VersionRow, pat
 
 def file_size(connection: Connection, version: VersionRow, path: str) -> int:
     """Return the size of a file in bytes, or 0 if the version has no such file."""
-    found = _FILE.rows(connection, version_id=version.version_id, path=path)
+    found = _find(connection, version, path)
     return int(found[0][2]) if found else 0
 
 
@@ -137,12 +144,22 @@ def open_content(connection: Connection, storage: Storage, sha256: str) -> Binar
     return _open(storage, sha256, connection.scalar(select(objects.c.data).where(objects.c.sha256 == sha256)))
 
 
+def _find(connection: Connection, version: VersionRow, path: str) -> list[Any]:
+    """Return the digest, the content and the size of a file, or [] if the version has no such file. The content of a
+    large file of a stored version is None.
+    """
+    if version.unstored is None:
+        return _FILE.rows(connection, version_id=version.version_id, path=path)
+    file = version.unstored.files.get(path)
+    return [(file.sha256, file.content, file.size)] if file else []
+
+
 def _open(storage: Storage, sha256: str, data: bytes | None) -> BinaryIO:
     return io.BytesIO(data) if data is not None else storage.open(sha256)
 
 
 def _not_found(connection: Connection, version: VersionRow, path: str) -> FileNotInSkill:
-    paths = [file.path for file in files_of(connection, version.version_id)]
+    paths = [file.path for file in files_in(connection, version)]
     near = near_words(path, paths, cutoff=0.4)
     shown = near or paths[:10]
     return FileNotInSkill(

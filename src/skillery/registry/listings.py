@@ -27,6 +27,7 @@ from skillery.backends import Identity
 from skillery.database import Statement
 from skillery.database.tables import skill_versions, skills
 from skillery.registry.cursors import make_cursor, read_cursor
+from skillery.registry.development import merged, overlay_of
 from skillery.registry.pages import fitting, read_until_full, text_bytes
 from skillery.registry.visibility import View, is_own, parameters, seen_by_namespace, view_of
 
@@ -158,13 +159,21 @@ def _bound_to(namespace: str, detail: Detail) -> tuple[str, str, str]:
 def _rows(
     connection: Connection, identity: Identity, detail: Detail, count: int, after: tuple[str, str], namespace: str
 ) -> list[Any]:
-    if detail == "names":
-        # Items of this detail are small, and one statement is faster.
-        return seen_rows(connection, identity, detail, count, after, namespace)
+    overlay = overlay_of(identity)
+
+    def stored(wanted: int, position: tuple[str, str]) -> list[Any]:
+        return seen_rows(connection, identity, detail, wanted, position, namespace)
 
     def read(wanted: int, last: Any) -> list[Any]:
-        return seen_rows(connection, identity, detail, wanted, (last[0], last[1]) if last else after, namespace)
+        position = (last[0], last[1]) if last else after
+        if overlay is None:
+            return stored(wanted, position)
+        hidden = frozenset(overlay.names)
+        return merged(stored, overlay.items(detail, namespace), lambda row: row[1] in hidden, wanted, position)
 
+    if detail == "names":
+        # Items of this detail are small, and one statement is faster.
+        return read(count, None)
     return read_until_full(read, count, _size_of)
 
 

@@ -30,6 +30,7 @@ from skillery.registry.checks import (
 from skillery.registry.index_names import claim_index_name
 from skillery.registry.search_index import MAX_BODY, SKILL_MD, index_latest
 from skillery.registry.tools import add_tools, offer_latest
+from skillery.registry.version_texts import item_texts, text_of
 from skillery.registry.visibility import Visibility, sees_skill, sees_version
 
 # Built once, with values given at execution, so that SQLAlchemy finds each statement compiled.
@@ -215,19 +216,7 @@ def _file_values(version_id: int, file: BundleFile) -> dict[str, object]:
 
 
 def _version_values(bundle: Bundle, identity: Identity, skill_id: int, status: str, now: datetime) -> dict[str, object]:
-    manifest = bundle.manifest
-    names = {
-        "name": manifest.name,
-        "version": str(manifest.version),
-        "description": manifest.description,
-        "namespace": manifest.namespace,
-        "kind": manifest.kind,
-    }
-    summary = names | {
-        "tags": list(manifest.tags),
-        "inputs": manifest.raw.get("inputs", {}),
-        "tools": [tool.name for tool in bundle.tools],
-    }
+    manifest, (names, summary) = bundle.manifest, item_texts(bundle)
     return {
         "skill_id": skill_id,
         "version": str(manifest.version),
@@ -238,11 +227,11 @@ def _version_values(bundle: Bundle, identity: Identity, skill_id: int, status: s
         "namespace": manifest.namespace,
         "digest": bundle.digest,
         "size_bytes": bundle.size_bytes,
-        "manifest_json": _json(manifest.raw),
-        "frontmatter_json": _json(bundle.skill_md.frontmatter),
-        "warnings_json": _json(bundle.warnings),
-        "names_json": _json(names),
-        "summary_json": _json(summary),
+        "manifest_json": text_of(manifest.raw),
+        "frontmatter_json": text_of(bundle.skill_md.frontmatter),
+        "warnings_json": text_of(bundle.warnings),
+        "names_json": names,
+        "summary_json": summary,
         "publisher": identity.name,
         "publisher_kind": identity.kind,
         "created_at": now,
@@ -266,7 +255,3 @@ def _next_free(connection: Connection, skill_id: int, version: Version) -> str:
     while f"{version.major}.{version.minor}.{patch}" in taken:
         patch += 1
     return f"{version.major}.{version.minor}.{patch}"
-
-
-def _json(value: object) -> str:
-    return msgspec.json.encode(value).decode()

@@ -13,7 +13,7 @@ from skillery.backends import Storage
 from skillery.contents.store import inline_data, open_content
 from skillery.database.tables import environments
 from skillery.formats.requirements import LOCK, read_lock
-from skillery.registry.files import files_of
+from skillery.registry.files import files_in
 from skillery.registry.version_rows import VersionRow
 
 _DECLARES = '"dependencies":'
@@ -26,16 +26,21 @@ def lock_json(connection: Connection, storage: Storage, row: VersionRow, *, bloc
     """
     if _DECLARES not in row.manifest_json or not _runtime(row.manifest_json).get("dependencies"):
         return ""
-    file = next((file for file in files_of(connection, row.version_id) if file.path == LOCK), None)
+    file = next((file for file in files_in(connection, row) if file.path == LOCK), None)
     if file is None:
         return ""
-    content = inline_data(connection, [file.sha256]).get(file.sha256)
+    content = _unstored(row) or inline_data(connection, [file.sha256]).get(file.sha256)
     if content is None and blocking:
         with open_content(connection, storage, file.sha256) as stream:
             content = stream.read()
     packages = "null" if content is None else _packages(content, _inferred(row.manifest_json))
     states = msgspec.json.encode(_states(connection, file.sha256)).decode()
     return f',"lock":{{"sha256":"{file.sha256}","packages":{packages},"environments":{states}}}'
+
+
+def _unstored(row: VersionRow) -> bytes | None:
+    """Return the lock of a development version, or None for a stored version."""
+    return None if row.unstored is None else row.unstored.files[LOCK].content
 
 
 def _states(connection: Connection, sha256: str) -> list[dict[str, str | int]]:

@@ -15,6 +15,7 @@ from skillery.formats.ranges import Segment
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Digest, Exact, Label, Latest, Range, VersionSpec
 from skillery.formats.wording import near_words
+from skillery.registry.development import overlay_of
 from skillery.registry.version_rows import VersionRow
 from skillery.registry.visibility import (
     WAS_PUBLISHED,
@@ -75,11 +76,14 @@ BY_LABEL = Statement(
 
 
 def resolve(connection: Connection, identity: Identity, name: str, spec: VersionSpec) -> VersionRow:
-    """Return the version that `spec` selects.
+    """Return the version that `spec` selects. Development versions of the identity come first.
 
     Raise SkillNotFound, VersionNotFound or LabelNotFound, with similar names, if the identity sees no such version. A
     version that the identity may not see is treated as absent, also in the texts of errors.
     """
+    overlay = overlay_of(identity)
+    if overlay is not None and (own := overlay.find(name, spec)) is not None:
+        return own
     rows = _rows(connection, name, spec)
     if rows and _sees(connection, identity, row := VersionRow(*rows[0])):
         return row

@@ -22,9 +22,10 @@ from skillery.database import Statement
 from skillery.database.tables import skills, tools
 from skillery.formats.version_spec import VersionSpec
 from skillery.registry.cursors import make_cursor, read_cursor
+from skillery.registry.development import merged, overlay_of
 from skillery.registry.pages import fitting, read_until_full, text_bytes
 from skillery.registry.resolution import resolve
-from skillery.registry.tools import OF_SESSION, OF_VERSION, sees_tool, session_values
+from skillery.registry.tools import OF_SESSION, sees_tool, session_values, tools_of
 from skillery.registry.visibility import View, parameters, view_of
 
 _KEPT = 256
@@ -51,7 +52,7 @@ def list_tools(
     after = read_cursor(key, bound_to, cursor, 2) if cursor else ("", "")
     if skill is not None:
         row = resolve(connection, identity, *skill)
-        found = OF_VERSION.rows(connection, version_id=row.version_id, after=after[1])[: limit + 1]
+        found = tools_of(connection, row, after[1])[: limit + 1]
         rows = [(row.name, name, item) for name, item in found]
     else:
         rows = _own_rows(connection, identity, session, after)
@@ -65,8 +66,17 @@ def list_tools(
 def _offered_until_full(
     connection: Connection, identity: Identity, after: tuple[str, ...], count: int
 ) -> list[tuple[str, str, str]]:
+    overlay = overlay_of(identity)
+
+    def stored(wanted: int, position: tuple[str, ...]) -> list[tuple[str, str, str]]:
+        return [(one[0], one[1], one[2]) for one in _offered(connection, identity, position, wanted)]
+
     def read(wanted: int, last: tuple[str, str, str] | None) -> list[tuple[str, str, str]]:
-        return [tuple(one[:3]) for one in _offered(connection, identity, last or after, wanted)]
+        position = (last or after)[:2] if (last or after)[0] else ("", "")
+        if overlay is None:
+            return stored(wanted, position)
+        hidden = frozenset(overlay.names)
+        return merged(stored, overlay.tools(), lambda row: row[0] in hidden, wanted, (position[0], position[1]))
 
     return read_until_full(read, count, _size_of)
 

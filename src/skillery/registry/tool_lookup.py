@@ -6,7 +6,7 @@ tool.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -26,8 +26,9 @@ from skillery.errors import ToolNotFound
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Exact, VersionSpec
 from skillery.formats.wording import near_words, quoted
+from skillery.registry.development import overlay_of
 from skillery.registry.resolution import resolve
-from skillery.registry.tools import OF_SESSION, OF_VERSION, is_session_tool, sees_tool, session_values
+from skillery.registry.tools import OF_SESSION, is_session_tool, sees_tool, session_values, tools_of
 from skillery.registry.version_rows import VersionRow
 from skillery.registry.visibility import View, parameters, view_of
 
@@ -98,6 +99,9 @@ def find_tool(
 
 def find_offered(connection: Connection, identity: Identity, name: str) -> VersionRow | None:
     """Return the version of the most recently published tool with this name that the identity sees, or None."""
+    overlay = overlay_of(identity)
+    if overlay is not None and (own := overlay.find_tool(name)) is not None:
+        return own
     rows = _named(view_of(identity)).rows(connection, name=name, **parameters(identity))
     if not rows:
         return None
@@ -120,16 +124,18 @@ def _named(view: View | None) -> Statement:
     )
 
 
-def tool_run_by(connection: Connection, version_id: int, script: str) -> str | None:
+def tool_run_by(connection: Connection, version: VersionRow, script: str) -> str | None:
     """Return the name of a tool of the version whose handler is the file `script`, or None."""
-    rows = _HANDLER.rows(connection, version_id=version_id, script=script)
+    if version.unstored is not None:
+        return next((name for name, (handler, _) in version.unstored.tools.items() if handler == script), None)
+    rows = _HANDLER.rows(connection, version_id=version.version_id, script=script)
     return str(rows[0][0]) if rows else None
 
 
 def _in_version(connection: Connection, version: VersionRow, name: str) -> FoundTool:
-    for script, item_json in _ONE_OF_VERSION.rows(connection, version_id=version.version_id, name=name):
+    for script, item_json in _named_in(connection, version, name):
         return FoundTool(name, _declared(item_json), script, version)
-    names = [found for found, _ in OF_VERSION.rows(connection, version_id=version.version_id, after="")]
+    names = [found for found, _ in tools_of(connection, version)]
     near = near_words(name, names, _NEAR)
     offers = f"It offers {', '.join(names[:20])}." if names else "It offers no tools."
     raise ToolNotFound(
@@ -140,6 +146,13 @@ def _in_version(connection: Connection, version: VersionRow, name: str) -> Found
         version=version.version,
         near=near,
     )
+
+
+def _named_in(connection: Connection, version: VersionRow, name: str) -> Sequence[Any]:
+    """Return the handler and the item of the tool, or nothing if the version has no such tool."""
+    if version.unstored is None:
+        return _ONE_OF_VERSION.rows(connection, version_id=version.version_id, name=name)
+    return [version.unstored.tools[name]] if name in version.unstored.tools else []
 
 
 def _not_found(connection: Connection, identity: Identity, name: str, session: str) -> ToolNotFound:

@@ -23,6 +23,7 @@ from skillery.database import Statement, as_stored
 from skillery.database.tables import session_tools, skill_versions, skills, tools, version_steps
 from skillery.formats.bundle import Bundle
 from skillery.formats.tools import Tool
+from skillery.registry.version_rows import VersionRow
 from skillery.registry.visibility import View, sees_each
 
 _ADD = insert(tools)
@@ -37,7 +38,7 @@ _created_at = (
     select(skill_versions.c.created_at).where(skill_versions.c.id == bindparam("of_version")).scalar_subquery()
 )
 _OFFER = update(tools).where(tools.c.version_id == bindparam("of_version"))
-OF_VERSION = Statement(
+_OF_VERSION = Statement(
     select(tools.c.name, tools.c.item_json)
     .where(tools.c.version_id == bindparam("version_id"), tools.c.name > bindparam("after"))
     .order_by(tools.c.name)
@@ -89,6 +90,14 @@ def offer_latest(connection: Connection, skill_id: int, version_id: int | None) 
     if version_id is not None:
         offered = _OFFER.values(offered_since=func.coalesce(_approved_at, _created_at))
         connection.execute(offered, {"of_version": version_id})
+
+
+def tools_of(connection: Connection, version: VersionRow, after: str = "") -> list[tuple[str, str]]:
+    """Return the name and the item of each tool of a version whose name follows `after`, sorted by name."""
+    if version.unstored is None:
+        found = _OF_VERSION.rows(connection, version_id=version.version_id, after=after)
+        return [(name, item_json) for name, item_json in found]
+    return [(name, item_json) for name, (_, item_json) in version.unstored.tools.items() if name > after]
 
 
 def session_values(connection: Connection, identity: Identity, session: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from skillery.backends import Identity, Storage
 from skillery.formats.version_diffs import Compared, DiffSide, FileFacts, VersionsDiff, compare_versions
 from skillery.formats.version_spec import VersionSpec
-from skillery.registry.files import files_of, read_file
+from skillery.registry.files import files_in, read_file
 from skillery.registry.resolution import resolve
 from skillery.registry.version_rows import VersionRow
 
@@ -24,7 +24,7 @@ def diff_versions(
 
 
 def _compared(connection: Connection, storage: Storage, version: VersionRow) -> Compared:
-    files = files_of(connection, version.version_id)
+    files = files_in(connection, version)
     return Compared(
         DiffSide(version.name, version.version, version.digest),
         msgspec.json.decode(version.manifest_json),

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
+
+from skillery.formats.bundle import BundleFile
+
+
+class Unstored(NamedTuple):
+    """The files and tools of a development version, which has no rows in the database."""
+
+    files: Mapping[str, BundleFile]
+    """The files by path, sorted by path."""
+    tools: Mapping[str, tuple[str | None, str]]
+    """For each tool, sorted by name: the path of its handler, and its item in list_tools as JSON text."""
 
 
 class VersionRow(NamedTuple):
     """A version. Its immutable parts are JSON text that answers contain unchanged."""
 
     version_id: int
+    """The id of the row. A development version has a negative number that no other version has."""
     name: str
     version: str
     digest: str
@@ -25,3 +38,10 @@ class VersionRow(NamedTuple):
     labels_text: str | None
     """The labels that point to the version, separated by commas."""
     checks_json: str | None
+    unstored: Unstored | None = None
+    """The files and tools of a development version. None for a stored version."""
+
+    @property
+    def stored_ids(self) -> tuple[int | None, int | None]:
+        """The ids of the rows of the version and of its skill. A development version has none."""
+        return (self.version_id, self.skill_id) if self.unstored is None else (None, None)

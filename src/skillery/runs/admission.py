@@ -153,6 +153,7 @@ def start_run(connection: Connection, run: ActiveRun, *, quotas: Quotas, queued:
     Runs that the code of another run calls are not checked, because they belong to that run.
     """
     prepared, version = run.prepared, run.prepared.version
+    version_id, skill_id = version.stored_ids if version else (None, None)
     if prepared.parent_run_id is None:
         check_run(connection, quotas, run.identity.name)
     _START.run(
@@ -160,8 +161,8 @@ def start_run(connection: Connection, run: ActiveRun, *, quotas: Quotas, queued:
         id=run.run_id,
         parent_run_id=prepared.parent_run_id,
         method=prepared.method,
-        version_id=version.version_id if version else None,
-        skill_id=version.skill_id if version else None,
+        version_id=version_id,
+        skill_id=skill_id,
         tool=prepared.tool,
         status="started",
         identity=run.identity.name,

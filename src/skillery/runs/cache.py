@@ -19,7 +19,7 @@ from skillery.contents.blobs import Blobs
 from skillery.contents.store import copy_to, inline_data, open_content
 from skillery.database import Database
 from skillery.errors import StorageFull, is_disk_full
-from skillery.formats.bundle import digest_of_entries
+from skillery.formats.bundle import BundleFile, digest_of_entries
 from skillery.registry import VersionRow, files_of
 from skillery.registry.files import FileRow
 
@@ -73,7 +73,7 @@ class Cache:
             self._known[digest] = time.monotonic()
             return True
 
-    def lend(self, files: Iterable[PublishedFile]) -> Path:
+    def lend(self, files: Iterable[PublishedFile | BundleFile]) -> Path:
         """Return a new folder with these files. The caller deletes it with `take_back`. Blocking.
 
         Raise StorageFull if the disk is full.
@@ -170,6 +170,9 @@ class Cache:
         return True
 
     def _make_bundle(self, version: VersionRow, folder: Path) -> None:
+        if version.unstored is not None:
+            self._settle(self.lend(version.unstored.files.values()), folder)
+            return
         files = self._database.read_now(lambda connection: files_of(connection, version.version_id))
         partial = self._incoming / secrets.token_hex(16)
         partial.mkdir()

@@ -38,7 +38,7 @@ def check_no_handler(connection: Connection, version: VersionRow, path: str) -> 
 
     The declared arguments of a tool limit what it does with secrets and network. So its handler starts only with them.
     """
-    tool = tool_run_by(connection, version.version_id, path)
+    tool = tool_run_by(connection, version, path)
     if tool is not None:
         raise NotExecutable(
             f"{path} is the handler of the tool '{tool}' of '{version.name}', which has permissions",

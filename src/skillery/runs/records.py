@@ -71,9 +71,10 @@ def finish_run(connection: Connection, run: ActiveRun, answer: Run, log_: Log, *
     if run.workspace is not None:
         run.workspace.finish(connection, run.run_id)
     version = run.prepared.version
-    if version is not None and version.version_id is not None:
+    version_id = version.stored_ids[0] if version else None
+    if version_id is not None:
         outcome: Outcome = "cancelled" if run.was_stopped else answer.end_status
-        count_run(connection, version.version_id, outcome, answer.duration_ms, finished_at)
+        count_run(connection, version_id, outcome, answer.duration_ms, finished_at)
 
 
 class Recorder:

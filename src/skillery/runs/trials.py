@@ -44,8 +44,7 @@ class Unpublished(NamedTuple):
     name: str
     version: str
     digest: str
-    version_id: None = None
-    skill_id: None = None
+    stored_ids: tuple[None, None] = (None, None)
 
 
 def trial_job(trial: Trial, limits: LimitRules) -> tuple[Job, Failure | None]:

@@ -187,6 +187,8 @@ async def _call_method(
             access.require(identity, method.needs)
         _begin(name, method)
         params = decode_params(method, raw)
+        if method.develops:
+            identity = core.developer.overlays.of(identity)
         if key is None or not method.once:
             return await method.call(core, identity, params)
         return await _call_once(core, identity, name, method, params, key)

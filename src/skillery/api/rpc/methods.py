@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from skillery.api.core import Core
-from skillery.api.rpc import environment_params, params, tool_params, workspace_params
+from skillery.api.rpc import development_params, environment_params, params, tool_params, workspace_params
 from skillery.api.rpc.calls import (
     administration,
     blobs,
@@ -30,7 +30,7 @@ from skillery.formats.version_diffs import VersionsDiff
 from skillery.identity.tokens import CreatedToken, Token, Tokens
 from skillery.identity.usage import IdentityUse
 from skillery.maintenance.garbage.collector import Garbage
-from skillery.publishing import CheckedSkill, DefinedTool
+from skillery.publishing import CheckedSkill, DefinedTool, DevelopedSkill, KeptSkills
 from skillery.registry import (
     DescribedSkill,
     FoundSkillPage,
@@ -80,18 +80,24 @@ class Method(NamedTuple):
     """Whether the method honours an Idempotency-Key. Such a method has a second effect if a call is repeated without
     a key.
     """
+    develops: bool = False
+    """Whether the caller's development versions replace the published ones in this method."""
 
 
 METHODS: dict[str, Method] = {
-    "list_skills": Method(skills.list_skills, params.ListSkills, SkillPage, "read", is_tool=True, audits=""),
+    "list_skills": Method(
+        skills.list_skills, params.ListSkills, SkillPage, "read", is_tool=True, audits="", develops=True
+    ),
     "describe_skill": Method(
-        skills.describe_skill, params.DescribeSkill, DescribedSkill, "read", is_tool=True, audits=""
+        skills.describe_skill, params.DescribeSkill, DescribedSkill, "read", is_tool=True, audits="", develops=True
     ),
     "read_skill_file": Method(
-        skills.read_skill_file, params.ReadSkillFile, SkillFileContent, "read", is_tool=True, audits=""
+        skills.read_skill_file, params.ReadSkillFile, SkillFileContent, "read", is_tool=True, audits="", develops=True
     ),
-    "execute_skill": Method(runs.execute_skill, params.ExecuteSkill, Run, "run", is_tool=True, audits="", once=True),
-    "run_code": Method(runs.run_code, params.RunCode, Run, "run", is_tool=True, audits="", once=True),
+    "execute_skill": Method(
+        runs.execute_skill, params.ExecuteSkill, Run, "run", is_tool=True, audits="", once=True, develops=True
+    ),
+    "run_code": Method(runs.run_code, params.RunCode, Run, "run", is_tool=True, audits="", once=True, develops=True),
     "create_blob": Method(blobs.create_blob, params.CreateBlob, NewBlob, "run", is_tool=True, audits="", once=True),
     "read_blob": Method(blobs.read_blob, params.ReadBlob, BlobContent, "read", is_tool=True, audits=""),
     "load_skills_protocol_guide": Method(
@@ -111,7 +117,7 @@ METHODS: dict[str, Method] = {
     ),
     "set_visibility": Method(lifecycle.set_visibility, params.SetVisibility, NewVersion, "publish", audits="name"),
     "list_versions": Method(lifecycle.list_versions, params.ListVersions, VersionPage, "read", audits=""),
-    "diff_versions": Method(skills.diff_versions, params.DiffVersions, VersionsDiff, "read", audits=""),
+    "diff_versions": Method(skills.diff_versions, params.DiffVersions, VersionsDiff, "read", audits="", develops=True),
     "get_run": Method(runs.get_run, params.GetRun, RunRecord, "read", audits=""),
     "read_run_log": Method(runs.read_run_log, params.ReadRunLog, RunLog, "read", audits=""),
     "list_runs": Method(runs.list_runs, params.ListRuns, RunPage, "read", audits=""),
@@ -126,11 +132,20 @@ METHODS: dict[str, Method] = {
     "verify_lock": Method(labels_and_locks.verify_lock, params.VerifyLock, Verified, "read", audits=""),
     "search_skills": Method(skills.search_skills, params.SearchSkills, FoundSkillPage, "read", audits=""),
     "check_skill": Method(skills.check_skill, params.CheckSkill, CheckedSkill, "publish", audits=""),
+    "develop_skill": Method(
+        skills.develop_skill, development_params.DevelopSkill, DevelopedSkill, "publish", audits=""
+    ),
+    "keep_development": Method(
+        skills.keep_development, development_params.KeepDevelopment, KeptSkills, "publish", audits=""
+    ),
+    "end_development": Method(
+        skills.end_development, development_params.EndDevelopment, KeptSkills, "publish", audits=""
+    ),
     "waive_finding": Method(lifecycle.waive_finding, params.WaiveFinding, Waiver, "review", audits="name"),
     "list_waivers": Method(lifecycle.list_waivers, params.ListWaivers, WaiverPage, "review", audits=""),
     "revoke_waiver": Method(lifecycle.revoke_waiver, params.RevokeWaiver, Waiver, "review", audits="id"),
-    "list_tools": Method(tools.list_tools, tool_params.ListTools, ToolPage, "read", audits=""),
-    "call_tool": Method(tools.call_tool, tool_params.CallTool, ToolResult, "run", audits="", once=True),
+    "list_tools": Method(tools.list_tools, tool_params.ListTools, ToolPage, "read", audits="", develops=True),
+    "call_tool": Method(tools.call_tool, tool_params.CallTool, ToolResult, "run", audits="", once=True, develops=True),
     "define_tool": Method(tools.define_tool, tool_params.DefineTool, DefinedTool, "run", audits="name", once=True),
     "remove_tool": Method(tools.remove_tool, tool_params.RemoveTool, DefinedTool, "run", audits="name"),
     "create_workspace": Method(

@@ -17,11 +17,13 @@ from skillery.client.generated.results import (
     DescribedEnvironment,
     DescribedSkill,
     DescribedWorkspace,
+    DevelopedSkill,
     EnvironmentPage,
     FoundSkillPage,
     Garbage,
     Guide,
     IdentityUse,
+    KeptSkills,
     Labels,
     Lock,
     Locked,
@@ -549,6 +551,36 @@ class AsyncMethods:
         answer: CheckedSkill = await self.call(
             "check_skill", {"manifest": manifest, "skill_md": skill_md, "files": files}
         )
+        return answer
+
+    async def develop_skill(
+        self, manifest: Mapping[str, Any], skill_md: str, *, files: Sequence[SkillFile] | None = None
+    ) -> DevelopedSkill:
+        """Serve a bundle to the caller alone as a development version ('1.2.0-dev.3'), without publishing anything.
+
+        manifest: skill.toml as JSON: name, version, description, and further declarations
+        skill_md: SKILL.md: markdown for the LLM, with YAML frontmatter at the top
+        files: Code and resources of the skill
+        """
+        answer: DevelopedSkill = await self.call(
+            "develop_skill", {"manifest": manifest, "skill_md": skill_md, "files": files}
+        )
+        return answer
+
+    async def keep_development(self, names: list[str]) -> KeptSkills:
+        """Keep serving development versions, which end 30 seconds after the last call.
+
+        names: Names of the skills
+        """
+        answer: KeptSkills = await self.call("keep_development", {"names": names})
+        return answer
+
+    async def end_development(self, names: list[str]) -> KeptSkills:
+        """Stop serving development versions.
+
+        names: Names of the skills
+        """
+        answer: KeptSkills = await self.call("end_development", {"names": names})
         return answer
 
     async def waive_finding(

@@ -248,7 +248,7 @@ class OutputFile(TypedDict):
 
 
 class WorkspaceUse(TypedDict):
-    """What a run did with its workspace."""
+    """The use of a workspace by a run, as the result of the run shows it."""
 
     id: str
     before: str
@@ -595,6 +595,27 @@ class CheckedSkill(TypedDict):
     findings: list[CheckFinding]
     examples: list[CheckedExample]
     permissions_diff: PermissionsDiff
+
+
+class DevelopedSkill(TypedDict):
+    """A development version, which only its caller sees."""
+
+    name: str
+    version: str
+    digest: str
+    warnings: list[str]
+    findings: list[CheckFinding]
+    kept_ms: int
+    """Time until the version ends, unless it is kept."""
+
+
+class KeptSkills(TypedDict):
+    """Skills whose development versions the call kept or ended."""
+
+    names: list[str]
+    """Without the skills that have no development version."""
+    kept_ms: int
+    """Time until the versions end, unless they are kept; 0 if ended."""
 
 
 class Waiver(TypedDict):
@@ -959,6 +980,7 @@ __all__ = [
     "DescribedEnvironment",
     "DescribedSkill",
     "DescribedWorkspace",
+    "DevelopedSkill",
     "DiffSide",
     "Environment",
     "EnvironmentPage",
@@ -973,6 +995,7 @@ __all__ = [
     "Guide",
     "IdentityKind",
     "IdentityUse",
+    "KeptSkills",
     "Kind",
     "Label",
     "LabelMove",

@@ -10,7 +10,7 @@ import msgspec
 from skillery import registry
 from skillery.api.answers import expect_result
 from skillery.api.core import Core
-from skillery.api.rpc import params
+from skillery.api.rpc import development_params, params
 from skillery.api.rpc.calls.values import decoded, which
 from skillery.backends import Identity
 from skillery.formats.bundle import BundleFile
@@ -19,7 +19,7 @@ from skillery.formats.names import parse_namespace
 from skillery.formats.paths import parse_path
 from skillery.formats.version_diffs import VersionsDiff
 from skillery.formats.version_spec import Latest, parse_version_spec
-from skillery.publishing import CheckedSkill
+from skillery.publishing import CheckedSkill, DevelopedSkill, KeptSkills
 from skillery.registry import (
     FoundSkillPage,
     NewVersion,
@@ -132,6 +132,19 @@ async def create_skill(core: Core, identity: Identity, asked: params.CreateSkill
 async def check_skill(core: Core, identity: Identity, asked: params.CheckSkill) -> CheckedSkill:
     files = await asyncio.to_thread(_files, asked.files)
     return await core.publisher.check_skill(identity, asked.manifest, asked.skill_md, files)
+
+
+async def develop_skill(core: Core, identity: Identity, asked: development_params.DevelopSkill) -> DevelopedSkill:
+    files = await asyncio.to_thread(_files, asked.files)
+    return await core.developer.develop_skill(identity, asked.manifest, asked.skill_md, files)
+
+
+async def keep_development(core: Core, identity: Identity, asked: development_params.KeepDevelopment) -> KeptSkills:
+    return core.developer.keep(identity, asked.names)
+
+
+async def end_development(core: Core, identity: Identity, asked: development_params.EndDevelopment) -> KeptSkills:
+    return core.developer.end(identity, asked.names)
 
 
 def _files(files: list[params.SkillFile]) -> list[BundleFile]:

@@ -1,0 +1,245 @@
+"""Development versions: versions in memory that only one identity sees, and that leave nothing in the database.
+
+`skillery dev` sends the folder of a skill after each change. The identity then finds the development version by the
+name of the skill alone, by its exact version and by its digest. Labels and ranges select stored versions.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+from skillery.backends import Identity
+from skillery.errors import RateLimited, TooLarge, VersionNotFound
+from skillery.formats.bundle import Bundle
+from skillery.formats.version_spec import Digest, Exact, Latest, VersionSpec
+from skillery.registry.tools import tool_item
+from skillery.registry.version_rows import Unstored, VersionRow
+from skillery.registry.version_texts import item_texts, text_of
+
+KEPT_SECONDS = 30.0
+"""A development version that is not renewed for this number of seconds is removed."""
+MOST_OF_IDENTITY = 50
+MOST_BYTES = 128 * 1024 * 1024
+"""Limit of the files of all development versions of a server, in bytes."""
+_ids = itertools.count(-1, -1)
+Row = TypeVar("Row", bound=tuple[Any, ...])
+
+
+class DevelopmentVersion(NamedTuple):
+    """A development version, and its items in list_skills as JSON text, by detail."""
+
+    row: VersionRow
+    namespace: str
+    items: Mapping[str, str]
+    size_bytes: int
+
+
+class Overlay:
+    """The development versions of one identity at one moment. They replace the latest versions of their skills."""
+
+    def __init__(self, versions: Mapping[str, DevelopmentVersion]) -> None:
+        """`versions` has the versions by the names of their skills."""
+        self._versions = versions
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the skills."""
+        return list(self._versions)
+
+    def find(self, name: str, spec: VersionSpec) -> VersionRow | None:
+        """Return the development version that `spec` selects, or None. Raise VersionNotFound for an earlier development
+        version.
+        """
+        found = self._versions.get(name)
+        if found is None:
+            return None
+        row = found.row
+        match spec:
+            case Latest():
+                return row
+            case Digest(digest):
+                return row if digest == row.digest else None
+            case Exact(version) if str(version) == row.version:
+                return row
+            case Exact(version) if is_development(version.prerelease):
+                raise _replaced(row, str(version))
+            case _:
+                return None
+
+    def find_tool(self, name: str) -> VersionRow | None:
+        """Return the development version that offers a tool of this name, or None."""
+        rows = (one.row for one in self._versions.values())
+        return next((row for row in rows if row.unstored and name in row.unstored.tools), None)
+
+    def items(self, detail: str, namespace: str) -> list[tuple[str, str, str]]:
+        """Return (namespace, name, item) of each version in the namespace or below. "" selects all."""
+        return [
+            (one.namespace, name, one.items[detail])
+            for name, one in self._versions.items()
+            if not namespace or one.namespace == namespace or one.namespace.startswith(f"{namespace}.")
+        ]
+
+    def tools(self) -> list[tuple[str, str, str]]:
+        """Return (skill, name, item) of each tool."""
+        return [
+            (skill, name, item)
+            for skill, one in self._versions.items()
+            for name, (_, item) in (one.row.unstored.tools if one.row.unstored else {}).items()
+        ]
+
+
+class DevelopingIdentity(Identity, frozen=True):
+    """An identity with its development versions."""
+
+    overlay: Overlay = Overlay({})
+
+
+def overlay_of(identity: Identity) -> Overlay | None:
+    return identity.overlay if isinstance(identity, DevelopingIdentity) else None
+
+
+def is_development(prerelease: Iterable[object]) -> bool:
+    """Return whether the parts of a pre-release are those of a development version: `dev.3`."""
+    first, *rest = (*prerelease, "", "")
+    return first == "dev" and str(rest[0]).isdigit()
+
+
+def merged(
+    read: Callable[[int, tuple[str, str]], list[Row]],
+    own: Iterable[Row],
+    is_hidden: Callable[[Row], bool],
+    count: int,
+    after: tuple[str, str],
+) -> list[Row]:
+    """Return the first `count` rows after the position `after`, of stored rows and the rows `own` of an overlay.
+
+    The first two values of a row are its position. `read(count, after)` returns stored rows, sorted by position.
+    `is_hidden` says whether the overlay replaces a stored row.
+    """
+    kept: list[Row] = []
+    position, is_end = after, False
+    while len(kept) < count and not is_end:
+        found = read(count, position)
+        kept += [row for row in found if not is_hidden(row)]
+        is_end = len(found) < count
+        position = position if is_end else _position(found[-1])
+    fitting = (row for row in own if _position(row) > after and (is_end or _position(row) <= position))
+    return sorted((*kept, *fitting), key=_position)[:count]
+
+
+def _position(row: tuple[Any, ...]) -> tuple[str, str]:
+    return row[0], row[1]
+
+
+class Overlays:
+    """The development versions of all identities of this server."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._versions: dict[str, dict[str, tuple[DevelopmentVersion, float]]] = {}
+        """By identity and name of the skill: the version, and the time at which it ends."""
+
+    def put(self, identity: Identity, bundle: Bundle, warnings: tuple[str, ...]) -> VersionRow:
+        """Serve a bundle to the identity, in place of its development version of the same skill.
+
+        Raise RateLimited or TooLarge if a limit is reached.
+        """
+        made = _made(identity, bundle, warnings)
+        with self._lock:
+            self._remove_ended()
+            own = self._versions.setdefault(identity.name, {})
+            self._check_room(own, made)
+            own[made.row.name] = (made, self._clock() + KEPT_SECONDS)
+        return made.row
+
+    def renew(self, identity: Identity, names: Iterable[str]) -> list[str]:
+        """Keep the versions of these skills for another KEPT_SECONDS. Return the names of those that were kept."""
+        with self._lock:
+            self._remove_ended()
+            own = self._versions.get(identity.name, {})
+            kept = [name for name in names if name in own]
+            for name in kept:
+                own[name] = (own[name][0], self._clock() + KEPT_SECONDS)
+        return kept
+
+    def remove(self, identity: Identity, names: Iterable[str]) -> list[str]:
+        """Stop serving the versions of these skills. Return the names of those that were removed."""
+        with self._lock:
+            own = self._versions.get(identity.name, {})
+            removed = [name for name in names if own.pop(name, None)]
+            self._remove_ended()
+        return removed
+
+    def of(self, identity: Identity) -> Identity:
+        """Return the identity with its development versions, or the same identity if there are none."""
+        if not self._versions:
+            return identity
+        with self._lock:
+            self._remove_ended()
+            own = {name: version for name, (version, _) in self._versions.get(identity.name, {}).items()}
+        if not own:
+            return identity
+        return DevelopingIdentity(identity.name, identity.kind, identity.scopes, identity.namespaces, Overlay(own))
+
+    def _check_room(self, own: Mapping[str, tuple[DevelopmentVersion, float]], made: DevelopmentVersion) -> None:
+        replaced = own.get(made.row.name)
+        if replaced is None and len(own) >= MOST_OF_IDENTITY:
+            raise RateLimited(
+                f"this caller develops {MOST_OF_IDENTITY} skills on this server, which is the limit",
+                hint="End one of them, or wait until it ends by itself.",
+                retry_after_ms=int(KEPT_SECONDS * 1000),
+            )
+        size = sum(version.size_bytes for one in self._versions.values() for version, _ in one.values())
+        if size + made.size_bytes - (replaced[0].size_bytes if replaced else 0) > MOST_BYTES:
+            raise TooLarge(f"the development versions of this server would exceed {MOST_BYTES} bytes")
+
+    def _remove_ended(self) -> None:
+        now = self._clock()
+        for identity, own in list(self._versions.items()):
+            for name in [name for name, (_, until) in own.items() if until <= now]:
+                del own[name]
+            if not own:
+                del self._versions[identity]
+
+
+def _made(identity: Identity, bundle: Bundle, warnings: tuple[str, ...]) -> DevelopmentVersion:
+    manifest = bundle.manifest
+    version = str(manifest.version)
+    tools = {one.name: (one.script, tool_item(one, manifest.name, version)) for one in bundle.tools}
+    row = VersionRow(
+        version_id=next(_ids),
+        name=manifest.name,
+        version=version,
+        digest=bundle.digest,
+        kind=manifest.kind,
+        # Like a draft, it gets its permissions only in runs of a caller who could approve it.
+        status="draft",
+        manifest_json=text_of(manifest.raw),
+        frontmatter_json=text_of(bundle.skill_md.frontmatter),
+        warnings_json=text_of(warnings),
+        skill_id=0,
+        visibility="private",
+        publisher=identity.name,
+        publisher_kind=identity.kind,
+        standing_json=None,
+        labels_text=None,
+        checks_json=None,
+        unstored=Unstored({file.path: file for file in bundle.files}, dict(sorted(tools.items()))),
+    )
+    names, summary = item_texts(bundle)
+    return DevelopmentVersion(row, manifest.namespace, {"names": names, "summary": summary}, bundle.size_bytes)
+
+
+def _replaced(row: VersionRow, asked: str) -> VersionNotFound:
+    return VersionNotFound(
+        f"'{row.name}' has no development version '{asked}' any more",
+        hint=f"It is now {row.version}; leave the version out to get the newest.",
+        name=row.name,
+        version=asked,
+        versions=[row.version],
+    )
