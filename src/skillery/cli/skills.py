@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from skillery.cli.bump import Part, bump_option, with_bump, write_bump
 from skillery.cli.failures import ANSWERED_ERROR, CHECK_FAILED, answered, object_of, print_error
 from skillery.cli.options import Target, json_option, name_and_version, target_options
 from skillery.cli.output import clean, print_json, print_rows
@@ -22,6 +21,7 @@ from skillery.cli.skill_page import print_skill
 from skillery.errors import SkilleryError
 
 if TYPE_CHECKING:
+    from skillery.cli.bump import Part
     from skillery.client import AsyncClient
     from skillery.client.results import SkillPage
     from skillery.publishing import SkillFolder
@@ -36,7 +36,11 @@ PRINTED_FIELDS = ("warnings", "verified", "examples", "findings", "permissions_d
 @click.option(
     "--dry-run", is_flag=True, help="Print what publishing would print and run the examples; publish nothing."
 )
-@bump_option
+@click.option(
+    "--bump",
+    type=click.Choice(["patch", "minor", "major"]),
+    help="Publish the next version, and write it into skill.toml after the server has accepted it.",
+)
 @target_options
 @json_option
 def publish(folders: Sequence[Path], dry_run: bool, bump: Part | None, target: Target, as_json: bool) -> None:
@@ -81,6 +85,8 @@ async def _publish(client: AsyncClient, folder: Path, bump: Part | None) -> dict
     skill, params = _read(folder, bump)
     created = await client.create_skill(**params)
     if bump:
+        from skillery.cli.bump import write_bump
+
         write_bump(folder, skill)
     described = await client.describe_skill(created["name"], version=created["version"])
     stored: Mapping[str, Any] = described["skill"]
@@ -99,7 +105,10 @@ def _read(folder: Path, bump: Part | None) -> tuple[SkillFolder, dict[str, Any]]
     from skillery.publishing import read_skill_folder
 
     skill = read_skill_folder(folder)
-    skill = with_bump(skill, bump) if bump else skill
+    if bump:
+        from skillery.cli.bump import with_bump
+
+        skill = with_bump(skill, bump)
     files = [_file(file.path, file.content, file.executable) for file in skill.files]
     return skill, {"manifest": skill.manifest, "skill_md": skill.skill_md, "files": files}
 
