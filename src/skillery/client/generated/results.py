@@ -248,7 +248,7 @@ class OutputFile(TypedDict):
 
 
 class WorkspaceUse(TypedDict):
-    """What a run did with its workspace."""
+    """The use of a workspace by a run, as the result of the run shows it."""
 
     id: str
     before: str
@@ -863,6 +863,8 @@ class IdentityUse(TypedDict):
     runs_per_minute: Used
     concurrent_runs: Used
     session_tools: Used
+    workspaces: Used
+    workspace_bytes: Used
     namespaces: list[NamespaceUse]
 
 
