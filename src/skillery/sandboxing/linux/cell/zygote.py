@@ -26,7 +26,16 @@ if TYPE_CHECKING:
     from typing import Any
 
 CAP_SETGID, CAP_SETUID, CAP_SYS_ADMIN = 1 << 6, 1 << 7, 1 << 21
-WARM = ("traceback", "linecache", "runtime", "runtime._run", "runtime._wire")
+WARM = (
+    "traceback",
+    "linecache",
+    "runtime",
+    "runtime._run",
+    "runtime._wire",
+    "runtime._restoring",
+    "runtime._collecting",
+    "runtime._snapshots",
+)
 KEPT = 32
 DESCRIPTORS = 512
 ONE_THREAD = 3
