@@ -35,6 +35,7 @@ def main() -> None:
 def measure(rpc: Rpc) -> None:
     workspace = rpc("create_workspace")["id"]
     run(rpc, FILLS, workspace)
+    print(f"copy of the files with Python  {median(copy):6.1f} ms")
     bare = median(lambda: run(rpc, NOTHING))
     print(f"run without workspace          {bare:6.1f} ms")
     for name, code, mode in (
@@ -45,6 +46,14 @@ def measure(rpc: Rpc) -> None:
         found = median(lambda code=code, mode=mode: run(rpc, code, workspace, mode))  # type: ignore[misc]
         print(f"{name:30} {found:6.1f} ms, {found - bare:5.1f} more")
     print(f"fork                           {median(lambda: rpc('create_workspace', origin=workspace)):6.1f} ms")
+
+
+def copy() -> None:
+    """Copy as many files from memory to memory: the measure for the speed of the machine."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        content = bytes(FILE_BYTES)
+        for number in range(FILES):
+            Path(folder, str(number)).write_bytes(content)
 
 
 def run(rpc: Rpc, code: str, workspace: str = "", mode: str = "write") -> Any:

@@ -379,6 +379,15 @@ class KeptFile(msgspec.Struct, frozen=True, array_like=True):
         return self.mode.startswith("1006") or self.mode.startswith("1007")
 
 
+class OpenContents(msgspec.Struct, frozen=True):
+    """The contents of files in one file of this computer, which a backend may pass to the sandbox instead of bytes."""
+
+    descriptor: int
+    """Open for reading only. The caller of the backend closes it after the run."""
+    offsets: tuple[int, ...]
+    """Where the content of each file of `Workspace.files` begins; 0 for entries without content."""
+
+
 class Workspace(msgspec.Struct, frozen=True):
     """What is in `/workspace` when the code starts, and whether it is saved when the run has ended.
 
@@ -390,6 +399,8 @@ class Workspace(msgspec.Struct, frozen=True):
     """Yields the contents of all files of `files`, one after the other, in pieces of any size."""
     saves: bool = True
     """Whether a host that keeps workspaces (`KeepsWorkspace`) gets the files at the end, however the run ends."""
+    opened: OpenContents | None = None
+    """The same contents as `contents` yields, if the server has them in memory. A backend may ignore this."""
 
 
 class PackageMount(msgspec.Struct, frozen=True, weakref=True):

@@ -99,7 +99,7 @@ async def receive_blob(parts: BlobParts, scope: Any, receive: Any, send: Any, he
     if key is not None:
         first = partial(_first, parts.once, identity, parse_key(key), kind, ttl)
         is_again = await parts.once.is_answered(identity, key)
-    blob = await parts.blobs.receive(identity, _gathered(chunks_of(receive)), kind, ttl, first, is_again=is_again)
+    blob = await parts.blobs.receive(identity, gathered(chunks_of(receive)), kind, ttl, first, is_again=is_again)
     await send_bytes(send, 201, encode(blob), headers=[("location", f"/blobs/{blob.blob_id}")])
 
 
@@ -140,7 +140,7 @@ def _ttl(scope: Any) -> timedelta | None:
     return timedelta(seconds=int(text))
 
 
-async def _gathered(chunks: Any) -> Any:
+async def gathered(chunks: Any) -> Any:
     """Yield the content with small chunks joined to larger ones, because each chunk costs a thread switch."""
     gathered = bytearray()
     async for chunk in chunks:

@@ -10,12 +10,12 @@ import asyncio
 import base64
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
-from urllib.parse import quote, unquote_to_bytes
+from urllib.parse import quote
 
+from skillery.api.addresses import nothing_here, segments_of
 from skillery.api.answers import Answers
-from skillery.api.errors import NOT_FOUND, plain_error
 from skillery.api.gate import ANONYMOUS, Gate
-from skillery.api.http import HttpRefusal, only
+from skillery.api.http import only
 from skillery.backends import Identity
 from skillery.errors import InvalidName
 from skillery.exports import KINDS, Export, Exports, Kind
@@ -62,10 +62,10 @@ class DownloadParts(NamedTuple):
 async def send_archive(parts: DownloadParts, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
     """Answer `/skills/{name}/{version}.tar.gz` and `/skills/{name}/{version}.zip` with an archive of a version."""
     only(scope, "GET", "HEAD")
-    _, name, file = _segments(scope, 3)
+    _, name, file = segments_of(scope, 3)
     form = next((form for form in FORMS if file.endswith(f".{form}") and len(file) > len(form) + 1), None)
     if form is None:
-        raise _nothing_here("An archive ends with .tar.gz or .zip, a single file is /skills/{name}/{version}/{path}.")
+        raise nothing_here("An archive ends with .tar.gz or .zip, a single file is /skills/{name}/{version}/{path}.")
     identity = await _reader(parts, scope, headers)
     await answer_archive(parts, scope, send, headers, identity, name, file[: -len(form) - 1], form)
 
@@ -91,7 +91,7 @@ async def answer_archive(
 async def send_file(parts: DownloadParts, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
     """Answer `/skills/{name}/{version}/{path}` with one file of a version."""
     only(scope, "GET", "HEAD")
-    _, name, version, *path = _segments(scope, 4, more=True)
+    _, name, version, *path = segments_of(scope, 4, more=True)
     identity = await _reader(parts, scope, headers)
     spec = parse_version_spec(version)
     export = await parts.exports.find(identity, parse_skill_name(name), spec)
@@ -131,43 +131,23 @@ async def send_indexed_file(
 # -- addresses -------------------------------------------------------------------------------------------------
 
 
-def _segments(scope: Any, count: int, *, more: bool = False) -> list[str]:
-    """Return the decoded segments of the address.
-
-    Raise HttpRefusal 404 if there are fewer than `count` segments, or more without `more`, or if a segment is not UTF-8
-    or contains an encoded `/` or NUL.
-    """
-    raw = scope["raw_path"].partition(b"?")[0].removeprefix(b"/").split(b"/")
-    try:
-        found = [unquote_to_bytes(part).decode() for part in raw]
-    except UnicodeDecodeError:
-        raise _nothing_here() from None
-    if len(found) < count or (len(found) > count and not more) or any("/" in part or "\0" in part for part in found):
-        raise _nothing_here()
-    return found
-
-
 def _in_index(scope: Any) -> tuple[str, Kind, list[str]]:
     """Return the namespace of an index, the kind of the index, and the later segments of the address.
 
     The namespace is "" for the index of all skills. Raise HttpRefusal 404 if the address does not belong to an index.
     """
-    parts = _segments(scope, 3, more=True)
+    parts = segments_of(scope, 3, more=True)
     namespace = ""
     if parts[0] == "n":
         namespace, parts = parts[1], parts[2:]
         try:
             parse_namespace(namespace)
         except InvalidName:
-            raise _nothing_here() from None
+            raise nothing_here() from None
     kind = next((kind for kind in KINDS if len(parts) > 2 and parts[1] == kind), None)
     if parts[0] != ".well-known" or kind is None:
-        raise _nothing_here()
+        raise nothing_here()
     return namespace, kind, parts[2:]
-
-
-def _nothing_here(hint: str | None = None) -> HttpRefusal:
-    return HttpRefusal(404, plain_error(NOT_FOUND, "there is nothing at this address", "not_found", hint))
 
 
 async def _reader(parts: DownloadParts, scope: Any, headers: dict[str, str]) -> Identity:
@@ -256,10 +236,10 @@ async def _answer(
     with parts.answers.hold() as held:
         held.take(min(answer.memory, answer.size))
         await send(head)
-        await _send_pieces(send, answer.pieces)
+        await send_pieces(send, answer.pieces)
 
 
-async def _send_pieces(send: Any, pieces: Iterable[bytes]) -> None:
+async def send_pieces(send: Any, pieces: Iterable[bytes]) -> None:
     gathered = _gathered(pieces)
     while chunk := await asyncio.to_thread(next, gathered, b""):
         await send({"type": "http.response.body", "body": chunk, "more_body": True})

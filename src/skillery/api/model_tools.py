@@ -14,6 +14,7 @@ from skillery.api.prompt import prompt_for
 from skillery.api.rpc.environment_params import shown_properties
 from skillery.api.rpc.methods import METHODS
 from skillery.api.rpc.schemas import FORMATS, tool
+from skillery.api.rpc.workspace_params import with_workspaces
 from skillery.environments.named import NamedEnvironments
 from skillery.registry.registry import Registry
 
@@ -63,7 +64,7 @@ class ToolsEndpoint:
         unknown = sorted(included - METHODS.keys() - {OPT_IN})
         if unknown:
             raise _refused(f"there is no method {unknown[0][:40]!r} to include")
-        more = shown_properties(self._named.defined)
+        more = with_workspaces(shown_properties(self._named.defined), included)
         tools = [
             tool(name, one.params, form, more, explain)
             for name, one in METHODS.items()

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from litestar import asgi
 from litestar.types import ASGIApp
 
-from skillery.api import api_documents, blobs, health, imports, model_tools, run_events
+from skillery.api import api_documents, blobs, health, imports, model_tools, run_events, workspaces
 from skillery.api.core import Core
 from skillery.api.downloads import DOWNLOADS, routed
 from skillery.api.edge import Edge
@@ -68,6 +68,7 @@ def _plain_routes(core: Core, edge: Edge) -> list[Route]:
     blob_parts = blobs.BlobParts(gate, core.blobs, core.once, answers)
     import_parts = imports.ImportParts(gate, core.importer)
     events = run_events.RunEvents(gate, core.runner, edge.streams)
+    workspace_parts = workspaces.WorkspaceParts(gate, core.workspaces, answers)
     rpc_endpoint = rpc.RpcEndpoint(gate, core, bodies, answers, edge.max_body_bytes)
     metrics = edge.metrics
     return [
@@ -80,6 +81,19 @@ def _plain_routes(core: Core, edge: Edge) -> list[Route]:
         Route("/blobs", partial(blobs.blobs_endpoint, blob_parts), blobs.OPERATIONS, is_mount=True),
         Route("/import", partial(imports.receive_archive, import_parts), imports.OPERATIONS),
         Route("/v1/runs", events.answer, run_events.OPERATIONS, paths=run_events.PATHS),
+        Route(
+            "/v1/workspaces",
+            partial(workspaces.file_endpoint, workspace_parts),
+            workspaces.FILE_OPERATIONS,
+            workspaces.FILE_PATHS,
+            ("GET", "HEAD", "PUT"),
+        ),
+        Route(
+            "/v1/workspaces",
+            partial(workspaces.archive_endpoint, workspace_parts),
+            workspaces.ARCHIVE_OPERATIONS,
+            workspaces.ARCHIVE_PATHS,
+        ),
         Route("/healthz", health.healthz, health.HEALTHZ, is_guarded=False),
         Route("/readyz", partial(health.readyz, edge.readiness), health.READYZ, is_guarded=False),
     ]

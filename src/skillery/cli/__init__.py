@@ -40,6 +40,7 @@ from skillery.cli import (
     tools,
     versions,
     waivers,
+    workspaces,
 )
 from skillery.cli.failures import EXIT_CODES, Commands
 
@@ -81,7 +82,16 @@ commands.sections = {
         locks.lock,
         install.install,
     ),
-    "Run": (run.run, run.code, tools.tool, runs.runs, blobs.blob, quota.quota, environments.env),
+    "Run": (
+        run.run,
+        run.code,
+        tools.tool,
+        runs.runs,
+        workspaces.workspace,
+        blobs.blob,
+        quota.quota,
+        environments.env,
+    ),
     "Write and publish": (new.new, test.test, skills.publish, imports.import_, imports.sync),
     "Review and release": (
         lifecycle.submit,

@@ -42,7 +42,7 @@ def put(file: str, kind: str | None, ttl: str | None, target: Target, as_json: b
     if file != "-" and not Path(file).is_file():
         raise click.UsageError(f"the file '{file}' does not exist")
     kind = kind or kind_of(file)
-    seconds = _seconds(ttl) if ttl else None
+    seconds = seconds_of(ttl) if ttl else None
 
     async def upload(client: AsyncClient) -> NewBlob:
         if file != "-":
@@ -103,7 +103,8 @@ def rm(blob_id: str, target: Target, as_json: bool) -> None:
         click.echo(clean(f"deleted {answer['blob_id']}"))
 
 
-def _seconds(ttl: str) -> int:
+def seconds_of(ttl: str) -> int:
+    """Return the seconds of `--ttl`. Raise BadParameter."""
     from skillery.errors import InvalidParams
     from skillery.formats.durations import parse_duration
 

@@ -58,17 +58,20 @@ def file_options(command: Any) -> Any:
     return command
 
 
-def read_files(texts: Sequence[str]) -> tuple[GivenFile, ...]:
-    """Parse the values of `--file`. Raise UsageError if a file does not exist or a blob has no path."""
-    return tuple(map(_given_file, texts))
+def read_files(texts: Sequence[str], option: str = "--file") -> tuple[GivenFile, ...]:
+    """Parse the values of `--file`. Raise UsageError if a file does not exist or a blob has no path.
+
+    `option` names the values in errors.
+    """
+    return tuple(_given_file(text, option) for text in texts)
 
 
-def _given_file(text: str) -> GivenFile:
-    """Parse one `--file`. If a file with the whole text as its name exists, the text is not split at a colon."""
+def _given_file(text: str, option: str) -> GivenFile:
+    """Parse one value. If a file with the whole text as its name exists, the text is not split at a colon."""
     if text.startswith(BLOB_ID):
         blob_id, colon, path = text.removeprefix(BLOB_ID).partition(":")
         if not colon or not path:
-            raise click.UsageError(f"--file '{text}': a blob needs a path: write blob:ID:PATH")
+            raise click.UsageError(f"{option} '{text}': a blob needs a path: write blob:ID:PATH")
         return GivenFile(BLOB_ID + blob_id, path)
     if Path(text).is_file():
         return GivenFile(text, Path(text).name)
@@ -77,8 +80,8 @@ def _given_file(text: str) -> GivenFile:
         return GivenFile(file, path)
     for folder in (text, file):
         if folder and Path(folder).is_dir():
-            raise click.UsageError(f"--file: '{folder}' is a folder; name its files")
-    raise click.UsageError(f"--file: the file '{text}' does not exist")
+            raise click.UsageError(f"{option}: '{folder}' is a folder; name its files")
+    raise click.UsageError(f"{option}: the file '{text}' does not exist")
 
 
 async def upload_files(client: AsyncClient, files: Sequence[GivenFile]) -> list[RunFile] | None:

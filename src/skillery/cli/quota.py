@@ -10,7 +10,15 @@ import click
 from skillery.cli.options import Target, json_option, target_options
 from skillery.cli.output import print_json, print_rows
 
-OF_IDENTITY = ("blobs", "blob_bytes", "runs_per_minute", "concurrent_runs")
+OF_IDENTITY = (
+    "blobs",
+    "blob_bytes",
+    "runs_per_minute",
+    "concurrent_runs",
+    "session_tools",
+    "workspaces",
+    "workspace_bytes",
+)
 
 
 @click.command()

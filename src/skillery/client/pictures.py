@@ -39,7 +39,9 @@ class Pictures:
         """Yield the files of a run that may be pictures and that have room in the answer."""
         if not isinstance(result, Mapping) or "run_id" not in result:
             return
-        for file in result.get("files", ()):
+        files = result.get("files")
+        # `files` of a workspace is a number.
+        for file in files if isinstance(files, list) else ():
             if file["kind"] in SHOWN and file["size_bytes"] <= self._room and len(self.found) < MOST_PICTURES:
                 yield file
 

@@ -15,6 +15,7 @@ from skillery.identity.quotas import (
     runs_under_way,
     session_tools_of,
 )
+from skillery.identity.workspace_quotas import workspaces_used
 
 
 class Used(msgspec.Struct, frozen=True):
@@ -40,6 +41,8 @@ class IdentityUse(msgspec.Struct, frozen=True):
     runs_per_minute: Used
     concurrent_runs: Used
     session_tools: Used
+    workspaces: Used
+    workspace_bytes: Used
     namespaces: list[NamespaceUse]
 
 
@@ -52,6 +55,7 @@ def get_usage(
     """
     quota = quotas.of(identity)
     count, size = blobs_used(connection, identity)
+    workspaces, workspace_bytes = workspaces_used(connection, identity)
     limits: dict[str, int] = {}
     for namespace in namespaces:
         limits |= quotas.over(namespace)
@@ -62,6 +66,8 @@ def get_usage(
         runs_per_minute=_used(runs_of_last_minute(connection, identity), quota.runs_per_minute),
         concurrent_runs=_used(runs_under_way(connection, identity), quota.concurrent_runs),
         session_tools=_used(session_tools_of(connection, identity), quota.session_tools),
+        workspaces=_used(workspaces, quota.workspaces),
+        workspace_bytes=_used(workspace_bytes, quota.workspace_bytes),
         namespaces=[
             NamespaceUse(one, _used(bundle_bytes(connection, one) if sees(one) else None, limit))
             for one, limit in sorted(limits.items())

@@ -260,6 +260,8 @@ class Runner:
             return rendered
         finally:
             run.leave_slot()
+            if run.workspace is not None:
+                run.workspace.close()
             if run.prepared.workspace is not None and (not is_recorded or run.workspace is None):
                 await self._workspaces.release(run.run_id, run.prepared.workspace)
             run.live.finish(log, status)

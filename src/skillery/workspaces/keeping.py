@@ -17,12 +17,14 @@ from skillery.backends import Identity, KeptFile, Storage
 from skillery.contents.blob_rows import find_blob
 from skillery.database import Database
 from skillery.database.tables import runs
-from skillery.errors import InvalidParams, SnapshotNotFound, WorkspaceFileNotFound, WorkspaceFileTooLarge
+from skillery.errors import InvalidParams, SnapshotNotFound, WorkspaceFileTooLarge
 from skillery.formats.wording import quoted
 from skillery.identity.quotas import Quotas
+from skillery.identity.workspace_quotas import check_workspaces
 from skillery.workspaces import holding, rows
+from skillery.workspaces.files import WorkspaceFiles
 from skillery.workspaces.manifests import Manifest, make_manifest
-from skillery.workspaces.reading import manifest_of, open_file
+from skillery.workspaces.reading import manifest_of
 from skillery.workspaces.results import (
     DeletedWorkspace,
     Snapshot,
@@ -52,6 +54,7 @@ class Workspaces:
         self._database = database
         self._storage = storage
         self._quotas = quotas
+        self.files = WorkspaceFiles(database, storage, quotas)
 
     async def create(
         self, identity: Identity, *, origin: str, name: str, files: Sequence[GivenFile], ttl_seconds: int
@@ -100,17 +103,15 @@ class Workspaces:
 
     async def read_file(self, identity: Identity, workspace_id: str, path: str) -> WorkspaceFileContent:
         """Return the content of a file of at most 1 MiB. Raise WorkspaceNotFound, WorkspaceFileNotFound, TooLarge."""
-        find = partial(rows.find_workspace, identity=identity, workspace_id=workspace_id)
-        row = await self._database.read(find)
-        file = found_file(await manifest_of(self._database, self._storage, row.snapshot_id), row.id, path)
+        file = await self.files.find(identity, workspace_id, path)
         if file.size_bytes > MOST_READ:
             raise WorkspaceFileTooLarge(
                 f"{quoted(path[:200])} has {file.size_bytes} bytes, more than a read answers ({MOST_READ})",
-                hint="Let a run on the workspace copy it to /workspace/out: it is then a blob to download.",
+                hint=f"Download it: GET /v1/workspaces/{workspace_id}/files/{path[:200]}",
                 size_bytes=file.size_bytes,
                 limit=MOST_READ,
             )
-        with await asyncio.to_thread(open_file, self._database, self._storage, file) as stream:
+        with await asyncio.to_thread(self.files.open, file) as stream:
             content = await asyncio.to_thread(stream.read)
         try:
             return WorkspaceFileContent(content.decode(), "utf-8")
@@ -128,17 +129,6 @@ class Workspaces:
         return DeletedWorkspace(workspace_id)
 
 
-def found_file(manifest: Manifest, workspace_id: str, path: str) -> KeptFile:
-    file = manifest.find(path)
-    if file is None or not (file.is_file or file.target):
-        raise WorkspaceFileNotFound(
-            f"the workspace '{workspace_id}' has no file {quoted(path[:200])}",
-            hint="describe_workspace lists its files.",
-            path=path[:200],
-        )
-    return file
-
-
 # -- transactions ----------------------------------------------------------------------------------------------------
 
 
@@ -150,9 +140,9 @@ def _create(
 
 
 def _origin(connection: Connection, identity: Identity, origin: str) -> tuple[rows.SnapshotRow | None, str]:
-    """Return the snapshot that a fork starts from, and the text that names its origin. The snapshot is None for an
-    empty
-    workspace.
+    """Return the snapshot that a fork starts from, and the text that names its origin.
+
+    The snapshot is None for an empty workspace.
     """
     if origin.startswith("sha256:"):
         return rows.find_snapshot_by_digest(connection, identity, origin), origin
@@ -202,7 +192,7 @@ def _fill(
     quotas: Quotas,
 ) -> rows.WorkspaceRow:
     _kept_files(connection, identity=identity, files=files)  # the blobs are still there, and so are their contents
-    rows.check_quota(connection, quotas, identity.name, more_bytes=manifest.size_bytes)
+    check_workspaces(connection, quotas, identity.name, more_bytes=manifest.size_bytes)
     contents: list[Content] = [(sha256, size, None) for sha256, size in manifest.contents.items()]
     rows.refer(connection, row.family_id, [content, *(one for one in contents if one[0] != content[0])])
     rows.move(connection, row.id, row.family_id, manifest.digest, content[0], manifest.size_bytes, len(files), None)
@@ -218,7 +208,7 @@ def _described(
 
 
 def _reset(connection: Connection, *, identity: Identity, workspace_id: str, snapshot: str) -> rows.WorkspaceRow:
-    row = rows.find_workspace(connection, identity, workspace_id)
+    row = rows.lock_workspace(connection, identity, workspace_id)
     holding.check_free(row)
     wanted = rows.find_snapshot_by_digest(connection, identity, snapshot, row.id)
     rows.make_current(connection, row.id, wanted)
@@ -234,7 +224,7 @@ def _reset(connection: Connection, *, identity: Identity, workspace_id: str, sna
 
 
 def _delete(connection: Connection, *, identity: Identity, workspace_id: str) -> None:
-    row = rows.find_workspace(connection, identity, workspace_id)
+    row = rows.lock_workspace(connection, identity, workspace_id)
     holding.check_free(row)
     rows.remove(connection, [row.id])
     audit.record(connection, identity, "delete_workspace", row.id, before={"snapshot": row.snapshot})

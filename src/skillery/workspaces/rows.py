@@ -13,15 +13,16 @@ from sqlalchemy.dialects import postgresql, sqlite
 from skillery import audit
 from skillery.backends import Identity
 from skillery.contents.store import record
-from skillery.database import Change, in_utc
+from skillery.database import Change, in_utc, take_turns
 from skillery.database.tables import (
     workspace_contents,
     workspace_families,
     workspace_snapshots,
     workspaces,
 )
-from skillery.errors import QuotaExceeded, SnapshotNotFound, WorkspaceNotFound
+from skillery.errors import SnapshotNotFound, WorkspaceNotFound
 from skillery.identity.quotas import Quotas
+from skillery.identity.workspace_quotas import check_workspaces
 from skillery.workspaces.manifests import EMPTY
 
 SNAPSHOTS = 20
@@ -89,6 +90,14 @@ def find_workspace(connection: Connection, identity: Identity, workspace_id: str
             workspace=workspace_id[:64],
         )
     return _row(row)
+
+
+def lock_workspace(connection: Connection, identity: Identity, workspace_id: str) -> WorkspaceRow:
+    """Return a workspace as `find_workspace`. Until the transaction ends, no run takes the workspace."""
+    # SQLite has one writer at a time and no FOR UPDATE.
+    wanted = workspaces.c.id == workspace_id.replace("\0", "")
+    connection.execute(select(workspaces.c.id).where(wanted).with_for_update())
+    return find_workspace(connection, identity, workspace_id)
 
 
 def list_rows(connection: Connection, identity: Identity, after: str, limit: int) -> list[WorkspaceRow]:
@@ -162,7 +171,8 @@ class New(NamedTuple):
 def add_workspace(connection: Connection, identity: Identity, new: New, quotas: Quotas) -> WorkspaceRow:
     """Insert a workspace. A fork costs a few rows, whatever its size. Raise QuotaExceeded if a quota is reached."""
     size = new.origin.size_bytes if new.origin else 0
-    check_quota(connection, quotas, identity.name, more=1, more_bytes=size)
+    take_turns(connection, "workspaces of", identity.name)
+    check_workspaces(connection, quotas, identity.name, more=1, more_bytes=size)
     now, workspace_id = datetime.now(UTC), f"ws_{secrets.token_hex(12)}"
     family = _family_of(connection, new.origin)
     values = {
@@ -180,10 +190,26 @@ def add_workspace(connection: Connection, identity: Identity, new: New, quotas: 
     }
     connection.execute(insert(workspaces).values(values))
     if new.origin is not None:
-        origin = new.origin
-        move(connection, workspace_id, family, origin.digest, origin.manifest_sha256, size, origin.files, None)
+        _copy_snapshot(connection, workspace_id, family, new.origin)
     audit.record(connection, identity, "create_workspace", workspace_id, after={"from": new.parent})
     return find_workspace(connection, identity, workspace_id)
+
+
+def _copy_snapshot(connection: Connection, workspace_id: str, family_id: int, origin: SnapshotRow) -> None:
+    """Make a copy of the snapshot the first one of a new workspace. Its family refers to the contents already."""
+    _note_change(connection, family_id)
+    values = {**origin._asdict(), "workspace_id": workspace_id, "run_id": None, "created_at": datetime.now(UTC)}
+    del values["id"]
+    added = insert(workspace_snapshots).values(values).returning(workspace_snapshots.c.id)
+    sums = {"snapshot": origin.digest, "size_bytes": origin.size_bytes, "files": origin.files}
+    changed = update(workspaces).where(workspaces.c.id == workspace_id)
+    connection.execute(changed.values(snapshot_id=connection.execute(added).scalar_one(), **sums))
+
+
+def _note_change(connection: Connection, family_id: int) -> None:
+    """Count a change of the family, so that a sweep in progress deletes nothing of it."""
+    changed = update(workspace_families).where(workspace_families.c.id == family_id)
+    connection.execute(changed.values(changes=workspace_families.c.changes + 1))
 
 
 def _family_of(connection: Connection, origin: SnapshotRow | None) -> int:
@@ -192,35 +218,6 @@ def _family_of(connection: Connection, origin: SnapshotRow | None) -> int:
         return int(connection.execute(made).scalar_one())
     of = select(workspaces.c.family_id).where(workspaces.c.id == origin.workspace_id)
     return int(connection.execute(of).scalar_one())
-
-
-def check_quota(connection: Connection, quotas: Quotas, identity: str, *, more: int = 0, more_bytes: int = 0) -> None:
-    """Raise QuotaExceeded if `more` workspaces or `more_bytes` bytes would exceed a quota of the identity."""
-    quota = quotas.of(identity)
-    if not quota.workspaces and not quota.workspace_bytes:
-        return
-    count, size = used(connection, identity)
-    for name, has, adds, limit in (
-        ("workspaces", count, more, quota.workspaces),
-        ("workspace_bytes", size, more_bytes, quota.workspace_bytes),
-    ):
-        if limit and adds > 0 and has + adds > limit:
-            raise QuotaExceeded(
-                f"{identity!r} has {has} of {limit} {name.replace('_', ' ')}, and {adds} more would exceed the quota",
-                hint="Delete workspaces that you no longer need: delete_workspace.",
-                quota=name,
-                used=has,
-                limit=limit,
-            )
-
-
-def used(connection: Connection, identity: str) -> tuple[int, int]:
-    """Return number and bytes of an identity's workspaces. Equal files in two of them count twice."""
-    sums = select(func.count(), func.coalesce(func.sum(workspaces.c.size_bytes), 0)).where(
-        workspaces.c.identity == identity, workspaces.c.expires_at > datetime.now(UTC)
-    )
-    count, size = connection.execute(sums).one()
-    return int(count), int(size)
 
 
 def refer(connection: Connection, family_id: int, contents: Iterable[tuple[str, int, bytes | None]]) -> None:
@@ -239,6 +236,14 @@ def known_contents(connection: Connection, family_id: int) -> set[str]:
     return set(connection.scalars(found))
 
 
+def still_has(connection: Connection, family_id: int, digests: set[str]) -> bool:
+    """Return whether the family refers to all these contents. Until the transaction ends, no sweep changes that."""
+    connection.execute(select(workspace_families.c.id).where(workspace_families.c.id == family_id).with_for_update())
+    mine = workspace_contents.c.family_id == family_id
+    found = select(workspace_contents.c.sha256).where(mine, workspace_contents.c.sha256.in_(digests))
+    return digests <= set(connection.scalars(found))
+
+
 def move(
     connection: Connection,
     workspace_id: str,
@@ -253,8 +258,7 @@ def move(
     deleted.
     """
     now = datetime.now(UTC)
-    changed = update(workspace_families).where(workspace_families.c.id == family_id)
-    connection.execute(changed.values(changes=workspace_families.c.changes + 1))
+    _note_change(connection, family_id)
     values: dict[str, Any] = {
         "workspace_id": workspace_id,
         "digest": digest,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from functools import partial
 
 from sqlalchemy import Connection
@@ -36,6 +36,8 @@ class Saver:
         self._needed: list[KeptFile] = []
         self._batch: list[Content] = []
         self._batch_bytes = 0
+        self.known: Collection[str] = ()
+        """Digests of the files that the run started with. The family refers to them."""
         self.manifest: Manifest | None = None
         self.left_out: Sequence[str] = ()
         self.is_complete = False
@@ -44,7 +46,9 @@ class Saver:
         """Implement `KeepsWorkspace.list_workspace`."""
         self.manifest = await JSON.run(make_manifest, files)
         self.left_out = left_out
-        known = await self._database.read(partial(known_contents, family_id=self._family_id))
+        known = set(self.known)
+        if any(file.is_file and file.sha256 not in known for file in files):
+            known |= await self._database.read(partial(known_contents, family_id=self._family_id))
         positions = []
         for position, file in enumerate(files):
             if file.is_file and file.sha256 not in known:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from functools import partial
 from typing import Annotated
@@ -11,12 +12,14 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 from sqlalchemy import Connection
 
-from skillery.backends import Identity, Storage, Workspace
+from skillery.backends import Identity, OpenContents, Storage, Workspace
 from skillery.database import Database
 from skillery.errors import InvalidParams, QuotaExceeded, SkilleryError
 from skillery.identity.quotas import Quotas
+from skillery.identity.workspace_quotas import check_workspaces
 from skillery.workspaces import holding, rows
 from skillery.workspaces.manifests import EMPTY, Manifest
+from skillery.workspaces.open_contents import RecentContents
 from skillery.workspaces.reading import contents_of, manifest_of
 from skillery.workspaces.saving import Content, Saver
 
@@ -49,11 +52,14 @@ class WorkspaceUse(msgspec.Struct, frozen=True):
 class HeldWorkspace:
     """A workspace that one run has locked. No other run writes it until `finish` or `release` is called."""
 
-    def __init__(self, target: Target, row: rows.WorkspaceRow, database: Database, storage: Storage) -> None:
+    def __init__(
+        self, target: Target, row: rows.WorkspaceRow, database: Database, storage: Storage, recent: RecentContents
+    ) -> None:
         self.target = target
         self._row = row
         self._database = database
         self._storage = storage
+        self._recent = recent
         self.saver = Saver(database, storage, row.family_id) if target.writes else None
         self._before: Manifest = EMPTY
         self._new: Content | None = None
@@ -61,15 +67,25 @@ class HeldWorkspace:
         """What the run did, once it has ended."""
         self.is_held = target.writes
         self._is_open = False
+        self._opened: OpenContents | None = None
 
     async def open(self) -> Workspace:
         """Return the files for the sandbox."""
         pinned = self.target.snapshot_id
         snapshot_id = pinned if pinned is not None else self._row.snapshot_id
         before = self._before = await manifest_of(self._database, self._storage, snapshot_id)
+        if self.saver is not None:
+            self.saver.known = before.contents
         self._is_open = True
+        self._opened = await self._recent.open(self._row.family_id, before)
         contents = partial(contents_of, self._database, self._storage, before)
-        return Workspace(before.files, contents, saves=self.target.writes)
+        return Workspace(before.files, contents, saves=self.target.writes, opened=self._opened)
+
+    def close(self) -> None:
+        """Close the open contents. No sandbox reads them any more."""
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            os.close(opened.descriptor)
 
     async def settle(self, quotas: Quotas, failure: str | None) -> None:
         """Decide what is saved, before the end of the run is recorded. `failure` is the failure type of a failed
@@ -98,7 +114,7 @@ class HeldWorkspace:
         if saver.manifest is None or not saver.is_complete:
             return "the files could not be read after the end of the run"
         more = saver.manifest.size_bytes - self._row.size_bytes
-        check = partial(rows.check_quota, quotas=quotas, identity=self._row.identity, more_bytes=more)
+        check = partial(check_workspaces, quotas=quotas, identity=self._row.identity, more_bytes=more)
         try:
             await self._database.read(check)
         except QuotaExceeded as error:
@@ -128,6 +144,7 @@ class RunWorkspaces:
         self._storage = storage
         self.quotas = quotas
         self._server = server
+        self._recent = RecentContents(database, storage)
 
     async def find(self, identity: Identity, text: str, mode: str) -> Target | None:
         """Return the workspace, or the snapshot, that a request names. Raise WorkspaceNotFound, SnapshotNotFound."""
@@ -162,7 +179,7 @@ class RunWorkspaces:
             if not is_patient and time.monotonic() > deadline:
                 raise holding.held(target.workspace_id, other)
             await asyncio.sleep(LOOK_SECONDS)
-        return HeldWorkspace(target, await self._database.read(find), self._database, self._storage)
+        return HeldWorkspace(target, await self._database.read(find), self._database, self._storage, self._recent)
 
     async def release(self, run_id: str, target: Target) -> None:
         """Release the workspace of a run that was not recorded."""

@@ -14,12 +14,13 @@ from skillery.api.budgets import HeldBody
 from skillery.api.code_contract import OPT_IN
 from skillery.api.core import Core
 from skillery.api.mcp.large_results import Splices
+from skillery.api.rpc.workspace_params import WORKSPACE_METHODS
 from skillery.backends import Identity
 from skillery.errors import InvalidParams
 from skillery.formats.names import parse_skill_name
 
 SCOPE_KEY = "skillery.visit"
-ON_REQUEST = ("create_skill", "search_skills")
+ON_REQUEST = ("create_skill", "search_skills", *WORKSPACE_METHODS)
 """Methods that a connection can ask for as tools, in addition to the eight tools of the Skills Protocol."""
 MOST_SKILLS = 32
 CallKey = tuple[str, str, str | int]

@@ -28,6 +28,7 @@ from skillery.api.rpc.dispatch import Parts, perform
 from skillery.api.rpc.environment_params import shown_properties
 from skillery.api.rpc.methods import METHODS
 from skillery.api.rpc.schemas import tool
+from skillery.api.rpc.workspace_params import with_workspaces
 from skillery.errors import SkilleryError
 from skillery.formats.json_pieces import string_pieces
 from skillery.runs.active_run import begun_runs
@@ -44,7 +45,7 @@ PROGRESS_SECONDS = 5.0
 
 async def list_tools(context: Context, _: PaginatedRequestParams) -> dict[str, Any]:
     visit = visit_of(context)
-    more = shown_properties(visit.core.environments.named.defined)
+    more = with_workspaces(shown_properties(visit.core.environments.named.defined), visit.methods)
     explain = explained if visit.explains_code else None
     shown = [
         tool(name, METHODS[name].params, "mcp", more, explain) | {"outputSchema": output_schema(METHODS[name].result)}

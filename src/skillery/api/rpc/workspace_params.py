@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Collection, Mapping
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
 from skillery.api.rpc.params import Params, RunFile, shown
 
+WORKSPACE_METHODS = (
+    "create_workspace",
+    "list_workspaces",
+    "describe_workspace",
+    "read_workspace_file",
+    "reset_workspace",
+    "delete_workspace",
+)
 Id = Annotated[str, Meta(min_length=1, max_length=64)]
 LIFETIME, LONGEST_LIFETIME = 7 * 86_400, 90 * 86_400
 
@@ -60,3 +69,28 @@ class DeleteWorkspace(Params, frozen=True, kw_only=True):
     """Delete a workspace and its snapshots."""
 
     workspace: Annotated[Id, shown("The workspace's id")]
+
+
+_RUN: Mapping[str, Any] = {
+    "workspace": {
+        "type": "string",
+        "description": "Workspace whose files are in /workspace and stay for later runs (ws_…), or a snapshot of one",
+    },
+    "workspace_mode": {
+        "type": "string",
+        "enum": ["write", "read"],
+        "description": "'read': save nothing, so that other runs may use the workspace",
+        "default": "write",
+    },
+}
+
+
+def with_workspaces(
+    shown: Mapping[str, Mapping[str, Any]], methods: Collection[str]
+) -> Mapping[str, Mapping[str, Any]]:
+    """Return the additional properties of tools. If a model gets a method of WORKSPACE_METHODS, its tools that run code
+    also show `workspace`.
+    """
+    if not any(name in methods for name in WORKSPACE_METHODS):
+        return shown
+    return {**shown, **{name: {**shown.get(name, {}), **_RUN} for name in ("run_code", "execute_skill")}}

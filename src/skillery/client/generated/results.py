@@ -884,6 +884,8 @@ class IdentityUse(TypedDict):
     runs_per_minute: Used
     concurrent_runs: Used
     session_tools: Used
+    workspaces: Used
+    workspace_bytes: Used
     namespaces: list[NamespaceUse]
 
 

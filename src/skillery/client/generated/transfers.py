@@ -11,13 +11,24 @@ from urllib.parse import quote
 
 import httpx
 
-from skillery.client.blobs import Position, Progress, Sink, Source, Upload, atomic_file, is_source, kind_of, open_upload
+from skillery.client.blobs import (
+    DEFAULT_KIND,
+    Position,
+    Progress,
+    Sink,
+    Source,
+    Upload,
+    atomic_file,
+    is_source,
+    kind_of,
+    open_upload,
+)
 from skillery.client.errors import ClientError
 from skillery.client.files import places_below
 from skillery.client.generated.methods import Methods
 from skillery.client.generated.values import RunFile
 from skillery.client.imports import IMPORT_HEADERS, ImportEvent, ImportOptions, query_of
-from skillery.client.results import NewBlob, Run, RunRecord, ToolResult
+from skillery.client.results import NewBlob, Run, RunRecord, ToolResult, WorkspaceInfo
 from skillery.client.retrying import Patience, Retries
 from skillery.client.waiting import read, sleep, write
 from skillery.client.wire import blob_of, connection_errors, event_of, new_key, object_of
@@ -179,6 +190,44 @@ class Transfers(Methods):
             self.download_blob(file["blob_id"], place)
         return places
 
+    # -- files of a workspace -------------------------------------------------------------------------------------
+
+    def upload_workspace_file(
+        self, workspace: str, path: str, content: Source, *, executable: bool = False
+    ) -> WorkspaceInfo:
+        """Add or replace a file of a workspace with constant memory, and return the workspace.
+
+        Raise Busy if a run writes the workspace.
+        """
+        params = {"executable": "true"} if executable else None
+        with open_upload(content) as upload, connection_errors(self._http):
+            body, headers = _chunks(upload, None), upload.headers(DEFAULT_KIND, None)
+            response = self._http.put(_workspace_address(workspace, path), content=body, headers=headers, params=params)
+            return cast("WorkspaceInfo", object_of(response))
+
+    def download_workspace_file(self, workspace: str, path: str, target: Sink) -> int:
+        """Download a file of a workspace with constant memory, and return its size in bytes.
+
+        `target` is the path of a file, or an open file. At a path, the file appears only when the download is complete.
+        """
+        return self._save(_workspace_address(workspace, path), target)
+
+    def download_workspace(self, workspace: str, target: Sink) -> int:
+        """Download all files of a workspace as a tar archive, and return the size of the archive in bytes."""
+        return self._save(f"/v1/workspaces/{quote(workspace, safe='')}/archive.tar", target)
+
+    def _save(self, address: str, target: Sink) -> int:
+        size = 0
+        with self.stream("GET", address) as response:
+            if response.status_code != 200:
+                response.read()
+                object_of(response)
+            with atomic_file(target) as file:
+                for piece in response.iter_raw():
+                    write(file, piece)
+                    size += len(piece)
+        return size
+
     # -- archives ------------------------------------------------------------------------------------------------
 
     def import_archive(
@@ -241,6 +290,10 @@ def _joined(first: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 def _address(blob_id: str) -> str:
     return f"/blobs/{quote(blob_id, safe=':')}"
+
+
+def _workspace_address(workspace: str, path: str) -> str:
+    return f"/v1/workspaces/{quote(workspace, safe='')}/files/{quote(path)}"
 
 
 __all__ = ["OpenBlob", "Transfers", "lines_of"]

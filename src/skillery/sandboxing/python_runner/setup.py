@@ -52,16 +52,25 @@ def filling_seconds(job: Job) -> float:
 
 
 async def send_workspace(channel: Channel, workspace: Workspace) -> None:
-    """Stream the kept files to the runtime, which writes them. Raise BrokenSetup."""
+    """Send the kept files to the runtime, which writes them. Raise BrokenSetup."""
     listed = msgspec.json.encode(workspace.files)
-    await channel.send({}, listed)
+    if workspace.opened is not None:
+        header = {"offsets": len(listed)}
+        await channel.send(header, listed + msgspec.json.encode(workspace.opened.offsets))
+        await channel.send_descriptor(workspace.opened.descriptor)
+    else:
+        await channel.send({}, listed)
+        await _stream_contents(channel, workspace)
+    await wait_ready(channel)
+
+
+async def _stream_contents(channel: Channel, workspace: Workspace) -> None:
     size = sum(file.size_bytes for file in workspace.files if file.is_file)
     try:
         await channel.send_pieces({}, size, workspace.contents())
     except (SkilleryError, OSError, EOFError):
         channel.close()  # end the runtime, which waits for the missing bytes
         raise BrokenSetup("a kept file of the workspace could not be read", explained=True) from None
-    await wait_ready(channel)
 
 
 async def send_files(channel: Channel, files: Sequence[InputFile]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 import struct
 from collections.abc import AsyncIterator, Mapping
@@ -18,6 +19,7 @@ import msgspec
 HEAD = struct.Struct(">IQ")
 MAX_HEADER = 64 * 1024
 PIECE = 256 * 1024
+FULL_SECONDS = 0.002
 
 
 SO_PASSRIGHTS = 83
@@ -136,6 +138,24 @@ class Channel:
                     await self._write(memoryview(piece)[start : start + PIECE])
         except ConnectionError:
             return  # the process has ended, which the reader will notice
+
+    async def send_descriptor(self, descriptor: int) -> None:
+        """Send one byte that carries the descriptor. The receiver must read it with `recvmsg`."""
+        self._writer.transport.set_write_buffer_limits(0)
+        with socket.socket(fileno=os.dup(self._writer.get_extra_info("socket").fileno())) as end:
+            end.setblocking(False)
+            while True:
+                try:
+                    # With this limit, `drain` returns when all bytes before the descriptor are in the socket.
+                    await self._writer.drain()
+                    socket.send_fds(end, [b"d"], [descriptor])
+                except BlockingIOError:
+                    await asyncio.sleep(FULL_SECONDS)
+                except ConnectionError:
+                    return  # the process has ended, which the reader will notice
+                else:
+                    break
+        self._writer.transport.set_write_buffer_limits()
 
     async def _write(self, piece: bytes | memoryview) -> None:
         if self._writer.is_closing():

@@ -86,6 +86,41 @@ class WorkspaceCases(SandboxCases):
         found = {file.path: trial.host.contents[file.sha256] for file in trial.host.listed}
         assert found == {"a/x": b"b", "b/x": b"a"}
 
+    async def test_sparse_files_larger_than_the_disk_are_refused_or_left_out(self, trial: Trial) -> None:
+        code = """
+        import os
+        def main(args):
+            refused = []
+            for name, size in {"a": 12 << 20, "b": 12 << 20, "c": 1 << 40}.items():
+                try:
+                    with open(name, "wb") as file: file.truncate(size)
+                except OSError:
+                    refused.append(name); os.unlink(name)
+            return refused
+        """
+        limits = Limits(timeout_ms=20_000, memory_mb=256, disk_mb=16)
+        refused = value_of(await trial.code(code, limits=limits, workspace=trial.host.workspace()))
+
+        assert refused in ([], ["c"])
+        assert sorted([*refused, *trial.host.left_out]) == ["b", "c"]
+        assert [(file.path, file.size_bytes) for file in trial.host.listed] == [("a", 12 << 20)]
+
+    async def test_a_change_through_a_mapping_is_saved(self, trial: Trial) -> None:
+        """A write to a page that was read through the mapping before changes no timestamp on tmpfs."""
+        await trial.code("def main(args): open('a', 'w').write('old ' * 4096)", workspace=trial.host.workspace())
+        code = """
+        import mmap, os
+        def main(args):
+            with mmap.mmap(os.open("a", os.O_RDWR), 0) as shared:
+                first = shared[0]
+                shared[:3] = b"new"
+                return first
+        """
+        await trial.code(code, workspace=trial.host.workspace())
+
+        [file] = trial.host.listed
+        assert trial.host.contents[file.sha256][:8] == b"new old "
+
     async def test_as_many_empty_files_as_a_workspace_has_room_for(self, trial: Trial) -> None:
         code = "def main(args):\n    for number in range(16_384): open(str(number), 'w').close()\n    return 1"
         limits = Limits(timeout_ms=30_000, memory_mb=256)

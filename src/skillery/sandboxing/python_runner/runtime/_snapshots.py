@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import stat
+from hashlib import sha256
 
 from . import _gathering, _host, _wire
 
@@ -18,7 +18,7 @@ MOST_DEPTH = 64
 MOST_NAMED = 100
 PATH_BYTES = 1024
 PIECE = 1 << 20
-NOTHING = hashlib.sha256().hexdigest()
+NOTHING = sha256().hexdigest()
 
 
 class Listing:
@@ -75,7 +75,7 @@ class Listing:
             content = target.encode()
         except UnicodeEncodeError:
             return False
-        self.entries.append((path, "120000", hashlib.sha256(content).hexdigest(), 0, 0, target))
+        self.entries.append((path, "120000", sha256(content).hexdigest(), 0, 0, target))
         return True
 
     def _add_file(self, folder: int, name: str, path: str, seen: os.stat_result) -> bool:
@@ -84,20 +84,25 @@ class Listing:
             return False
         if not seen.st_mode & 0o400:
             os.chmod(name, 0o600, dir_fd=folder)
-        digest, size = hashed(folder, name)
+        digest, size = hashed(folder, name, seen.st_size)
         self._left -= size
         mode = "100755" if seen.st_mode & 0o100 else "100644"
         self.entries.append((path, mode, digest, size, seen.st_mtime_ns, ""))
         return True
 
 
-def hashed(folder: int, name: str) -> tuple[str, int]:
+BUFFER = memoryview(bytearray(256 * 1024))
+"""One buffer for all reads: a new one for each would cost page faults."""
+
+
+def hashed(folder: int, name: str, most: int) -> tuple[str, int]:
+    """Return digest and size of a file that has `most` bytes. No process changes it any more."""
     descriptor = os.open(name, _gathering.ONLY_FILES, dir_fd=folder)
-    found, size = hashlib.sha256(), 0
+    found, size = sha256(), 0
     try:
-        while piece := os.read(descriptor, PIECE):
-            found.update(piece)
-            size += len(piece)
+        while size < most and (count := os.readv(descriptor, [BUFFER])):
+            found.update(BUFFER[:count])
+            size += count
     finally:
         os.close(descriptor)
     return found.hexdigest(), size

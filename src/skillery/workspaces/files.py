@@ -1,0 +1,206 @@
+"""Single files of a workspace, and all files as a tar archive, without a run."""
+
+from __future__ import annotations
+
+import asyncio
+import tarfile
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
+from functools import partial
+from typing import BinaryIO, Literal, NamedTuple
+
+from sqlalchemy import Connection
+
+from skillery import audit
+from skillery.backends import Identity, KeptFile, Storage
+from skillery.contents.store import Content as StoredContent
+from skillery.contents.store import Incoming
+from skillery.database import Database, take_turns
+from skillery.errors import InvalidParams, Unavailable, WorkspaceFileNotFound
+from skillery.formats.wording import quoted
+from skillery.identity.quotas import Quotas
+from skillery.identity.workspace_quotas import check_use, check_workspaces, workspaces_used
+from skillery.workspaces import holding, rows
+from skillery.workspaces.manifests import Manifest, make_manifest
+from skillery.workspaces.reading import manifest_of, open_file
+from skillery.workspaces.results import WorkspaceInfo, info
+from skillery.workspaces.saving import Content, Saver
+
+MOST_FILES = 16_384
+"""The most entries of a workspace. A run has room for as many files."""
+PIECE = 256 * 1024
+FOLDER, LINK, EXECUTABLE = "040000", "120000", "100755"
+
+
+class NewFile(NamedTuple):
+    """A file to write to a workspace."""
+
+    path: str
+    executable: bool
+    chunks: AsyncIterator[bytes]
+
+
+class WorkspaceFiles:
+    """Reads and writes files of workspaces of any size, with constant memory."""
+
+    def __init__(self, database: Database, storage: Storage, quotas: Quotas) -> None:
+        self._database = database
+        self._storage = storage
+        self._quotas = quotas
+
+    async def find(self, identity: Identity, workspace_id: str, path: str) -> KeptFile:
+        """Return the entry of a file or link. Raise WorkspaceNotFound, WorkspaceFileNotFound."""
+        row, manifest = await self._current(identity, workspace_id)
+        return found_file(manifest, row.id, path)
+
+    def open(self, file: KeptFile) -> BinaryIO:
+        """Return a seekable stream of a file or of the target of a link. Blocking."""
+        return open_file(self._database, self._storage, file)
+
+    async def manifest(self, identity: Identity, workspace_id: str) -> Manifest:
+        """Return the present files. Raise WorkspaceNotFound."""
+        return (await self._current(identity, workspace_id))[1]
+
+    def archive(self, manifest: Manifest) -> Iterator[bytes]:
+        """Yield a tar archive (POSIX.1-2001) of all entries in pieces. Blocking."""
+        for file in manifest.files:
+            yield _header(file)
+            if file.is_file:
+                with self.open(file) as stream:
+                    while piece := stream.read(PIECE):
+                        yield piece
+                yield bytes(-file.size_bytes % tarfile.BLOCKSIZE)
+        yield bytes(2 * tarfile.BLOCKSIZE)
+
+    async def write(self, identity: Identity, workspace_id: str, new: NewFile) -> WorkspaceInfo:
+        """Add or replace a file. The workspace then has a new snapshot.
+
+        Raise WorkspaceNotFound, WorkspaceHeld if a run writes the workspace, QuotaExceeded, or InvalidPath.
+        """
+        row, manifest = await self._current(identity, workspace_id)
+        holding.check_free(row)
+        _with_file(manifest, _entry(new, "0" * 64, 0))  # refuse the path before the content is received
+        replaced = manifest.find(new.path)
+        stored = await self._receive(identity, row, new, replaced.size_bytes if replaced else 0)
+        entry = _entry(new, stored.sha256, stored.size_bytes)
+        while True:
+            row, manifest = await self._current(identity, workspace_id)
+            saver = Saver(self._database, self._storage, row.family_id)
+            saver.manifest = changed = _with_file(manifest, entry)
+            content = await saver.store_manifest()
+            work = partial(_replace, identity=identity, row=row, entry=entry, manifest=changed, content=content)
+            moved = await self._database.write(partial(work, quotas=self._quotas))
+            if moved is not None:
+                return info(moved)
+
+    async def _receive(
+        self, identity: Identity, row: rows.WorkspaceRow, new: NewFile, freed_bytes: int
+    ) -> StoredContent:
+        """Store the content, and let the family of the workspace refer to it. The new file replaces `freed_bytes`."""
+        used = await self._database.read(partial(workspaces_used, identity=identity.name))
+        quota = self._quotas.of(identity.name)
+
+        def check(size_bytes: int) -> None:
+            check_use(quota, identity.name, used, more_bytes=size_bytes - freed_bytes)
+
+        def then(connection: Connection, stored: StoredContent) -> None:
+            rows.refer(connection, row.family_id, [(stored.sha256, stored.size_bytes, None)])
+
+        incoming = Incoming(self._database, self._storage, check)
+        try:
+            async for chunk in new.chunks:
+                await asyncio.to_thread(incoming.write, chunk)
+            return await asyncio.to_thread(incoming.commit, then)
+        except BaseException:
+            await asyncio.shield(asyncio.to_thread(incoming.abort))
+            raise
+
+    async def _current(self, identity: Identity, workspace_id: str) -> tuple[rows.WorkspaceRow, Manifest]:
+        find = partial(rows.find_workspace, identity=identity, workspace_id=workspace_id)
+        row = await self._database.read(find)
+        return row, await manifest_of(self._database, self._storage, row.snapshot_id)
+
+
+def found_file(manifest: Manifest, workspace_id: str, path: str) -> KeptFile:
+    """Return the entry of a file or link. Raise WorkspaceFileNotFound."""
+    file = manifest.find(path)
+    if file is None or not (file.is_file or file.target):
+        raise WorkspaceFileNotFound(
+            f"the workspace '{workspace_id}' has no file {quoted(path[:200])}",
+            hint="describe_workspace lists its files.",
+            path=path[:200],
+        )
+    return file
+
+
+def _entry(new: NewFile, sha256: str, size_bytes: int) -> KeptFile:
+    mode: Literal["100644", "100755"] = "100755" if new.executable else "100644"
+    now = int(datetime.now(UTC).timestamp()) * 1_000_000_000
+    return KeptFile(new.path, mode, sha256, size_bytes, now)
+
+
+def _with_file(manifest: Manifest, entry: KeptFile) -> Manifest:
+    """Return the manifest with the entry. Folders of the entry are no longer empty. Raise InvalidPath,
+    InvalidParams.
+    """
+    kept = [
+        file
+        for file in manifest.files
+        if file.path != entry.path and not (file.mode == FOLDER and entry.path.startswith(f"{file.path}/"))
+    ]
+    if len(kept) >= MOST_FILES:
+        raise InvalidParams(
+            f"the workspace has {len(kept)} files, as many as it can have", hint="Delete files in a run.", param="path"
+        )
+    return make_manifest([*kept, entry])
+
+
+def _header(file: KeptFile) -> bytes:
+    entry = tarfile.TarInfo(file.path)
+    entry.mtime = file.mtime_ns // 1_000_000_000
+    entry.mode = 0o755 if file.mode in {EXECUTABLE, FOLDER} else 0o644
+    if file.is_file:
+        entry.size = file.size_bytes
+    else:
+        entry.type, entry.linkname = (tarfile.SYMTYPE, file.target) if file.mode == LINK else (tarfile.DIRTYPE, "")
+    return entry.tobuf(tarfile.PAX_FORMAT)
+
+
+# -- transactions ----------------------------------------------------------------------------------------------------
+
+
+def _replace(
+    connection: Connection,
+    *,
+    identity: Identity,
+    row: rows.WorkspaceRow,
+    entry: KeptFile,
+    manifest: Manifest,
+    content: Content,
+    quotas: Quotas,
+) -> rows.WorkspaceRow | None:
+    """Make the manifest the current snapshot. Return None if another snapshot has become the current one since."""
+    now = rows.lock_workspace(connection, identity, row.id)
+    holding.check_free(now)
+    if now.snapshot_id != row.snapshot_id:
+        return None
+    if manifest.digest == now.snapshot:
+        return now
+    take_turns(connection, "workspaces of", identity.name)
+    check_workspaces(connection, quotas, identity.name, more_bytes=manifest.size_bytes - now.size_bytes)
+    stored = {entry.sha256} if content[2] is not None else {entry.sha256, content[0]}
+    if not rows.still_has(connection, row.family_id, stored):  # a sweep has run since the contents were stored
+        raise Unavailable("storing this took too long", hint="Nothing was stored. Try again.")
+    rows.refer(connection, row.family_id, [content])
+    files = sum(file.is_file for file in manifest.files)
+    rows.move(connection, row.id, row.family_id, manifest.digest, content[0], manifest.size_bytes, files, None)
+    moved = rows.find_workspace(connection, identity, row.id)
+    audit.record(
+        connection,
+        identity,
+        "write_workspace_file",
+        row.id,
+        before={"snapshot": now.snapshot},
+        after={"snapshot": moved.snapshot, "path": entry.path},
+    )
+    return moved
