@@ -12,7 +12,7 @@ from tests.support.mcp_client import Mcp
 from tests.support.people import Caller, Who
 
 DEVELOPED = "def main(args):\n    return 'development'\n"
-TOOL = {
+TOOL: dict[str, Any] = {
     "name": "count_words",
     "description": "Counts.",
     "script": "count.py",
@@ -87,12 +87,13 @@ def test_development_versions_take_the_place_of_published_ones_in_lists(
     expected = {"a": "2.0.0-dev.1", "b": "2.0.0-dev.1", "d": "1.0.0", "e": "2.0.0-dev.1"}
 
     for detail in ("names", "summary"):
-        found, cursor = {}, ""
+        found: dict[str, str] = {}
+        cursor = ""
         while cursor is not None:
             page = author("list_skills", namespace=new_name, detail=detail, limit=1, cursor=cursor)
             found |= {one["name"].removeprefix(f"{new_name}."): one["version"] for one in page["skills"]}
             cursor = page["next_cursor"]
-        assert (found, list(found)) == (expected, sorted(expected))
+        assert list(found.items()) == sorted(expected.items())
     seen = reader("list_skills", namespace=new_name)["skills"]
     assert [one["version"] for one in seen] == ["1.0.0", "1.0.0"]
 

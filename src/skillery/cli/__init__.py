@@ -17,6 +17,7 @@ from skillery.cli import (
     blobs,
     database,
     demo,
+    dev,
     diff,
     environments,
     garbage,
@@ -92,7 +93,7 @@ commands.sections = {
         quota.quota,
         environments.env,
     ),
-    "Write and publish": (new.new, test.test, skills.publish, imports.import_, imports.sync),
+    "Write and publish": (new.new, test.test, dev.dev, skills.publish, imports.import_, imports.sync),
     "Review and release": (
         lifecycle.submit,
         lifecycle.approve,

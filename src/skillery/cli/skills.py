@@ -102,28 +102,19 @@ async def _check(client: AsyncClient, folder: Path, bump: Part | None) -> dict[s
 
 def _read(folder: Path, bump: Part | None) -> tuple[SkillFolder, dict[str, Any]]:
     """Read a skill folder. Return the skill, and the params of create_skill."""
-    from skillery.publishing import read_skill_folder
+    from skillery.publishing.folders import params_of, read_skill_folder
 
     skill = read_skill_folder(folder)
     if bump:
         from skillery.cli.bump import with_bump
 
         skill = with_bump(skill, bump)
-    files = [_file(file.path, file.content, file.executable) for file in skill.files]
-    return skill, {"manifest": skill.manifest, "skill_md": skill.skill_md, "files": files}
+    return skill, params_of(skill)
 
 
 def _counts(skill: SkillFolder) -> dict[str, Any]:
     total = sum(len(file.content) for file in skill.files)
     return {"files": len(skill.files), "size_bytes": total, "skipped": skill.skipped}
-
-
-def _file(path: str, content: bytes, executable: bool) -> dict[str, Any]:
-    try:
-        return {"path": path, "content": content.decode("utf-8"), "executable": executable}
-    except UnicodeDecodeError:
-        encoded = base64.b64encode(content).decode()
-        return {"path": path, "content": encoded, "encoding": "base64", "executable": executable}
 
 
 def _print_published(answer: Mapping[str, Any]) -> None:
@@ -133,7 +124,7 @@ def _print_published(answer: Mapping[str, Any]) -> None:
     click.echo(clean(f"{answer['name']} {answer['version']} {answer['digest']}{_status_text(answer)}"))
     skipped = f"; skipped {', '.join(answer['skipped'])}" if answer["skipped"] else ""
     click.echo(clean(f"  {answer['files']} files, {answer['size_bytes']} bytes{skipped}"), err=True)
-    for line in (*_example_lines(answer), *_finding_lines(answer), *_permission_lines(answer)):
+    for line in (*_example_lines(answer), *finding_lines(answer), *_permission_lines(answer)):
         click.echo(clean(f"  {line}"), err=True)
     for warning in answer["warnings"]:
         click.echo(clean(f"  warning: {warning}"), err=True)
@@ -161,7 +152,8 @@ def _example_lines(answer: Mapping[str, Any]) -> Iterator[str]:
         yield f"examples: {', '.join(parts)}"
 
 
-def _finding_lines(answer: Mapping[str, Any]) -> Iterator[str]:
+def finding_lines(answer: Mapping[str, Any]) -> Iterator[str]:
+    """Yield one line for each finding of an answer: its severity, location, message and rule."""
     for finding in answer.get("findings") or ():
         where = f"{finding['file']}:{finding['line']}: " if finding["line"] else ""
         waiver = finding.get("waiver")

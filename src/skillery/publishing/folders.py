@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,6 +48,19 @@ def read_skill_folder(folder: Path) -> SkillFolder:
     except UnicodeDecodeError:
         raise InvalidBundle("SKILL.md is not UTF-8 text", file="SKILL.md") from None
     return SkillFolder(toml_manifest(by_path["skill.toml"].content), skill_md, files, skipped)
+
+
+def params_of(skill: SkillFolder) -> dict[str, Any]:
+    """Return the params of create_skill, check_skill and develop_skill. A file that is not UTF-8 is in base64."""
+    return {"manifest": skill.manifest, "skill_md": skill.skill_md, "files": [_param(file) for file in skill.files]}
+
+
+def _param(file: BundleFile) -> dict[str, Any]:
+    try:
+        return {"path": file.path, "content": file.content.decode("utf-8"), "executable": file.executable}
+    except UnicodeDecodeError:
+        content = base64.b64encode(file.content).decode()
+        return {"path": file.path, "content": content, "encoding": "base64", "executable": file.executable}
 
 
 def with_version(skill: SkillFolder, version: Version) -> SkillFolder:

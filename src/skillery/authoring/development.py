@@ -1,0 +1,138 @@
+"""`skillery dev`: send folders to a server as development versions, again after each change."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from skillery.authoring.watching import changes
+from skillery.client import AnsweredError, AsyncClient, ConnectionFailed, StrangeAnswer
+from skillery.errors import BundleTooLarge, InvalidParams, InvalidVersion
+from skillery.formats.semver import Version
+from skillery.publishing.folders import SkillFolder, params_of, read_skill_folder, with_version
+
+KEEP_SECONDS = 10.0
+"""Seconds between two calls that keep the development versions. The server ends them after 30 seconds."""
+LOST_SECONDS = 1.0
+"""Seconds between two attempts if the server cannot be reached."""
+
+Failed = AnsweredError | StrangeAnswer | ConnectionFailed | InvalidParams | BundleTooLarge | OSError
+
+
+class Saved(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The result of one save of a folder: the answer of develop_skill, or the error or text that explains why the
+    earlier version stays.
+    """
+
+    folder: Path
+    answer: Any = None
+    error: Exception | None = None
+    refusal: str = ""
+    took_ms: float = 0.0
+    """The time from the start of the reading to the answer."""
+
+
+class Development:
+    """The folders of one command."""
+
+    def __init__(self, client: AsyncClient, folders: Sequence[Path], report: Callable[[Saved], None]) -> None:
+        """`report` is called after each save, and after each failure of the connection without an answer."""
+        self._client = client
+        self._folders = list({folder.resolve(): folder for folder in folders}.values())
+        self._report = report
+        self._names: dict[Path, str] = {}
+        """The names of the skills that are served, by folder."""
+        self._numbers: dict[str, int] = {}
+        self._refused: set[Path] = set()
+        """Folders whose name another folder has."""
+        self._turn = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Serve the folders until the task is cancelled. Then end their development versions."""
+        keeping = asyncio.create_task(self._keep())
+        try:
+            async for changed in changes(self._folders):
+                for folder in changed:
+                    await self._send(folder)
+        finally:
+            keeping.cancel()
+            if self._names:
+                # After a lost connection, the versions end by themselves.
+                with contextlib.suppress(ConnectionFailed, AnsweredError, StrangeAnswer):
+                    await self._client.end_development(names=list(self._names.values()))
+
+    async def _send(self, folder: Path) -> None:
+        async with self._turn:
+            began = time.monotonic()
+            saved = await self._saved(folder)
+            self._report(msgspec.structs.replace(saved, took_ms=(time.monotonic() - began) * 1000))
+        for waiting in [one for one in self._refused if one != folder and self._holder_of(one) is None]:
+            await self._send(waiting)
+
+    async def _saved(self, folder: Path) -> Saved:
+        self._refused.discard(folder)
+        try:
+            skill = await asyncio.to_thread(read_skill_folder, folder)
+            name = str(skill.manifest.get("name", ""))
+            holder = next((one for one, other in self._names.items() if other == name and one != folder), None)
+            if holder is not None:
+                self._refused.add(folder)
+                return Saved(folder, refusal=_same_name(name, folder, holder))
+            answer = await self._client.develop_skill(**self._params(name, skill))
+        except Failed as error:
+            return Saved(folder, error=error)
+        await self._renamed(folder, answer["name"])
+        return Saved(folder, answer)
+
+    def _params(self, name: str, skill: SkillFolder) -> dict[str, Any]:
+        """Return the params of develop_skill, with the next number of the skill in its version."""
+        try:
+            stated = Version.parse(str(skill.manifest.get("version", "")))
+        except InvalidVersion:
+            stated = None  # the server reports it with all other problems
+        if stated is not None:
+            number = self._numbers[name] = self._numbers.get(name, 0) + 1
+            release = Version(stated.major, stated.minor, stated.patch, ("dev", str(number)))
+            skill = with_version(skill, release)
+        return params_of(skill)
+
+    async def _renamed(self, folder: Path, name: str) -> None:
+        before, self._names[folder] = self._names.get(folder), name
+        if before not in (None, name):
+            await self._client.end_development(names=[before])
+
+    def _holder_of(self, folder: Path) -> Path | None:
+        """Return the folder that serves the name of a refused folder, or None."""
+        try:
+            name = str(read_skill_folder(folder).manifest.get("name", ""))
+        except Failed:
+            return folder
+        return next((one for one, other in self._names.items() if other == name and one != folder), None)
+
+    async def _keep(self) -> None:
+        """Keep the versions, and send those again that the server does not have any more."""
+        is_lost = False
+        while True:
+            await asyncio.sleep(LOST_SECONDS if is_lost else KEEP_SECONDS)
+            if not self._names:
+                continue
+            try:
+                kept = await self._client.keep_development(names=list(self._names.values()))
+            except (ConnectionFailed, AnsweredError, StrangeAnswer) as error:
+                if not is_lost:
+                    self._report(Saved(self._folders[0], error=error))
+                is_lost = True
+                continue
+            is_lost = False
+            for folder in [one for one, name in self._names.items() if name not in kept["names"]]:
+                await self._send(folder)
+
+
+def _same_name(name: str, folder: Path, holder: Path) -> str:
+    return f"the name '{name}' is also that of '{holder}', which is served: change the name in one skill.toml"
