@@ -180,7 +180,9 @@ def _runtime(base: Base, quotas: Quotas) -> _Runtime:
     cache = Cache(home.path / "cache", database, backends.storage, blobs)
     packages = packages_of(settings, home, database, backends.sandbox)
     environments = named_of(settings, home, database, backends.storage, packages)
-    workspaces = RunWorkspaces(database, backends.storage, quotas, home.server_id)
+    workspaces = RunWorkspaces(
+        database, backends.storage, quotas, home.server_id, wait_seconds=settings.runs.workspace_seconds
+    )
     preparer = Preparer(database, cache, limit_rules(settings), packages.environments, environments.named, workspaces)
     execution = Execution(backends.sandbox, settings.sandbox, GrantedSecrets(database, backends.secrets))
     runner = Runner(

@@ -23,8 +23,6 @@ from skillery.workspaces.open_contents import RecentContents
 from skillery.workspaces.reading import contents_of, manifest_of
 from skillery.workspaces.saving import Content, Saver
 
-WAIT_SECONDS = 30.0
-"""Time that a run waits for the run that holds the lock. A run in the background waits without a limit."""
 LOOK_SECONDS = 0.1
 MOST_NAMED = 100
 
@@ -139,11 +137,15 @@ class HeldWorkspace:
 class RunWorkspaces:
     """The workspaces of the runs of this server."""
 
-    def __init__(self, database: Database, storage: Storage, quotas: Quotas, server: str) -> None:
+    def __init__(
+        self, database: Database, storage: Storage, quotas: Quotas, server: str, *, wait_seconds: float
+    ) -> None:
+        """`wait_seconds` is the time that a run waits for the run that holds the lock."""
         self._database = database
         self._storage = storage
         self.quotas = quotas
         self._server = server
+        self._wait_seconds = wait_seconds
         self._recent = RecentContents(database, storage)
 
     async def find(self, identity: Identity, text: str, mode: str) -> Target | None:
@@ -163,11 +165,12 @@ class RunWorkspaces:
         return Target(row.id, writes=mode != "read")
 
     async def take(self, identity: Identity, target: Target, run_id: str, *, is_patient: bool) -> HeldWorkspace:
-        """Lock the workspace, after the run that holds the lock has ended. Raise WorkspaceHeld after WAIT_SECONDS.
+        """Lock the workspace, after the run that holds the lock has ended. Raise WorkspaceHeld if that takes too
+        long.
 
         If `is_patient`, wait without a limit.
         """
-        deadline = time.monotonic() + WAIT_SECONDS
+        deadline = time.monotonic() + self._wait_seconds
         find = partial(rows.find_workspace, identity=identity, workspace_id=target.workspace_id)
         while target.writes:
             other = (await self._database.read(find)).run_id
