@@ -17,7 +17,7 @@ export UV_PROJECT_ENVIRONMENT := .venv
 install: .venv/.installed
 
 $(UV):
-	$(PYTHON) -m pip install --quiet --no-warn-script-location --target .tools 'uv>=0.8,<1'
+	PIP_ROOT_USER_ACTION=ignore $(PYTHON) -m pip install --quiet --no-warn-script-location --target .tools 'uv>=0.8,<1'
 
 .venv/.installed: $(UV) requirements.lock pyproject.toml $(PLUGINS:%=%pyproject.toml)
 	$(UV) venv --quiet --allow-existing --python $(PYTHON) .venv

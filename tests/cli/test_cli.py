@@ -409,6 +409,14 @@ def test_a_skill_is_described_as_text_and_as_json(
     assert as_json.json["skill"]["manifest"]["description"] == "Adds."
 
 
+def test_describe_prints_one_line_for_each_input(home: str) -> None:
+    printed = skillery("describe", "text.csv.profile", "--home", home).out
+
+    line = "  has_header   boolean  Whether the first row names the columns (default true)\n"
+    assert line in printed
+    assert "\nexamples: an uploaded CSV; the first hundred rows of the bundled orders; no CSV\n" in printed
+
+
 def test_publish_lists_every_problem_with_its_place(
     served: Callable[..., Ended], skill_folder: Path, tmp_path: Path, new_name: str
 ) -> None:

@@ -1,4 +1,4 @@
-"""The steps of docs/design/adding-a-method.md work in a copy of the source tree."""
+"""The section "Adding a method" of docs/design/architecture.md works in a copy of the source tree."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from tests.conftest import Server
 
 ROOT = Path(__file__).parents[2]
-RECIPE = ROOT / "docs" / "design" / "adding-a-method.md"
+ARCHITECTURE = ROOT / "docs" / "design" / "architecture.md"
 USES_CLIENT = """
 import sys
 from skillery.client import Client
@@ -45,7 +45,8 @@ def copy(tmp_path: Path) -> Path:
 
 def recipe() -> str:
     # The phrase is between the path and the code block, where the pattern does not expect text.
-    return RECIPE.read_text("utf-8").replace(", and import the module there", "")
+    section = ARCHITECTURE.read_text("utf-8").partition("\n## Adding a method\n")[2]
+    return section.replace(", and import the module there", "")
 
 
 def append(path: Path, block: str) -> None:

@@ -568,7 +568,7 @@ def test_the_doctor_tells_of_packages(tmp_path: Path, wheelhouse: Path) -> None:
 
     login = {"SKILLERY_PACKAGES_INDEX_URLS": "https://ann:secret@pypi.example.org/simple"}
 
-    assert "neither packages.index_urls" in packages()["detail"]
+    assert "packages.index_urls or packages.wheelhouse" in packages()["detail"]
     assert "from pypi.example.org, by " in packages(**login)["detail"]
     assert "secret" not in packages(**login)["detail"]
     wrong = packages(SKILLERY_PACKAGES_WHEELHOUSE=str(wheelhouse), **environment("data", "num py"))

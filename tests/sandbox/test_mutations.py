@@ -245,7 +245,7 @@ MUTATIONS: dict[str, Mutation] = {
     "the cgroup namespace": Mutation("inmate.py", "    kernel.unshare(kernel.NEWCGROUP)\n", "", OWN),
     "the cgroups": Mutation(
         "inmate.py",
-        '        kernel.call("cgroup", kernel.SYS_WRITE, door, b"0", 1, answer=1)\n',
+        '        kernel.call("cgroup", kernel.SYS_WRITE, file, b"0", 1, answer=1)\n',
         "        pass\n",
         "test_seen_from_the_host_every_process_is_in_the_groups_of_its_run",
     ),

@@ -90,7 +90,7 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "the cgroups": one(
         LAUNCHER,
-        '        os.write(door, b"0")\n',
+        '        os.write(file, b"0")\n',
         "",
         "test_every_process_is_in_the_groups_of_its_run",
         always=True,

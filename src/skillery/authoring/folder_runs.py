@@ -25,7 +25,7 @@ from skillery.runs.needs import needs_of, why_refused
 from skillery.settings import Settings
 
 if TYPE_CHECKING:
-    from skillery.authoring.packages import Packages
+    from skillery.authoring.packages import FolderPackages
 
 
 class FolderRuns:
@@ -37,7 +37,7 @@ class FolderRuns:
         self.sandbox = sandbox
         self.limits = limit_rules(settings)
         self._stack = stack
-        self._packages: Packages | None = None
+        self._packages: FolderPackages | None = None
         self._opening = asyncio.Lock()
         self._turns = asyncio.Semaphore(settings.runs_at_once)
 
@@ -59,7 +59,7 @@ class FolderRuns:
                 outcome = await checked(await self.sandbox.run(job, FolderHost(Path(blobs), job, on_progress)))
         return with_hint(job, outcome, why_less)
 
-    async def packages(self) -> Packages:
+    async def packages(self) -> FolderPackages:
         """Open the locks and environments. Most folders have no packages and do not need them. Raise StartupError if
         they
         cannot be opened.

@@ -30,7 +30,7 @@ BUILD_SECONDS = 3600.0
 RETRY_SECONDS = 0.1
 
 
-class Packages:
+class FolderPackages:
     """The locks and environments of folders. Each method raises SkilleryError if packages cannot be locked or
     installed.
     """
@@ -97,7 +97,7 @@ def _exact(pins: Sequence[Pin]) -> list[str]:
     return [f"{pin.name}=={pin.version}" for pin in pins]
 
 
-async def open_packages(settings: Settings, sandbox: Sandbox, stack: AsyncExitStack) -> Packages:
+async def open_packages(settings: Settings, sandbox: Sandbox, stack: AsyncExitStack) -> FolderPackages:
     """Open the home of folders under test until the stack closes. Raise StartupError if another command holds it."""
     home = await wait_for_home(settings.home / FOLDER)
     stack.callback(home.close)
@@ -109,7 +109,7 @@ async def open_packages(settings: Settings, sandbox: Sandbox, stack: AsyncExitSt
     named = NamedEnvironments(database, services.locks, services.environments, defined_in(settings))
     stack.push_async_callback(named.close)
     await services.environments.start()
-    return Packages(services.locks, services.environments, named)
+    return FolderPackages(services.locks, services.environments, named)
 
 
 async def wait_for_home(path: Path) -> Home:

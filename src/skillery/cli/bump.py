@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-import click
-
 from skillery.errors import InvalidManifest
 from skillery.formats.bundle import BundleFile
 from skillery.formats.semver import Version
@@ -17,12 +15,6 @@ if TYPE_CHECKING:
 
 Part = Literal["patch", "minor", "major"]
 SKILL_TOML = "skill.toml"
-
-bump_option = click.option(
-    "--bump",
-    type=click.Choice(["patch", "minor", "major"]),
-    help="Publish the next version, and write it into skill.toml after the server has accepted it.",
-)
 
 
 def with_bump(skill: SkillFolder, part: Part) -> SkillFolder:

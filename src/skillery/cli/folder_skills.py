@@ -5,7 +5,6 @@ A text with a slash is a folder, and so is the name of an existing folder that c
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -57,6 +56,8 @@ def with_skills(
         async with _temporary(target, found) as client:
             references = [f"{skill.manifest.get('name')}@{skill.manifest.get('version')}" for skill in found]
             return await work(client, references)
+
+    import asyncio
 
     return asyncio.run(connected())
 

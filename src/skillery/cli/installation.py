@@ -196,7 +196,9 @@ def _packages(settings: Settings) -> Probe:
     except StartupError as error:
         return Probe("packages", False, str(error), "Check the settings [environments.<name>] and [packages].")
     if not (wanted.index_urls or wanted.wheelhouse):
-        return Probe("packages", True, "none: neither packages.index_urls nor packages.wheelhouse is set")
+        return Probe(
+            "packages", True, "off: skills with packages need the setting packages.index_urls or packages.wheelhouse"
+        )
     if wanted.wheelhouse and not Path(wanted.wheelhouse).expanduser().is_dir():
         fix = "Check the setting 'packages.wheelhouse'."
         return Probe("packages", False, f"the folder '{wanted.wheelhouse}' does not exist", fix)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from skillery.cli.output import print_rows
+from skillery.cli.output import is_terminal, print_rows
 from skillery.formats.system_programs import USUAL
 
 if TYPE_CHECKING:
@@ -61,7 +61,9 @@ def hidden_link(program: str) -> str:
         return ""
     target = os.path.realpath(path)
     if target.startswith("/usr/"):
-        return f"{path} is a link through a folder that runs do not see: ln -s {target} /usr/local/bin/{program}"
+        return (
+            f"{path} is a link through a folder that runs do not see. To fix: ln -s {target} /usr/local/bin/{program}"
+        )
     return f"{path} is a link to {target}, and runs see only programs in /usr: install it there"
 
 
@@ -76,7 +78,12 @@ def print_programs(seen: Sequence[SeenProgram]) -> None:
         )
         for package in USUAL
     ]
-    print_rows(["Debian package", "runs see", "runs do not see"], rows, title="programs that public skills call")
+    if not is_terminal():
+        click.echo(
+            "\nprograms that public skills call: Debian package, programs that runs see, programs that are missing"
+        )
+    title = "programs that public skills call (all are optional)"
+    print_rows(["Debian package", "runs see", "not installed or not visible"], rows, title=title)
     for one in seen:
         if one.note:
             click.echo(one.note, err=True)

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from skillery.cli.bump import Part, bump_option, with_bump, write_bump
 from skillery.cli.failures import ANSWERED_ERROR, CHECK_FAILED, answered, object_of, print_error
 from skillery.cli.options import Target, json_option, name_and_version, target_options
-from skillery.cli.output import clean, is_terminal, print_fields, print_json, print_rows
+from skillery.cli.output import clean, print_json, print_rows
+from skillery.cli.skill_page import print_skill
 from skillery.errors import SkilleryError
 
 if TYPE_CHECKING:
+    from skillery.cli.bump import Part
     from skillery.client import AsyncClient
     from skillery.client.results import SkillPage
     from skillery.publishing import SkillFolder
@@ -35,7 +36,11 @@ PRINTED_FIELDS = ("warnings", "verified", "examples", "findings", "permissions_d
 @click.option(
     "--dry-run", is_flag=True, help="Print what publishing would print and run the examples; publish nothing."
 )
-@bump_option
+@click.option(
+    "--bump",
+    type=click.Choice(["patch", "minor", "major"]),
+    help="Publish the next version, and write it into skill.toml after the server has accepted it.",
+)
 @target_options
 @json_option
 def publish(folders: Sequence[Path], dry_run: bool, bump: Part | None, target: Target, as_json: bool) -> None:
@@ -80,6 +85,8 @@ async def _publish(client: AsyncClient, folder: Path, bump: Part | None) -> dict
     skill, params = _read(folder, bump)
     created = await client.create_skill(**params)
     if bump:
+        from skillery.cli.bump import write_bump
+
         write_bump(folder, skill)
     described = await client.describe_skill(created["name"], version=created["version"])
     stored: Mapping[str, Any] = described["skill"]
@@ -98,7 +105,10 @@ def _read(folder: Path, bump: Part | None) -> tuple[SkillFolder, dict[str, Any]]
     from skillery.publishing import read_skill_folder
 
     skill = read_skill_folder(folder)
-    skill = with_bump(skill, bump) if bump else skill
+    if bump:
+        from skillery.cli.bump import with_bump
+
+        skill = with_bump(skill, bump)
     files = [_file(file.path, file.content, file.executable) for file in skill.files]
     return skill, {"manifest": skill.manifest, "skill_md": skill.skill_md, "files": files}
 
@@ -228,7 +238,7 @@ def _print_skills(skills: Sequence[Mapping[str, Any]], detail: str) -> None:
 def describe(
     name: str, version: str | None, detail: Literal["manifest", "summary", "full"], target: Target, as_json: bool
 ) -> None:
-    """Show the manifest and frontmatter of a skill. --detail full adds SKILL.md and the list of files."""
+    """Show what a skill does, its inputs and its state. --detail full adds all examples, the files and SKILL.md."""
     from skillery.cli.connection import with_client
 
     name, version = name_and_version(name, version)
@@ -236,53 +246,7 @@ def describe(
     if as_json:
         print_json(answer)
         return
-    _print_skill(answer["skill"])
-
-
-def _lock_fields(lock: Mapping[str, Any]) -> list[tuple[str, object]]:
-    states = ", ".join(one["state"] for one in lock["environments"])
-    fields: list[tuple[str, object]] = [("lock", f"{lock['sha256']}{f' ({states})' if states else ''}")]
-    if lock["packages"]:
-        fields.append(("packages", ", ".join(f"{pin['name']} {pin['version']}" for pin in lock["packages"])))
-    return fields
-
-
-def _print_skill(skill: Mapping[str, Any]) -> None:
-    known = {"manifest", "skill_md_frontmatter", "skill_md", "files", "warnings"}
-    manifest = skill["manifest"]
-    fields = [(key, value) for key, value in manifest.items() if not isinstance(value, dict)]
-    for key, value in skill.items():
-        if key not in known | manifest.keys():
-            fields += _lock_fields(value) if key == "lock" and value else [(key, value)]
-    fields += [(key, value) for key, value in manifest.items() if isinstance(value, dict)]
-    if skill.get("skill_md_frontmatter"):
-        fields.append(("frontmatter", skill["skill_md_frontmatter"]))
-    print_fields(fields)
-    for warning in skill.get("warnings") or ():
-        text = warning if isinstance(warning, str) else warning.get("message", warning)
-        click.echo(f"{click.style('warning:', fg='yellow')} {clean(text)}")
-    if "files" in skill:
-        click.echo()
-        print_rows(
-            ["file", "bytes", "mode", "sha256"],
-            [
-                (file["path"], file["size_bytes"], "x" if file["executable"] else "-", file["sha256"])
-                for file in skill["files"]
-            ],
-        )
-    if "skill_md" in skill:
-        click.echo()
-        _print_markdown(skill["skill_md"])
-
-
-def _print_markdown(text: str) -> None:
-    if not is_terminal():
-        click.echo(clean(text))
-        return
-    from rich.console import Console
-    from rich.markdown import Markdown
-
-    Console().print(Markdown(clean(text)))
+    print_skill(answer["skill"])
 
 
 @click.command()

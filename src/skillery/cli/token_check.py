@@ -12,26 +12,34 @@ def problem_of_token(home: Path, token: str) -> str | None:
     """Return why the server that holds the home does not use the token. Return None if the server accepts the token, if
     no server holds the home, or if the server does not respond.
     """
-    import httpx
-
     from skillery.app.home import holder_of
+    from skillery.client import ClientError
 
     holder = holder_of(home)
     if holder is None or not holder.url:
         return None
     try:
-        with httpx.Client(base_url=holder.url, timeout=SECONDS, trust_env=False) as client:
-            if client.get("/prompt").status_code != httpx.codes.UNAUTHORIZED:
-                return (
-                    f'The server at {holder.url} does not check tokens: its setting auth is "open". Restart it with '
-                    'auth = "tokens".'
-                )
-            given = client.get("/prompt", headers={"authorization": f"Bearer {token}"})
-            if given.status_code == httpx.codes.UNAUTHORIZED:
-                return (
-                    f"The server at {holder.url} does not accept this token: it uses a different database. Name the "
-                    "configuration of the server with --config or SKILLERY_CONFIG, and create the token again."
-                )
-    except httpx.HTTPError:
+        if _accepts(holder.url, ""):
+            return (
+                f'The server at {holder.url} does not check tokens: its setting auth is "open". Restart it with '
+                'auth = "tokens".'
+            )
+        if not _accepts(holder.url, token):
+            return (
+                f"The server at {holder.url} does not accept this token: it uses a different database. Name the "
+                "configuration of the server with --config or SKILLERY_CONFIG, and create the token again."
+            )
+    except ClientError:
         return None
     return None
+
+
+def _accepts(url: str, token: str) -> bool:
+    from skillery.client import Client, NotAuthenticated, Retries
+
+    with Client(url, token, timeout=SECONDS, retries=Retries(attempts=1)) as client:
+        try:
+            client.prompt()
+        except NotAuthenticated:
+            return False
+    return True

@@ -8,7 +8,6 @@ from skillery.registry.descriptions import describe_in_full, describe_skill
 from skillery.registry.files import SkillFileContent, files_of, read_inline_file, read_skill_file
 from skillery.registry.import_aliases import (
     FILES_PART,
-    Alias,
     AliasRecord,
     Imported,
     KnownPath,
@@ -20,7 +19,7 @@ from skillery.registry.import_aliases import (
     record_import,
     taken_versions,
 )
-from skillery.registry.import_names import free_name, holder_of, is_free, is_owned
+from skillery.registry.import_names import Alias, free_name, holder_of, is_free, is_owned
 from skillery.registry.import_removals import Removed, note_removed
 from skillery.registry.index_names import (
     Listed,

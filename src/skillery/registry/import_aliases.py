@@ -19,7 +19,7 @@ from skillery.database import Change, Statement
 from skillery.database.tables import import_aliases, skill_versions, skills
 from skillery.errors import NameTaken
 from skillery.formats.semver import Version
-from skillery.registry.import_names import is_of_another
+from skillery.registry.import_names import Alias, is_of_another
 from skillery.registry.new_versions import NewVersion
 from skillery.registry.visibility import sees_skill, sees_version
 
@@ -68,14 +68,6 @@ _VERSIONS = Statement(
     .join(skills, skills.c.id == skill_versions.c.skill_id)
     .where(skills.c.name == bindparam("name"))
 )
-
-
-class Alias(NamedTuple):
-    """The key of an imported skill."""
-
-    namespace: str
-    source: str
-    path: str
 
 
 class KnownPath(NamedTuple):

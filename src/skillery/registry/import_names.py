@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from sqlalchemy import Connection, and_, bindparam, literal_column, not_, select
 
@@ -13,9 +13,6 @@ from skillery.database.tables import import_aliases, skill_versions, skills
 from skillery.formats.names import MAX_LENGTH
 from skillery.formats.wording import quoted
 from skillery.registry.visibility import sees_skill
-
-if TYPE_CHECKING:
-    from skillery.registry.import_aliases import Alias
 
 _SKILL = Statement(select(skills.c.id, skills.c.visibility).where(skills.c.name == bindparam("name")))
 _HAS_VERSION = Statement(
@@ -37,6 +34,14 @@ _OTHERS = Statement(
     )
     .limit(literal_column("1"))
 )
+
+
+class Alias(NamedTuple):
+    """The key of an imported skill."""
+
+    namespace: str
+    source: str
+    path: str
 
 
 def is_of_another(connection: Connection, source: str, name: str, path: str, path_before: str) -> bool:

@@ -88,7 +88,7 @@ class Ended(msgspec.Struct, frozen=True):
     uid: int | None
 
 
-class Run:
+class BubblewrapRun:
     """A job in bwrap. Call `live`, then always `end`."""
 
     def __init__(self, means: HostCapabilities, job: Job, host: RunHost, collected: Ended | None = None) -> None:
@@ -169,7 +169,7 @@ class Run:
             stack.callback(os.close, write_end)
             unread = stack.enter_context(ExitStack())
             unread.callback(os.close, read_end)
-            doors = stack.enter_context(self._group.doors()) if self._group else []
+            group_files = stack.enter_context(self._group.group_files()) if self._group else []
             numbers = command.Descriptors(
                 status=write_end,
                 prologue=held("prologue", json.dumps(self._for_prologue(channel)).encode()),
@@ -182,14 +182,21 @@ class Run:
                 "program": self._means.program,
                 "command": ["bwrap", "--args", str(arguments), "--", *command.first_program(numbers)],
                 "status": write_end,
-                "doors": doors,
+                "group_files": group_files,
                 "affinity": self._means.processors.some(self._job.limits.cpus),
                 "uid": self._uid,
                 "stage": command.STAGE,
                 "binds": sources.binds,
             }
             shown = (self._collected.workspace,) if self._collected else ()
-            inherited = (*msgspec.structs.astuple(numbers), *doors, arguments, channel, self._log.write_end, *shown)
+            inherited = (
+                *msgspec.structs.astuple(numbers),
+                *group_files,
+                arguments,
+                channel,
+                self._log.write_end,
+                *shown,
+            )
             started = Bwrap(order, inherited, read_end)
             unread.pop_all()
             return started
@@ -288,7 +295,7 @@ class Run:
     async def _collect_in_another(self, collection: Collection) -> None:
         ended = Ended(collection, self._workspace, self._uid)
         job = Job(self._job.run_id, CodeCall("", "main"), b"{}", limits=COLLECTING_LIMITS)
-        await run_whole(Run(self._means, job, self._host, ended))
+        await run_whole(BubblewrapRun(self._means, job, self._host, ended))
 
 
 def _wake(waiting: asyncio.Future[None]) -> None:
@@ -318,7 +325,7 @@ def not_started(error: OSError) -> Failure:
 
 async def run_job(means: HostCapabilities, job: Job, host: RunHost) -> Outcome:
     try:
-        run = Run(means, job, host)
+        run = BubblewrapRun(means, job, host)
     except OSError as error:
         return Outcome(failure=not_started(error), degraded=means.degraded)
     return await run_whole(run)

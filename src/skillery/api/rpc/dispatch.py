@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import cache
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -51,6 +52,8 @@ from skillery.identity import access
 from skillery.identity.idempotency import canonical, digest_of
 
 UNKNOWN = "unknown"
+SHOWN_METHODS = 9
+"""Number of methods that the error of an unknown method names: those of the Skills Protocol."""
 NULL = b"null"
 BIG_PARAMS = 64 * 1024
 Caller = Identity | Unavailable
@@ -180,7 +183,8 @@ async def _call_method(
     method = methods.get(name)
     if method is None:
         near = nearest(name, methods)
-        hint = f"Did you mean '{near}'?" if near else f"There are {', '.join(methods)}."
+        first = ", ".join(islice(methods, SHOWN_METHODS))
+        hint = f"Did you mean '{near}'?" if near else f"There are {first} and others: rpc.discover lists all methods."
         raise _Unknown(plain_error(METHOD_NOT_FOUND, f"there is no method {name[:80]!r}", "method_not_found", hint))
     try:
         if method.needs is not None:

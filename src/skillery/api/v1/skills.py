@@ -27,7 +27,7 @@ from skillery.api.v1.requests import (
     with_token,
     yanked,
 )
-from skillery.api.v1.shapes import Deleted, Skills, skill_of
+from skillery.api.v1.shapes import Deleted, Skill, Skills, skill_of
 from skillery.api.v1.uploads import published
 from skillery.errors import NotPublished, SkilleryError, VersionNotFound
 from skillery.formats.names import parse_namespace, parse_skill_name
@@ -112,7 +112,7 @@ async def _cursor_after(asked: Asked, name: str) -> str:
     return registry.cursor_after_skill(asked.key, described["manifest"].get("namespace", namespace), name)
 
 
-async def _skill(asked: Asked, name: str, spec: VersionSpec) -> Any:
+async def _skill(asked: Asked, name: str, spec: VersionSpec) -> Skill:
     """Return a skill in the shape of `/v1/skills`. If no version is published, describe a draft that the caller sees.
 
     Raise SkillNotFound or VersionNotFound if the caller sees no such skill or version.

@@ -94,8 +94,8 @@ class PreloadedZygote(Zygote):
     async def prepare(self) -> None:
         """Start the zygote and let it import the modules. Raise CannotStart with the reason if that fails."""
         with contextlib.suppress(ConnectionError), contextlib.ExitStack() as opened:
-            doors = opened.enter_context(self.group.doors()) if self.group else []
-            self._forks.link.send(self._plan, doors)
+            group_files = opened.enter_context(self.group.group_files()) if self.group else []
+            self._forks.link.send(self._plan, group_files)
         await self._mounts.wait_ready()
         try:
             pid = await self._forks.wait_ready(self._bounds.preload_seconds)

@@ -29,7 +29,7 @@ class CannotMount(Exception):
     """Raised if a file for the run is missing. The message contains no path of the host."""
 
 
-class Answers:
+class ZygoteAnswers:
     """Requests over one socket. Each answer has the number of its request. A process without answers counts as dead."""
 
     def __init__(self, *, wary: bool = False) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from skillery.builtin.linux_sandbox.cells import Cell, Demand, Ends
 from skillery.builtin.linux_sandbox.links import Received
-from skillery.builtin.linux_sandbox.zygote_answers import Answers, CannotMount
+from skillery.builtin.linux_sandbox.zygote_answers import CannotMount, ZygoteAnswers
 from skillery.sandboxing.linux import interpreter
 from skillery.sandboxing.linux.groups import ControlGroup
 from skillery.sandboxing.linux.plan import tree_limits
@@ -34,8 +34,8 @@ class Zygote:
         it.
         """
         self._plan = plan
-        self._forks = Answers(wary=bool(plan.get("environment")))
-        self._mounts = Answers()
+        self._forks = ZygoteAnswers(wary=bool(plan.get("environment")))
+        self._mounts = ZygoteAnswers()
         theirs = (self._forks.link.theirs.fileno(), self._mounts.link.theirs.fileno())
         numbers = [str(number) for number in (os.getpid(), *theirs)]
         try:
@@ -140,8 +140,8 @@ class Zygote:
             "port": demand.port,
             "ahead": ahead,
         }
-        doors: AbstractContextManager[list[int]] = group.doors() if group else nullcontext([])
-        with doors as opened:
+        group_files: AbstractContextManager[list[int]] = group.group_files() if group else nullcontext([])
+        with group_files as opened:
             received = await self._forks.ask([order], (*ends.theirs, *opened))
         ends.handed_over()
         return received

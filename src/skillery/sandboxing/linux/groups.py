@@ -86,7 +86,7 @@ class ControlGroup:
         self._limits = limits
 
     @contextlib.contextmanager
-    def doors(self) -> Iterator[list[int]]:
+    def group_files(self) -> Iterator[list[int]]:
         """Context manager: descriptors of files of the group. A process with one thread joins by writing `0` to each
         of them.
         """

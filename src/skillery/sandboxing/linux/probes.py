@@ -96,7 +96,7 @@ def cgroup_probes() -> list[Probe]:
 
 def cgroup_probe(name: str, *, held: bool) -> Probe:
     if held:
-        return Probe(f"cgroup {name}", True, "holds a whole run", required=False)
+        return Probe(f"cgroup {name}", True, "limits all processes of a run together", required=False)
     return Probe(f"cgroup {name}", False, WITHOUT_CGROUP[name], CGROUP_FIX, required=False)
 
 
@@ -123,7 +123,13 @@ def run_probes(run_jobs: languages.RunJobs) -> list[Probe]:
     outcomes = languages.run_apart(run_jobs, [NO_OP, *languages.JOBS])
     first = outcomes[0] if outcomes else Outcome()
     ok = first.result == b"true"
-    detail = f"took {first.duration_ms:.1f} ms inside" if ok else first.failure.message if first.failure else "raised"
+    detail = (
+        f"took {first.duration_ms:.1f} ms in the sandbox"
+        if ok
+        else first.failure.message
+        if first.failure
+        else "raised"
+    )
     whole = Probe("a whole run", ok, detail, "" if ok else "see what is missing above")
     return [*languages.language_probes(outcomes[1:]), whole]
 

@@ -25,11 +25,11 @@ else:
     from cell import idmap, kernel, root
 
 
-def join_groups(doors: list[int]) -> None:
+def join_groups(group_files: list[int]) -> None:
     """Join the cgroups before the exec, so that the memory of bwrap counts, and its cgroup namespace starts there."""
-    for door in doors:
-        os.write(door, b"0")
-        os.close(door)
+    for file in group_files:
+        os.write(file, b"0")
+        os.close(file)
 
 
 def lay_out(stage: str, binds: list[dict[str, Any]], uid: int) -> None:
@@ -65,7 +65,7 @@ def become(uid: int) -> None:
 
 def start(order: dict[str, Any]) -> None:
     """Become bwrap. Return only if the server has ended before."""
-    join_groups(order["doors"])
+    join_groups(order["group_files"])
     program = os.open(order["program"], os.O_RDONLY)
     if order["affinity"]:
         os.sched_setaffinity(0, order["affinity"])

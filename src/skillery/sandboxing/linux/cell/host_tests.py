@@ -65,7 +65,7 @@ def uid_mapping(plan: Plan) -> str:
         os._exit(0)
     outside = plan["uid"] if plan["root"] else 1000
     root.write_once(f"/proc/{child}/uid_map", f"1000 {outside} 1", "write uid_map")
-    return f"runs are host uid {plan['uid']} and up" if plan["root"] else "runs are the server's own uid, mapped"
+    return f"runs have host uids from {plan['uid']} on" if plan["root"] else "runs have the uid of the server"
 
 
 def mounts(plan: Plan) -> str:
@@ -79,7 +79,7 @@ def mounts(plan: Plan) -> str:
 def new_root(plan: Plan) -> str:
     root.enter_own_mounts(plan)
     root.build(plan)
-    return "pivot_root works; the host's root is left behind"
+    return "pivot_root works, and the root of the host is unmounted"
 
 
 def disk_quota(plan: Plan) -> str:
@@ -98,7 +98,7 @@ def disk_quota(plan: Plan) -> str:
     expect_errno("the size of a tmpfs", errno.ENOSPC, fill)
     os.unlink("/usr/x")
     expect_errno("the files of a tmpfs", errno.ENOSPC, litter)
-    return "tmpfs holds size and number of files"
+    return "tmpfs limits the size and the number of files"
 
 
 def namespaces(plan: Plan) -> str:
@@ -113,19 +113,19 @@ def own_proc(plan: Plan) -> str:
     root.build(plan)
     flags = kernel.NEWUSER | kernel.NEWNS | kernel.NEWPID
     in_child(flags, lambda: kernel.mount("proc", "/proc", "proc", inmate.PROC, "hidepid=2,subset=pid"))
-    return "each run can have a /proc of its own"
+    return "each run can have its own /proc"
 
 
 def capabilities(plan: Plan) -> str:
     if not plan["root"]:
         root.enter_own_mounts(plan)
     in_child(kernel.NEWUSER, lockdown.drop_capabilities)
-    return "every set can be emptied for good"
+    return "a run can drop all capabilities permanently"
 
 
 def no_new_privs(plan: Plan) -> str:
     kernel.prctl("no_new_privs", kernel.PR_SET_NO_NEW_PRIVS, 1)
-    return "programs gain nothing from setuid bits"
+    return "setuid programs gain no privileges"
 
 
 def system_calls(plan: Plan) -> str:
@@ -133,7 +133,7 @@ def system_calls(plan: Plan) -> str:
     lockdown.load_filter(bytes.fromhex(plan["filter"]))
     if kernel.syscall(kernel.SYS_UNSHARE, kernel.NEWUSER) == 0:
         raise kernel.SetupError("seccomp: a forbidden call was let through")
-    return "seccomp filters by an allow-list"
+    return "the allow-list filters system calls"
 
 
 def files(plan: Plan) -> str:
@@ -142,14 +142,14 @@ def files(plan: Plan) -> str:
     if version == 0:
         raise kernel.SetupError("the kernel has none")
     expect_errno("Landlock", errno.EACCES, lambda: os.mkdir("/tmp/skillery-landlock"))
-    return f"Landlock version {version} holds"
+    return f"Landlock version {version} works"
 
 
 def process_limits(plan: Plan) -> str:
     resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))
     expect_errno("RLIMIT_NOFILE", errno.EMFILE, lambda: [os.dup(0) for _ in range(20)])
     lockdown.set_limits(plan["limits"])
-    return "rlimits hold"
+    return "the limits of a process work"
 
 
 def way_out(plan: Plan) -> str:
@@ -162,7 +162,7 @@ def way_out(plan: Plan) -> str:
             outlet.hand_over_listener(run.fileno(), 3128)
 
     in_child(kernel.NEWUSER | kernel.NEWNET, hand_over)
-    return "runs that may use the network can be given a proxy"
+    return "a run with a network list can use the proxy"
 
 
 TRIES: dict[str, Try] = {

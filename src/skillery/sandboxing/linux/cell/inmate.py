@@ -78,13 +78,13 @@ def mount_no_proc() -> None:
 class Part:
     """The script of pid 1 for all runs with the same parameters."""
 
-    def __init__(self, plan: dict[str, Any], flags: int, message: dict[str, Any], doors: int) -> None:
+    def __init__(self, plan: dict[str, Any], flags: int, message: dict[str, Any], group_files: int) -> None:
         self.pidfd = ctypes.c_int(-1)
         self.landlock_abi = 0
         with calls.Script(descriptors=CHANNEL + 1) as script:
             first = kernel.clone_arguments(flags | kernel.CLONE_PIDFD, parent=self.pidfd)
             script.add("new namespaces", kernel.SYS_CLONE, *first, kind=calls.FIRST)
-            join_groups(doors)
+            join_groups(group_files)
             arrange_descriptors()
             if plan["environment"]:
                 meet_server()
@@ -127,13 +127,13 @@ class Part:
         kernel.call("init", kernel.SYS_EXECVE, os.fsencode(init.PATH), arguments, bytes(8))
 
 
-def join_groups(doors: int) -> None:
+def join_groups(group_files: int) -> None:
     """Join the cgroups before all other steps, so that the memory of these steps counts too.
 
-    `doors` is the number of descriptors of cgroup files.
+    `group_files` is the number of descriptors of cgroup files.
     """
-    for door in range(GROUPS, GROUPS + doors):
-        kernel.call("cgroup", kernel.SYS_WRITE, door, b"0", 1, answer=1)
+    for file in range(GROUPS, GROUPS + group_files):
+        kernel.call("cgroup", kernel.SYS_WRITE, file, b"0", 1, answer=1)
     kernel.unshare(kernel.NEWCGROUP)
 
 

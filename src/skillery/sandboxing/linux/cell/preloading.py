@@ -47,11 +47,11 @@ ONE_THREAD_EACH = (
 MOST_SAID = 300
 
 
-def step_back(server: Link, plan: dict[str, Any], doors: list[int]) -> None:
+def step_back(server: Link, plan: dict[str, Any], group_files: list[int]) -> None:
     """Fork a keeper and a child without rights. Return only in the child, which may then import packages."""
-    for door in doors:
-        os.write(door, b"0")
-        os.close(door)
+    for file in group_files:
+        os.write(file, b"0")
+        os.close(file)
     keeper = kernel.clone(NAMESPACES)
     if keeper > 0:
         server.close()

@@ -18,7 +18,7 @@ TYPE_CHECKING = False  # importing `typing` for this costs every start milliseco
 if TYPE_CHECKING:
     from typing import Any
 
-Place = tuple[str, tuple[str, ...]]
+MountPoint = tuple[str, tuple[str, ...]]
 """A folder, and the kinds of entries that are mounted in it."""
 
 GIVEN = "/given"
@@ -54,7 +54,7 @@ def add(entries: list[dict[str, Any]], uid: int) -> None:
         os.close(namespace)
 
 
-def copy(place: Place) -> dict[str, int]:
+def copy(place: MountPoint) -> dict[str, int]:
     """Return a descriptor of a copy of the mounts, for each kind."""
     found: dict[str, int] = {}
     try:
@@ -87,10 +87,10 @@ class Shelf:
     """
 
     def __init__(self) -> None:
-        self._places: dict[tuple[object, ...], Place] = {}
+        self._places: dict[tuple[object, ...], MountPoint] = {}
         self._made = 0
 
-    def open(self, uid: int, entries: list[dict[str, Any]]) -> tuple[dict[str, int], Place | None]:
+    def open(self, uid: int, entries: list[dict[str, Any]]) -> tuple[dict[str, int], MountPoint | None]:
         """Return descriptors by kind, and the folder to remove after they were mounted; None if the mounts stay on
         the shelf.
         """
@@ -108,7 +108,7 @@ class Shelf:
         self._places[known] = place  # least recently used first
         return found, self._places.pop(next(iter(self._places))) if len(self._places) > KEPT else None
 
-    def _make(self, uid: int, entries: list[dict[str, Any]]) -> Place:
+    def _make(self, uid: int, entries: list[dict[str, Any]]) -> MountPoint:
         self._made += 1
         folder = f"{GIVEN}/{self._made}"
         kinds = tuple(dict.fromkeys(entry["kind"] for entry in entries))
@@ -127,7 +127,7 @@ class Shelf:
             raise
         return folder, kinds
 
-    def clear(self, place: Place) -> None:
+    def clear(self, place: MountPoint) -> None:
         os.chdir("/")
         kernel.detach(place[0])
         os.rmdir(place[0])

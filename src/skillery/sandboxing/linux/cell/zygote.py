@@ -115,17 +115,17 @@ class Forks:
         if message["slot"] >= 0:
             self._slots.enter(message["slot"])
             flags &= ~kernel.NEWNET
-        control, channel, log, *doors = descriptors
+        control, channel, log, *group_files = descriptors
         gate, opener = os.pipe()
-        part = self._part(flags, message, len(doors))
+        part = self._part(flags, message, len(group_files))
         places = (
             calls.CONTROL,
             inmate.CHANNEL_BEFORE,
             inmate.LOG,
             inmate.GATE,
-            *range(inmate.GROUPS, inmate.GROUPS + len(doors)),
+            *range(inmate.GROUPS, inmate.GROUPS + len(group_files)),
         )
-        for descriptor, place in zip((control, channel, log, gate, *doors), places, strict=True):
+        for descriptor, place in zip((control, channel, log, gate, *group_files), places, strict=True):
             os.dup2(descriptor, place, inheritable=False)
             os.close(descriptor)
         try:
@@ -144,12 +144,12 @@ class Forks:
             return
         self._let_go(server, message, pid, part.pidfd.value, opener)
 
-    def _part(self, flags: int, message: dict[str, Any], doors: int) -> inmate.Part:
-        known = json.dumps([flags, message["limits"], message["affinity"], message["port"], doors])
+    def _part(self, flags: int, message: dict[str, Any], group_files: int) -> inmate.Part:
+        known = json.dumps([flags, message["limits"], message["affinity"], message["port"], group_files])
         if known not in self._parts:
             if len(self._parts) >= KEPT:
                 del self._parts[next(iter(self._parts))]
-            self._parts[known] = inmate.Part(self._plan, flags, message, doors)
+            self._parts[known] = inmate.Part(self._plan, flags, message, group_files)
         return self._parts[known]
 
     def _let_go(self, server: Link, message: dict[str, Any], pid: int, pidfd: int, opener: int) -> None:
@@ -194,7 +194,7 @@ def make_room_for_descriptors() -> None:
 def prepare(server: Link, room: int) -> dict[str, Any]:
     """Build the sandbox from the plan of the server. Return the plan."""
     make_room_for_descriptors()
-    plan, doors = server.hear()
+    plan, group_files = server.hear()
     if plan["environment"]:
         from . import preloading  # import now, because the folder is not visible afterwards
     plan["program"] = bytes.fromhex(plan.pop("filter"))
@@ -212,7 +212,7 @@ def prepare(server: Link, room: int) -> dict[str, Any]:
     kernel.limit_heaps(2)
     plan |= warm_up()
     if plan["environment"]:
-        preloading.step_back(server, plan, doors)
+        preloading.step_back(server, plan, group_files)
         preloading.preload(plan)
         freeze()
         return plan | {"reseed": preloading.reseed}
