@@ -18,13 +18,13 @@ import msgspec
 import platformdirs
 
 from skillery.errors import StartupError
+from skillery.formats.secret_names import SECRET_PREFIX
 
 PREFIX = "SKILLERY_"
 TOKEN_VARIABLE = "SKILLERY_TOKEN"  # noqa: S105 - the variable from which commands and clients read their token
 URL_VARIABLE = "SKILLERY_URL"
 """Environment variable with the URL of the server, for clients."""
 _NO_SETTINGS = frozenset({TOKEN_VARIABLE, URL_VARIABLE})
-SECRET_PREFIX = "SKILLERY_SECRET_"  # noqa: S105 - the prefix of secrets, not a secret
 BACKENDS_PREFIX = "SKILLERY_BACKENDS_"
 ENVIRONMENTS_PREFIX = "SKILLERY_ENVIRONMENTS_"
 CONFIG_NAME = "skillery.toml"
