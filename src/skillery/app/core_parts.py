@@ -66,7 +66,7 @@ from skillery.runs.orphans import close_left_over
 from skillery.runs.preparation import Preparer
 from skillery.runs.records import Recorder
 from skillery.settings import Settings
-from skillery.workspaces.keeping import Workspaces
+from skillery.workspaces.methods import Workspaces
 from skillery.workspaces.usage import RunWorkspaces
 
 log = logging.getLogger(__name__)

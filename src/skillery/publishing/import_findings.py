@@ -22,7 +22,7 @@ _LATER = "Do this in the function instead: a run imports the file each time"
 
 
 class Report(msgspec.Struct, frozen=True):
-    """The answer of `in_sandbox/importing.py`. The code that it imported can change every field."""
+    """The answer of `in_sandbox/import_report.py`. The code that it imported can change every field."""
 
     type: str = ""
     message: str = ""

@@ -17,11 +17,11 @@ from skillery.database import Database
 from skillery.errors import InvalidParams, QuotaExceeded, SkilleryError
 from skillery.identity.quotas import Quotas
 from skillery.identity.workspace_quotas import check_workspaces
-from skillery.workspaces import holding, rows
+from skillery.workspaces import locks, rows
 from skillery.workspaces.manifests import EMPTY, Manifest
 from skillery.workspaces.open_contents import RecentContents
-from skillery.workspaces.reading import contents_of, manifest_of
-from skillery.workspaces.saving import Content, Saver
+from skillery.workspaces.saver import Content, Saver
+from skillery.workspaces.snapshots import contents_of, manifest_of
 
 LOOK_SECONDS = 0.1
 MOST_NAMED = 100
@@ -130,8 +130,8 @@ class HeldWorkspace:
             files = sum(file.is_file for file in manifest.files)
             rows.move(connection, row.id, row.family_id, manifest.digest, sha256, manifest.size_bytes, files, run_id)
         else:
-            holding.touch(connection, row)
-        holding.release(connection, run_id, row.id)
+            locks.touch(connection, row)
+        locks.release(connection, run_id, row.id)
 
 
 class RunWorkspaces:
@@ -175,18 +175,18 @@ class RunWorkspaces:
         while target.writes:
             other = (await self._database.read(find)).run_id
             if other is None:
-                taking = partial(holding.take, workspace_id=target.workspace_id, run_id=run_id, server=self._server)
+                taking = partial(locks.take, workspace_id=target.workspace_id, run_id=run_id, server=self._server)
                 other = await self._database.write(taking)
             if other is None:
                 break
             if not is_patient and time.monotonic() > deadline:
-                raise holding.held(target.workspace_id, other)
+                raise locks.held(target.workspace_id, other)
             await asyncio.sleep(LOOK_SECONDS)
         return HeldWorkspace(target, await self._database.read(find), self._database, self._storage, self._recent)
 
     async def release(self, run_id: str, target: Target) -> None:
         """Release the workspace of a run that was not recorded."""
-        work = partial(holding.release, run_id=run_id, workspace_id=target.workspace_id)
+        work = partial(locks.release, run_id=run_id, workspace_id=target.workspace_id)
         try:
             await self._database.write(work)
         except SkilleryError:  # a later close of lost runs releases it
