@@ -104,8 +104,7 @@ def identifiers(count: int) -> list[str]:
 
 def pattern(names: list[str], others: Iterable[str]) -> str:
     """Return a source that is slow to compile. The compiler sorts the captures of the second alternative with swaps,
-    and the
-    number of swaps grows with the disorder.
+    and the number of swaps grows with the disorder.
     """
     return f"def main(args):\n match args:\n  case [{','.join(names)}]|[{','.join(others)}]: pass\n"
 

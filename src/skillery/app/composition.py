@@ -132,8 +132,7 @@ class LeanApp(Litestar):
     """Litestar without its automatic plugins for pydantic, attrs and OpenTelemetry.
 
     No endpoint needs these plugins, and their imports take 0.4 s at each start. Both methods are private in Litestar.
-    If
-    a release of Litestar renames the methods, starts become slower again, and nothing else changes.
+    If a release of Litestar renames the methods, starts become slower again, and nothing else changes.
     """
 
     @staticmethod
