@@ -113,8 +113,8 @@ def _metrics(settings: Settings, gate: Gate, core: Core, database: Database) -> 
 
 
 def _max_mcp_body(settings: Settings) -> int:
-    """Return the largest MCP request in bytes: a bundle of maximum size in Base64, and a MiB for its manifest and
-    paths.
+    """Return the limit for one MCP request in bytes: a bundle of maximum size in Base64 and 1 MiB for its manifest and
+    paths, but at most `max_body_mb`.
     """
     bundle = -(-settings.bundle_max_mb * MIB * 4 // 3)
     return min(settings.max_body_mb * MIB, bundle + MIB)

@@ -108,8 +108,8 @@ class Client(Transfers):
         return self._exchange(patience, result_of, "POST", "/rpc", content=call.body(), headers=call.headers())
 
     def batch(self) -> Batch:
-        """Return a batch, a context manager: `with client.batch() as batch:`. The calls are sent at the end of the
-        block.
+        """Return a batch, a context manager: `with client.batch() as batch:`. The calls are sent at the end of
+        the block.
         """
         return Batch(self)
 
