@@ -64,7 +64,7 @@ def has_ended(task: dict[str, Any]) -> bool:
 def test_a_run_in_the_background_is_a_task_with_its_last_line_and_then_its_result(rpc: Rpc) -> None:
     mcp = with_tasks(rpc)
 
-    task = mcp.tool("run_code", **code(STEPS, 0.5, background=True))
+    task = mcp.tool("run_code", **code(STEPS, 1, background=True))
     working = until(mcp, task["taskId"], lambda task: "line 2" in task.get("statusMessage", ""))
     ended = until(mcp, task["taskId"], has_ended)
 
@@ -164,13 +164,13 @@ def test_any_server_of_a_database_answers_for_a_task(
     }
     first, second = [with_tasks(start_server(home=home, env=env).rpc) for home in ("one", "two")]
 
-    task_id = first.tool("run_code", **code(STEPS, 1.5, background=True))["taskId"]
-    until(second, task_id, lambda task: task.get("statusMessage") == "step 2: line 2")
+    short = first.tool("run_code", **code(SLEEP, 0, background=True))["taskId"]
+    long = first.tool("run_code", **code(STEPS, 60, background=True))["taskId"]
 
-    assert until(second, task_id, has_ended)["result"]["structuredContent"]["output"] == "done"
-    other = first.tool("run_code", **code(SLEEP, 60, background=True))["taskId"]
-    second("tasks/cancel", taskId=other)
-    assert until(second, other, has_ended)["status"] == "cancelled"
+    assert until(second, short, has_ended)["result"]["structuredContent"]["output"] == "slept"
+    until(second, long, lambda task: task.get("statusMessage") == "step 1: line 1")
+    second("tasks/cancel", taskId=long)
+    assert until(second, long, has_ended)["status"] == "cancelled"
 
 
 async def test_a_bridge_names_the_task_in_the_header(sqlite_server: Server) -> None:
