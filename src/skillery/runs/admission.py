@@ -122,7 +122,8 @@ class Admission:
         """Wait for the workspace of the run, then for a slot: a run that waits for another one takes no slot."""
         target = run.prepared.workspace
         if target is not None:
-            taking = self._workspaces.take(run.identity, target, run.run_id, is_patient=run.in_background)
+            # A run may become a run in the background while it waits.
+            taking = self._workspaces.take(run.identity, target, run.run_id, lambda: run.in_background)
             run.workspace = await taking
         return await self._queue.enter(run.identity.name, run.queued_bytes)
 

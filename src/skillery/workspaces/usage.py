@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Annotated
 
@@ -164,11 +165,13 @@ class RunWorkspaces:
         row = await self._database.read(partial(rows.find_workspace, identity=identity, workspace_id=text))
         return Target(row.id, writes=mode != "read")
 
-    async def take(self, identity: Identity, target: Target, run_id: str, *, is_patient: bool) -> HeldWorkspace:
+    async def take(
+        self, identity: Identity, target: Target, run_id: str, is_patient: Callable[[], bool]
+    ) -> HeldWorkspace:
         """Lock the workspace, after the run that holds the lock has ended. Raise WorkspaceHeld if that takes too
         long.
 
-        If `is_patient`, wait without a limit.
+        While `is_patient` returns true, wait without a limit.
         """
         deadline = time.monotonic() + self._wait_seconds
         find = partial(rows.find_workspace, identity=identity, workspace_id=target.workspace_id)
@@ -179,7 +182,7 @@ class RunWorkspaces:
                 other = await self._database.write(taking)
             if other is None:
                 break
-            if not is_patient and time.monotonic() > deadline:
+            if not is_patient() and time.monotonic() > deadline:
                 raise locks.held(target.workspace_id, other)
             await asyncio.sleep(LOOK_SECONDS)
         return HeldWorkspace(target, await self._database.read(find), self._database, self._storage, self._recent)
