@@ -23,10 +23,10 @@ from skillery.runs.active_run import (
 )
 from skillery.runs.admission import Admission
 from skillery.runs.cancellation import Cancellation
+from skillery.runs.database_poll import Polling
 from skillery.runs.early_answers import answer_after, answer_at_start, answer_within
 from skillery.runs.execution import Execution
-from skillery.runs.following import Followed, Following
-from skillery.runs.polling import Polling
+from skillery.runs.followed_runs import Followed, Following
 from skillery.runs.preparation import Prepared, Preparer
 from skillery.runs.records import Recorder
 from skillery.runs.relay import Relay

@@ -14,7 +14,7 @@ from mcp_types import CallToolRequestParams
 from skillery.api.mcp.requests import Visit, visit_of
 from skillery.backends import Progress
 from skillery.errors import SkilleryError
-from skillery.runs.following import Followed
+from skillery.runs.followed_runs import Followed
 from skillery.runs.states import last_line, progress_message
 
 Context = ServerRequestContext[Any, Any]
