@@ -277,3 +277,20 @@ def test_kill_9_while_a_run_saves_loses_nothing(start_server: Callable[..., Serv
 
 
 LETTER = "def main(args):\n    [letter] = set(open('a').read())\n    return letter"
+
+
+def test_a_run_in_the_background_that_cannot_start_later_stays_on_record_as_failed(
+    start_server: Callable[..., Server],
+) -> None:
+    rpc = start_server(env={"SKILLERY_CONCURRENT_RUNS": "1", "SKILLERY_QUEUED_MB": "1"}).rpc
+    made = create(rpc)
+    run(rpc, made["id"], sleep=1, more={"background": True})
+    large = run(rpc, made["id"], unused="x" * 2_000_000, more={"background": True})["run_id"]
+    # This run gets the slot of the first one. When the large run gets the workspace, the queue has no room for it.
+    rpc("run_code", language="python", code="import time\ndef main(args): time.sleep(3)", background=True)
+
+    ended = rpc("get_run", run_id=large, wait_ms=20_000)
+
+    assert ended["status"] == "failed"
+    assert ended["error"]["type"] == "SandboxError"
+    assert "queued_mb" in ended["error"]["message"]
