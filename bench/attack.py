@@ -119,7 +119,9 @@ def all_seen(home: Path, victim: Victim) -> Iterator[Seen]:
 
 
 def tight() -> Budgets:
-    """Return both budgets at 64 MiB, if the settings have them."""
+    """Return small budgets: 64 MiB for request bodies and 64 MiB for responses. A release without these settings gets
+    none.
+    """
     known = [name for name in BUDGETS if name in Settings.__struct_fields__]
     return Budgets("64 and 64", {f"SKILLERY_{name.upper()}": "64" for name in known}, 0)
 

@@ -103,9 +103,10 @@ def identifiers(count: int) -> list[str]:
 
 
 def pattern(names: list[str], others: Iterable[str]) -> str:
-    """Return a source that is slow to compile. The compiler sorts the captures of the second alternative with swaps,
-    and the
-    number of swaps grows with the disorder.
+    """Return Python source that is slow to compile: a `match` statement with the pattern `[names] | [others]`.
+
+    The compiler sorts the names of the second alternative by swaps. The more their order differs from the order of
+    `names`, the more swaps it makes.
     """
     return f"def main(args):\n match args:\n  case [{','.join(names)}]|[{','.join(others)}]: pass\n"
 

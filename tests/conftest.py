@@ -29,7 +29,8 @@ from tests.support.templates import postgres_template, prepare_home, sqlite_temp
 
 DATABASES = ("sqlite", "postgres")
 START_SECONDS = 60
-# Tests of installations break packages between publishing and the first run, so publishing must not import them.
+# The import check runs code for each version: the servers `usual` have it, and no other server of a test.
+IMPORT_CHECK = {"SKILLERY_PUBLISHING_IMPORT_SECONDS": "15"}
 NO_IMPORT_CHECK = {"SKILLERY_PUBLISHING_IMPORT_SECONDS": "0"}
 ASKS_FOR_TOKENS = {
     "SKILLERY_AUTH": "tokens",
@@ -105,7 +106,7 @@ class Server:
         self.database = ""
         self.log = home.parent / f"{home.name}.log"
         arguments = ["serve", "--home", str(home), "--port", "0", *flags]
-        environment = clean_environment(env)
+        environment = clean_environment(NO_IMPORT_CHECK | dict(env or {}))
         if not (new_home or wrapper or environment.get("SKILLERY_DATABASE")):
             prepare_home(home)
         self.process: subprocess.Popen[bytes] | Forked
@@ -215,7 +216,7 @@ def shared_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
 @pytest.fixture(scope="session")
 def server(database_kind: str, shared_server: StartShared) -> Server:
     """Return the shared server of each database, for tests that use only new names."""
-    return shared_server("usual", database_kind)
+    return shared_server("usual", database_kind, **IMPORT_CHECK)
 
 
 @pytest.fixture(scope="session")
@@ -233,7 +234,7 @@ def database_url(server: Server) -> str:
 @pytest.fixture(scope="session")
 def sqlite_server(shared_server: StartShared) -> Server:
     """Return a server on SQLite, for tests that do not depend on the database."""
-    return shared_server("usual", "sqlite")
+    return shared_server("usual", "sqlite", **IMPORT_CHECK)
 
 
 @pytest.fixture(scope="session")
@@ -266,7 +267,7 @@ def wheelhouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def packages(database_kind: str, shared_server: StartShared, wheelhouse: Path) -> Server:
     """Return the shared server with packages."""
-    more = {"SKILLERY_PACKAGES_WHEELHOUSE": str(wheelhouse), "SKILLERY_PACKAGES_DENIED": "forbidden", **NO_IMPORT_CHECK}
+    more = {"SKILLERY_PACKAGES_WHEELHOUSE": str(wheelhouse), "SKILLERY_PACKAGES_DENIED": "forbidden"}
     return shared_server("packages", database_kind, **more)
 
 
@@ -304,7 +305,7 @@ def named_rpc(named: Server) -> Rpc:
 @pytest.fixture(scope="session")
 def packages_sqlite(shared_server: StartShared, wheelhouse: Path) -> Server:
     """Return the shared server with packages on SQLite, for tests that do not depend on the database."""
-    more = {"SKILLERY_PACKAGES_WHEELHOUSE": str(wheelhouse), "SKILLERY_PACKAGES_DENIED": "forbidden", **NO_IMPORT_CHECK}
+    more = {"SKILLERY_PACKAGES_WHEELHOUSE": str(wheelhouse), "SKILLERY_PACKAGES_DENIED": "forbidden"}
     return shared_server("packages", "sqlite", **more)
 
 
@@ -328,7 +329,7 @@ def indexed(shared_server: StartShared, package_index: PackageIndex) -> Server:
         "BUILD_SECONDS": "30",
     }
     packages = {f"SKILLERY_PACKAGES_{name}": text for name, text in settings.items()}
-    return shared_server("indexed", "sqlite", **packages, **NO_IMPORT_CHECK)
+    return shared_server("indexed", "sqlite", **packages)
 
 
 @pytest.fixture

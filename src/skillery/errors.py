@@ -138,6 +138,10 @@ class RunNotFound(NotFound):
     type = "run_not_found"
 
 
+class TaskNotFound(NotFound):
+    type = "task_not_found"
+
+
 class WorkspaceNotFound(NotFound):
     type = "workspace_not_found"
 

@@ -16,12 +16,15 @@ class FailureType(StrEnum):
 
     cause: str
     remedy: str
+    is_of_server: bool
+    """Whether the code of the run cannot be the cause."""
 
-    def __new__(cls, value: str, cause: str, remedy: str) -> Self:
+    def __new__(cls, value: str, cause: str, remedy: str, is_of_server: bool = False) -> Self:
         member = str.__new__(cls, value)
         member._value_ = value
         member.cause = cause
         member.remedy = remedy
+        member.is_of_server = is_of_server
         return member
 
     TIMEOUT = (
@@ -93,14 +96,21 @@ class FailureType(StrEnum):
         "EnvironmentNotReady",
         "The packages of the run were still being installed when its timeout ended.",
         "Run it again: installing continues. The message says how many packages are left.",
+        True,
     )
     ENVIRONMENT_FAILED = (
         "EnvironmentFailed",
         "The packages of the run cannot be installed on this server.",
         "The message names the package and the reason. `describe_environment` shows the state.",
+        True,
     )
     SANDBOX_ERROR = (
         "SandboxError",
         "The host failed: the sandbox did not start or cannot run this job, or the server stopped.",
         "Run it again. If it fails again, an admin runs `skillery doctor` and reads the server's log.",
+        True,
     )
+
+
+SERVER_FAILURES = frozenset(one for one in FailureType if one.is_of_server)
+"""The failures that an author cannot repair, and that say nothing about the code."""

@@ -18,13 +18,13 @@ import msgspec
 import platformdirs
 
 from skillery.errors import StartupError
+from skillery.formats.secret_names import SECRET_PREFIX
 
 PREFIX = "SKILLERY_"
 TOKEN_VARIABLE = "SKILLERY_TOKEN"  # noqa: S105 - the variable from which commands and clients read their token
 URL_VARIABLE = "SKILLERY_URL"
 """Environment variable with the URL of the server, for clients."""
 _NO_SETTINGS = frozenset({TOKEN_VARIABLE, URL_VARIABLE})
-SECRET_PREFIX = "SKILLERY_SECRET_"  # noqa: S105 - the prefix of secrets, not a secret
 BACKENDS_PREFIX = "SKILLERY_BACKENDS_"
 ENVIRONMENTS_PREFIX = "SKILLERY_ENVIRONMENTS_"
 CONFIG_NAME = "skillery.toml"
@@ -92,7 +92,8 @@ Streams = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
 
 
 class RunRecords(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How long runs are stored, and how many clients may follow runs.
+    """How long runs are stored and wait for a workspace, how many clients may follow runs, and when a tool call of MCP
+    becomes a task.
 
     A run is deleted after `keep_days`, or if there are more than `keep_count` newer runs. 0 means no limit.
     """
@@ -102,6 +103,10 @@ class RunRecords(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     streams: Streams = 500
     streams_per_identity: Streams = 200
     streams_per_run: Streams = 200
+    workspace_seconds: Annotated[float, msgspec.Meta(ge=0, le=600)] = 30.0
+    """Time that a run waits for the run that writes its workspace. A run in the background waits without a limit."""
+    task_seconds: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 10.0
+    """Time after which a run becomes a task for MCP clients that support tasks."""
 
 
 Natural = Annotated[int, msgspec.Meta(ge=0)]

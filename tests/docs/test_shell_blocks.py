@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ASKS_FOR_TOKENS, Server, clean_environment
+from tests.conftest import ASKS_FOR_TOKENS, IMPORT_CHECK, Server, clean_environment
 from tests.support.fake_model import FakeModel, Heard, Wanted
 
 ROOT = Path(__file__).parents[2]
@@ -54,7 +54,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.long
 def test_the_readme_runs_in_order(start_server: Callable[..., Server], folder: Path) -> None:
-    printed = run_page("README.md", start_server(), folder)
+    printed = run_page("README.md", start_server(env=IMPORT_CHECK), folder)
 
     assert "4993 rows, 13 columns" in printed
     assert (folder / "skills" / "text.csv.profile" / "SKILL.md").is_file()
@@ -77,7 +77,7 @@ def ends(heard: Sequence[Heard]) -> str:
 def test_the_tutorial_runs_from_the_first_skill_to_a_reviewed_one(
     start_server: Callable[..., Server], folder: Path
 ) -> None:
-    server = start_server()
+    server = start_server(env=IMPORT_CHECK)
     first = run_page("docs/tutorial/1-first-skill.md", server, folder)
     second = run_page("docs/tutorial/2-versions.md", server, folder)
     with FakeModel(lists, runs, ends) as model:

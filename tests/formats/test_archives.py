@@ -30,8 +30,7 @@ DIGESTS = {
     "zip": "2d7adf6e553e5376c569418c20ceea009360c099a3bf645076d13efe186613cf",
 }
 """Digests of the archives of FILES. Every machine, Python and zlib gives the same bytes, so archives of different
-servers
-can be compared.
+servers can be compared.
 """
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Rpc, Server, manifest, skill_files
+from tests.conftest import IMPORT_CHECK, Rpc, Server, manifest, skill_files
 
 REFUSED, NOT_FOUND = -32007, -32003
 MAIN = "def main(args): return 1\n"
@@ -112,7 +112,7 @@ def test_an_import_that_hangs_is_refused_in_bounded_time(start_server: Any, new_
 
 
 def test_an_import_has_the_packages_of_the_skill(start_server: Any, wheelhouse: Any, new_name: str) -> None:
-    rpc = start_server(env={"SKILLERY_PACKAGES_WHEELHOUSE": str(wheelhouse)}).rpc
+    rpc = start_server(env={"SKILLERY_PACKAGES_WHEELHOUSE": str(wheelhouse), **IMPORT_CHECK}).rpc
     runtime = {"entrypoint": "code/main.py", "dependencies": ["figures==1.0"]}
     params = asked(f"{new_name}.a", "import figures\nfigures.nothing\n" + MAIN, runtime=runtime)
     assert finding(rpc, params)[:3] == ("error", "code/main.py", 2)

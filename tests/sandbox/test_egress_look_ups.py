@@ -194,7 +194,6 @@ def skillery_sandbox() -> Offer:
 
 def test_a_sandbox_gets_the_identity_of_a_run(tmp_path: Path, start_server: Callable[..., Server]) -> None:
     more = {"SKILLERY_SANDBOX": "telling", "SKILLERY_ALLOW_UNSAFE_SANDBOX": "true"}
-    more |= {"SKILLERY_PUBLISHING_IMPORT_SECONDS": "0"}  # the import check is a run too
     settings = people_settings(tmp_path / "plugins", **more)
     (tmp_path / "plugins" / "telling.py").write_text(TELLING)
     url = start_server(env=settings).url

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 import uvloop
 
 from skillery.backends import CodeCall, Job, Limits, Outcome, Place, SkillMount
@@ -23,7 +24,7 @@ from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
 from skillery.builtin.linux_sandbox.zygote_answers import CannotStart
 from skillery.builtin.linux_sandbox.zygotes import Zygote
 from skillery.sandboxing.linux import hierarchies, processes
-from skillery.testing import SandboxContract
+from skillery.testing import SandboxContract, SharedSandbox
 from skillery.testing.sandbox import MemoryHost, Trial
 from skillery.testing.sandbox.base import OpenWith
 from skillery.testing.sandbox.leftovers import descendants
@@ -145,10 +146,11 @@ def group_folders(pid: int) -> list[Path]:
     ]
 
 
-class TestLinuxSandbox(SandboxContract):
-    @pytest.fixture
-    async def sandbox(self, tmp_path: Path) -> AsyncIterator[LinuxSandbox]:
-        sandbox = make(tmp_path)
+class TestLinuxSandbox(SharedSandbox, SandboxContract):  # type: ignore[misc]
+    @pytest_asyncio.fixture(scope="class", loop_scope="class")
+    @classmethod
+    async def sandbox(cls, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LinuxSandbox]:  # type: ignore[override]
+        sandbox = make(tmp_path_factory.mktemp("sandbox"))
         await sandbox.start()
         yield sandbox
         await sandbox.close()

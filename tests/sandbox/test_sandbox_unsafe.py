@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from skillery.backends import Limits, Place
 from skillery.builtin.unsafe_subprocess import UnsafeSubprocess, skillery_sandbox
 from skillery.context.threads import JSON
-from skillery.testing import SandboxFunctions, SandboxIsolation
+from skillery.testing import SandboxFunctions, SandboxIsolation, SharedSandbox
 from skillery.testing.sandbox import Trial
 
 HARMLESS_ISOLATION_CASES: dict[str, dict[str, Any]] = {
@@ -32,9 +33,10 @@ HARMLESS_ISOLATION_CASES: dict[str, dict[str, Any]] = {
 }
 
 
-class TestUnsafeSubprocess(SandboxFunctions):
-    @pytest.fixture
-    async def sandbox(self) -> AsyncIterator[UnsafeSubprocess]:
+class TestUnsafeSubprocess(SharedSandbox, SandboxFunctions):
+    @pytest_asyncio.fixture(scope="class", loop_scope="class")
+    @classmethod
+    async def sandbox(cls) -> AsyncIterator[UnsafeSubprocess]:  # type: ignore[override]
         offer = skillery_sandbox()
         sandbox: UnsafeSubprocess = offer.open(offer.settings(), Place(Path()))
         await sandbox.start()

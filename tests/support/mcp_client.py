@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import httpx
@@ -11,7 +12,13 @@ import httpx
 from tests.conftest import Rpc
 
 MODERN, LEGACY = "2026-07-28", "2025-11-25"
-NAMED_BY = {"tools/call": "name", "resources/read": "uri"}
+NAMED_BY = {
+    "tools/call": "name",
+    "resources/read": "uri",
+    "tasks/get": "taskId",
+    "tasks/update": "taskId",
+    "tasks/cancel": "taskId",
+}
 PREFIX = "io.modelcontextprotocol"
 
 
@@ -23,11 +30,12 @@ class McpError(Exception):
 
 class Mcp:
     """An MCP client: `mcp("skills/list")` returns the result, `mcp.error(…)` the error, `mcp.tool("list_skills",
-    limit=5)` calls a tool.
+    limit=5)` calls a tool. The client declares the extensions `declared`.
     """
 
-    def __init__(self, rpc: Rpc, era: str = MODERN, tools: str = "") -> None:
+    def __init__(self, rpc: Rpc, era: str = MODERN, tools: str = "", declared: Sequence[str] = ()) -> None:
         self.http, self.era = rpc.http, era
+        self._capabilities: dict[str, Any] = {"extensions": {name: {} for name in declared}} if declared else {}
         self.address = f"/mcp?tools={tools}" if tools else "/mcp"
         self._ids = itertools.count(1)
 
@@ -70,7 +78,7 @@ class Mcp:
             headers["mcp-method"] = method
             if method in NAMED_BY:
                 headers["mcp-name"] = str(params[NAMED_BY[method]])
-            meta = {f"{PREFIX}/protocolVersion": MODERN, f"{PREFIX}/clientCapabilities": {}}
+            meta = {f"{PREFIX}/protocolVersion": MODERN, f"{PREFIX}/clientCapabilities": self._capabilities}
             params = params | {"_meta": params.get("_meta", {}) | meta}
         return json.dumps({"jsonrpc": "2.0", "id": next(self._ids), "method": method, "params": params}), headers
 

@@ -139,6 +139,25 @@ def test_two_runs_do_not_write_one_workspace_at_once(sqlite_server: Server) -> N
     assert second["workspace"]["before"] == rpc("get_run", run_id=begun["run_id"])["workspace"]["after"]
 
 
+def test_a_run_that_waits_too_long_for_its_workspace_is_refused(start_server: Callable[..., Server]) -> None:
+    rpc = start_server(env={"SKILLERY_RUNS_WORKSPACE_SECONDS": "0.2"}).rpc
+    made = create(rpc)
+    writer = run(rpc, made["id"], write={"a": "1"}, sleep=60, more={"background": True})["run_id"]
+    while rpc("describe_workspace", workspace=made["id"])["workspace"]["run_id"] is None:
+        time.sleep(0.02)
+
+    given = {"language": "python", "code": WRITES, "workspace": made["id"]}
+    busy = rpc.error("run_code", **given)
+    patient = rpc("run_code", **given, background=True)["run_id"]
+    assert (busy["code"], busy["data"]["type"], busy["data"]["run_id"]) == (-32006, "workspace_busy", writer)
+    assert busy["data"]["retry_after_ms"] > 0
+    assert "fork" in busy["data"]["hint"]
+    rpc("run_code", **given, workspace_mode="read")
+    rpc("cancel_run", run_id=writer)
+    assert rpc("get_run", run_id=patient, wait_ms=20_000)["output"] == {"a": "1"}
+    assert [one["run_id"] for one in rpc("list_runs")["runs"] if one["status"] == "failed"] == [writer]
+
+
 def test_workspaces_belong_to_their_identity(org: Server) -> None:
     mine, other = Caller(org.url, Who("owner")), Caller(org.url, Who("other"))
     made = create(mine)
@@ -258,3 +277,20 @@ def test_kill_9_while_a_run_saves_loses_nothing(start_server: Callable[..., Serv
 
 
 LETTER = "def main(args):\n    [letter] = set(open('a').read())\n    return letter"
+
+
+def test_a_run_in_the_background_that_cannot_start_later_stays_on_record_as_failed(
+    start_server: Callable[..., Server],
+) -> None:
+    rpc = start_server(env={"SKILLERY_CONCURRENT_RUNS": "1", "SKILLERY_QUEUED_MB": "1"}).rpc
+    made = create(rpc)
+    run(rpc, made["id"], sleep=1, more={"background": True})
+    large = run(rpc, made["id"], unused="x" * 2_000_000, more={"background": True})["run_id"]
+    # This run gets the slot of the first one. When the large run gets the workspace, the queue has no room for it.
+    rpc("run_code", language="python", code="import time\ndef main(args): time.sleep(3)", background=True)
+
+    ended = rpc("get_run", run_id=large, wait_ms=20_000)
+
+    assert ended["status"] == "failed"
+    assert ended["error"]["type"] == "SandboxError"
+    assert "queued_mb" in ended["error"]["message"]

@@ -13,12 +13,13 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from bubblewrap_here import CHECKOUT, bwrap, make
 from skillery.backends import CodeCall, Job, Limits, Place, SkillMount
 from skillery.errors import SandboxUnavailable, StartupError
 from skillery.sandboxing.linux import hierarchies
-from skillery.testing import SandboxContract
+from skillery.testing import SandboxContract, SharedSandbox
 from skillery.testing.sandbox import MemoryHost, Trial
 from skillery.testing.sandbox.base import OpenWith
 from skillery.testing.sandbox.leftovers import descendants
@@ -46,10 +47,11 @@ def group_folders(pid: int) -> list[Path]:
     ]
 
 
-class TestBubblewrap(SandboxContract):
-    @pytest.fixture
-    async def sandbox(self, tmp_path: Path) -> AsyncIterator[BubblewrapSandbox]:
-        sandbox = make(tmp_path)
+class TestBubblewrap(SharedSandbox, SandboxContract):  # type: ignore[misc]
+    @pytest_asyncio.fixture(scope="class", loop_scope="class")
+    @classmethod
+    async def sandbox(cls, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[BubblewrapSandbox]:  # type: ignore[override]
+        sandbox = make(tmp_path_factory.mktemp("sandbox"))
         await sandbox.start()
         yield sandbox
         await sandbox.close()

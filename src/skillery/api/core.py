@@ -18,7 +18,7 @@ from skillery.maintenance.garbage import Collector
 from skillery.publishing import Developer, Publisher, ToolMaker
 from skillery.registry.registry import Registry
 from skillery.runs import Runner
-from skillery.workspaces.keeping import Workspaces
+from skillery.workspaces.methods import Workspaces
 
 
 class EnvironmentParts(NamedTuple):

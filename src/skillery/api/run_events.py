@@ -20,7 +20,7 @@ from skillery.backends import Identity
 from skillery.errors import Busy, InvalidParams
 from skillery.formats.wording import quoted
 from skillery.runs import Runner
-from skillery.runs.following import Followed
+from skillery.runs.followed_runs import Followed
 
 EVENTS = "text/event-stream"
 TEXT = "text/plain"

@@ -18,7 +18,7 @@ from skillery.backends import KeptFile
 from skillery.errors import InvalidParams
 from skillery.formats.wording import quoted
 from skillery.workspaces.files import NewFile
-from skillery.workspaces.keeping import Workspaces
+from skillery.workspaces.methods import Workspaces
 from skillery.workspaces.results import WorkspaceInfo
 
 ANY = "application/octet-stream"

@@ -34,8 +34,7 @@ def bundled_folders() -> list[Path]:
 
 
 async def publish_bundled(publisher: Publisher, database: Database) -> None:
-    """Publish the missing versions of bundled skills. A present version is kept, even if another identity
-    published it.
+    """Publish the missing versions of bundled skills. A present version is kept, even if another identity published it.
 
     Raise StartupError if a bundled skill cannot be published.
     """

@@ -22,6 +22,7 @@ from skillery.api.exchanges import ID_HEADER
 from skillery.api.gate import Gate
 from skillery.api.http import headers_of
 from skillery.api.mcp.endpoint import McpEndpoint
+from skillery.api.mcp.requests import TaskTerms
 from skillery.api.readiness import Readiness
 from skillery.api.routes import make_routes
 from skillery.api.run_events import OpenStreams, StreamLimits
@@ -37,6 +38,8 @@ from skillery.database import Database, migrate
 from skillery.errors import StartupError
 from skillery.plugins import Plugins
 from skillery.settings import Settings, is_loopback
+
+DAY_MS = 24 * 60 * 60 * 1000
 
 if TYPE_CHECKING:
     from skillery.api.metrics import Metrics
@@ -97,7 +100,7 @@ def _edge(settings: Settings, database: Database, core: Core, tracing: Tracing |
         public_downloads=settings.public_downloads,
         log_requests=settings.log_requests,
         readiness=Readiness(database.ping, core.registry.storage, core.sandbox),
-        mcp=McpEndpoint(gate, core, bodies, answers, _max_mcp_body(settings)),
+        mcp=McpEndpoint(gate, core, bodies, answers, _max_mcp_body(settings), _task_terms(settings)),
         metrics=_metrics(settings, gate, core, database),
         tracing=tracing,
     )
@@ -113,11 +116,16 @@ def _metrics(settings: Settings, gate: Gate, core: Core, database: Database) -> 
 
 
 def _max_mcp_body(settings: Settings) -> int:
-    """Return the largest MCP request in bytes: a bundle of maximum size in Base64, and a MiB for its manifest and
-    paths.
+    """Return the limit for one MCP request in bytes: a bundle of maximum size in Base64 and 1 MiB for its manifest and
+    paths, but at most `max_body_mb`.
     """
     bundle = -(-settings.bundle_max_mb * MIB * 4 // 3)
     return min(settings.max_body_mb * MIB, bundle + MIB)
+
+
+def _task_terms(settings: Settings) -> TaskTerms:
+    keep_days = settings.runs.keep_days
+    return TaskTerms(settings.runs.task_seconds, keep_days * DAY_MS if keep_days else None)
 
 
 def _check_address(settings: Settings, authenticator: Authenticator) -> None:
@@ -132,8 +140,7 @@ class LeanApp(Litestar):
     """Litestar without its automatic plugins for pydantic, attrs and OpenTelemetry.
 
     No endpoint needs these plugins, and their imports take 0.4 s at each start. Both methods are private in Litestar.
-    If
-    a release of Litestar renames the methods, starts become slower again, and nothing else changes.
+    If a release of Litestar renames the methods, starts become slower again, and nothing else changes.
     """
 
     @staticmethod

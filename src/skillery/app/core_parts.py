@@ -68,7 +68,7 @@ from skillery.runs.orphans import close_left_over
 from skillery.runs.preparation import Preparer
 from skillery.runs.records import Recorder
 from skillery.settings import Settings
-from skillery.workspaces.keeping import Workspaces
+from skillery.workspaces.methods import Workspaces
 from skillery.workspaces.usage import RunWorkspaces
 
 log = logging.getLogger(__name__)
@@ -183,7 +183,9 @@ def _runtime(base: Base, quotas: Quotas) -> _Runtime:
     cache = Cache(home.path / "cache", database, backends.storage, blobs)
     packages = packages_of(settings, home, database, backends.sandbox)
     environments = named_of(settings, home, database, backends.storage, packages)
-    workspaces = RunWorkspaces(database, backends.storage, quotas, home.server_id)
+    workspaces = RunWorkspaces(
+        database, backends.storage, quotas, home.server_id, wait_seconds=settings.runs.workspace_seconds
+    )
     preparer = Preparer(database, cache, limit_rules(settings), packages.environments, environments.named, workspaces)
     execution = Execution(backends.sandbox, settings.sandbox, GrantedSecrets(database, backends.secrets))
     runner = Runner(

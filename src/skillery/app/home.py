@@ -32,6 +32,10 @@ class Holder(msgspec.Struct, frozen=True):
     """Address of the server. None while the server starts, and for a command that works on the home without a
     server.
     """
+    auth: str | None = None
+    """The setting `auth` of the server."""
+    database: str | None = None
+    """URL of the server's database, without its password."""
 
 
 class Home:
@@ -55,16 +59,19 @@ class Home:
         except StartupError:
             self._lock.close()
             raise
-        self.announce(None)
+        self._record(Holder(os.getpid()))
         self.server_id = _server_id(path)
 
-    def announce(self, url: str | None) -> None:
-        """Write the process id and the address `url` of this process into the lock file, so that commands find the
-        server.
+    def announce(self, url: str, auth: str, database: str) -> None:
+        """Record the server of this process in the lock file, so that commands find it. Give the URL of the database
+        without its password.
         """
+        self._record(Holder(os.getpid(), url, auth, database))
+
+    def _record(self, holder: Holder) -> None:
         self._lock.seek(0)
         self._lock.truncate()
-        self._lock.write(msgspec.json.encode(Holder(os.getpid(), url)))
+        self._lock.write(msgspec.json.encode(holder))
         self._lock.flush()
 
     def close(self) -> None:

@@ -22,6 +22,7 @@ from skillery.app.descriptors import allot_descriptors
 from skillery.app.garbage_schedule import sweep_periodically
 from skillery.app.home import Home
 from skillery.backends import Authenticator, KeepsTokens
+from skillery.database import without_password
 from skillery.errors import StartupError
 from skillery.plugins import Plugins
 from skillery.settings import Settings
@@ -64,7 +65,7 @@ async def serve(settings: Settings, plugins: Plugins, announce: Callable[[str, s
             url = _url(settings.host, listener.getsockname()[1])
 
             def on_start() -> None:
-                home.announce(url)
+                home.announce(url, settings.auth, without_password(settings.database_url))
                 announce(url, token)
 
             async with open_server(settings, plugins, home) as (core, edge):

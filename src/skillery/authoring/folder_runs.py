@@ -61,8 +61,7 @@ class FolderRuns:
 
     async def packages(self) -> FolderPackages:
         """Open the locks and environments. Most folders have no packages and do not need them. Raise StartupError if
-        they
-        cannot be opened.
+        they cannot be opened.
         """
         async with self._opening:
             if self._packages is None:

@@ -40,8 +40,7 @@ def test_files(bundle: Bundle) -> list[BundleFile]:
 
 def framework_of(bundle: Bundle) -> Framework | None:
     """Return the framework that runs the tests, or None if there are no tests. The framework is pytest if a test uses
-    it,
-    else unittest, which needs no packages.
+    it, else unittest, which needs no packages.
     """
     files = test_files(bundle)
     if not files:

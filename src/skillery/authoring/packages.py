@@ -114,8 +114,7 @@ async def open_packages(settings: Settings, sandbox: Sandbox, stack: AsyncExitSt
 
 async def wait_for_home(path: Path) -> Home:
     """Lock the home. If another `skillery test` holds it, wait for that command. Raise StartupError if the home cannot
-    be
-    locked.
+    be locked.
     """
     deadline = time.monotonic() + WAIT_SECONDS
     while True:

@@ -7,9 +7,8 @@ import os
 from skillery import hookimpl
 from skillery.backends import NoSettings, Offer, Place
 from skillery.errors import NotAllowed, Unavailable
-from skillery.formats.secret_names import secret_name_problem
+from skillery.formats.secret_names import SECRET_PREFIX, secret_name_problem
 from skillery.formats.wording import has_surrogate
-from skillery.settings import SECRET_PREFIX
 
 
 class EnvironmentSecrets:

@@ -1,8 +1,7 @@
 """`tokens`: callers send a token of this registry, `Authorization: Bearer sky_…`.
 
 A valid token is cached for REMEMBERED_SECONDS. A revocation by this server takes effect at once. A revocation by
-another
-process takes effect within that time.
+another process takes effect within that time.
 """
 
 from __future__ import annotations
@@ -54,8 +53,7 @@ class TokensAuthenticator:
         """Return the identity of the token.
 
         Raise NotAuthenticated if the token is missing or invalid, TooManyFailedLogins after too many failures,
-        Unavailable if the
-        database cannot be reached.
+        Unavailable if the database cannot be reached.
         """
         header = credentials.headers.get("authorization")
         if header is None:

@@ -30,7 +30,9 @@ MAX_LINE_BYTES = 128 * 1024 * 1024
 DRAIN_SECONDS = 5.0
 """Seconds to wait for pending responses after the end of stdin."""
 VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
-NAMED_BY = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+NAMED_BY = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"} | dict.fromkeys(
+    ("tasks/get", "tasks/update", "tasks/cancel"), "taskId"
+)
 INITIALIZE, CANCELLED = "initialize", "notifications/cancelled"
 INTERNAL_ERROR, PARSE_ERROR = -32603, -32700
 _PLAIN = re.compile(r"[!-~](?:[ -~]*[!-~])?")

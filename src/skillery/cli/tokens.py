@@ -72,7 +72,7 @@ def create(
     }
     created = _call_server(target, "create_token", params) if target.url else _create_in_home(target, params)
     if not target.url:
-        _warn_about_server(target, created["token"])
+        _warn_about_server(target)
     if as_json:
         print_json(created)
         return
@@ -88,10 +88,10 @@ def create(
     click.echo("Store the token now: it is not shown again.", err=True)
 
 
-def _warn_about_server(target: Target, created: str) -> None:
-    from skillery.cli.token_check import problem_of_token
+def _warn_about_server(target: Target) -> None:
+    from skillery.cli.token_check import problem_of_server
 
-    problem = problem_of_token(target.load().settings.home, created)
+    problem = problem_of_server(target.load().settings)
     if problem is not None:
         click.echo(f"warning: {problem}", err=True)
 

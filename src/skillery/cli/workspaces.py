@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from skillery.client.results import WorkspaceInfo
 
 
-@click.group()
+@click.group(short_help="Keep files from run to run.")
 def workspace() -> None:
     """Create, list and change workspaces: files that stay from run to run."""
 

@@ -20,8 +20,7 @@ class Retries:
 
     attempts: int = 5
     """Most attempts. 1 means no retries and no automatic idempotency keys. While the server still executes the call,
-    the client
-    asks again without counting an attempt.
+    the client asks again without counting an attempt.
     """
     longest_wait_seconds: float = 60.0
     """Longest delay in seconds. If the server requests a longer delay, the client raises the error without waiting."""

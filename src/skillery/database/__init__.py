@@ -1,6 +1,6 @@
 """The database: its engine, its tables and its migrations, for SQLite and Postgres."""
 
-from skillery.database.drivers import parse_database_url
+from skillery.database.drivers import parse_database_url, without_password
 from skillery.database.engine import Database, take_turns
 from skillery.database.statements import Change, Statement, as_stored, in_utc
 from skillery.database.transactions import before_commit
@@ -14,4 +14,5 @@ __all__ = [
     "in_utc",
     "parse_database_url",
     "take_turns",
+    "without_password",
 ]

@@ -36,6 +36,13 @@ def parse_database_url(text: str) -> URL:
     )
 
 
+def without_password(text: str) -> str:
+    """Return the database URL without its password and its query, which may contain one. Raise StartupError if the text
+    is not a database URL.
+    """
+    return parse_database_url(text).set(query={}).render_as_string(hide_password=True)
+
+
 def sqlite_engine(url: URL) -> Engine:
     # "named", so that a compiled Statement takes its parameters by name, as on Postgres.
     engine = create_engine(

@@ -85,8 +85,7 @@ class Builder:
         """Build the environment of a lock in the folder `target`. Raise BuildFailed if a package cannot be installed.
 
         After an error or a cancellation, `target` does not exist. `make_room` is called in a thread, with the bytes
-        that the build
-        needs and the trees that must stay. With `force`, existing trees are not used.
+        that the build needs and the trees that must stay. With `force`, existing trees are not used.
         """
         build = _Build(self._incoming / secrets.token_hex(16), progress, make_room, {})
         self.busy.append(build.found)

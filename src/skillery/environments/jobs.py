@@ -36,7 +36,7 @@ from skillery.errors import (
 )
 
 INSIDE = Path(__file__).parent / "inside"
-TASKS = {"lock": "getting", "fetch": "getting", "build": "getting", "unpack": "unpacking"}
+TASKS = {"lock": "downloads", "fetch": "downloads", "build": "downloads", "unpack": "wheels"}
 MOST_PIECE = 64 * 1024 * 1024
 """Most bytes of one piece of output, which bounds the memory of the server."""
 MEMORY_MB = 2048

@@ -29,10 +29,8 @@ def choose(sources: PackageSources, offered: frozenset[str] | None, providers: P
     """Return the choice among the packages that provide a module. `offered` is the result of `offered_by`.
 
     A package of an index is never chosen only because it has the name of the module. Otherwise a skill with a missing
-    module
-    would get a package from any owner of that name. A wheelhouse and `packages.allowed` are lists of the admin, so a
-    name in
-    them is trusted.
+    module would get a package from any owner of that name. A wheelhouse and `packages.allowed` are lists of the admin,
+    so a name in them is trusted.
     """
     if not sources.are_there:
         return Choice("", "this server offers no packages (the settings packages.index_urls and packages.wheelhouse)")

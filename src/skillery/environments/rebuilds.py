@@ -60,8 +60,7 @@ class Rebuilds:
         """Start a rebuild, unless one of this subject is running. Raise EnvironmentNotFound if the subject is unknown.
 
         A named environment gets a new lock for all servers, which this server installs and stores. For the SHA-256 of a
-        lock, only
-        this server installs the packages again.
+        lock, only this server installs the packages again.
         """
         one = self._named.defined.get(subject)
         content = None if one else await asyncio.to_thread(content_of, self._database, self._storage, subject)

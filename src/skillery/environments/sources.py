@@ -33,8 +33,7 @@ class PackageSources(msgspec.Struct, frozen=True):
 
     indexes: tuple[str, ...] = ()
     """Addresses of indexes. They may contain credentials, so they are never shown. A package comes from the first index
-    that
-    has it.
+    that has it.
     """
     wheelhouse: Path | None = None
     """Folder of wheels. If set, no index is used."""

@@ -239,8 +239,7 @@ class Environments:
         """Remove unused environments, and yield the size of each in bytes. Blocking.
 
         An environment without a version is removed if it was not used since `grace_until`. Any environment is removed
-        if it was
-        not used since `unused_since`; None means never. Files of other environments stay.
+        if it was not used since `unused_since`; None means never. Files of other environments stay.
         """
         for one in self.installed():
             needed = self._database.read_now(partial(needed_of, digests=[one.lock]))

@@ -25,8 +25,7 @@ class TreeWriter:
     """Writes the files of a wheel as the sandbox sends them.
 
     The writer accepts files that the wheel's RECORD lists, with the content that RECORD states, and compiled code of
-    these
-    modules.
+    these modules.
     """
 
     def __init__(self, wheel: Wheel, staging: Path, max_bytes: int, max_mb: int) -> None:

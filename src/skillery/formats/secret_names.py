@@ -12,6 +12,7 @@ from skillery.errors import InvalidName, InvalidParams
 from skillery.formats.names import namespace_of, parse_namespace, parse_skill_name
 from skillery.formats.wording import quoted
 
+SECRET_PREFIX = "SKILLERY_SECRET_"  # noqa: S105 - the prefix of the environment variables of secrets, not a secret
 MAX_LENGTH = 128
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FORM = f"letters, digits and '_', not beginning with a digit, at most {MAX_LENGTH} characters, e.g. 'API_KEY'"

@@ -21,11 +21,11 @@ from skillery.formats.repairs import Repair
 from skillery.importing.entries import shown
 from skillery.importing.finder import Finder, LocatedSkill, Merged
 from skillery.importing.identity import UPLOADS, Aliases, tree_path
-from skillery.importing.naming import NamedSkill, Naming
 from skillery.importing.options import ImportOptions
 from skillery.importing.preparation import PreparedSkill, SkillReader
 from skillery.importing.publication import SkillPublication
 from skillery.importing.reports import SkillReport, Summary, refusal_of, report_of
+from skillery.importing.skill_names import NamedSkill, Naming
 from skillery.publishing import Publisher
 from skillery.registry import Alias, Removed, find_imported, mark_absent, note_removed
 

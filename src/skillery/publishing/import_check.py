@@ -17,7 +17,7 @@ from skillery.publishing.import_findings import RULE, findings_of
 from skillery.runs import Trial, UnrecordedRuns
 from skillery.runs.cache import Cache
 
-_INSIDE = Path(__file__).parent / "in_sandbox" / "importing.py"
+_INSIDE = Path(__file__).parent / "in_sandbox" / "import_report.py"
 
 
 class ImportCheck:

@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from skillery.backends import Failure, FailureType, Finding, Outcome
+from skillery.failure_types import SERVER_FAILURES
 from skillery.formats.import_names import providers_of
 from skillery.formats.manifest import Manifest, Runtime
 from skillery.formats.requirements import DEPENDENCIES
@@ -14,7 +15,6 @@ from skillery.formats.wording import printable, quoted
 from skillery.runs.hints import lacks_network
 
 RULE = "entrypoint_import"
-_OF_SERVER = {FailureType.SANDBOX_ERROR, FailureType.ENVIRONMENT_NOT_READY, FailureType.ENVIRONMENT_FAILED}
 _OF_CODE = {"ImportError", "ModuleNotFoundError", "NameError", "SyntaxError", "IndentationError", "SystemExit"}
 """Errors that network and secrets do not prevent."""
 Severity = Literal["error", "warning"]
@@ -22,7 +22,7 @@ _LATER = "Do this in the function instead: a run imports the file each time"
 
 
 class Report(msgspec.Struct, frozen=True):
-    """The answer of `in_sandbox/importing.py`. The code that it imported can change every field."""
+    """The answer of `in_sandbox/import_report.py`. The code that it imported can change every field."""
 
     type: str = ""
     message: str = ""
@@ -51,8 +51,7 @@ def findings_of(manifest: Manifest, runtime: Runtime, outcome: Outcome, seconds:
 
 def _of_failure(manifest: Manifest, runtime: Runtime, failure: Failure, seconds: float) -> Finding:
     said = printable(failure.message, 400)
-    if failure.type in _OF_SERVER:
-        # The author cannot repair the server, and the code may be right.
+    if failure.type in SERVER_FAILURES:
         return Finding(RULE, f"was not imported: {said}", "warning", runtime.entrypoint)
     if failure.type == FailureType.TIMEOUT:
         said = f"the import takes longer than {seconds:g} s (the setting publishing.import_seconds). {_LATER}"

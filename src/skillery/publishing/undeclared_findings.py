@@ -66,8 +66,7 @@ def findings_of(scan: ImportScan, entrypoint: str, packages: frozenset[str], *, 
     complete.
 
     If an import of the entrypoint certainly fails, its finding is an error. If a package with unknown modules may
-    provide
-    the module, the finding is a warning.
+    provide the module, the finding is a warning.
     """
     is_sure = is_sure and all(map(is_known_package, packages))
     return tuple(_findings(scan, entrypoint, packages, is_sure))

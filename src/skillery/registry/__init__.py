@@ -39,6 +39,7 @@ from skillery.registry.lifecycle import (
     submit_version,
     undeprecate_skill,
     unyank_version,
+    yank_skill,
     yank_version,
 )
 from skillery.registry.listings import cursor_after_skill, list_skills, sees_more_skills_than
@@ -165,5 +166,6 @@ __all__ = [
     "version_if_taken",
     "waive_finding",
     "with_examples",
+    "yank_skill",
     "yank_version",
 ]

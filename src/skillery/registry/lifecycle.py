@@ -10,13 +10,14 @@ from sqlalchemy import Connection, select, update
 
 from skillery import audit
 from skillery.backends import Identity
-from skillery.database.tables import skills
-from skillery.errors import InvalidParams
+from skillery.database.tables import skill_versions, skills
+from skillery.errors import InvalidParams, NotPublished
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Exact
 from skillery.identity import access
 from skillery.registry.checks import Checks, set_checks
 from skillery.registry.lifecycle_steps import (
+    STEPS,
     check_step,
     found_version,
     latest_version,
@@ -95,6 +96,26 @@ def unyank_version(connection: Connection, identity: Identity, name: str, versio
 
 
 # -- a whole skill ---------------------------------------------------------------------------------------------------
+
+
+def yank_skill(connection: Connection, identity: Identity, name: str, reason: str) -> None:
+    """Yank all published and deprecated versions of a skill. Raise NotPublished if there are none."""
+    access.require_namespace(identity, "publish", name)
+    skill_id = lock_skill(connection, identity, name)
+    versions = (
+        select(skill_versions.c.version)
+        .where(skill_versions.c.skill_id == skill_id, skill_versions.c.status.in_(STEPS["yank"].starts))
+        .order_by(skill_versions.c.precedence.desc())
+    )
+    found = connection.scalars(versions).all()
+    if not found:
+        raise NotPublished(
+            f"'{name}' has no version that is published",
+            hint="It is deleted already, or waits for a review: reject_version refuses what waits.",
+            name=name,
+        )
+    for version in found:
+        step_one(connection, identity, name, Version.parse(version), "yank", note=reason)
 
 
 def deprecate_skill(

@@ -77,9 +77,11 @@ def _places(is_below: bool) -> list[ColumnElement[bool]]:
 
 @lru_cache(_KEPT)
 def _whole(detail: Item, rows: int, is_below: bool, only_public: bool) -> Statement:
-    """Return the statement for the first rows, of visible and hidden skills.
+    """Return the statement for the next `rows` skills after the position of the cursor, whether the caller sees them or
+    not.
 
-    With `only_public`, the item of a skill that is not public is null.
+    With `is_below`, the statement also reads the namespaces below. With `only_public`, the column `item` is null for a
+    skill that is not public.
     """
     places = _places(is_below)
     if len(places) == 1:

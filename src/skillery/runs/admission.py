@@ -9,13 +9,14 @@ from functools import partial
 import msgspec
 from sqlalchemy import Connection, insert, update
 
+from skillery.backends import Failure, FailureType
 from skillery.context.queue import Queue, Slot
 from skillery.database import Change, Database
 from skillery.database.tables import runs
 from skillery.errors import SkilleryError, Unavailable
 from skillery.identity.idempotency import note_run
 from skillery.identity.quotas import Quotas, check_run
-from skillery.runs.active_run import SERVER_STOPPED, ActiveRun, Stopped
+from skillery.runs.active_run import SERVER_STOPPED, ActiveRun, Stop, Stopped
 from skillery.workspaces.usage import RunWorkspaces
 
 _STARTED = (
@@ -73,7 +74,8 @@ class Admission:
         """Wait for a slot and record the start of the run. The caller executes the run after this.
 
         Raise Busy if the queue is full, RateLimited if the caller has too many runs, and Unavailable if the server is
-        stopping. No code was executed then. Raise Stopped if a queued run with a record is stopped.
+        stopping. No code was executed then. Raise Stopped if a run with a record is stopped, or if a run in the
+        background cannot start.
         """
         # A called run uses the slot of the run that calls it. With separate slots, all slots could belong to runs that
         # wait for called runs, which would then never start.
@@ -98,7 +100,9 @@ class Admission:
                 raise
             await self._drop(run)
             raise _stopping() from None
-        except SkilleryError:
+        except SkilleryError as error:
+            if run.is_on_record and run.in_background:
+                raise Stopped(Stop(Failure(FailureType.SANDBOX_ERROR, f"was not started: {error.message}"))) from None
             await self._drop(run)
             raise
 
@@ -122,7 +126,8 @@ class Admission:
         """Wait for the workspace of the run, then for a slot: a run that waits for another one takes no slot."""
         target = run.prepared.workspace
         if target is not None:
-            taking = self._workspaces.take(run.identity, target, run.run_id, is_patient=run.in_background)
+            # A run may become a run in the background while it waits.
+            taking = self._workspaces.take(run.identity, target, run.run_id, lambda: run.in_background)
             run.workspace = await taking
         return await self._queue.enter(run.identity.name, run.queued_bytes)
 

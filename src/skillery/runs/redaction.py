@@ -77,10 +77,10 @@ class Redaction:
         return "".join(pieces)
 
     def json(self, text: bytes) -> bytes:
-        """Return the JSON text with strings and keys redacted. The result is valid JSON: a redacted number becomes a
-        string.
+        """Return the JSON text with its strings, keys and numbers redacted. The returned text is valid JSON: a redacted
+        number becomes a string.
 
-        A result is never cut, so only whole values are redacted.
+        The sandbox never cuts the result of a run. So no secret can be cut in two here, unlike in `text`.
         """
         plainly = any(form in text for form in self.marks_in_bytes)
         if not plainly and (b"\\" not in text or not self._marks):

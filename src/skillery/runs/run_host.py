@@ -14,7 +14,7 @@ from skillery.errors import BlobNotFound, NotAllowed, TooLarge
 from skillery.formats.wording import quoted
 from skillery.runs.display import displayable
 from skillery.runs.live_output import LiveOutput
-from skillery.workspaces.saving import Saver
+from skillery.workspaces.saver import Saver
 
 PIECE_BYTES = 256 * 1024
 PATH_CHARACTERS = 1000

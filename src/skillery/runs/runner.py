@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter
 from functools import partial
 
@@ -24,21 +23,21 @@ from skillery.runs.active_run import (
 )
 from skillery.runs.admission import Admission
 from skillery.runs.cancellation import Cancellation
+from skillery.runs.database_poll import Polling
+from skillery.runs.early_answers import answer_after, answer_at_start, answer_within
 from skillery.runs.execution import Execution
-from skillery.runs.following import Followed, Following
-from skillery.runs.polling import Polling
+from skillery.runs.followed_runs import Followed, Following
 from skillery.runs.preparation import Prepared, Preparer
 from skillery.runs.records import Recorder
 from skillery.runs.relay import Relay
-from skillery.runs.rendering import Rendered, begun_answer, render, stub_answer, tool_answer
+from skillery.runs.rendering import Rendered, render, stub_answer, tool_answer
 from skillery.runs.requests import CodeRequest, SkillRequest, ToolRequest
 from skillery.runs.results import EndStatus, Run, RunLog, RunRecord, ToolResult
 from skillery.runs.run_host import Host
 from skillery.runs.skill_calls import CalledHost, Calls
+from skillery.runs.states import RunState
 from skillery.runs.trials import Trial, TrialResult
 from skillery.workspaces.usage import RunWorkspaces
-
-log = logging.getLogger(__name__)
 
 
 class Runner:
@@ -111,6 +110,10 @@ class Runner:
         """Return a part of the log of a run. See `Following.read_log`."""
         return await self._following.read_log(identity, run_id, after=after, max_bytes=max_bytes, wait_ms=wait_ms)
 
+    async def run_state(self, identity: Identity, run_id: str) -> RunState:
+        """Return the state of a run that this identity has started. Raise TaskNotFound if there is no such run."""
+        return await self._following.state(identity, run_id)
+
     async def follow_run(self, identity: Identity, run_id: str) -> Followed:
         """Start following a run. The caller must close the result.
 
@@ -168,6 +171,10 @@ class Runner:
     async def _answer(self, identity: Identity, prepared: Prepared, in_background: bool) -> Run:
         if in_background:
             return await self._begin(identity, prepared)
+        seconds = answer_within.get()
+        if seconds is not None:
+            run = self._new_run(identity, prepared)
+            return await answer_after(run, self._start(run), seconds)
         return (await self._run(identity, prepared)).answer
 
     async def _begin(self, identity: Identity, prepared: Prepared) -> Run:
@@ -182,11 +189,7 @@ class Runner:
             task = self._start(run)
         finally:
             until_client_gone.reset(waits_for_client)
-        await asyncio.wait({task, run.announced}, return_when=asyncio.FIRST_COMPLETED)
-        if not run.announced.done():
-            return (await task).answer
-        task.add_done_callback(_log_lost)
-        return begun_answer(run)
+        return await answer_at_start(run, task)
 
     async def _run(self, identity: Identity, prepared: Prepared) -> Rendered:
         """Run until the end. If the caller disconnects, a run with a slot continues and is recorded; a waiting run
@@ -273,9 +276,3 @@ class Runner:
             return await self._execution.execute(run)
         except Stopped as stopped:
             return run.stopped_outcome(stopped.stop)
-
-
-def _log_lost(task: asyncio.Task[Rendered]) -> None:
-    """Log the error if the end of a run in the background could not be recorded. No caller waits for this error."""
-    if not task.cancelled() and task.exception() is not None:
-        log.error("a run in the background ended without a record", exc_info=task.exception())

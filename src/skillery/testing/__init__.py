@@ -2,7 +2,7 @@
 (asyncio_mode=auto)."""
 
 from skillery.testing.authenticator import AuthenticatorContract
-from skillery.testing.sandbox import SandboxContract, SandboxFunctions, SandboxIsolation
+from skillery.testing.sandbox import SandboxContract, SandboxFunctions, SandboxIsolation, SharedSandbox
 from skillery.testing.secrets import SecretsContract
 from skillery.testing.storage import StorageContract
 
@@ -12,5 +12,6 @@ __all__ = [
     "SandboxFunctions",
     "SandboxIsolation",
     "SecretsContract",
+    "SharedSandbox",
     "StorageContract",
 ]

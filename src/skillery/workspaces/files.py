@@ -20,11 +20,11 @@ from skillery.errors import InvalidParams, Unavailable, WorkspaceFileNotFound
 from skillery.formats.wording import quoted
 from skillery.identity.quotas import Quotas
 from skillery.identity.workspace_quotas import check_use, check_workspaces, workspaces_used
-from skillery.workspaces import holding, rows
+from skillery.workspaces import locks, rows
 from skillery.workspaces.manifests import Manifest, make_manifest
-from skillery.workspaces.reading import manifest_of, open_file
 from skillery.workspaces.results import WorkspaceInfo, info
-from skillery.workspaces.saving import Content, Saver
+from skillery.workspaces.saver import Content, Saver
+from skillery.workspaces.snapshots import manifest_of, open_file
 
 MOST_FILES = 16_384
 """The most entries of a workspace. A run has room for as many files."""
@@ -78,7 +78,7 @@ class WorkspaceFiles:
         Raise WorkspaceNotFound, WorkspaceHeld if a run writes the workspace, QuotaExceeded, or InvalidPath.
         """
         row, manifest = await self._current(identity, workspace_id)
-        holding.check_free(row)
+        locks.check_free(row)
         _with_file(manifest, _entry(new, "0" * 64, 0))  # refuse the path before the content is received
         replaced = manifest.find(new.path)
         stored = await self._receive(identity, row, new, replaced.size_bytes if replaced else 0)
@@ -181,7 +181,7 @@ def _replace(
 ) -> rows.WorkspaceRow | None:
     """Make the manifest the current snapshot. Return None if another snapshot has become the current one since."""
     now = rows.lock_workspace(connection, identity, row.id)
-    holding.check_free(now)
+    locks.check_free(now)
     if now.snapshot_id != row.snapshot_id:
         return None
     if manifest.digest == now.snapshot:

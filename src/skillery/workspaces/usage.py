@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Annotated
 
@@ -17,14 +18,12 @@ from skillery.database import Database
 from skillery.errors import InvalidParams, QuotaExceeded, SkilleryError
 from skillery.identity.quotas import Quotas
 from skillery.identity.workspace_quotas import check_workspaces
-from skillery.workspaces import holding, rows
+from skillery.workspaces import locks, rows
 from skillery.workspaces.manifests import EMPTY, Manifest
 from skillery.workspaces.open_contents import RecentContents
-from skillery.workspaces.reading import contents_of, manifest_of
-from skillery.workspaces.saving import Content, Saver
+from skillery.workspaces.saver import Content, Saver
+from skillery.workspaces.snapshots import contents_of, manifest_of
 
-WAIT_SECONDS = 30.0
-"""Time that a run waits for the run that holds the lock. A run in the background waits without a limit."""
 LOOK_SECONDS = 0.1
 MOST_NAMED = 100
 
@@ -132,18 +131,22 @@ class HeldWorkspace:
             files = sum(file.is_file for file in manifest.files)
             rows.move(connection, row.id, row.family_id, manifest.digest, sha256, manifest.size_bytes, files, run_id)
         else:
-            holding.touch(connection, row)
-        holding.release(connection, run_id, row.id)
+            locks.touch(connection, row)
+        locks.release(connection, run_id, row.id)
 
 
 class RunWorkspaces:
     """The workspaces of the runs of this server."""
 
-    def __init__(self, database: Database, storage: Storage, quotas: Quotas, server: str) -> None:
+    def __init__(
+        self, database: Database, storage: Storage, quotas: Quotas, server: str, *, wait_seconds: float
+    ) -> None:
+        """`wait_seconds` is the time that a run waits for the run that holds the lock."""
         self._database = database
         self._storage = storage
         self.quotas = quotas
         self._server = server
+        self._wait_seconds = wait_seconds
         self._recent = RecentContents(database, storage)
 
     async def find(self, identity: Identity, text: str, mode: str) -> Target | None:
@@ -162,28 +165,31 @@ class RunWorkspaces:
         row = await self._database.read(partial(rows.find_workspace, identity=identity, workspace_id=text))
         return Target(row.id, writes=mode != "read")
 
-    async def take(self, identity: Identity, target: Target, run_id: str, *, is_patient: bool) -> HeldWorkspace:
-        """Lock the workspace, after the run that holds the lock has ended. Raise WorkspaceHeld after WAIT_SECONDS.
+    async def take(
+        self, identity: Identity, target: Target, run_id: str, is_patient: Callable[[], bool]
+    ) -> HeldWorkspace:
+        """Lock the workspace, after the run that holds the lock has ended. Raise WorkspaceHeld if that takes too
+        long.
 
-        If `is_patient`, wait without a limit.
+        While `is_patient` returns true, wait without a limit.
         """
-        deadline = time.monotonic() + WAIT_SECONDS
+        deadline = time.monotonic() + self._wait_seconds
         find = partial(rows.find_workspace, identity=identity, workspace_id=target.workspace_id)
         while target.writes:
             other = (await self._database.read(find)).run_id
             if other is None:
-                taking = partial(holding.take, workspace_id=target.workspace_id, run_id=run_id, server=self._server)
+                taking = partial(locks.take, workspace_id=target.workspace_id, run_id=run_id, server=self._server)
                 other = await self._database.write(taking)
             if other is None:
                 break
-            if not is_patient and time.monotonic() > deadline:
-                raise holding.held(target.workspace_id, other)
+            if not is_patient() and time.monotonic() > deadline:
+                raise locks.held(target.workspace_id, other)
             await asyncio.sleep(LOOK_SECONDS)
         return HeldWorkspace(target, await self._database.read(find), self._database, self._storage, self._recent)
 
     async def release(self, run_id: str, target: Target) -> None:
         """Release the workspace of a run that was not recorded."""
-        work = partial(holding.release, run_id=run_id, workspace_id=target.workspace_id)
+        work = partial(locks.release, run_id=run_id, workspace_id=target.workspace_id)
         try:
             await self._database.write(work)
         except SkilleryError:  # a later close of lost runs releases it

@@ -25,8 +25,7 @@ PROLOGUE = Path(inside.__file__).parent / "prologue.py"
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/workspace", "LANG": "C.UTF-8"}
 CAPABILITIES = ("CAP_SYS_ADMIN", "CAP_NET_ADMIN", "CAP_SETPCAP")
 """Capabilities of the prologue in the namespaces of the run: to limit the number of files, to take `lo` down, and to
-close
-the bounding set.
+close the bounding set.
 """
 
 

@@ -21,7 +21,7 @@ from skillery.api.errors import INVALID_PARAMS, plain_error
 from skillery.api.gate import Gate
 from skillery.api.http import JSON, HttpRefusal, check_json, only, read_body
 from skillery.api.mcp.large_messages import without_arguments
-from skillery.api.mcp.requests import SCOPE_KEY, ActiveCalls, Visit, asked_tools
+from skillery.api.mcp.requests import SCOPE_KEY, ActiveCalls, TaskTerms, Visit, asked_tools
 from skillery.api.operations import Body, Operation, Response, in_query
 from skillery.errors import InvalidParams
 
@@ -71,13 +71,16 @@ _cancelled = msgspec.json.Decoder(_Cancelled)
 class McpEndpoint:
     """Passes messages to the MCP SDK. The SDK calls the handlers of `skillery.api.mcp.server`."""
 
-    def __init__(self, gate: Gate, core: Core, bodies: Bodies, answers: Answers, max_body_bytes: int) -> None:
+    def __init__(
+        self, gate: Gate, core: Core, bodies: Bodies, answers: Answers, max_body_bytes: int, terms: TaskTerms
+    ) -> None:
         """Store the parts. `max_body_bytes` limits the body of one request."""
         self._gate = gate
         self._core = core
         self._bodies = bodies
         self._answers = answers
         self._max_body_bytes = max_body_bytes
+        self._terms = terms
         self._calls = ActiveCalls()
         self._opening: asyncio.Task[StreamableHTTPSessionManager] | None = None
         self._open: asyncio.Task[None] | None = None
@@ -90,7 +93,7 @@ class McpEndpoint:
         asked = _asked(scope)
         manager = await self._manager()
         with self._bodies.hold() as held, self._answers.hold() as room:
-            visit = Visit(self._core, identity, self._calls, headers, asked, room, held)
+            visit = Visit(self._core, identity, self._calls, headers, asked, room, held, self._terms)
             held_answer.set(room)
             whole = await read_body(receive, headers, self._max_body_bytes, held)
             body, visit.arguments = await without_arguments(whole)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -14,8 +15,10 @@ from skillery.api.errors import encode
 from skillery.api.rpc.methods import Method
 from skillery.api.rpc.params import Params
 from skillery.backends import Identity
+from skillery.errors import RunEnded
 from skillery.formats.json_pieces import JsonPieces
 from skillery.registry.resources import Resource, SkillEntry
+from skillery.runs.states import RunState
 
 TTL_MS = 60_000
 COMPLETE = {"resultType": "complete"}
@@ -125,6 +128,12 @@ class ListDirectory(Params, frozen=True, kw_only=True):
     cursor: str = ""
 
 
+class OfTask(Params, frozen=True, kw_only=True):
+    """Params of methods for one task."""
+
+    task_id: str
+
+
 async def list_resources(core: Core, identity: Identity, asked: ListPage) -> ResourcePage:
     work = partial(
         registry.list_resources,
@@ -181,12 +190,28 @@ async def get_skill_entry(core: Core, identity: Identity, asked: AtUri) -> OneEn
     return OneEntry(skill=_entry(await _read(core, work)))
 
 
+async def get_task(core: Core, identity: Identity, asked: OfTask) -> RunState:
+    return await core.runner.run_state(identity, asked.task_id)
+
+
+async def cancel_task(core: Core, identity: Identity, asked: OfTask) -> RunState:
+    """Cancel a task, and return its state. A task that has ended does not change."""
+    state = await core.runner.run_state(identity, asked.task_id)
+    if state.has_ended:
+        return state
+    with suppress(RunEnded):
+        await core.runner.cancel_run(identity, asked.task_id)
+    return await core.runner.run_state(identity, asked.task_id)
+
+
 MCP_METHODS: dict[str, Method] = {
     "resources/list": Method(list_resources, ListPage, ResourcePage, "read", audits=""),
     "resources/read": Method(read_resource, AtUri, ResourceContents, "read", audits=""),
     "resources/directory/read": Method(read_directory, ListDirectory, FolderPage, "read", audits=""),
     "skills/list": Method(list_skill_entries, ListPage, EntryPage, "read", audits=""),
     "skills/get": Method(get_skill_entry, AtUri, OneEntry, "read", audits=""),
+    "tasks/get": Method(get_task, OfTask, RunState, "run", audits=""),
+    "tasks/cancel": Method(cancel_task, OfTask, RunState, "run", audits="task_id"),
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
 import msgspec
@@ -25,6 +25,15 @@ ON_REQUEST = ("create_skill", "search_skills", *WORKSPACE_METHODS)
 MOST_SKILLS = 32
 CallKey = tuple[str, str, str | int]
 """Key of a tool call: name of the identity, id of the session, and JSON-RPC id of the request."""
+
+
+class TaskTerms(NamedTuple):
+    """The terms on which the server makes tasks of tool calls."""
+
+    after_seconds: float
+    """A run that takes longer than this becomes a task."""
+    ttl_ms: int | None
+    """How long a task is kept after its creation, in milliseconds. None means without end."""
 
 
 class ActiveCalls:
@@ -65,6 +74,7 @@ class Visit:
         asked: tuple[str, ...],
         held: HeldAnswer,
         body: HeldBody,
+        terms: TaskTerms,
     ) -> None:
         self.core = core
         self.identity = identity
@@ -82,6 +92,7 @@ class Visit:
         self.held = held
         self.body = body
         self.splices = Splices(held.sent)
+        self.terms = terms
 
 
 def visit_of(context: Any) -> Visit:

@@ -7,21 +7,23 @@ from typing import Any
 import msgspec
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
-from mcp.shared.exceptions import MCPError
 from mcp_types import (
-    INVALID_PARAMS,
     CallToolRequestParams,
     PaginatedRequestParams,
     ReadResourceRequestParams,
     RequestParams,
+    ServerCapabilities,
 )
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from skillery import __version__
-from skillery.api.errors import NOT_FOUND
-from skillery.api.mcp.methods import FRESHNESS, MCP_METHODS
+from skillery.api.mcp.method_answers import answer_of, encoded
+from skillery.api.mcp.methods import FRESHNESS
 from skillery.api.mcp.requests import visit_of
-from skillery.api.mcp.tools import call_tool, encoded, is_large, list_tools
-from skillery.api.rpc.dispatch import perform
+from skillery.api.mcp.tasks.handlers import TaskParams, UpdateParams, cancel_task, get_task, update_task
+from skillery.api.mcp.tasks.negotiation import TASKS_EXTENSION
+from skillery.api.mcp.tool_results import is_large
+from skillery.api.mcp.tools import call_tool, list_tools
 
 Context = ServerRequestContext[Any, Any]
 SKILLS_EXTENSION = "io.modelcontextprotocol/skills"
@@ -51,8 +53,19 @@ class DirectoryParams(PaginatedRequestParams):
     uri: str
 
 
+class _Server(Server[Any]):
+    """A server of the SDK that states its capabilities by the version of the protocol."""
+
+    def get_capabilities(self, *options: Any, protocol_version: str | None = None, **more: Any) -> ServerCapabilities:
+        found = super().get_capabilities(*options, protocol_version=protocol_version, **more)
+        if protocol_version not in MODERN_PROTOCOL_VERSIONS and found.extensions:
+            # Older versions of the protocol have another form of tasks, which this server does not have.
+            found.extensions = {name: value for name, value in found.extensions.items() if name != TASKS_EXTENSION}
+        return found
+
+
 def make_server() -> Server[Any]:
-    server: Server[Any] = Server(
+    server = _Server(
         "skillery",
         version=__version__,
         title="Skillery",
@@ -62,7 +75,7 @@ def make_server() -> Server[Any]:
     )
     # The middleware of the SDK only traces, and Skillery has its own tracing.
     server.middleware = []
-    server.extensions = {SKILLS_EXTENSION: {"directoryRead": True}}
+    server.extensions = {SKILLS_EXTENSION: {"directoryRead": True}, TASKS_EXTENSION: {}}
     handlers: list[tuple[str, type[RequestParams], Any]] = [
         ("tools/list", PaginatedRequestParams, list_tools),
         ("tools/call", CallToolRequestParams, call_tool),
@@ -72,6 +85,9 @@ def make_server() -> Server[Any]:
         ("skills/list", PaginatedRequestParams, _list_skills),
         ("skills/get", UriParams, _get_skill),
         ("resources/directory/read", DirectoryParams, _read_directory),
+        ("tasks/get", TaskParams, get_task),
+        ("tasks/update", UpdateParams, update_task),
+        ("tasks/cancel", TaskParams, cancel_task),
     ]
     for method, params, handler in handlers:
         server.add_request_handler(method, params, handler)
@@ -103,16 +119,9 @@ async def _read_directory(context: Context, asked: DirectoryParams) -> dict[str,
 
 
 async def _answer(context: Context, method: str, **params: str | None) -> dict[str, Any]:
-    """Return the result of a method of MCP_METHODS. Omit params that are None.
-
-    Raise MCPError if the method fails. If a thing does not exist, the error code is that of invalid params.
-    """
+    """Return the result of a method of MCP_METHODS for the SDK."""
     visit = visit_of(context)
-    raw = msgspec.Raw(encoded({name: value for name, value in params.items() if value is not None}))
-    answer, error = await perform(visit.core, visit.identity, method, raw, None, MCP_METHODS)
-    if answer is None:
-        code = INVALID_PARAMS if error["code"] == NOT_FOUND else error["code"]
-        raise MCPError(code, error["message"], error["data"])
+    answer = await answer_of(visit, method, **params)
     if method == "resources/read" and is_large(answer):
         # The parts between the first and the last are the text of the file.
         text = encoded(visit.splices.text(answer[1:-1]))

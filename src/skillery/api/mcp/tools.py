@@ -5,7 +5,6 @@ connection asks for.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -17,20 +16,21 @@ from mcp_types import INVALID_PARAMS, CallToolRequestParams, PaginatedRequestPar
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from skillery.api.code_contract import explained
-from skillery.api.errors import encode, error_object
+from skillery.api.errors import encode
 from skillery.api.mcp.images import with_pictures
-from skillery.api.mcp.large_messages import MOST_OF_SDK
+from skillery.api.mcp.method_answers import encoded
 from skillery.api.mcp.methods import COMPLETE, FRESHNESS
 from skillery.api.mcp.output_schemas import output_schema
+from skillery.api.mcp.progress import progress_sent
 from skillery.api.mcp.requests import ON_REQUEST, CallKey, Visit, visit_of
 from skillery.api.mcp.skill_tools import arguments_of, result_of, skill_tools
+from skillery.api.mcp.tasks.creation import STARTS_RUNS, answered_within, created_task
+from skillery.api.mcp.tool_results import error_result, is_large, large_result, tool_result
 from skillery.api.rpc.dispatch import Parts, perform
 from skillery.api.rpc.environment_params import shown_properties
 from skillery.api.rpc.methods import METHODS
 from skillery.api.rpc.schemas import tool
 from skillery.api.rpc.workspace_params import with_workspaces
-from skillery.errors import SkilleryError
-from skillery.formats.json_pieces import string_pieces
 from skillery.runs.active_run import begun_runs
 
 Context = ServerRequestContext[Any, Any]
@@ -39,8 +39,6 @@ FILES_IN_META = "skillery/files"
 """Key in `_meta` of the files for the run of a skill's tool. Files are in `_meta` because the arguments belong to
 the tool.
 """
-FIRST_PROGRESS_SECONDS = 1.0
-PROGRESS_SECONDS = 5.0
 
 
 async def list_tools(context: Context, _: PaginatedRequestParams) -> dict[str, Any]:
@@ -64,10 +62,12 @@ async def call_tool(context: Context, asked: CallToolRequestParams) -> dict[str,
     if asked.name in _names(visit):
         answer, error = await _call(context, asked, asked.name, _arguments(visit, asked))
         if answer is None:
-            return _error(error) | COMPLETE
+            return error_result(error) | COMPLETE
         if is_large(answer):
-            return _large_result(visit, answer) | COMPLETE
-        return await with_pictures(visit, _result(b"".join(answer))) | COMPLETE
+            return large_result(visit, answer) | COMPLETE
+        if (task := await created_task(context, asked.name, answer)) is not None:
+            return task
+        return await with_pictures(visit, tool_result(b"".join(answer))) | COMPLETE
     offered = await skill_tools(visit)
     if asked.name not in offered:
         raise _unknown(asked.name, [*_names(visit), *offered])
@@ -76,21 +76,14 @@ async def call_tool(context: Context, asked: CallToolRequestParams) -> dict[str,
     params = msgspec.Raw(encode(arguments_of(one, _arguments(visit, asked), given)))
     answer, error = await _call(context, asked, "call_tool", params)
     if answer is None:
-        return _error(error) | COMPLETE
+        return error_result(error) | COMPLETE
+    if (task := await created_task(context, "call_tool", answer)) is not None:
+        return task
     return await with_pictures(visit, result_of(msgspec.json.decode(b"".join(answer)))) | COMPLETE
 
 
 def _arguments(visit: Visit, asked: CallToolRequestParams) -> msgspec.Raw:
     return visit.arguments if visit.arguments is not None else msgspec.Raw(encoded(asked.arguments or {}))
-
-
-def encoded(value: Any) -> bytes:
-    """Return the value as JSON. Raise MCPError if JSON does not allow the value, although the SDK has accepted it."""
-    try:
-        return encode(value)
-    except (UnicodeEncodeError, OverflowError, RecursionError):
-        message = "a text in this call holds a lone surrogate, or a number has too many digits"
-        raise MCPError(INVALID_PARAMS, message, {"type": "invalid_params", "hint": "Send valid Unicode."}) from None
 
 
 async def _call(
@@ -100,50 +93,14 @@ async def _call(
     given = (asked.meta or {}).get(KEY_IN_META)
     key = given if isinstance(given, str) else visit.key
     visit.arguments = None
-    async with _taken_back(context, visit), _progress(context, asked):
-        done = await perform(visit.core, visit.identity, method, params, key)
+    runs: list[str] = []
+    # Other methods have runs too: those of the examples of a new version, for instance.
+    followed = runs if method in STARTS_RUNS else []
+    async with _taken_back(context, visit, runs), progress_sent(context, asked, followed):
+        with answered_within(context, visit.terms.after_seconds):
+            done = await perform(visit.core, visit.identity, method, params, key)
     visit.body.give_back()
     return done
-
-
-def _result(answer: bytes) -> dict[str, Any]:
-    structured = msgspec.json.decode(answer)
-    return {
-        "content": [{"type": "text", "text": answer.decode()}],
-        "structuredContent": structured,
-        # The failure of a run is part of its result.
-        "isError": structured.get("status") == "failed",
-    }
-
-
-def is_large(answer: Parts) -> bool:
-    return sum(map(len, answer)) > MOST_OF_SDK
-
-
-def _large_result(visit: Visit, answer: Parts) -> dict[str, Any]:
-    """Return the result of a tool call like `_result`, but with placeholders for the large values.
-
-    `isError` is always false: only results of failed runs have `isError` true, and results of runs are never so large.
-    """
-    try:
-        text = string_pieces((bytes(part).decode() for part in answer), visit.held.expect)
-        visit.held.keep(text.size)
-    except SkilleryError as error:
-        return _error(error_object(error))
-    return {
-        "content": [{"type": "text", "text": visit.splices.text(text)}],
-        "structuredContent": visit.splices.object(answer),
-        "isError": False,
-    }
-
-
-def _error(error: dict[str, Any]) -> dict[str, Any]:
-    told = {"error": error}
-    return {
-        "content": [{"type": "text", "text": encode(told).decode()}],
-        "structuredContent": told,
-        "isError": True,
-    }
 
 
 def _names(visit: Visit) -> list[str]:
@@ -161,13 +118,13 @@ def _unknown(name: str, there: list[str]) -> MCPError:
 
 
 @asynccontextmanager
-async def _taken_back(context: Context, visit: Visit) -> AsyncIterator[None]:
-    """Context manager: if the client cancels the call, cancel the runs that were started in the `with` block.
+async def _taken_back(context: Context, visit: Visit, runs: list[str]) -> AsyncIterator[None]:
+    """Context manager: if the client cancels the call, cancel the runs that were started in the `with` block. Their ids
+    are added to `runs`.
 
     Clients of protocol versions since 2026-07-28 cancel by closing the response. Older clients send a notification. If
     an older client disconnects, nothing is cancelled.
     """
-    runs: list[str] = []
     token = begun_runs.set(runs)
     call: CallKey | None = None
     if visit.session is not None and context.request_id is not None:
@@ -183,25 +140,3 @@ async def _taken_back(context: Context, visit: Visit) -> AsyncIterator[None]:
         begun_runs.reset(token)
         if call is not None:
             visit.calls.end(call)
-
-
-@asynccontextmanager
-async def _progress(context: Context, asked: CallToolRequestParams) -> AsyncIterator[None]:
-    """Context manager: send progress notifications during the `with` block if the client has asked for them."""
-    if "progress_token" not in (asked.meta or {}):
-        yield
-        return
-    telling = asyncio.create_task(_tell(context, asked.name))
-    try:
-        yield
-    finally:
-        telling.cancel()
-
-
-async def _tell(context: Context, name: str) -> None:
-    begun = time.monotonic()
-    await asyncio.sleep(FIRST_PROGRESS_SECONDS)
-    while True:
-        seconds = time.monotonic() - begun
-        await context.session.report_progress(round(seconds, 3), message=f"{name} has been at work for {seconds:.0f} s")
-        await asyncio.sleep(PROGRESS_SECONDS)

@@ -29,7 +29,7 @@ from skillery.api.v1.requests import (
 )
 from skillery.api.v1.shapes import Deleted, Skill, Skills, skill_of
 from skillery.api.v1.uploads import published
-from skillery.errors import NotPublished, SkilleryError, VersionNotFound
+from skillery.errors import SkilleryError, VersionNotFound
 from skillery.formats.names import parse_namespace, parse_skill_name
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Exact, Latest, VersionSpec, parse_version_spec
@@ -62,7 +62,9 @@ async def skill_endpoint(parts: V1Parts, scope: Any, _receive: Any, send: Any, h
     query_of(scope, "beta")
     if scope["method"] == "DELETE":
         asked = Asked(parts, await parts.gate.admit(scope, headers, "publish", "yank_version"), headers)
-        await yanked(asked, skill_id, partial(_delete_all, asked, skill_id))
+        await yanked(
+            asked, skill_id, partial(registry.yank_skill, identity=asked.identity, name=skill_id, reason=REASON)
+        )
         await send_answer(send, Deleted(skill_id, "skill.deleted", "skill_deleted", deleted=True))
         return
     asked = Asked(parts, await parts.gate.admit(scope, headers, "read", "describe_skill"), headers)
@@ -128,30 +130,3 @@ async def _skill(asked: Asked, name: str, spec: VersionSpec) -> Skill:
     ages = await asked.registry.read_page(work)
     description = described["manifest"]["description"]
     return skill_of(name, described["version"], description, ages, asked.headers)
-
-
-def _delete_all(asked: Asked, name: str, connection: Any) -> None:
-    """Yank all published and deprecated versions of a skill. Raise NotPublished if there are none."""
-    found = [
-        row.version for status in ("published", "deprecated") for row in _all_versions(connection, asked, name, status)
-    ]
-    if not found:
-        raise NotPublished(
-            f"'{name}' has no version that is published",
-            hint="It is deleted already, or waits for a review: reject_version refuses what waits.",
-            name=name,
-        )
-    for version in found:
-        registry.yank_version(connection, asked.identity, name, Version.parse(version), REASON)
-
-
-def _all_versions(connection: Any, asked: Asked, name: str, status: Any) -> list[registry.ListedVersion]:
-    found: list[registry.ListedVersion] = []
-    cursor: str | None = ""
-    while cursor is not None:
-        page = registry.list_versions(
-            connection, asked.identity, asked.key, name=name, status=status, namespace="", limit=1000, cursor=cursor
-        )
-        found += page.versions
-        cursor = page.next_cursor
-    return found

@@ -10,13 +10,13 @@ import signal
 import socket
 import struct
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 import msgspec
 
 from skillery.backends import Limits
 from skillery.builtin.linux_sandbox.links import Packets
-from skillery.context.threads import Workers
 from skillery.sandboxing.linux.cell import calls
 from skillery.sandboxing.linux.groups import ControlGroup
 from skillery.sandboxing.linux.processes import descendants
@@ -27,7 +27,7 @@ STATUS = struct.Struct("=i")
 FAILURE = calls.FAILURE
 PATIENCE = 0.1
 MOST_SAID = 300
-UNMOUNTING = Workers("unmounting", 4)
+UNMOUNTING = ThreadPoolExecutor(4, "unmounting")
 
 
 class CellEnd(msgspec.Struct, frozen=True):
@@ -205,6 +205,6 @@ class Cell:
         self._ends.close()
         # No other process has the mounts: the kernel unmounts them now, and waits for all processors, often
         # milliseconds.
-        await UNMOUNTING.run(os.close, self.mounts)
+        await asyncio.get_running_loop().run_in_executor(UNMOUNTING, os.close, self.mounts)
         for act in self._whenever_closed:
             act(self)

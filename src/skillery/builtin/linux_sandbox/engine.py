@@ -81,6 +81,8 @@ class CellRun:
         self._demand = Demand(shape(job.limits), PROXY_PORT if job.network else None)
         self._way_out: Session | None = None
         self._cell: Cell | None = None
+        self._collector: Cell | None = None
+        """The cell that collects the files after the end of `_cell`."""
         self._pool = capabilities.pool
         self._session = RunSession(job.limits)
 
@@ -207,7 +209,7 @@ class CellRun:
         if self._cell is not None:
             log = await self._cell.log.finish(LOG_SECONDS)
             await self._collect(self._cell)
-            self._pool.drop(self._cell)
+            self._pool.drop(self._cell, before=self._collector)
         return self._session.outcome(
             log=log, degraded=self._capabilities.degraded, oom_killed=oom_killed, network=network
         )
@@ -220,18 +222,16 @@ class CellRun:
 
     async def _collect_beside(self, cell: Cell, collection: Collection) -> None:
         """Collect in a new cell, which sees the workspace of the ended one."""
-        fresh = await self._pool.beside(cell)
-        try:
-            fresh.log.keep(self._job.limits.log_kb * 1024, self._host)
-            dialogue = collecting_dialogue(await fresh.open_channel(), collection, self._host)
-            await dialogue.wait_ready()  # its own workspace is mounted then, and the other one covers it
-            await cell.home.show_workspace(cell, fresh)
-            await dialogue.begin(collection.header())
-            await collect(dialogue)
+        fresh = self._collector = await self._pool.beside(cell)
+        fresh.log.keep(self._job.limits.log_kb * 1024, self._host)
+        dialogue = collecting_dialogue(await fresh.open_channel(), collection, self._host)
+        await dialogue.wait_ready()  # its own workspace is mounted then, and the other one covers it
+        await cell.home.show_workspace(cell, fresh)
+        await dialogue.begin(collection.header())
+        await collect(dialogue)
+        if collection.kept is not None:  # it may have written which files are lost
             await fresh.end()
             await fresh.log.finish(LOG_SECONDS)
-        finally:
-            await self._pool.drop_now(fresh)
 
 
 def not_started(error: OSError) -> Failure:

@@ -51,8 +51,7 @@ class Packets:
     """Messages over a socket, without blocking the event loop. After the end, `receive` returns None.
 
     With `wary`, the other process is untrusted. Then this end accepts no descriptors (if the kernel cannot refuse them,
-    the
-    system call filter of the other process must prevent them), and stops reading if too many messages arrive.
+    the system call filter of the other process must prevent them), and stops reading if too many messages arrive.
     """
 
     def __init__(self, *, wary: bool = False) -> None:

@@ -212,16 +212,17 @@ class Pool:
         except OSError as error:
             log.warning("no cgroups could be made ahead: %s", error.strerror)
 
-    def drop(self, cell: Cell, *, busy: bool = True) -> None:
-        """End a cell in the background."""
-        self._busy -= busy
-        self._keep(self._clear(cell))
+    def drop(self, cell: Cell, *, busy: bool = True, before: Cell | None = None) -> None:
+        """End a cell in the background. `before` is a used cell from `beside`, which must be gone first."""
+        self._busy -= busy + (before is not None)
+        self._keep(self._clear(cell) if before is None else self._clear_both(before, cell))
         self._consider()
 
-    async def drop_now(self, cell: Cell) -> None:
-        """Remove a used cell. When this returns, nothing is left of it."""
-        self._busy -= 1
-        await asyncio.shield(self._keep(self._clear(cell)))
+    async def _clear_both(self, first: Cell, second: Cell) -> None:
+        try:
+            await self._clear(first)
+        finally:
+            await self._clear(second)
 
     async def _clear(self, cell: Cell) -> None:
         await cell.end()

@@ -1,8 +1,7 @@
 """The server's side of a zygote that has imported the packages of an environment. Its messages are untrusted.
 
 Such a zygote has a separate host uid, cgroup and pid namespace. The kernel, not the zygote, tells the server the pid,
-the
-pidfd and the mount namespace of a run. The server never accepts descriptors from the zygote.
+the pidfd and the mount namespace of a run. The server never accepts descriptors from the zygote.
 """
 
 from __future__ import annotations
@@ -182,8 +181,7 @@ class PreloadedZygote(Zygote):
         """Return a descriptor of the process, and one of its mount namespace.
 
         A pid is reliable only while a descriptor holds it, so the parent of the process is checked after the descriptor
-        was
-        opened. Raise OSError or ZygoteLost if the process is not a child of the zygote.
+        was opened. Raise OSError or ZygoteLost if the process is not a child of the zygote.
         """
         pidfd = os.pidfd_open(pid)
         try:

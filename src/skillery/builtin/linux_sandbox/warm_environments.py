@@ -28,8 +28,7 @@ def environment_of(job: Job) -> Environment | None:
     """Return the environment that a zygote may preload for the job; None if no zygote may.
 
     A job with variables (secrets) or a network never runs in such a zygote, because code of packages would be its
-    parent
-    process. Neither does a job whose code is not a Python function.
+    parent process. Neither does a job whose code is not a Python function.
     """
     is_python = isinstance(job.call, SkillCall) or (isinstance(job.call, CodeCall) and job.call.language == "python")
     if not (job.preload and job.packages and is_python) or job.environment or job.network:
@@ -112,8 +111,7 @@ class WarmEnvironments:
         """Return whether another environment may start.
 
         If all places are taken, end the least recently used environment, provided that it was idle for longer than its
-        start
-        takes. Otherwise, two environments that need the last place in turn would spend all time on imports.
+        start takes. Otherwise, two environments that need the last place in turn would spend all time on imports.
         """
         self._forget_failures()
         living = [kept for kept in self._kept.values() if kept.state != "failed"]

@@ -54,8 +54,7 @@ def canonical_host(text: str) -> str:
     """Return the canonical form of a host name.
 
     Raise Denied if the text is not a DNS name, for example an IP address, or if it contains a user, an escape or a
-    control
-    character.
+    control character.
     """
     name = text.removesuffix(".").lower() if text.isascii() else text
     problem = host_problem(name)

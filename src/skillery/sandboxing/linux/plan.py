@@ -21,8 +21,7 @@ DESCRIPTORS, FEW_DESCRIPTORS = 1024, 256
 """Most descriptors of one process. The lower limit applies if no cgroup counts the memory of the kernel.
 
 A process with n descriptors can create n²/4 epoll watches. The kernel limits watches per user. If the server is not
-root,
-server and runs are the same user.
+root, server and runs are the same user.
 """
 
 

@@ -34,8 +34,7 @@ def children(pid: int) -> list[int]:
     """Return the children of all threads of a process.
 
     If a thread ends, the kernel gives its children to another thread, whose children may have been read already. Then
-    all
-    threads are read again. The number of attempts is limited, because hostile code can end threads all the time.
+    all threads are read again. The number of attempts is limited, because hostile code can end threads all the time.
     """
     found: dict[int, None] = {}
     for _ in range(LOOKS):

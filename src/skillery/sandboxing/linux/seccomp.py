@@ -121,8 +121,7 @@ def sockets(*, network: bool) -> dict[str, Code]:
     """Return the code for socket calls. UNIX socket pairs are allowed, TCP client sockets only with `network`.
 
     Landlock restricts TCP connections to the proxy. `bind` is refused, because the channel's socket belongs to the
-    host's
-    net namespace. Datagrams are refused, because queued datagrams on loopback use memory that no limit counts.
+    host's net namespace. Datagrams are refused, because queued datagrams on loopback use memory that no limit counts.
     """
     allow, eacces = answer(ALLOW), refuse(errno.EACCES)
     client = (*socket_type(STREAM, refused=errno.EACCES), *one_of(2, (0, 6), allow, refuse(errno.EPERM)))

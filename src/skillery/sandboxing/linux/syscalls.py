@@ -1,10 +1,8 @@
 """System calls by name with their numbers on x86_64 and aarch64, in one table for each verdict of the filter.
 
 An entry is `name:x86_64:aarch64`. `-` means that the machine does not have the call. Sources: the headers of the
-kernel,
-arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h. A call that is not listed is newer than
-this
-list. It returns ENOSYS, as on a kernel without this call.
+kernel, arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h. A call that is not listed is newer
+than this list. It returns ENOSYS, as on a kernel without this call.
 """
 
 from __future__ import annotations

@@ -18,8 +18,7 @@ from skillery.sandboxing.linux.processes import descendants, threads
 INTERVAL = 0.04
 NEAR = 0.5
 """Share of the limit above which shared pages are divided among processes. Below it, cheaper counters are enough. The
-exact
-figure takes time in proportion to the mappings of the run, which the run controls.
+exact figure takes time in proportion to the mappings of the run, which the run controls.
 """
 SLOW_WORK, SLOW = 0.1, 0.4
 """Processor seconds and wall-clock seconds of one check. A slower check stops dividing shared pages."""

@@ -71,8 +71,7 @@ class _Pace:
         """Wait after the message `number`, counted from 0.
 
         A burst of messages may be fast. After its last message, this method waits until the time for the burst is over,
-        and
-        yields to other tasks even if no wait is needed.
+        and yields to other tasks even if no wait is needed.
         """
         if number % self._burst < self._burst - 1:
             return

@@ -22,8 +22,7 @@ class LogPipe:
     """The server's end of the pipe for the code's output.
 
     Either this object keeps the log, or a host that follows the log (`FollowsLog`). They never both keep it, because a
-    log
-    can have megabytes.
+    log can have megabytes.
     """
 
     def __init__(self, limit: int = 0, host: RunHost | None = None) -> None:

@@ -33,8 +33,7 @@ class RunSession:
         """Wait until the code has ended, its time is over, or `exceeds` returns because its memory limit is exceeded.
 
         The measured time ends with the last byte of the result; the check of the result does not count. `ended` waits
-        for the
-        end of the code's process, and returns its wait status or None.
+        for the end of the code's process, and returns its wait status or None.
         """
         self._dialogue = dialogue
         started = time.monotonic()

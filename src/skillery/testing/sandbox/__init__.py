@@ -19,6 +19,7 @@ from skillery.testing.sandbox.posture import PostureCases
 from skillery.testing.sandbox.programs import HandlerCases, ScriptCases
 from skillery.testing.sandbox.results import FailureCases, ResultCases
 from skillery.testing.sandbox.secrets import SecretCases
+from skillery.testing.sandbox.shared import SharedSandbox
 from skillery.testing.sandbox.stubs import StubCases
 from skillery.testing.sandbox.trial import MemoryHost, Trial
 from skillery.testing.sandbox.workspaces import WorkspaceCases
@@ -72,4 +73,4 @@ class SandboxContract(SandboxFunctions, SandboxIsolation):
     """The complete contract: functions and isolation."""
 
 
-__all__ = ["MemoryHost", "SandboxContract", "SandboxFunctions", "SandboxIsolation", "Trial"]
+__all__ = ["MemoryHost", "SandboxContract", "SandboxFunctions", "SandboxIsolation", "SharedSandbox", "Trial"]

@@ -26,9 +26,9 @@ allowed.
 class SandboxCases:
     """Base class of all cases.
 
-    Override `sandbox` with a fixture that yields your started backend and closes it, once per case. Put the server's
-    process id into the names of its cgroups, so that leftover cgroups are found. If runs can use the network,
-    override `open_with` as well.
+    Override `sandbox` with a fixture that yields your started backend and closes it, once per case (with
+    `SharedSandbox`, once for all cases). Put the server's process id into the names of its cgroups, so that leftover
+    cgroups are found. If runs can use the network, override `open_with` as well.
     """
 
     @pytest.fixture

@@ -49,8 +49,7 @@ def cgroups(processes: frozenset[int]) -> frozenset[str]:
     """Return the cgroups that this process has probably created.
 
     They have the id of this process in their name or in the name of a parent, or contain one of `processes`. The
-    cgroups of
-    this process and of its parent do not count.
+    cgroups of this process and of its parent do not count.
     """
     ours = re.compile(rf"(?<![0-9a-z]){os.getpid()}(?![0-9a-z])")
     found = {group for point in hierarchies() for group in folders_below(point) if ours.search(group)}

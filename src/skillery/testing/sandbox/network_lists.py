@@ -61,11 +61,7 @@ class AllowedNetworkCases(SandboxCases):
 
     @pytest.fixture
     async def by_hand(self, reaching: Trial) -> Trial:
-        """Return the same Trial, if the backend gives access through an HTTP proxy."""
-        found = await reaching.value(f"{TALK}\ndef main(args): return proxy()[1]", network=("http://a.api.test",))
-        if found is None:
-            pytest.skip("this backend has no HTTP proxy that a case could call directly")
-        return reaching
+        return await with_proxy(reaching)
 
     @pytest.fixture
     def plain(self) -> Iterator[Upstream]:
@@ -238,6 +234,14 @@ async def opened(
         await trial.is_well()
     finally:
         await sandbox.close()
+
+
+async def with_proxy(reaching: Trial) -> Trial:
+    """Return the same Trial, if the backend gives access through an HTTP proxy. Otherwise skip the case."""
+    found = await reaching.value(f"{TALK}\ndef main(args): return proxy()[1]", network=("http://a.api.test",))
+    if found is None:
+        pytest.skip("this backend has no HTTP proxy that a case could call directly")
+    return reaching
 
 
 def refused(outcome: Outcome, *servers: Upstream) -> int:

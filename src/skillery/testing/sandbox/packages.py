@@ -1,4 +1,4 @@
-"""Installed packages: their paths, their import order, and their protection against changes."""
+"""Installed packages: their paths, their import order, and their preloading."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The process that becomes `bwrap`.
 
 The launcher joins the cgroups of the run. If the server is root, the launcher also mounts the files of the run for
-another
-uid, and becomes that uid. Its order is one JSON object in a descriptor, without code and args.
+another uid, and becomes that uid. Its order is one JSON object in a descriptor, without code and args.
 
 Usage: `python launcher.py PARENT_OF_CELL DESCRIPTOR`
 """
@@ -36,8 +35,7 @@ def lay_out(stage: str, binds: list[dict[str, Any]], uid: int) -> None:
     """Mount each source below `stage`, in a private mount namespace.
 
     So bwrap needs no access to parent folders that only root may enter. Files that only root may read are mapped to the
-    uid
-    of the run.
+    uid of the run.
     """
     kernel.unshare(kernel.NEWNS)
     kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)

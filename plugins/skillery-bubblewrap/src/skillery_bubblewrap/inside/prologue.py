@@ -1,8 +1,7 @@
 """The first program in the sandbox that bwrap has made.
 
 The prologue does what bwrap does not do, drops the rights that it needed, and checks its own state. Only then does it
-read
-the first byte of the job and become the run.
+read the first byte of the job and become the run.
 
 Usage: `python prologue.py DESCRIPTOR`. The descriptor contains one JSON object.
 """

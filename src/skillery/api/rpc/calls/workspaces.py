@@ -7,7 +7,7 @@ from skillery.api.rpc import workspace_params as params
 from skillery.api.rpc.calls.values import run_files
 from skillery.backends import Identity
 from skillery.registry.cursors import make_cursor, read_cursor
-from skillery.workspaces.keeping import GivenFile
+from skillery.workspaces.methods import GivenFile
 from skillery.workspaces.results import (
     DeletedWorkspace,
     DescribedWorkspace,

@@ -1,13 +1,10 @@
 """Scripts of system calls, which a forked process executes without the Python interpreter.
 
 A forked interpreter copies each memory page that it changes, and it changes hundreds: even reading an object changes
-its
-reference count. So the zygote prepares the system calls of pid 1 as a `Script`. The functions of `kernel` call the
-kernel
-at once, but inside a `with script:` block they append the call to the script (`kernel.call`). A few dozen machine
-instructions execute the script. At its end, pid 1 becomes the program of `init`, and pid 2 returns to the interpreter,
-as
-after a fork.
+its reference count. So the zygote prepares the system calls of pid 1 as a `Script`. The functions of `kernel` call the
+kernel at once, but inside a `with script:` block they append the call to the script (`kernel.call`). A few dozen
+machine instructions execute the script. At its end, pid 1 becomes the program of `init`, and pid 2 returns to the
+interpreter, as after a fork.
 
 If a call has an unexpected result, the process writes the step and the result to CONTROL, and ends.
 """
@@ -36,8 +33,7 @@ CALL, TRY, FIRST, SECOND, END = range(5)
 """The kinds of calls.
 
 TRY: if the call succeeds, the next call is skipped. FIRST and SECOND are clone calls. After FIRST, the parent returns
-the
-pid of the child, or minus an errno. After SECOND, the child returns 0.
+the pid of the child, or minus an errno. After SECOND, the child returns 0.
 """
 
 X86_64 = """
@@ -256,8 +252,7 @@ def thread_id_address() -> int:
     itself.
 
     After a fork without the C library, the id is right only if the kernel writes it to this address. Raise SetupError
-    if
-    the address cannot be found.
+    if the address cannot be found.
     """
     found = ctypes.c_void_p()
     own = os.getpid()

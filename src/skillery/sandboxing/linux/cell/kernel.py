@@ -99,8 +99,7 @@ def call(step: str, number: int, *arguments: Argument, answer: int | None = None
     """Make one set-up step now, or append it to the `script`.
 
     Return the result that the call has or will have. If `answer` is given, any other result is a failure. Raise
-    SetupError
-    if the call fails.
+    SetupError if the call fails.
     """
     if script is not None:
         return script.add(step, number, *arguments, **({} if answer is None else {"answer": answer}))

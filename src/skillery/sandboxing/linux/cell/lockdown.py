@@ -30,8 +30,7 @@ def set_limits(limits: dict[str, Any]) -> None:
     """Set the rlimits of one process. The cgroup or the watchdog of the host limits all processes together.
 
     The code cannot raise a limit again, except RLIMIT_AS up to its hard limit. The runtime lowers this hard limit
-    before
-    any user code runs, when it knows whether the code reserves more address space than it uses.
+    before any user code runs, when it knows whether the code reserves more address space than it uses.
     """
     wanted = {
         # 1 instead of 0: a kernel that pipes core dumps to a host program ignores 0, and no dump fits into 1.

@@ -1,8 +1,7 @@
 """Stage one: the read-only root of runs, built outside of their namespaces.
 
 The root is a tmpfs with the host's /usr, the interpreter and the runtime, and nothing else of the host. The zygote
-lives
-in this root, and every run inherits it. In stage two, `inmate` mounts the folders of one run.
+lives in this root, and every run inherits it. In stage two, `inmate` mounts the folders of one run.
 """
 
 # ruff: noqa: PTH102, PTH103, PTH106, PTH112, PTH114, PTH115, PTH123, PTH211, S108 - importing pathlib costs every run milliseconds; the paths are those of the sandbox

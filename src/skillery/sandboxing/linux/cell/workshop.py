@@ -1,8 +1,7 @@
 """The workshop: the process next to the zygote that still sees the files of the host.
 
 The workshop mounts skills, packages and blobs in the mount namespace of a run, before any code runs in that namespace.
-No
-run is ever forked from the workshop, so no run can find data of another run in its memory.
+No run is ever forked from the workshop, so no run can find data of another run in its memory.
 """
 
 # ruff: noqa: PTH102, PTH106 - importing pathlib costs every start milliseconds; the paths are our own

@@ -87,8 +87,7 @@ class Program:
         """Run the program to its end, and return its wait status.
 
         The program has its standard streams and the descriptors from `feed` and `drain`, and no others. With `alone`,
-        all
-        processes that the program started end with the program.
+        all processes that the program started end with the program.
         """
         beyond = [descriptor for descriptor in self._theirs if descriptor not in {stdin, stdout, stderr}]
         woken, waking = os.pipe()

@@ -47,8 +47,7 @@ class _Alone:
     """Context manager that gives one thread of one process exclusive use of the channel.
 
     Each use opens the lock folder and locks it, so the lock excludes threads as well as processes. The kernel releases
-    the
-    lock if its holder dies.
+    the lock if its holder dies.
     """
 
     def __enter__(self) -> int:

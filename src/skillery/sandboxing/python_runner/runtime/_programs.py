@@ -1,8 +1,7 @@
 """Programs of a run that are not Python functions: code in another language, tool handlers, scripts.
 
 The process of the run starts the program as a child. The child is locked in like its parent, and does not get the
-channel
-to the server. A program sends its answer over a separate pipe, never through the log.
+channel to the server. A program sends its answer over a separate pipe, never through the log.
 """
 
 # ruff: noqa: PTH100, PTH113, PTH118, PTH119, PTH120, PTH123 - importing pathlib costs every such run time

@@ -101,10 +101,8 @@ def settle_address_space(*, room: bool = False) -> None:
     """Fix RLIMIT_AS, the limit on address space; with `room`, raise it to its hard limit before.
 
     Without a cgroup for memory, the address space of a process is little more than its memory limit. V8 reserves many
-    times
-    the memory that it uses, so a run of Node.js keeps the hard limit, and only the watchdog limits its memory. The hard
-    limit
-    cannot be raised again, so it is set here, when the program is known and no code has run.
+    times the memory that it uses, so a run of Node.js keeps the hard limit, and only the watchdog limits its memory.
+    The hard limit cannot be raised again, so it is set here, when the program is known and no code has run.
     """
     import resource  # not on every system; a sandbox has imported it before
 

@@ -103,8 +103,7 @@ def call(skill: str, function: str, parameters: list[str], args: tuple[Any, ...]
     """Call the function of a stubbed skill through the server, and return its result.
 
     Raise TypeError before the call if an argument is not JSON. If the function raises a built-in exception, raise the
-    same
-    exception; for any other failure, raise SkillError.
+    same exception; for any other failure, raise SkillError.
     """
     where = f"of {function}() in {skill}"
     names = [*parameters, *range(len(parameters) + 1, len(args) + 1)]

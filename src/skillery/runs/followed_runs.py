@@ -24,7 +24,11 @@ from skillery.runs.log_sources import EndedRun, LocalRun, LogSource
 from skillery.runs.queries import find_run, get_run
 from skillery.runs.remote_runs import RemoteRuns
 from skillery.runs.results import RunLog, RunRecord
+from skillery.runs.states import RunState, find_state, last_line, progress_message
 from skillery.runs.stored_log import StoredLog
+
+FOLLOWED_SECONDS = 3.0
+"""How long the log of a run on another server is followed after a caller has asked for the state of the run."""
 
 
 class Followed:
@@ -130,6 +134,22 @@ class Following:
             return run
         preview, progress = logs_preview(active.live.log()), active.live.progress
         return msgspec.structs.replace(run, logs_preview=preview, progress=progress or msgspec.UNSET)
+
+    async def state(self, identity: Identity, run_id: str) -> RunState:
+        """Return the state of a run that this identity has started. Raise TaskNotFound if there is no such run.
+
+        The last line of a log on another server is known from the second call on, if the calls follow each other
+        quickly.
+        """
+        state = await self._database.read(partial(find_state, identity=identity, run_id=run_id))
+        if state.has_ended:
+            return state
+        followed = await self.open(identity, run_id)
+        try:
+            message = progress_message(followed.source.progress, await last_line(followed.source))
+        finally:
+            asyncio.get_running_loop().call_later(FOLLOWED_SECONDS, followed.close)
+        return msgspec.structs.replace(state, message=message or state.message)
 
     async def _record(self, identity: Identity, run_id: str) -> RunRecord:
         return await self._database.read(partial(get_run, identity=identity, run_id=run_id))

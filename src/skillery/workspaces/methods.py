@@ -21,10 +21,9 @@ from skillery.errors import InvalidParams, SnapshotNotFound, WorkspaceFileTooLar
 from skillery.formats.wording import quoted
 from skillery.identity.quotas import Quotas
 from skillery.identity.workspace_quotas import check_workspaces
-from skillery.workspaces import holding, rows
+from skillery.workspaces import locks, rows
 from skillery.workspaces.files import WorkspaceFiles
 from skillery.workspaces.manifests import Manifest, make_manifest
-from skillery.workspaces.reading import manifest_of
 from skillery.workspaces.results import (
     DeletedWorkspace,
     Snapshot,
@@ -34,7 +33,8 @@ from skillery.workspaces.results import (
     info,
     shown,
 )
-from skillery.workspaces.saving import Content, Saver
+from skillery.workspaces.saver import Content, Saver
+from skillery.workspaces.snapshots import manifest_of
 
 MOST_READ = 1 << 20
 
@@ -209,7 +209,7 @@ def _described(
 
 def _reset(connection: Connection, *, identity: Identity, workspace_id: str, snapshot: str) -> rows.WorkspaceRow:
     row = rows.lock_workspace(connection, identity, workspace_id)
-    holding.check_free(row)
+    locks.check_free(row)
     wanted = rows.find_snapshot_by_digest(connection, identity, snapshot, row.id)
     rows.make_current(connection, row.id, wanted)
     audit.record(
@@ -225,6 +225,6 @@ def _reset(connection: Connection, *, identity: Identity, workspace_id: str, sna
 
 def _delete(connection: Connection, *, identity: Identity, workspace_id: str) -> None:
     row = rows.lock_workspace(connection, identity, workspace_id)
-    holding.check_free(row)
+    locks.check_free(row)
     rows.remove(connection, [row.id])
     audit.record(connection, identity, "delete_workspace", row.id, before={"snapshot": row.snapshot})

@@ -1,0 +1,54 @@
+"""Results of tool calls: the answer of a method, or its error, as text and as structured content."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from skillery.api.errors import encode, error_object
+from skillery.api.mcp.large_messages import MOST_OF_SDK
+from skillery.api.mcp.requests import Visit
+from skillery.api.rpc.dispatch import Parts
+from skillery.errors import SkilleryError
+from skillery.formats.json_pieces import string_pieces
+
+
+def tool_result(answer: bytes) -> dict[str, Any]:
+    structured = msgspec.json.decode(answer)
+    return {
+        "content": [{"type": "text", "text": answer.decode()}],
+        "structuredContent": structured,
+        # The failure of a run is part of its result.
+        "isError": structured.get("status") == "failed",
+    }
+
+
+def is_large(answer: Parts) -> bool:
+    return sum(map(len, answer)) > MOST_OF_SDK
+
+
+def large_result(visit: Visit, answer: Parts) -> dict[str, Any]:
+    """Return the result of a tool call like `tool_result`, but with placeholders for the large values.
+
+    `isError` is always false: only results of failed runs have `isError` true, and results of runs are never so large.
+    """
+    try:
+        text = string_pieces((bytes(part).decode() for part in answer), visit.held.expect)
+        visit.held.keep(text.size)
+    except SkilleryError as error:
+        return error_result(error_object(error))
+    return {
+        "content": [{"type": "text", "text": visit.splices.text(text)}],
+        "structuredContent": visit.splices.object(answer),
+        "isError": False,
+    }
+
+
+def error_result(error: dict[str, Any]) -> dict[str, Any]:
+    told = {"error": error}
+    return {
+        "content": [{"type": "text", "text": encode(told).decode()}],
+        "structuredContent": told,
+        "isError": True,
+    }

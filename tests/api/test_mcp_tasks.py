@@ -1,0 +1,206 @@
+"""MCP tasks (the extension io.modelcontextprotocol/tasks), and progress notifications with the log of the run."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skillery.cli.connection import client_of
+from skillery.cli.mcp_bridge import McpBridge
+from tests.conftest import Rpc, Server, StartShared
+from tests.support.conformance_tools import TASK_SECONDS
+from tests.support.mcp_client import LEGACY, Mcp, messages_of
+from tests.support.people import Caller, Who
+
+TASKS = "io.modelcontextprotocol/tasks"
+STEPS = """
+import time
+from runtime import progress
+def main(args):
+    for number in (1, 2):
+        print("line", number, flush=True)
+        progress(number, 2, f"step {number}")
+        time.sleep(args["s"])
+    return "done"
+"""
+SLEEP = "import time\ndef main(args):\n    time.sleep(args['s'])\n    return 'slept'\n"
+
+
+@pytest.fixture
+def quick(shared_server: StartShared) -> Rpc:
+    """Return a server on which runs of more than 0.7 s become tasks."""
+    return shared_server("tasks", "sqlite", SKILLERY_RUNS_TASK_SECONDS=TASK_SECONDS).rpc
+
+
+def with_tasks(rpc: Rpc) -> Mcp:
+    return Mcp(rpc, declared=[TASKS])
+
+
+def code(text: str, seconds: float, **more: Any) -> dict[str, Any]:
+    return {"language": "python", "code": text, "args": {"s": seconds}, **more}
+
+
+def until(mcp: Mcp, task_id: str, is_reached: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """Return the first state of the task that fulfils the condition."""
+    for _ in range(200):
+        task = mcp("tasks/get", taskId=task_id)
+        if is_reached(task):
+            return task
+        time.sleep(0.05)
+    raise AssertionError(task)
+
+
+def has_ended(task: dict[str, Any]) -> bool:
+    return bool(task["status"] != "working")
+
+
+def test_a_run_in_the_background_is_a_task_with_its_last_line_and_then_its_result(rpc: Rpc) -> None:
+    mcp = with_tasks(rpc)
+
+    task = mcp.tool("run_code", **code(STEPS, 1, background=True))
+    working = until(mcp, task["taskId"], lambda task: "line 2" in task.get("statusMessage", ""))
+    ended = until(mcp, task["taskId"], has_ended)
+
+    assert (task["resultType"], task["status"]) == ("task", "working")
+    assert (task["pollIntervalMs"], task["ttlMs"]) == (1000, 90 * 24 * 3600 * 1000)
+    assert (working["status"], working["statusMessage"]) == ("working", "step 2: line 2")
+    assert "result" not in working
+    assert ended["status"] == "completed"
+    assert ended["result"]["structuredContent"] == {
+        **ended["result"]["structuredContent"],
+        "run_id": task["taskId"],
+        "output": "done",
+    }
+    assert ended["result"]["isError"] is False
+    assert ended["lastUpdatedAt"] > task["createdAt"] == ended["createdAt"]
+
+
+def test_a_long_run_is_a_task_only_for_clients_that_support_tasks(quick: Rpc) -> None:
+    task = with_tasks(quick).tool("run_code", **code(SLEEP, 1))
+    result = Mcp(quick).tool("run_code", **code(SLEEP, 1))
+    background = Mcp(quick).tool("run_code", **code(SLEEP, 0, background=True))
+
+    assert task["resultType"] == "task"
+    assert (result["resultType"], result["structuredContent"]["output"]) == ("complete", "slept")
+    assert (background["resultType"], background["structuredContent"]["status"]) == ("complete", "started")
+
+
+def test_a_cancelled_task_is_cancelled_and_stays_so(rpc: Rpc) -> None:
+    mcp = with_tasks(rpc)
+    task_id = mcp.tool("run_code", **code(SLEEP, 60, background=True))["taskId"]
+
+    mcp("tasks/cancel", taskId=task_id)
+
+    assert until(mcp, task_id, has_ended)["status"] == "cancelled"
+    mcp("tasks/cancel", taskId=task_id)
+    assert rpc("get_run", run_id=task_id)["error"]["type"] == "Cancelled"
+
+
+def test_the_task_of_another_caller_does_not_exist(org: Server, new_name: str) -> None:
+    owner = with_tasks(Caller(org.url, Who(new_name, "read run")))
+    task_id = owner.tool("run_code", **code(SLEEP, 30, background=True))["taskId"]
+
+    for scopes in ("read run", "read run admin"):
+        other = with_tasks(Caller(org.url, Who(f"{new_name}b", scopes)))
+        errors = [other.error(method, taskId=task_id) for method in ("tasks/get", "tasks/cancel")]
+        errors.append(other.error("tasks/update", taskId=task_id, inputResponses={}))
+        assert [(error["code"], error["data"]["type"]) for error in errors] == [(-32602, "task_not_found")] * 3
+    assert owner("tasks/get", taskId=task_id)["status"] == "working"
+    owner("tasks/cancel", taskId=task_id)
+
+
+def test_older_versions_of_the_protocol_have_no_tasks(sqlite_rpc: Rpc) -> None:
+    mcp = Mcp(sqlite_rpc, LEGACY)
+    hello = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+
+    assert TASKS not in mcp("initialize", **hello)["capabilities"].get("extensions", {})
+    assert mcp.error("tasks/get", taskId="run_0")["code"] == -32601
+
+
+def test_a_repeated_call_has_the_same_task(quick: Rpc, new_name: str) -> None:
+    mcp = with_tasks(quick)
+    call = {"name": "run_code", "arguments": code(SLEEP, 1.5), "_meta": {"skillery/idempotency-key": new_name}}
+
+    first = mcp("tools/call", **call)
+    again = mcp("tools/call", **call)
+    until(mcp, first["taskId"], has_ended)
+    after = mcp("tools/call", **call)
+
+    assert again["taskId"] == first["taskId"]
+    assert after["taskId"] == first["taskId"]
+
+
+def test_a_task_waits_for_its_workspace_without_a_limit(start_server: Callable[..., Server]) -> None:
+    env = {"SKILLERY_RUNS_TASK_SECONDS": "0.2", "SKILLERY_RUNS_WORKSPACE_SECONDS": "1"}
+    rpc = start_server(env=env).rpc
+    workspace = rpc("create_workspace")["id"]
+    writer = rpc("run_code", **code(SLEEP, 60, workspace=workspace, background=True))["run_id"]
+    while rpc("describe_workspace", workspace=workspace)["workspace"]["run_id"] is None:
+        time.sleep(0.02)
+    mcp = with_tasks(rpc)
+
+    task = mcp.tool("run_code", **code(SLEEP, 0, workspace=workspace))
+    time.sleep(1.2)
+    waiting = mcp("tasks/get", taskId=task["taskId"])
+    rpc("cancel_run", run_id=writer)
+
+    assert (task["resultType"], waiting["status"]) == ("task", "working")
+    assert until(mcp, task["taskId"], has_ended)["result"]["structuredContent"]["output"] == "slept"
+
+
+def test_any_server_of_a_database_answers_for_a_task(
+    start_server: Callable[..., Server], migrated_postgres_database: Callable[[], str], tmp_path: Path
+) -> None:
+    env = {
+        "SKILLERY_DATABASE": migrated_postgres_database(),
+        "SKILLERY_BACKENDS_STORAGE_DIRECTORY_PATH": str(tmp_path / "contents"),
+    }
+    first, second = [with_tasks(start_server(home=home, env=env).rpc) for home in ("one", "two")]
+
+    short = first.tool("run_code", **code(SLEEP, 0, background=True))["taskId"]
+    long = first.tool("run_code", **code(STEPS, 60, background=True))["taskId"]
+
+    assert until(second, short, has_ended)["result"]["structuredContent"]["output"] == "slept"
+    until(second, long, lambda task: task.get("statusMessage") == "step 1: line 1")
+    second("tasks/cancel", taskId=long)
+    assert until(second, long, has_ended)["status"] == "cancelled"
+
+
+async def test_a_bridge_names_the_task_in_the_header(sqlite_server: Server) -> None:
+    task_id = sqlite_server.rpc("run_code", **code(SLEEP, 0, background=True))["run_id"]
+    body, _ = with_tasks(sqlite_server.rpc).request("tasks/get", {"taskId": task_id})
+    said = io.BytesIO()
+
+    async with client_of(sqlite_server.url, None) as client:
+        await McpBridge(lambda: nullcontext(client), [], io.BytesIO(body.encode() + b"\n"), said).run()
+
+    assert json.loads(said.getvalue())["result"]["taskId"] == task_id
+
+
+@pytest.mark.parametrize("declared", [[], [TASKS]])
+def test_progress_has_what_the_code_reports_and_the_last_line(sqlite_rpc: Rpc, declared: list[str]) -> None:
+    call = {"name": "run_code", "arguments": code(STEPS, 0.3), "_meta": {"progressToken": "p"}}
+
+    *told, answer = messages_of(Mcp(sqlite_rpc, declared=declared).send("tools/call", call))
+
+    assert [one["params"] for one in told] == [
+        {"progressToken": "p", "progress": number, "total": 2, "message": f"step {number}: line {number}"}
+        for number in (1, 2)
+    ]
+    assert answer["result"]["structuredContent"]["output"] == "done"
+
+
+def test_a_run_that_reports_no_progress_sends_the_last_line_of_its_log(sqlite_rpc: Rpc) -> None:
+    text = "import time\ndef main(args):\n    print('reading', flush=True)\n    time.sleep(args['s'])\n"
+    call = {"name": "run_code", "arguments": code(text, 1.4), "_meta": {"progressToken": "p"}}
+
+    *told, _ = messages_of(Mcp(sqlite_rpc).send("tools/call", call))
+
+    assert [one["params"]["message"] for one in told] == ["reading"]
