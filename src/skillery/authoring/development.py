@@ -22,7 +22,8 @@ KEEP_SECONDS = 10.0
 LOST_SECONDS = 1.0
 """Seconds between two attempts if the server cannot be reached."""
 
-Failed = AnsweredError | StrangeAnswer | ConnectionFailed | InvalidParams | BundleTooLarge | OSError
+FAILURES = (AnsweredError, StrangeAnswer, ConnectionFailed, InvalidParams, BundleTooLarge, OSError)
+"""Errors of reading or sending a folder. They are reported, and the folder is sent again after its next change."""
 
 
 class Saved(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -85,7 +86,7 @@ class Development:
                 self._refused.add(folder)
                 return Saved(folder, refusal=_same_name(name, folder, holder))
             answer = await self._client.develop_skill(**self._params(name, skill))
-        except Failed as error:
+        except FAILURES as error:
             return Saved(folder, error=error)
         await self._renamed(folder, answer["name"])
         return Saved(folder, answer)
@@ -111,7 +112,7 @@ class Development:
         """Return the folder that serves the name of a refused folder, or None."""
         try:
             name = str(read_skill_folder(folder).manifest.get("name", ""))
-        except Failed:
+        except FAILURES:
             return folder
         return next((one for one, other in self._names.items() if other == name and one != folder), None)
 

@@ -62,7 +62,11 @@ async def _serve(folders: Sequence[Path], target: Target, flags: dict[str, Any],
     async with _connected(target, flags) as server:
         _announce(server, as_json)
         working = asyncio.create_task(Development(server.client, folders, partial(_print_saved, as_json)).run())
-        ends = {working, asyncio.create_task(stopped.wait()), *([server.task] if server.task else ())}
+        ends: set[asyncio.Task[Any]] = {
+            working,
+            asyncio.create_task(stopped.wait()),
+            *([server.task] if server.task else ()),
+        }
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         for task in ends:
             task.cancel()
@@ -117,7 +121,8 @@ async def _start(settings: Settings) -> tuple[asyncio.Task[None], str, str | Non
     ready: asyncio.Future[tuple[str, str | None]] = asyncio.get_running_loop().create_future()
     plugins = load_plugins(settings.plugins_folder)
     task = asyncio.create_task(serve(settings, plugins, lambda url, token: ready.set_result((url, token))))
-    await asyncio.wait({task, ready}, return_when=asyncio.FIRST_COMPLETED)
+    both: set[asyncio.Future[Any]] = {task, ready}
+    await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
     if task.done():
         await task
         raise asyncio.CancelledError  # stopped by a signal during the start
