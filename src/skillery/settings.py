@@ -72,17 +72,17 @@ class MaxLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     callbacks_per_second: Positive = 100_000
 
 
-Landing = typing.Literal["publish", "draft"]
+Landing = typing.Literal["publish", "review", "draft"]
 
 
 class Publishing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Rules for new versions: a version is published at once, or becomes a draft that waits for a review.
+    """Rules for new versions: a version is published at once, waits for a review, or becomes a draft.
 
     With `auth = "open"`, every version is published at once.
     """
 
     people: Landing = "publish"
-    agents: Landing = "draft"
+    agents: Landing = "review"
     first_permissions: Landing = "publish"
     examples_seconds: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 60.0
     import_seconds: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 15.0

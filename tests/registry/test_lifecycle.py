@@ -39,6 +39,14 @@ WAY_TO = {
 }
 
 
+@pytest.fixture(scope="module")
+def reviewing(shared_server: Callable[..., Server], tmp_path_factory: pytest.TempPathFactory) -> Server:
+    """Return a server with the default rules for new versions."""
+    settings = people_settings(tmp_path_factory.mktemp("people"))
+    del settings["SKILLERY_PUBLISHING_AGENTS"]
+    return shared_server("reviewing", "sqlite", **settings)
+
+
 @pytest.fixture
 def team(org: Server, new_name: str) -> dict[str, Caller]:
     """Return a caller for each role in the namespace of this test."""
@@ -145,6 +153,45 @@ def test_the_policy_is_a_setting(tmp_path: Path, start_server: Callable[..., Ser
     assert Caller(server.url, Who("a", "read publish", "*", "agent")).create("b")["status"] == "published"
     # The bundled skills are published under every policy.
     assert Caller(server.url, Who("r", "read"))("load_skills_protocol_guide")["content"]
+
+
+@pytest.mark.parametrize(
+    ("publisher", "submit", "status"),
+    [
+        ("agent", None, "in_review"),
+        ("agent", True, "in_review"),
+        ("agent", False, "draft"),
+        ("person", None, "published"),
+        ("person", True, "published"),
+        ("person", False, "draft"),
+    ],
+)
+def test_one_call_of_an_agent_asks_for_the_review(
+    reviewing: Server, new_name: str, publisher: str, submit: bool | None, status: str
+) -> None:
+    author = Caller(reviewing.url, Who("author", "read publish", "*", publisher))
+    given = {} if submit is None else {"submit": submit}
+    asked: dict[str, Any] = {"manifest": manifest(new_name), "skill_md": "# A", "files": skill_files(), **given}
+
+    assert author("check_skill", **asked)["status"] == status
+    assert author("create_skill", **asked)["status"] == status
+    assert author.status(new_name, "1.0.0") == status
+    if status == "in_review":
+        take(Caller(reviewing.url, Who("eve", "read review")), "approve_version", new_name)
+        assert author.status(new_name, "1.0.0") == "published"
+
+
+def test_more_permissions_of_an_agent_wait_in_review_and_those_of_people_as_drafts(
+    reviewing: Server, new_name: str
+) -> None:
+    for publisher, waiting in (("agent", "in_review"), ("person", "draft")):
+        name = f"{new_name}.{publisher}"
+        person = Caller(reviewing.url, Who("person", "read publish", "*"))
+        person.create(name)
+        more = manifest(name, "1.1.0", permissions={"network": ["https://example.com"]})
+        author = Caller(reviewing.url, Who("author", "read publish", "*", publisher))
+        made = author("create_skill", manifest=more, skill_md="# A", files=skill_files())
+        assert made["status"] == waiting
 
 
 def test_without_login_nothing_lands_as_a_draft(start_server: Callable[..., Server]) -> None:

@@ -51,7 +51,8 @@ def people_settings(folder: Path, **more: str) -> dict[str, str]:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "people.py").write_text(PLUGIN)
     (folder / "checks.py").write_text(CHECKS)
-    return {"SKILLERY_PLUGINS_FOLDER": str(folder), "SKILLERY_AUTH": "people", **more}
+    drafts = {"SKILLERY_PUBLISHING_AGENTS": "draft"}  # so that tests see every step of a version
+    return {"SKILLERY_PLUGINS_FOLDER": str(folder), "SKILLERY_AUTH": "people", **drafts, **more}
 
 
 class Who(NamedTuple):

@@ -128,10 +128,18 @@ def _print_published(answer: Mapping[str, Any]) -> None:
         click.echo(clean(f"  {line}"), err=True)
     for warning in answer["warnings"]:
         click.echo(clean(f"  warning: {warning}"), err=True)
-    if "ok" not in answer and answer["status"] == "draft":
-        click.echo(
-            clean(f"  next: skillery submit {answer['name']}@{answer['version']}, then ask a reviewer"), err=True
-        )
+    if "ok" not in answer and (next_step := _next_step(answer)):
+        click.echo(clean(f"  next: {next_step}"), err=True)
+
+
+def _next_step(answer: Mapping[str, Any]) -> str:
+    """Return what has to happen before the version is published, or ""."""
+    skill = f"{answer['name']}@{answer['version']}"
+    steps = {
+        "draft": f"skillery submit {skill}, then ask a reviewer",
+        "in_review": f"a reviewer runs skillery approve {skill}",
+    }
+    return steps.get(answer["status"], "")
 
 
 def _status_text(answer: Mapping[str, Any]) -> str:
@@ -166,7 +174,7 @@ def _permission_lines(answer: Mapping[str, Any]) -> Iterator[str]:
     added = [*diff["added"]["network"], *diff["added"]["secrets"]] if diff else []
     if diff and added:
         since = f"added since {diff['against']}" if diff["against"] else "of the first version"
-        review = "; a reviewer must approve this" if answer["status"] == "draft" else ""
+        review = "; a reviewer must approve this" if answer["status"] in {"draft", "in_review"} else ""
         yield f"permissions: {since}: {', '.join(added)}{review}"
 
 

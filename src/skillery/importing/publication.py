@@ -199,7 +199,7 @@ class SkillPublication:
         created = published.created
         return report_of(
             prepared,
-            "draft" if created.status == "draft" else "published",
+            "published" if created.status == "published" else "draft",
             repairs=repairs,
             name=created.name,
             version=created.version,

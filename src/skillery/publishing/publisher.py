@@ -107,12 +107,14 @@ class Publisher:
         quotas: Quotas | None = None,
         *,
         made_by: str | None = None,
+        submit: bool | None = None,
     ) -> NewVersion:
         """Publish a bundle completely or not at all, and return the version. If the same bundle is stored already,
         return its version.
 
         `rules` and `quotas` replace those of this publisher. `made_by` is the name of the method that generated the
-        bundle. If the version becomes a draft, only its author and reviewers see it.
+        bundle. `submit` decides for this version, in place of the rules: True submits it for review if it would be a
+        draft, False makes it a draft. Only its author and reviewers see a version that is not published.
 
         Raise InvalidManifest, InvalidBundle, InvalidPath or BundleTooLarge if the bundle is not valid. Raise NotAllowed
         if no namespace grant covers the name. Raise NameTaken or VersionExists if the name or the version belongs to
@@ -120,6 +122,7 @@ class Publisher:
         used up. Raise Busy, RateLimited or Unavailable if the examples cannot be run. Raise the errors of `Locks.make`
         if the dependencies cannot be locked.
         """
+        rules = (rules or self._rules)._replace(submit=submit)
         published = await self.publish(identity, manifest, skill_md, files, rules, quotas, made_by=made_by)
         return published.created
 
@@ -182,6 +185,8 @@ class Publisher:
         skill_md: str | SkillMd,
         files: Sequence[BundleFile],
         scan: ImportScan | None = None,
+        *,
+        submit: bool | None = None,
     ) -> CheckedSkill:
         """Run all checks of `create_skill` without publishing, and return the findings.
 
@@ -192,7 +197,8 @@ class Publisher:
         publication = publication_of(bundle, identity)
         trials = not isinstance(skill_md, SkillMd)
         findings = await self.checks.findings(publication, bundle, state.scan, identity, trials=trials)
-        status = state.taken.status if state.taken else self._rules.status_for(identity, state.diff)
+        rules = self._rules._replace(submit=submit)
+        status = state.taken.status if state.taken else rules.status_for(identity, state.diff)
         # Nothing is published, so no run gets the permissions of a published version.
         tested = await self.checks.test_examples(identity, bundle)
         findings = (*findings, *as_found(tested.findings))
@@ -284,8 +290,7 @@ class Publisher:
         also: Also | None,
     ) -> NewVersion:
         def landing(diff: PermissionsDiff) -> str:
-            # If examples wait, the version must be approved first, because the approval runs them.
-            return "draft" if checks.waiting else rules.status_for(identity, diff)
+            return rules.status_for(identity, diff, is_unproven=bool(checks.waiting))
 
         inline = {file.sha256: file.content for file in bundle.files if is_inline(file.size)}
         created = insert_version(

@@ -1,4 +1,4 @@
-"""Rules that decide whether a new version is published at once or becomes a draft."""
+"""Rules for the first status of a new version: published at once, in review, or a draft."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from skillery.backends import Identity
 from skillery.formats.permissions import PermissionsDiff
 from skillery.registry import Visibility
 
-Landing = Literal["publish", "draft"]
+Landing = Literal["publish", "review", "draft"]
 
 
 class PublishingRules(NamedTuple):
@@ -26,9 +26,16 @@ class PublishingRules(NamedTuple):
     """First status of the first version of a skill, if the version has permissions."""
     trials: bool = True
     """Whether the entrypoint is imported and the examples run before a version is published."""
+    submit: bool | None = None
+    """The decision of the publisher for this version: True submits a draft for review, False makes a draft."""
 
-    def status_for(self, identity: Identity, diff: PermissionsDiff) -> str:
-        asked = [self.agents if identity.kind == "agent" else self.people]
+    def status_for(self, identity: Identity, diff: PermissionsDiff, *, is_unproven: bool = False) -> str:
+        """Return the first status of a version. Examples of an unproven version run when a reviewer approves it."""
+        own = self.agents if identity.kind == "agent" else self.people
+        asked = [own]
         if diff.is_increase:
             asked.append(self.increases if diff.against is not None else self.first_permissions)
-        return "draft" if "draft" in asked else "published"
+        if not is_unproven and set(asked) == {"publish"}:
+            return "draft" if self.submit is False else "published"
+        submits = "review" in asked if self.submit is None else self.submit
+        return "in_review" if submits else "draft"

@@ -6,12 +6,12 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from skillery.api.rpc.params import CreateSkill, Params, shown
+from skillery.api.rpc.params import BundleParams, Params, shown
 
 SkillNames = Annotated[list[Annotated[str, Meta(max_length=128)]], Meta(min_length=1, max_length=50)]
 
 
-class DevelopSkill(CreateSkill, frozen=True, kw_only=True):
+class DevelopSkill(BundleParams, frozen=True, kw_only=True):
     """Serve a bundle to the caller alone as a development version ('1.2.0-dev.3'), without publishing anything."""
 
 

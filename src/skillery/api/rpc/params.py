@@ -174,14 +174,24 @@ class SkillFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     executable: Annotated[bool, shown("Whether the file keeps an executable mode", default=False)] = False
 
 
-class CreateSkill(Params, frozen=True, kw_only=True):
-    """Publish a new skill, or a new version of a skill. The whole bundle is checked before anything is stored."""
+class BundleParams(Params, frozen=True, kw_only=True):
+    """A bundle."""
 
     manifest: Annotated[
         dict[str, Any], shown("skill.toml as JSON: name, version, description, and further declarations")
     ]
     skill_md: Annotated[str, shown("SKILL.md: markdown for the LLM, with YAML frontmatter at the top")]
     files: Annotated[list[SkillFile], shown("Code and resources of the skill")] = []
+
+
+class CreateSkill(BundleParams, frozen=True, kw_only=True):
+    """Publish a new skill, or a new version of a skill. The whole bundle is checked before anything is stored."""
+
+    submit: Annotated[
+        bool | msgspec.UnsetType,
+        HIDDEN,
+        shown("true: submit the version for review if it is not published at once; false: make it a draft"),
+    ] = msgspec.UNSET
 
 
 NAME = shown("Skill name")

@@ -266,6 +266,7 @@ class AsyncMethods:
         skill_md: str,
         *,
         files: Sequence[SkillFile] | None = None,
+        submit: bool | None = None,
         idempotency_key: str | None = None,
     ) -> NewVersion:
         """Publish a new skill, or a new version of a skill. The whole bundle is checked before anything is stored.
@@ -273,11 +274,12 @@ class AsyncMethods:
         manifest: skill.toml as JSON: name, version, description, and further declarations
         skill_md: SKILL.md: markdown for the LLM, with YAML frontmatter at the top
         files: Code and resources of the skill
+        submit: true: submit the version for review if it is not published at once; false: make it a draft
         idempotency_key: the same call under the same key is made once; without one it gets its own
         """
         answer: NewVersion = await self.call(
             "create_skill",
-            {"manifest": manifest, "skill_md": skill_md, "files": files},
+            {"manifest": manifest, "skill_md": skill_md, "files": files, "submit": submit},
             idempotency_key=idempotency_key,
         )
         return answer
@@ -540,16 +542,22 @@ class AsyncMethods:
         return answer
 
     async def check_skill(
-        self, manifest: Mapping[str, Any], skill_md: str, *, files: Sequence[SkillFile] | None = None
+        self,
+        manifest: Mapping[str, Any],
+        skill_md: str,
+        *,
+        files: Sequence[SkillFile] | None = None,
+        submit: bool | None = None,
     ) -> CheckedSkill:
         """Run all checks of create_skill and the examples, without publishing anything.
 
         manifest: skill.toml as JSON: name, version, description, and further declarations
         skill_md: SKILL.md: markdown for the LLM, with YAML frontmatter at the top
         files: Code and resources of the skill
+        submit: true: submit the version for review if it is not published at once; false: make it a draft
         """
         answer: CheckedSkill = await self.call(
-            "check_skill", {"manifest": manifest, "skill_md": skill_md, "files": files}
+            "check_skill", {"manifest": manifest, "skill_md": skill_md, "files": files, "submit": submit}
         )
         return answer
 

@@ -252,16 +252,22 @@ class BatchMethods:
         return answer
 
     def create_skill(
-        self, manifest: Mapping[str, Any], skill_md: str, *, files: Sequence[SkillFile] | None = None
+        self,
+        manifest: Mapping[str, Any],
+        skill_md: str,
+        *,
+        files: Sequence[SkillFile] | None = None,
+        submit: bool | None = None,
     ) -> Pending[NewVersion]:
         """Publish a new skill, or a new version of a skill. The whole bundle is checked before anything is stored.
 
         manifest: skill.toml as JSON: name, version, description, and further declarations
         skill_md: SKILL.md: markdown for the LLM, with YAML frontmatter at the top
         files: Code and resources of the skill
+        submit: true: submit the version for review if it is not published at once; false: make it a draft
         """
         answer: Pending[NewVersion] = self.call(
-            "create_skill", {"manifest": manifest, "skill_md": skill_md, "files": files}
+            "create_skill", {"manifest": manifest, "skill_md": skill_md, "files": files, "submit": submit}
         )
         return answer
 
@@ -523,16 +529,22 @@ class BatchMethods:
         return answer
 
     def check_skill(
-        self, manifest: Mapping[str, Any], skill_md: str, *, files: Sequence[SkillFile] | None = None
+        self,
+        manifest: Mapping[str, Any],
+        skill_md: str,
+        *,
+        files: Sequence[SkillFile] | None = None,
+        submit: bool | None = None,
     ) -> Pending[CheckedSkill]:
         """Run all checks of create_skill and the examples, without publishing anything.
 
         manifest: skill.toml as JSON: name, version, description, and further declarations
         skill_md: SKILL.md: markdown for the LLM, with YAML frontmatter at the top
         files: Code and resources of the skill
+        submit: true: submit the version for review if it is not published at once; false: make it a draft
         """
         answer: Pending[CheckedSkill] = self.call(
-            "check_skill", {"manifest": manifest, "skill_md": skill_md, "files": files}
+            "check_skill", {"manifest": manifest, "skill_md": skill_md, "files": files, "submit": submit}
         )
         return answer
 

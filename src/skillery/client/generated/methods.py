@@ -264,6 +264,7 @@ class Methods:
         skill_md: str,
         *,
         files: Sequence[SkillFile] | None = None,
+        submit: bool | None = None,
         idempotency_key: str | None = None,
     ) -> NewVersion:
         """Publish a new skill, or a new version of a skill. The whole bundle is checked before anything is stored.
@@ -271,11 +272,12 @@ class Methods:
         manifest: skill.toml as JSON: name, version, description, and further declarations
         skill_md: SKILL.md: markdown for the LLM, with YAML frontmatter at the top
         files: Code and resources of the skill
+        submit: true: submit the version for review if it is not published at once; false: make it a draft
         idempotency_key: the same call under the same key is made once; without one it gets its own
         """
         answer: NewVersion = self.call(
             "create_skill",
-            {"manifest": manifest, "skill_md": skill_md, "files": files},
+            {"manifest": manifest, "skill_md": skill_md, "files": files, "submit": submit},
             idempotency_key=idempotency_key,
         )
         return answer
@@ -534,15 +536,23 @@ class Methods:
         return answer
 
     def check_skill(
-        self, manifest: Mapping[str, Any], skill_md: str, *, files: Sequence[SkillFile] | None = None
+        self,
+        manifest: Mapping[str, Any],
+        skill_md: str,
+        *,
+        files: Sequence[SkillFile] | None = None,
+        submit: bool | None = None,
     ) -> CheckedSkill:
         """Run all checks of create_skill and the examples, without publishing anything.
 
         manifest: skill.toml as JSON: name, version, description, and further declarations
         skill_md: SKILL.md: markdown for the LLM, with YAML frontmatter at the top
         files: Code and resources of the skill
+        submit: true: submit the version for review if it is not published at once; false: make it a draft
         """
-        answer: CheckedSkill = self.call("check_skill", {"manifest": manifest, "skill_md": skill_md, "files": files})
+        answer: CheckedSkill = self.call(
+            "check_skill", {"manifest": manifest, "skill_md": skill_md, "files": files, "submit": submit}
+        )
         return answer
 
     def develop_skill(

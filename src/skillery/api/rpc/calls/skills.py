@@ -126,12 +126,14 @@ async def load_guide(core: Core, identity: Identity, _: params.LoadSkillsProtoco
 
 async def create_skill(core: Core, identity: Identity, asked: params.CreateSkill) -> NewVersion:
     files = await asyncio.to_thread(_files, asked.files)
-    return await core.publisher.create_skill(identity, asked.manifest, asked.skill_md, files)
+    submit = None if asked.submit is msgspec.UNSET else asked.submit
+    return await core.publisher.create_skill(identity, asked.manifest, asked.skill_md, files, submit=submit)
 
 
 async def check_skill(core: Core, identity: Identity, asked: params.CheckSkill) -> CheckedSkill:
     files = await asyncio.to_thread(_files, asked.files)
-    return await core.publisher.check_skill(identity, asked.manifest, asked.skill_md, files)
+    submit = None if asked.submit is msgspec.UNSET else asked.submit
+    return await core.publisher.check_skill(identity, asked.manifest, asked.skill_md, files, submit=submit)
 
 
 async def develop_skill(core: Core, identity: Identity, asked: development_params.DevelopSkill) -> DevelopedSkill:
