@@ -29,6 +29,7 @@ from skillery.database import Database, before_commit
 from skillery.database.tables import audit
 from skillery.errors import InvalidName, Unavailable
 from skillery.formats.tokens import parse_token_name
+from tests.cli.test_cli import skillery as command
 from tests.conftest import Rpc, Server, manifest, skill_files
 
 ANN = Identity("ann", "person")
@@ -460,7 +461,8 @@ def test_no_secret_and_no_token_is_in_the_trail(tmp_path: Path, database_kind: s
     run("secret", "rm", "API_KEY")
     run("token", "revoke", token)
 
-    listed = json.loads(run("audit", "list", "--json").stdout)["entries"]
+    entries = json.loads(run("audit", "list", "--json").stdout)["entries"]
+    listed = [one for one in entries if one["action"] != "create_skill"]  # the bundled skills
     assert [(one["action"], one["before"], one["after"] and {**one["after"], "revoked_at": 0}) for one in listed] == [
         ("revoke_token", {"name": "bob", "revoked_at": None}, {"revoked_at": 0}),
         ("remove_secret", {"has_value": True, "granted_to": ["a.*"]}, None),
@@ -519,3 +521,16 @@ def test_a_whole_token_in_a_refused_revocation_is_not_stored(org: Server, new_na
 def test_no_token_can_have_the_name_of_the_server_itself() -> None:
     with pytest.raises(InvalidName):
         parse_token_name(SERVER.name)
+
+
+def test_the_trail_of_a_home_is_listed_for_admins_alone(tmp_path: Path) -> None:
+    home = str(tmp_path / "home")
+    create = ("token", "create", "--home", home, "--json", "--name")
+    reader = command(*create, "reader", "--scope", "read", SKILLERY_AUTH="tokens").json["token"]
+    admin = command(*create, "root", "--scope", "admin", SKILLERY_AUTH="tokens").json["token"]
+    trail = ("audit", "list", "--home", home, "--json")
+
+    for token, refused in (("", "not_authenticated"), (reader, "not_allowed")):
+        asked = command(*trail, SKILLERY_AUTH="tokens", SKILLERY_TOKEN=token)
+        assert (asked.code != 0, refused in asked.err + asked.out) == (True, True)
+    assert command(*trail, SKILLERY_AUTH="tokens", SKILLERY_TOKEN=admin).json["entries"]

@@ -21,8 +21,9 @@ COLUMNS = ("seq", "at", "who", "address", "action", "subject", "outcome", "chang
 def audit() -> None:
     """List and verify the audit trail.
 
-    The trail records every change and every refused attempt. The commands read the trail of the home, even while a
-    server is running. With --url, `list` reads the trail of a server, and requires an admin token.
+    The trail records every change and every refused attempt. `list` requires an admin token, with --url and for the
+    home, unless the setting auth is "open". `head` and `verify` read the database of the home, even while a server is
+    running.
     """
 
 
@@ -44,8 +45,10 @@ def audit() -> None:
 @json_option
 def list_(target: Target, as_json: bool, **filters: Any) -> None:
     """List the entries of the audit trail, newest first."""
+    from skillery.cli.connection import with_client
+
     filters["outcome"] = filters["outcome"] or ""
-    found = _query_server(target, filters) if target.url else _query_home(target, filters)
+    found = with_client(target, lambda client: client.list_audit(**filters))
     if as_json:
         print_json(found)
         return
@@ -109,28 +112,6 @@ def _head(text: str) -> Head:
     if not (seq.isdecimal() and len(seq) < 19 and len(digest) == 64):
         raise click.UsageError("--head must be SEQ:HASH, as printed by `skillery audit head`")
     return Head(int(seq), digest.lower())
-
-
-def _query_server(target: Target, filters: dict[str, Any]) -> Mapping[str, Any]:
-    from skillery.cli.connection import with_client
-
-    return with_client(target, lambda client: client.list_audit(**filters))
-
-
-def _query_home(target: Target, filters: dict[str, Any]) -> dict[str, Any]:
-    import msgspec
-
-    from skillery.cli.tokens import open_home_database
-    from skillery.registry import cursor_key
-    from skillery.registry.audit_trail import list_audit, parse_filter
-
-    limit, cursor = filters.pop("limit"), filters.pop("cursor")
-    wanted = parse_filter(**filters)
-    with open_home_database(target) as database:
-        key = database.write_now(cursor_key)
-        found = database.read_now(lambda connection: list_audit(connection, key, wanted, limit=limit, cursor=cursor))
-    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(found))
-    return plain
 
 
 def _row(entry: Mapping[str, Any]) -> tuple[object, ...]:
