@@ -55,6 +55,19 @@ class Authenticator(Protocol):
 
 
 @runtime_checkable
+class RecognizesCredentials(Protocol):
+    """An Authenticator that says which credentials are its own, so that it can be combined with others."""
+
+    def recognizes(self, credentials: Credentials) -> bool:
+        """Return whether the credentials are meant for this backend, whether they are valid or not. Do not block.
+
+        If the result is False, the server asks the next authenticator of the setting `auth`. If it is True, this
+        backend decides alone.
+        """
+        ...
+
+
+@runtime_checkable
 class KeepsTokens(Protocol):
     """An Authenticator that accepts tokens of the registry. An authenticator may implement this Protocol too."""
 

@@ -32,12 +32,14 @@ from skillery.backends import (
     Offer,
     Place,
     Publication,
+    RecognizesCredentials,
     Sandbox,
     Secrets,
     Storage,
 )
 from skillery.errors import StartupError
 from skillery.formats.wording import did_you_mean
+from skillery.identity.authenticator_chain import AuthenticatorChain
 from skillery.protocols import problems
 from skillery.settings import Settings
 
@@ -58,7 +60,7 @@ PROTOCOLS: Mapping[Kind, type] = {
 OPTIONAL_PROTOCOLS: Mapping[Kind, tuple[type, ...]] = {
     "sandbox": (Measured, KeepsWarm),
     "storage": (ListsContents, KnowsRegistry),
-    "authenticator": (KeepsTokens,),
+    "authenticator": (KeepsTokens, RecognizesCredentials),
     "secrets": (KeepsSecrets,),
 }
 """Protocols that a backend may implement too. A backend that has all methods of such a Protocol is checked."""
@@ -119,15 +121,32 @@ class Plugins:
         for kind in KINDS:
             self.offers[kind], self._plugin_of[kind] = _offers(manager, kind)
 
-    def open(self, kind: Kind, settings: Settings, database: Database | None = None) -> Any:
+    def open(
+        self, kind: Literal["sandbox", "storage", "secrets"], settings: Settings, database: Database | None = None
+    ) -> Any:
         """Open and return the backend of a kind that the settings choose. `database` is None for a command without a
         database.
 
         Raise StartupError if no plugin offers the backend, its settings are not valid, or it does not implement its
         Protocol.
         """
+        return self._open(kind, getattr(settings, kind), settings, database)
+
+    def open_authenticator(self, settings: Settings, database: Database) -> Authenticator:
+        """Open the authenticators that the setting `auth` names, and return one that asks them in the stated order.
+
+        Raise the errors of `open`, and StartupError if the authenticators cannot be combined.
+        """
+        names = settings.authenticators
+        if not all(names) or len(set(names)) < len(names):
+            raise StartupError(
+                f"setting 'auth' is {settings.auth!r}: name one authenticator, or several different ones"
+            )
+        opened = {name: self._open("authenticator", name, settings, database) for name in names}
+        return AuthenticatorChain(opened) if len(opened) > 1 else opened[names[0]]
+
+    def _open(self, kind: Kind, name: str, settings: Settings, database: Database | None) -> Any:
         setting = "auth" if kind == "authenticator" else kind
-        name = getattr(settings, setting)
         offer = self.offers[kind].get(name)
         if offer is None:
             known = ", ".join(sorted(self.offers[kind]))

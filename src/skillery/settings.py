@@ -215,7 +215,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     database: str = ""
     sandbox: str = "linux"
     storage: str = "directory"
-    auth: str = "open"
+    auth: str | tuple[str, ...] = "open"
+    """One authenticator, or several in the order in which they are asked. In a text, commas separate names."""
     secrets: str = "database"
     plugins_folder: str = ""
     allowed_hosts: tuple[str, ...] = ()
@@ -261,6 +262,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def database_url(self) -> str:
         """The URL of the configured database, or of the SQLite database in the home if no database is configured."""
         return self.database or f"sqlite:///{self.home / 'skillery.db'}"
+
+    @property
+    def authenticators(self) -> tuple[str, ...]:
+        """The names in `auth`."""
+        names = self.auth.split(",") if isinstance(self.auth, str) else self.auth
+        return tuple(name.strip() for name in names)
 
     @property
     def runs_at_once(self) -> int:

@@ -71,7 +71,7 @@ async def open_server(
 async def _open_backends(settings: Settings, plugins: Plugins, database: Database, stack: AsyncExitStack) -> Backends:
     """Open the backends and migrate the database. Raise StartupError if a backend or the database cannot be used."""
     # No connection is opened before the settings are checked.
-    authenticator: Authenticator = plugins.open("authenticator", settings, database)
+    authenticator = plugins.open_authenticator(settings, database)
     _check_address(settings, authenticator)
     migrate.upgrade(database)
     storage: Storage = plugins.open("storage", settings, database)

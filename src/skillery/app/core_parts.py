@@ -274,7 +274,7 @@ def _import_limits(settings: Settings) -> ImportLimits:
 
 
 def _publishing_rules(settings: Settings) -> PublishingRules:
-    if settings.auth == "open":
+    if settings.authenticators == ("open",):
         # A review would not protect: with auth = "open", every caller may approve.
         return PublishingRules(visibility=settings.default_visibility)
     chosen = settings.publishing

@@ -19,7 +19,7 @@ def quotas_of(settings: Settings) -> Quotas:
     With `auth = "open"`, the default quotas do not apply, because the only user is the owner of the computer.
     """
     asked = settings.quotas
-    is_open = settings.auth == "open"
+    is_open = settings.authenticators == ("open",)
     for_all = IdentityQuota(
         asked.blobs,
         asked.blobs_mb * MIB,

@@ -65,7 +65,7 @@ async def serve(settings: Settings, plugins: Plugins, announce: Callable[[str, s
             url = _url(settings.host, listener.getsockname()[1])
 
             def on_start() -> None:
-                home.announce(url, settings.auth, without_password(settings.database_url))
+                home.announce(url, ",".join(settings.authenticators), without_password(settings.database_url))
                 announce(url, token)
 
             async with open_server(settings, plugins, home) as (core, edge):

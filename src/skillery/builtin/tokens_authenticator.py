@@ -20,7 +20,7 @@ from skillery import hookimpl
 from skillery.backends import Credentials, Identity, Offer, Place, Tokens, VerifiedToken
 from skillery.builtin.failed_logins import FailedLogins
 from skillery.errors import NotAuthenticated, SkilleryError, StartupError, TooManyFailedLogins
-from skillery.formats.tokens import REMEMBERED_SECONDS
+from skillery.formats.tokens import PREFIX, REMEMBERED_SECONDS
 
 log = logging.getLogger(__name__)
 MOST_REMEMBERED = 10_000
@@ -48,6 +48,11 @@ class TokensAuthenticator:
         self._memory = _Memory()
         self._noted: OrderedDict[str, float] = OrderedDict()
         self._noting: set[asyncio.Task[None]] = set()
+
+    def recognizes(self, credentials: Credentials) -> bool:
+        """Return whether the credentials are a token of a Skillery server."""
+        scheme, _, token = credentials.headers.get("authorization", "").partition(" ")
+        return scheme.lower() == "bearer" and token.strip().startswith(PREFIX)
 
     async def authenticate(self, credentials: Credentials) -> Identity:
         """Return the identity of the token.

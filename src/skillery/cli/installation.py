@@ -62,20 +62,20 @@ def plugins(target: Target, as_json: bool) -> None:
 
 def _plugins(plugins: Plugins, settings: Settings) -> list[dict[str, Any]]:
     chosen = {
-        "sandbox": settings.sandbox,
-        "storage": settings.storage,
-        "authenticator": settings.auth,
-        "secrets": settings.secrets,
+        "sandbox": {settings.sandbox},
+        "storage": {settings.storage},
+        "authenticator": set(settings.authenticators),
+        "secrets": {settings.secrets},
     }
     manager = plugins.manager
     found: dict[str, dict[str, Any]] = {
         name: {"name": name, "offers": [], "moments": []} for name, _ in manager.list_name_plugin()
     }
-    for kind, name in chosen.items():
+    for kind, names in chosen.items():
         for implementation in getattr(manager.hook, f"skillery_{kind}").get_hookimpls():
             offer = implementation.function()
             found[implementation.plugin_name]["offers"].append(
-                {"kind": kind, "name": offer.name, "chosen": offer.name == name, "unsafe": offer.unsafe}
+                {"kind": kind, "name": offer.name, "chosen": offer.name in names, "unsafe": offer.unsafe}
             )
     for event in EVENTS:
         for implementation in getattr(manager.hook, event).get_hookimpls():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from skillery.backends import ALL_SCOPES, Authenticator, Credentials
+from skillery.backends import ALL_SCOPES, Authenticator, Credentials, RecognizesCredentials
 from skillery.errors import NotAuthenticated
 
 
@@ -42,6 +42,12 @@ class AuthenticatorContract:
         for credentials in bad:
             with pytest.raises(NotAuthenticated):
                 await authenticator.authenticate(credentials)
+
+    async def test_it_recognizes_its_own_credentials(self, authenticator: Authenticator, good: Credentials) -> None:
+        """An authenticator that can be combined with others leaves requests without credentials to them."""
+        if isinstance(authenticator, RecognizesCredentials):
+            assert authenticator.recognizes(good)
+            assert not authenticator.recognizes(Credentials({}, good.address))
 
     async def test_one_without_login_is_for_loopback_only(self, authenticator: Authenticator) -> None:
         try:

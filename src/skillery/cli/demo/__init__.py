@@ -4,6 +4,7 @@ input.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +39,7 @@ def demo(target: Target, token: str | None, port: int, as_json: bool) -> None:
     from skillery.cli.demo.background import find_or_start
 
     settings = target.load().settings
-    token = token or _own_token(settings.auth, target)
+    token = token or _own_token(settings.authenticators, target)
     server = find_or_start(settings.home, port, target.config)
     if not as_json:
         _title(f"Skillery serves at {server.url}", f"home {server.home}, log {server.log}")
@@ -54,13 +55,13 @@ def demo(target: Target, token: str | None, port: int, as_json: bool) -> None:
     _print_end(server)
 
 
-def _own_token(auth: str, target: Target) -> str | None:
+def _own_token(authenticators: Sequence[str], target: Target) -> str | None:
     """Return a new token if the server will require one, else None. Raise StartupError if the home cannot be opened.
 
     The token is created before the server starts, because the first start of a server would write the bootstrap token
     to a log.
     """
-    if auth != "tokens":
+    if "tokens" not in authenticators:
         return None
     from skillery.audit import local_actor
     from skillery.cli.tokens import open_home_database

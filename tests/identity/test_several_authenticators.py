@@ -1,0 +1,112 @@
+"""Several authenticators in the order of the setting `auth`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.cli.test_cli import skillery
+from tests.conftest import Server
+
+BADGES = """
+from skillery import hookimpl
+from skillery.backends import Identity, Offer
+from skillery.errors import NotAuthenticated
+
+class Badges:
+    loopback_only = False
+
+    def recognizes(self, credentials):
+        return credentials.headers.get("authorization", "").startswith("Bearer badge_")
+
+    async def authenticate(self, credentials):
+        name = credentials.headers.get("authorization", "").removeprefix("Bearer badge_")
+        if name != "ann":
+            raise NotAuthenticated("this badge is not valid")
+        return Identity(name, "person", frozenset({"read"}), ())
+
+@hookimpl
+def skillery_authenticator():
+    return Offer("badges", lambda settings, place: Badges())
+"""
+SILENT = """
+from skillery import hookimpl
+from skillery.backends import Identity, Offer
+
+class Silent:
+    loopback_only = False
+
+    async def authenticate(self, credentials):
+        return Identity(credentials.headers.get("authorization", "nobody")[-8:], "person", frozenset({"read"}), ())
+
+@hookimpl
+def skillery_authenticator():
+    return Offer("silent", lambda settings, place: Silent())
+"""
+
+
+@pytest.fixture
+def plugins(tmp_path: Path) -> str:
+    folder = tmp_path / "plugins"
+    folder.mkdir()
+    (folder / "badges.py").write_text(BADGES)
+    (folder / "silent.py").write_text(SILENT)
+    return str(folder)
+
+
+def ask(server: Server, credentials: str) -> tuple[int, str]:
+    """Return the status of a call, and the name of the caller or the message."""
+    headers = {"authorization": credentials} if credentials else {}
+    call = {"jsonrpc": "2.0", "id": 1, "method": "get_usage", "params": {}}
+    answer = httpx.post(f"{server.url}/rpc", json=call, headers=headers)
+    body: dict[str, Any] = answer.json()
+    return answer.status_code, body["result"]["identity"] if "result" in body else body["error"]["message"]
+
+
+def test_the_first_authenticator_that_recognizes_the_credentials_decides(
+    start_server: Callable[..., Server], plugins: str
+) -> None:
+    env = {"SKILLERY_AUTH": "tokens, badges, silent", "SKILLERY_PLUGINS_FOLDER": plugins}
+    server = start_server(env=env)
+    create = ("token", "create", "--name", "root", "--scope", "admin", "--home", str(server.home), "--json")
+    token = skillery(*create, stdin=b"", **env).json["token"]
+
+    assert ask(server, f"Bearer {token}") == (200, "root")
+    assert ask(server, "Bearer badge_ann") == (200, "ann")
+    assert ask(server, "Bearer badge_eve") == (401, "this badge is not valid")
+    assert ask(server, "Bearer sky_wrong")[0] == 401
+    assert ask(server, "Basic 12345678") == (200, "12345678")
+
+
+def test_the_first_one_refuses_what_no_one_recognizes(
+    start_server: Callable[..., Server], plugins: str, tmp_path: Path
+) -> None:
+    config = tmp_path / "skillery.toml"
+    config.write_text(f'auth = ["badges", "tokens"]\nplugins_folder = "{plugins}"\n')
+    server = start_server("--config", str(config))
+
+    assert ask(server, "Basic 12345678") == (401, "this badge is not valid")
+    assert ask(server, "") == (401, "this badge is not valid")
+    assert ask(server, "Bearer badge_ann") == (200, "ann")
+
+
+@pytest.mark.parametrize(
+    ("auth", "said"),
+    [
+        ("tokens,open", "auth 'open' accepts every caller"),
+        ("silent,tokens", "auth 'silent' does not say which credentials are its own"),
+        ("tokens,tokens", "name one authenticator, or several different ones"),
+        ("tokens,", "name one authenticator, or several different ones"),
+        ("tokens,absent", "'absent', which no plugin offers"),
+    ],
+)
+def test_what_cannot_be_combined_is_refused_at_start(tmp_path: Path, plugins: str, auth: str, said: str) -> None:
+    env = {"SKILLERY_AUTH": auth, "SKILLERY_PLUGINS_FOLDER": plugins}
+    refused = skillery("serve", "--home", str(tmp_path / "home"), "--port", "0", stdin=b"", **env)
+
+    assert refused.code != 0
+    assert said in refused.err
