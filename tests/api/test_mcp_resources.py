@@ -72,7 +72,7 @@ def prove(mcp: Mcp, entry: dict[str, Any]) -> None:
 def test_the_extension_is_declared(sqlite_rpc: Rpc) -> None:
     found = Mcp(sqlite_rpc)("server/discover")["capabilities"]
 
-    assert found["extensions"] == {SKILLS: {"directoryRead": True}}
+    assert found["extensions"] == {SKILLS: {"directoryRead": True}, "io.modelcontextprotocol/tasks": {}}
     assert set(found) == {"extensions", "resources", "tools"}
 
 

@@ -12,6 +12,7 @@ python tests/support/prefork.py DESCRIPTOR: fork for each request on this socket
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import gc
 import importlib
@@ -82,7 +83,8 @@ class Forked:
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        os.kill(self.pid, number)
+        with contextlib.suppress(ProcessLookupError):  # like subprocess.Popen, for a process that has just ended
+            os.kill(self.pid, number)
 
 
 class Prefork:

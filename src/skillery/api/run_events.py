@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
+from itertools import cycle
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
@@ -21,12 +24,15 @@ from skillery.errors import Busy, InvalidParams
 from skillery.formats.wording import quoted
 from skillery.runs import Runner
 from skillery.runs.followed_runs import Followed
+from skillery.runs.live_output import LogPart
 
 EVENTS = "text/event-stream"
 TEXT = "text/plain"
 PAUSE_SECONDS = 0.1
-"""Pause after each event, in seconds. A client then gets about ten events a second, even if the code prints many
-lines.
+"""Time between two log events of a client, in seconds, even if the code prints many lines."""
+TURNS = 8
+"""Groups of clients. The clients of a group get their events at the same time, so an event is made once for a group.
+The groups take turns, so that other requests do not wait for the events of all clients.
 """
 HEARTBEAT_SECONDS = 15.0
 EVENT_BYTES = 16 * 1024
@@ -107,6 +113,7 @@ class RunEvents:
         self._gate = gate
         self._runner = runner
         self._streams = streams
+        self._turns = cycle(range(TURNS))
 
     async def answer(self, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
         """Answer `GET /v1/runs/{run_id}/events` with events, or with plain text if the client accepts text/plain."""
@@ -158,7 +165,7 @@ class RunEvents:
     async def _events(
         self, identity: Identity, run_id: str, followed: Followed, after: int, gone: asyncio.Future[None]
     ) -> AsyncIterator[bytes]:
-        source, status, progress = followed.source, None, None
+        source, status, progress, turn = followed.source, None, None, next(self._turns)
         while not gone.done():
             changed = source.changed()
             has_ended = source.has_ended
@@ -172,19 +179,29 @@ class RunEvents:
             if part.start > after:
                 yield _event("gap", {"bytes": part.start - after})
             if part.text:
-                yield _event("log", {"text": part.text}, part.next)
+                yield _log_event(part)
             is_behind, after = part.next > after, part.next
             if has_ended and not is_behind:
                 yield _event("end", await self._runner.get_run(identity, run_id), after)
                 return
             if is_behind:
                 changed.cancel()
-                await asyncio.wait({gone}, timeout=0 if has_ended else PAUSE_SECONDS)
+                await asyncio.wait({gone}, timeout=0 if has_ended else _until_next(turn))
             elif not await followed.wait(changed, gone, HEARTBEAT_SECONDS):
                 return
             elif not changed.done():
                 changed.cancel()
                 yield b":\n\n"
+
+
+def _until_next(turn: int) -> float:
+    """Return the seconds until the clients of a group get events again."""
+    return PAUSE_SECONDS - (time.monotonic() - turn * PAUSE_SECONDS / TURNS) % PAUSE_SECONDS
+
+
+@lru_cache(64)
+def _log_event(part: LogPart) -> bytes:
+    return _event("log", {"text": part.text}, part.next)
 
 
 def _event(name: str, data: Any, offset: int | None = None) -> bytes:

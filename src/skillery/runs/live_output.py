@@ -69,6 +69,8 @@ class LiveOutput:
         """The last progress that the code reported."""
         self.status: EndStatus | None = None
         """The status of the ended run, or None if the run is active."""
+        self._latest: tuple[tuple[int, int, int, bool], LogPart] | None = None
+        """The last part that was read, because many clients read the same parts at the same time."""
         self.is_used = False
         """True if the sandbox has passed on output while the code ran."""
 
@@ -154,10 +156,13 @@ class LiveOutput:
 
     def read(self, after: int, size: int) -> LogPart:
         """Return at most `size` bytes of the log from the offset `after`."""
-        start, content = self._kept.read(after, size)
-        behind = start + len(content)
-        is_last = self.has_ended if behind == self.end else behind == self._kept.gap_start
-        return log_part(start, content, may_continue=not is_last)
+        asked = (after, size, self.end, self.has_ended)
+        if self._latest is None or self._latest[0] != asked:
+            start, content = self._kept.read(after, size)
+            behind = start + len(content)
+            is_last = self.has_ended if behind == self.end else behind == self._kept.gap_start
+            self._latest = asked, log_part(start, content, may_continue=not is_last)
+        return self._latest[1]
 
     def changed(self) -> asyncio.Future[None]:
         """Return a future that is done at the next change of the log or the progress, or at the end of the run."""
