@@ -42,10 +42,11 @@ def with_client(
     sandbox: bool = False,
     environments: bool = False,
 ) -> T:
-    """Call `work` with a client, and return the result of `work`.
+    """Call `work` with a client of the target, and return the result of `work`.
 
-    `sandbox` and `environments` matter only if no server holds the home. `sandbox` starts the sandbox, for commands
-    that run code. `environments` starts to install the named environments.
+    Without `target.url`, the client uses the server that holds the home. If there is none, this process opens the home.
+    Only then, `sandbox` starts the sandbox, for commands that run code, and `environments` begins to install the named
+    environments.
     """
 
     async def connected() -> T:

@@ -108,8 +108,8 @@ class Exports:
         return await _WORKERS.run(self._index, identity, namespace, kind)
 
     async def prepare(self, after: str, names: Sequence[str] | None) -> str | None:
-        """Compute the missing facts of the next latest versions after the skill name `after`. `names` restricts the
-        skills.
+        """Compute the missing facts of a batch of latest versions: the next ones by skill name, after the name `after`.
+        If `names` is given, only these skills are included.
 
         Return the last skill name of the batch, or None if no version is left.
         """

@@ -73,9 +73,9 @@ def begin_bundle(
     """Check the parts of a bundle that need no compiler and no sandbox. Raise BundleTooLarge if `files` exceed
     `limits`.
 
-    `UnfinishedBundle.finish` raises all other errors. `files` may contain skill.toml and SKILL.md if their content is
-    the same as `manifest` and `skill_md`; else both files are generated. If `skill_md` is a parsed SkillMd, `files`
-    contain SKILL.md, which stays unchanged. With `skip_broken_tools`, tools that break a rule are omitted with a
+    `UnfinishedBundle.finish` raises all other errors. `files` may contain skill.toml and SKILL.md: their content must
+    be the same as `manifest` and `skill_md`. If one of them is missing, it is generated. If `skill_md` is a parsed
+    SkillMd, `files` must contain SKILL.md, which stays unchanged. With `skip_broken_tools`, tools that break a rule are omitted with a
     warning, and missing JavaScript modules are only warnings.
     """
     check_size(files, limits)

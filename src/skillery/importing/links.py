@@ -97,8 +97,10 @@ class Tree:
         return (done, "") if done in self.by_path or self.is_folder(done) else (None, NOTHING)
 
     def _step(self, link: str, target: str, todo: list[str]) -> str:
-        """Follow one link. Return the folder from which the walk continues, and add the segments of the target to
-        `todo`.
+        """Follow one link, and return the path from which the walk continues.
+
+        If the file system has resolved the link, this is the path of its target. Otherwise it is the folder of the
+        link, and the segments of the target are added to `todo`.
         """
         lead = self.links.leads.get(link)
         if lead is not None:

@@ -39,8 +39,15 @@ async def with_lock(
 ) -> tuple[Bundle, ImportScan | None]:
     """Return the bundle with its `requirements.lock`, and the result of `infer` (None if `infer` was not called).
 
-    If the bundle contains a lock, the lock is verified. If the version exists, its lock is used, so that the same files
-    give the same bundle. Otherwise, a new lock is made. Inferred packages become dependencies in the manifest.
+    The first rule that matches applies:
+
+    - A bundle without dependencies and Python files gets no lock.
+    - If the version exists and the bundle contains no lock, the lock of the version is used, so that the same files
+      give the same bundle.
+    - If exactly this bundle is stored, its lock is not verified again.
+    - If the bundle contains a lock, the lock is verified.
+    - Otherwise `infer` is called, and inferred packages become dependencies in the manifest. If there are dependencies
+      then, a new lock is made.
 
     Raise the errors of `Locks.make`, `Locks.verify` and `infer` if the lock cannot be made or verified.
     """

@@ -174,8 +174,8 @@ def _refuse(problem: Problem) -> NoReturn:
 def _skill_for(identity: Identity, tool: str, namespace: str | None) -> str:
     """Return the name of the skill for a tool. `namespace` is the requested namespace, or None.
 
-    If `namespace` is None, the name has no namespace if the identity may publish there, else the first granted
-    namespace.
+    If `namespace` is None and the identity may publish names without a namespace, the name has none. Otherwise the name
+    is in the first namespace that the identity is granted.
     """
     plain = defined_skill_name(tool, namespace or "")
     if namespace is not None or access.covers(identity, plain):

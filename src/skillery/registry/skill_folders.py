@@ -76,8 +76,9 @@ def find_folder(
 def open_folders(
     connection: Connection, identity: Identity, storage: Storage, versions: Sequence[tuple[str, int]]
 ) -> list[SkillFolder]:
-    """Return the folders of skills that the identity sees. `versions` are pairs of name and id of the latest
-    version.
+    """Return the folders of skills, without files at paths of other skills that the identity sees.
+
+    `versions` are pairs: the name of a skill that the identity sees, and the id of its latest version.
     """
     if not versions:
         return []

@@ -29,7 +29,7 @@ minute, because skills change.
 
 
 class Complete(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The base of results that a client must not cache."""
+    """The base of all results. A client must not cache a result, unless it is a `Fresh`."""
 
     result_type: str = COMPLETE["resultType"]
 

@@ -230,9 +230,10 @@ class PreloadedZygote(Zygote):
     # -- the end -------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Close the zygote. Afterwards none of its processes is left.
+        """Close the zygote, and wait until all of its processes have ended.
 
-        The outer process waits for the keeper, and the keeper waits for all other processes.
+        The child process of the server waits for the keeper, which is pid 1 of the zygote's pid namespace. When the
+        keeper ends, the kernel kills all other processes in that namespace.
         """
         await self._mounts.close()
         self._forks.lose()
