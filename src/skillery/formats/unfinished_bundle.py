@@ -75,8 +75,8 @@ def begin_bundle(
 
     `UnfinishedBundle.finish` raises all other errors. `files` may contain skill.toml and SKILL.md: their content must
     be the same as `manifest` and `skill_md`. If one of them is missing, it is generated. If `skill_md` is a parsed
-    SkillMd, `files` must contain SKILL.md, which stays unchanged. With `skip_broken_tools`, tools that break a rule are omitted with a
-    warning, and missing JavaScript modules are only warnings.
+    SkillMd, `files` must contain SKILL.md, which stays unchanged. With `skip_broken_tools`, tools that break a rule are
+    omitted with a warning, and missing JavaScript modules are only warnings.
     """
     check_size(files, limits)
     begun = UnfinishedBundle(manifest, skill_md, files, limits, skip_broken_tools)
