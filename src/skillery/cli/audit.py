@@ -48,7 +48,7 @@ def list_(target: Target, as_json: bool, **filters: Any) -> None:
     from skillery.cli.connection import with_client
 
     filters["outcome"] = filters["outcome"] or ""
-    found = with_client(target, lambda client: client.list_audit(**filters))
+    found = with_client(target, lambda client: client.list_audit(**filters), bundled=False)
     if as_json:
         print_json(found)
         return

@@ -41,16 +41,17 @@ def with_client(
     *,
     sandbox: bool = False,
     environments: bool = False,
+    bundled: bool = True,
 ) -> T:
     """Call `work` with a client of the target, and return the result of `work`.
 
     Without `target.url`, the client uses the server that holds the home. If there is none, this process opens the home.
-    Only then, `sandbox` starts the sandbox, for commands that run code, and `environments` begins to install the named
-    environments.
+    Only then, `sandbox` starts the sandbox, for commands that run code, `environments` begins to install the named
+    environments, and `bundled` publishes the bundled skills.
     """
 
     async def connected() -> T:
-        async with connect(target, sandbox=sandbox, environments=environments) as client:
+        async with connect(target, sandbox=sandbox, environments=environments, bundled=bundled) as client:
             return await work(client)
 
     return asyncio.run(connected())
@@ -66,9 +67,10 @@ def client_of(url: str, token: str | None) -> AsyncClient:
 
 
 @asynccontextmanager
-async def connect(target: Target, *, sandbox: bool = False, environments: bool = False) -> AsyncIterator[AsyncClient]:
-    """Context manager: yield a client of the target. `sandbox` and `environments` have the same meaning as in
-    `with_client`.
+async def connect(
+    target: Target, *, sandbox: bool = False, environments: bool = False, bundled: bool = True
+) -> AsyncIterator[AsyncClient]:
+    """Context manager: yield a client of the target. The options have the same meaning as in `with_client`.
 
     Raise StartupError if `target.url` is not a valid address, or if the home cannot be opened.
     """
@@ -83,12 +85,14 @@ async def connect(target: Target, *, sandbox: bool = False, environments: bool =
             yield await stack.enter_async_context(client_of(found, target.token))
             return
         stack.callback(found.close)
-        yield await stack.enter_async_context(_in_process(settings, found, target.token, sandbox, environments))
+        yield await stack.enter_async_context(
+            _in_process(settings, found, target.token, sandbox, environments, bundled)
+        )
 
 
 @asynccontextmanager
 async def _in_process(
-    settings: Settings, home: Home, token: str | None, sandbox: bool, environments: bool
+    settings: Settings, home: Home, token: str | None, sandbox: bool, environments: bool, bundled: bool
 ) -> AsyncIterator[AsyncClient]:
     import msgspec
 
@@ -99,7 +103,7 @@ async def _in_process(
     # A command that is interrupted ends immediately, without a grace period.
     settings = msgspec.structs.replace(settings, grace_seconds=0.0)
     plugins = load_plugins(settings.plugins_folder)
-    async with open_server(settings, plugins, home) as (core, edge):
+    async with open_server(settings, plugins, home, bundled=bundled) as (core, edge):
         if sandbox:
             await core.sandbox.start()
         if environments:
