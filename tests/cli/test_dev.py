@@ -123,7 +123,7 @@ def test_without_a_server_the_command_starts_one_and_shows_its_token(
     assert running.stop() == 0
 
 
-def test_a_server_that_starts_again_gets_the_folder_again(
+def test_a_version_that_the_server_has_forgotten_is_sent_again(
     start_server: Callable[..., Server], dev: Callable[..., Dev], folder: Path, new_name: str
 ) -> None:
     server = start_server()

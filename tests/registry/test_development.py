@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from skillery.backends import Identity
+from skillery.formats.unfinished_bundle import begin_bundle
+from skillery.registry.development import KEPT_SECONDS, Overlays
 from tests.conftest import Rpc, Server, manifest, skill_files
 from tests.support.mcp_client import Mcp
 from tests.support.people import Caller, Who
@@ -136,3 +139,46 @@ def test_a_draft_and_a_development_version_get_no_permissions_without_a_review(a
     author("develop_skill", **given)
 
     assert author("execute_skill", name=new_name)["error"]["type"] == "SecretNotGranted"
+
+
+def test_another_caller_finds_no_trace_of_a_development_version(author: Rpc, reader: Rpc, new_name: str) -> None:
+    made = author("develop_skill", **bundle(new_name, "1.0.0-dev.1", DEVELOPED, {**TOOL, "name": f"{new_name}_tool"}))
+    run = author("execute_skill", name=new_name)["run_id"]
+
+    assert reader.error("describe_skill", name=new_name, version=made["digest"])["data"]["type"] == "skill_not_found"
+    assert reader.error("execute_skill", name=new_name)["data"]["type"] == "skill_not_found"
+    assert reader.error("get_run", run_id=run)["data"]["type"] == "run_not_found"
+    assert [one["name"] for one in reader("search_skills", query=new_name)["skills"] if one["name"] == new_name] == []
+    assert new_name not in {one["name"] for one in reader("list_skills", limit=1000)["skills"]}
+    assert Mcp(reader).tool("describe_skill", name=new_name)["isError"]
+    changes = Caller(author.url, Who("root", "admin"))("list_audit", subject=new_name)["entries"]
+    assert [one["action"] for one in changes] == []
+
+
+def test_development_versions_of_a_caller_are_limited(author: Rpc, new_name: str) -> None:
+    other = Caller(author.url, Who(f"limited-{new_name}", "read publish", "*"))
+    large = [{"path": f"resources/{number}", "content": "x" * 3_000_000} for number in range(4)]
+    for number in range(2):
+        asked = bundle(f"{new_name}.a{number}", "1.0.0-dev.1")
+        other("develop_skill", **{**asked, "files": [*asked["files"], *large]})
+    asked = bundle(f"{new_name}.b", "1.0.0-dev.1")
+    refused = other.error("develop_skill", **{**asked, "files": [*asked["files"], *large]})
+
+    assert "32 MiB" in refused["message"]
+    assert refused["data"]["hint"]
+    other("end_development", names=[f"{new_name}.a0", f"{new_name}.a1"])
+
+
+def test_development_versions_end_by_themselves() -> None:
+    now = [0.0]
+    overlays = Overlays(lambda: now[0])
+    identity = Identity("ann", "person")
+    text = manifest("a", "1.0.0-dev.1")
+    del text["runtime"]
+    overlays.put(identity, begin_bundle(text, "# A", []).finish({}), ())
+    now[0] = KEPT_SECONDS - 1
+    assert overlays.renew(identity, ["a"]) == ["a"]
+    now[0] += KEPT_SECONDS + 1
+
+    assert overlays.of(identity) is identity
+    assert overlays.renew(identity, ["a"]) == []

@@ -23,8 +23,10 @@ from skillery.registry.version_texts import item_texts, text_of
 KEPT_SECONDS = 30.0
 """A development version that is not renewed for this number of seconds is removed."""
 MOST_OF_IDENTITY = 50
-MOST_BYTES = 128 * 1024 * 1024
+MIB = 1024 * 1024
+MOST_BYTES = 128 * MIB
 """Limit of the files of all development versions of a server, in bytes."""
+MOST_BYTES_OF_IDENTITY = 32 * MIB
 _ids = itertools.count(-1, -1)
 Row = TypeVar("Row", bound=tuple[Any, ...])
 
@@ -194,9 +196,18 @@ class Overlays:
                 hint="End one of them, or wait until it ends by itself.",
                 retry_after_ms=int(KEPT_SECONDS * 1000),
             )
-        size = sum(version.size_bytes for one in self._versions.values() for version, _ in one.values())
-        if size + made.size_bytes - (replaced[0].size_bytes if replaced else 0) > MOST_BYTES:
-            raise TooLarge(f"the development versions of this server would exceed {MOST_BYTES} bytes")
+        more = made.size_bytes - (replaced[0].size_bytes if replaced else 0)
+        if _size(own) + more > MOST_BYTES_OF_IDENTITY:
+            raise TooLarge(
+                f"with '{made.row.name}', the development versions of this caller would exceed "
+                f"{MOST_BYTES_OF_IDENTITY // MIB} MiB",
+                hint="End the development of another skill, or leave large files out.",
+            )
+        if sum(map(_size, self._versions.values())) + more > MOST_BYTES:
+            raise TooLarge(
+                f"with '{made.row.name}', the development versions of all callers would exceed {MOST_BYTES // MIB} MiB",
+                hint="Try again in a minute, when other callers have ended theirs.",
+            )
 
     def _remove_ended(self) -> None:
         now = self._clock()
@@ -205,6 +216,10 @@ class Overlays:
                 del own[name]
             if not own:
                 del self._versions[identity]
+
+
+def _size(versions: Mapping[str, tuple[DevelopmentVersion, float]]) -> int:
+    return sum(version.size_bytes for version, _ in versions.values())
 
 
 def _made(identity: Identity, bundle: Bundle, warnings: tuple[str, ...]) -> DevelopmentVersion:
