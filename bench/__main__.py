@@ -55,7 +55,10 @@ def main() -> None:
     if unknown:
         parser.error(f"unknown part {unknown[0]!r}; choose from {', '.join(PARTS)}")
     report = Report()
-    report.text(f"Measured on {datetime.now(UTC):%Y-%m-%d} with `make bench` on {machine()}.")
+    report.text(
+        f"Sections without a date of their own were measured on {datetime.now(UTC):%Y-%m-%d} with `make bench` on "
+        f"{machine()}."
+    )
     for part in options.parts or PARTS:
         print(f"== {part}", file=sys.stderr, flush=True)
         with tempfile.TemporaryDirectory(prefix="skillery-bench-") as folder:

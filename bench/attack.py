@@ -1,8 +1,7 @@
 """The effect of attacks on the memory of a server, and on its answers to other clients.
 
 `python -m bench attack` is bounded and uses only loopback. Attacker, prober and server are separate processes. Each
-attack
-has a new server. The short form (`--small`) uses one server for all attacks.
+attack has a new server. The short form (`--small`) uses one server for all attacks.
 """
 
 from __future__ import annotations
@@ -70,7 +69,8 @@ class Seen(NamedTuple):
         ]
         if missed:
             return "no: " + " and ".join(missed)
-        return "yes" if loud <= SILENT_MS else "yes, if the machine is loaded"
+        late = f"no: {loud:.0f} ms (the limit is {SILENT_MS} ms; {LOADED_SILENT_MS} ms on a loaded machine)"
+        return "yes" if loud <= SILENT_MS else late
 
 
 class Budgets(NamedTuple):
@@ -86,13 +86,19 @@ def measure(report: Report, folder: Path, small: bool) -> None:
     report.heading("Under attack")
     report.text(
         f"The server has {DESCRIPTORS} descriptors. The columns:\n\n"
+        "- `point`: group of the attack. 1: trailers and chunk extensions without an end. 3: slow connections. 4: "
+        "large responses. 7: code that is slow to compile. 8: bodies with many values.\n"
+        "- `budgets`: the settings `bodies_mb` and `answers_mb`: 64 MiB each, or their defaults.\n"
         "- `MiB`: growth of the server's memory over that of the idle server, at its peak. `MiB of children` is "
         "sampled.\n"
         "- `silent ms`: the longest time without an answer of `/healthz`, which is polled every 10 ms on a separate "
         "connection.\n"
         f"- `target met`: the memory grows by at most {GROWN_MIB} MiB, plus `bodies_mb` and `answers_mb` if they have "
         f"their defaults. The silence is at most {SILENT_MS} ms, or {LOADED_SILENT_MS} ms on a loaded machine. Slow "
-        "connections lock out another client at most for the time limits of the server."
+        "connections lock out another client at most for the time limits of the server.\n"
+        "- `outcome`: the HTTP status, in brackets the number of errors by code, and the size of the response. Slow "
+        "connections are of three kinds: (a) the head of a second request arrives slowly, (b) the body of a request "
+        "that got 401 arrives slowly, (c) the client does not read a blob."
         + ("\n\nThe short form sends about a tenth of the amounts in the table." if small else "")
     )
     victim = prepare(folder / "home", small=small)

@@ -1,8 +1,7 @@
 """`make kills`: kill -9 during publishes, uploads, runs and sweeps, many times, and `skillery check` afterwards.
 
 `python -m bench.kills 200` kills 200 times. The exit code is 1 if an acknowledged write is missing, or if the check
-finds
-a fault.
+finds a fault.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +28,8 @@ SHARED = 3
 NO_GRACE = {"SKILLERY_GC_GRACE_MINUTES": "0", "SKILLERY_GC_INTERVAL_MINUTES": "0"}
 WORKERS = 3
 LONGEST_SECONDS = 0.6
+FIRST_WRITE_SECONDS = 30.0
+"""The time that a loaded machine may need until a server acknowledges its first write."""
 
 
 class Acknowledged(NamedTuple):
@@ -48,11 +50,13 @@ class Killed(NamedTuple):
         return not self.lost and not self.check
 
 
-def kill_again_and_again(folder: Path, kills: int, database: str = "", seed: int = 7) -> Killed:
+def kill_again_and_again(
+    folder: Path, kills: int, database: str = "", seed: int = 7, settings: Mapping[str, str] | None = None
+) -> Killed:
     """Kill a server `kills` times during writes, and then look for every acknowledged write."""
     chance = random.Random(seed)
     acknowledged: list[Acknowledged] = []
-    env = {"SKILLERY_DATABASE": database, **NO_GRACE}
+    env = {"SKILLERY_DATABASE": database, **NO_GRACE, **(settings or {})}
     for number in range(kills):
         server = Server(folder / "home", env=env)
         workers = [
@@ -60,8 +64,12 @@ def kill_again_and_again(folder: Path, kills: int, database: str = "", seed: int
             for worker in range(WORKERS)
         ]
         workers.append(threading.Thread(target=_sweep, args=(Rpc(server.url),)))
+        before = len(acknowledged)
         for worker in workers:
             worker.start()
+        # Every other kill waits for a write: a slow machine would otherwise kill each server before its first one.
+        if number % 2:
+            _wait_for_a_write(acknowledged, before)
         time.sleep(chance.uniform(0.02, LONGEST_SECONDS))
         server.stop(signal.SIGKILL)
         for worker in workers:
@@ -72,6 +80,12 @@ def kill_again_and_again(folder: Path, kills: int, database: str = "", seed: int
         return Killed(kills, acknowledged, lost, _check(server.home, env))
     finally:
         server.stop()
+
+
+def _wait_for_a_write(acknowledged: list[Acknowledged], before: int) -> None:
+    latest = time.monotonic() + FIRST_WRITE_SECONDS
+    while len(acknowledged) == before and time.monotonic() < latest:
+        time.sleep(0.01)
 
 
 def _write(rpc: Rpc, prefix: str, acknowledged: list[Acknowledged]) -> None:

@@ -54,7 +54,10 @@ def measure(report: Report, folder: Path, small: bool) -> None:
     head = ["database", "versions", "list first", "middle", "last", "OFFSET first", "middle", "last"]
     report.table([*head, "describe latest", "describe ^1.2", "read file"], rows)
     ratios = [f"{rows[at][0]} {float(str(rows[at][7])) / float(str(rows[at][4])):.0f} times" for at in _largest(rows)]
-    report.text(f"For the largest registry, the last page by keyset is faster than by OFFSET: {', '.join(ratios)}.")
+    report.text(
+        "For the largest registry, the last page by cursor is faster than the last page by OFFSET: "
+        f"{', '.join(ratios)}."
+    )
 
 
 def _largest(rows: list[list[object]]) -> list[int]:

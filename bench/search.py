@@ -37,9 +37,9 @@ QUERIES = {
     "a rare word": WORDS[15_000],
     "two words": f"{WORDS[30]} {WORDS[300]}",
     "three words, the last unfinished": f"{WORDS[10]} {WORDS[60]} {WORDS[200][:3]}",
-    "a word of some": WORDS[60],
-    "a word of nearly all": WORDS[0],
-    "four words of nearly all": " ".join(WORDS[:4]),
+    "a word in some skills": WORDS[60],
+    "a word in nearly all skills": WORDS[0],
+    "four words in nearly all skills": " ".join(WORDS[:4]),
     "eight words": " ".join(WORDS[rank] for rank in (2, 9, 40, 150, 600, 2_000, 7_000, 15_000)),
     "two typos": " ".join(word[:2] + word[3] + word[2] + word[4:] for word in (LONG[20], LONG[400])),
 }

@@ -32,6 +32,12 @@ START_SECONDS = 60
 # The import check runs code for each version: the servers `usual` have it, and no other server of a test.
 IMPORT_CHECK = {"SKILLERY_PUBLISHING_IMPORT_SECONDS": "15"}
 NO_IMPORT_CHECK = {"SKILLERY_PUBLISHING_IMPORT_SECONDS": "0"}
+# Receivers of webhooks in tests are on loopback. Failed attempts are repeated soon.
+LOCAL_WEBHOOKS = {
+    "SKILLERY_WEBHOOKS_ALLOW_PRIVATE": "127.0.0.1,::1",
+    "SKILLERY_WEBHOOKS_RETRY_SECONDS": "0.1",
+    "SKILLERY_WEBHOOKS_RETRY_MAX_SECONDS": "0.5",
+}
 ASKS_FOR_TOKENS = {
     "SKILLERY_AUTH": "tokens",
     # Tests of refused requests would reach the usual limit of failed logins.
@@ -106,7 +112,7 @@ class Server:
         self.database = ""
         self.log = home.parent / f"{home.name}.log"
         arguments = ["serve", "--home", str(home), "--port", "0", *flags]
-        environment = clean_environment(NO_IMPORT_CHECK | dict(env or {}))
+        environment = clean_environment(NO_IMPORT_CHECK | LOCAL_WEBHOOKS | dict(env or {}))
         if not (new_home or wrapper or environment.get("SKILLERY_DATABASE")):
             prepare_home(home)
         self.process: subprocess.Popen[bytes] | Forked

@@ -6,7 +6,7 @@ sandboxes) and `skillery.testing`. All other modules of Skillery are private.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -16,23 +16,46 @@ import msgspec
 
 from skillery.failure_types import FailureType as FailureType  # noqa: PLC0414 - the boundary exports it
 
+API_VERSION = 1
+"""The version of the hook API. A release with another version may break plugins for an earlier version. A plugin states
+its version as `api_version` in its module.
+"""
+
 # -- who is calling ----------------------------------------------------------------------------------------------
 
 Scope = Literal["read", "run", "publish", "review", "admin"]
 ALL_SCOPES: frozenset[Scope] = frozenset({"read", "run", "publish", "review", "admin"})
 
 
+class Provenance(msgspec.Struct, frozen=True):
+    """The CI job that published a version, from signed claims. A field without a claim is ""."""
+
+    issuer: str
+    subject: str
+    repository: str = ""
+    repository_id: str = ""
+    owner_id: str = ""
+    workflow: str = ""
+    ref: str = ""
+    commit: str = ""
+    environment: str = ""
+    run: str = ""
+    """Id of the run or pipeline."""
+
+
 class Identity(msgspec.Struct, frozen=True):
     """The name, kind, scopes and namespace grants of a caller.
 
-    The grants are in `namespaces`: `sales.*` covers every skill name that starts with `sales.`, and `*` covers all
-    names.
+    The grants are in `namespaces`: `sales.*` covers every skill name that starts with `sales.`, `sales.report` only
+    this skill, and `*` all names. A grant for one skill applies to publishing, not to listings.
     """
 
     name: str
     kind: Literal["person", "agent"] = "person"
     scopes: frozenset[Scope] = frozenset()
     namespaces: tuple[str, ...] = ()
+    provenance: Provenance | None = None
+    """The CI job, if the caller is a CI job. Versions that the job publishes record this value."""
 
 
 class Credentials(msgspec.Struct, frozen=True):
@@ -82,6 +105,176 @@ class KeepsTokens(Protocol):
         ...
 
 
+@runtime_checkable
+class LimitsFailures(Protocol):
+    """An Authenticator that limits the failed logins of an address."""
+
+    def note_failure(self, address: str) -> float | None:
+        """Count a failed login that another part of the server noticed. Do not block.
+
+        Return None if it is within the limit, else the seconds to wait before the next attempt.
+        """
+        ...
+
+
+class Resource(msgspec.Struct, frozen=True):
+    """How clients get a token for this server: the protected resource metadata of RFC 9728."""
+
+    address: str
+    """The public address of this server, without a slash at the end: `https://skills.example.org`."""
+    authorization_servers: tuple[str, ...]
+    """The issuers whose tokens this server accepts."""
+    scopes: tuple[str, ...] = ()
+    """The scopes that a client requests from the issuer. Empty: clients request none."""
+    cli_client_id: str = ""
+    """The public client of `skillery login` at the first issuer. Empty: users name a client with --client-id."""
+
+
+@runtime_checkable
+class DescribesResource(Protocol):
+    """An Authenticator that tells clients where they get a token.
+
+    The server publishes the result below `/.well-known/oauth-protected-resource`, and refers to it in responses with
+    status 401. The server calls `resource` once, before it accepts requests.
+    """
+
+    def resource(self) -> Resource | None:
+        """Return the description, or None if clients cannot get a token by themselves. Do not block."""
+        ...
+
+
+@runtime_checkable
+class UsesService(Protocol):
+    """An Authenticator or Secrets that uses a service over the network, for example an identity provider.
+
+    A server calls `start` before it accepts requests, and `close` at its end. `skillery doctor` and `skillery plugins
+    show` call both. Commands that open a home without a server call both for a Secrets, and only `close` for an
+    Authenticator. `skillery secret` calls only `close`. Without `start`, a backend connects when a method needs the
+    service.
+    """
+
+    async def start(self) -> None:
+        """Connect to the service. Raise StartupError with a message that names the wrong setting."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class ExplainedCheck(msgspec.Struct, frozen=True):
+    """One check of credentials: its subject, its outcome, and the reason."""
+
+    subject: str
+    outcome: Literal["ok", "failed", "skipped"]
+    detail: str
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """How an authenticator decides about credentials. It must not contain the credentials or a part of a signature."""
+
+    checks: tuple[ExplainedCheck, ...]
+    identity: Identity | None
+    """None if the credentials are refused."""
+
+
+@runtime_checkable
+class ExplainsCredentials(Protocol):
+    """An Authenticator that explains its decision, for `skillery auth explain`."""
+
+    async def explain(self, credentials: Credentials) -> Explanation:
+        """Return the checks in their order. Raise Unavailable if a service is unavailable."""
+        ...
+
+
+@runtime_checkable
+class RevokesIdentities(Protocol):
+    """An Authenticator that keeps a list of revoked identities, for `skillery auth revoke`. The methods block.
+
+    A revoked identity is refused within seconds on every server, even if its credentials are still valid.
+    """
+
+    def revoke(self, name: str, within: Transaction) -> bool:
+        """Add an identity to the list. Return False if it is already there. The change is a part of `within`."""
+        ...
+
+    def restore(self, name: str, within: Transaction) -> bool:
+        """Remove an identity from the list. Return False if it is not there. The change is a part of `within`."""
+        ...
+
+    def revoked(self) -> list[str]:
+        """Return the names of all revoked identities, sorted."""
+        ...
+
+
+class LoginStart(msgspec.Struct, frozen=True):
+    """The start of a login at another address."""
+
+    address: str
+    """The address that the browser opens."""
+    kept: Mapping[str, str] = {}
+    """Values that `finish_login` gets again, at most 1,500 bytes in all.
+
+    The server keeps them for 10 minutes in a cookie of this browser. The cookie is signed, but not encrypted.
+    """
+
+
+class LoginReturn(msgspec.Struct, frozen=True):
+    """The return of a browser to this server, after a login at another address."""
+
+    query: Mapping[str, str]
+    """The parameters of the request, without parameters that occur twice."""
+    kept: Mapping[str, str]
+    """The values of `LoginStart`. The server has checked that this browser got them within the last 10 minutes."""
+    callback: str
+    """The same address as in `begin_login`."""
+    address: str
+    """The IP address of the client."""
+
+
+class LoggedIn(msgspec.Struct, frozen=True):
+    """A user who has logged in with a browser."""
+
+    identity: Identity
+    subject: str
+    """The id of the user at the service, at most 255 characters. The audit trail shows it."""
+    expires_at: datetime | None
+    """The latest end of the session. None: the server ends the session after its own longest time."""
+
+
+@runtime_checkable
+class LogsInBrowsers(Protocol):
+    """An Authenticator whose users log in with a browser, at another address.
+
+    The server makes the pages, the cookies and the sessions. The authenticator makes and checks the parameters of the
+    other address.
+    """
+
+    def login_title(self) -> str | None:
+        """Return the name of the service for a link "Sign in with …", or None to offer no login with a browser."""
+        ...
+
+    async def begin_login(self, callback: str) -> LoginStart:
+        """Return the address that the browser opens. `callback` is the address of this server for its return.
+
+        Raise Unavailable if the service is unavailable.
+        """
+        ...
+
+    async def finish_login(self, answer: LoginReturn) -> LoggedIn:
+        """Return the user. Raise NotAuthenticated if the login has failed, TooManyFailedLogins to slow the address
+        down, and Unavailable if the service is unavailable.
+
+        The authenticator checks that the parameters belong to `kept`.
+        """
+        ...
+
+    async def check_login(self, identity: Identity) -> None:
+        """Raise NotAuthenticated if the sessions of an identity are no longer valid.
+
+        The server calls the method for each request of a session, so the method must be fast.
+        """
+        ...
+
+
 class VerifiedToken(msgspec.Struct, frozen=True):
     """A token of the registry that has not expired and was not revoked."""
 
@@ -113,6 +306,30 @@ class Tokens(Protocol):
         """Create an admin token and return its text, or return None if there was ever a token. Blocking.
 
         If several servers start at the same time, only one of them gets the token.
+        """
+        ...
+
+
+# -- tokens of CI jobs -------------------------------------------------------------------------------------------
+
+
+@runtime_checkable
+class Verifier(Protocol):
+    """Verifies signed tokens of issuers that trust rules name, for trusted publishing.
+
+    A verifier reads the documents of an issuer only with `Place.fetch`, which bounds them and checks addresses.
+    """
+
+    async def check_issuer(self, issuer: str) -> None:
+        """Read the metadata and the keys of an issuer. Raise InvalidParams with the reason if they are not usable."""
+        ...
+
+    async def verify(self, token: str, issuers: Collection[str], audience: str) -> Mapping[str, Any]:
+        """Return the claims of a token that one of the issuers has signed for exactly this audience.
+
+        The signature and the times of the token are valid, and the token is no access token. The caller checks all
+        other claims. Raise NotAuthenticated with a message without secrets if the token is not valid. Raise Unavailable
+        if the keys of the issuer cannot be read.
         """
         ...
 
@@ -199,6 +416,36 @@ class KnowsRegistry(Protocol):
     def find_mark(self) -> str | None: ...
 
 
+@runtime_checkable
+class RemovesUnfinished(Protocol):
+    """A Storage that keeps the parts of an upload outside of this machine until the upload ends.
+
+    Sweeps call the method, so that killed servers leave no parts forever.
+    """
+
+    def remove_unfinished(self, begun_before: datetime, dry_run: bool) -> int:
+        """Remove the parts of all uploads that began before `begun_before` and have not ended. Return the number of
+        uploads.
+
+        If `dry_run` is true, only count them. Active uploads of any server begin later than `begun_before`.
+        """
+        ...
+
+
+@runtime_checkable
+class SignsDownloads(Protocol):
+    """A Storage from which callers download contents directly, with an address that the storage has signed."""
+
+    def sign(self, digest: str, seconds: int, headers: Mapping[str, str]) -> str | None:
+        """Return an address that answers GET with the content, without other credentials, for `seconds` seconds.
+
+        `headers` has the lower-case names and the values of headers that the answer must have: `content-type` and
+        `content-disposition`. Return None if the storage cannot sign: the server then sends the content itself. The
+        method does not check whether the content exists.
+        """
+        ...
+
+
 # -- values that a backend keeps ---------------------------------------------------------------------------------
 
 
@@ -211,8 +458,9 @@ class Values(Protocol):
     `Place.values`.
 
     Each backend has its own keys, which all servers of one database share. The methods block: a coroutine calls them
-    with `asyncio.to_thread`. After the time `expires_at`, a value no longer exists. Raise ValueError if a key does not
-    have 1 to 255 characters or a value has more than 1 MiB. Raise Unavailable if the database is unavailable.
+    with `asyncio.to_thread`. After the time `expires_at`, a value no longer exists. The methods raise ValueError if a
+    key does not have 1 to 255 characters or a value has more than 1 MiB, and Unavailable if the database is
+    unavailable.
     """
 
     def get(self, key: str) -> bytes | None: ...
@@ -381,7 +629,7 @@ class KeptFile(msgspec.Struct, frozen=True, array_like=True):
     mode: Literal["100644", "100755", "040000", "120000"]
     """As in git: a file, an executable file, an empty folder, a symbolic link."""
     sha256: str
-    """Of the content; of the target for a link; of nothing for a folder."""
+    """SHA-256 of the content of a file, of the target of a link, or of no bytes for a folder."""
     size_bytes: int = 0
     mtime_ns: int = 0
     target: str = ""
@@ -393,7 +641,9 @@ class KeptFile(msgspec.Struct, frozen=True, array_like=True):
 
 
 class OpenContents(msgspec.Struct, frozen=True):
-    """The contents of files in one file of this computer, which a backend may pass to the sandbox instead of bytes."""
+    """One open file with the contents of all files of a workspace. A backend may pass it to the sandbox instead of
+    bytes.
+    """
 
     descriptor: int
     """Open for reading only. The caller of the backend closes it after the run."""
@@ -402,14 +652,15 @@ class OpenContents(msgspec.Struct, frozen=True):
 
 
 class Workspace(msgspec.Struct, frozen=True):
-    """What is in `/workspace` when the code starts, and whether it is saved when the run has ended.
+    """The files in `/workspace` when the code of a run starts, and whether they are saved when the run has ended.
 
-    `HOME` is then an empty folder outside the workspace, and no interpreter imports from the workspace by itself.
+    In such a run, `HOME` is an empty folder outside the workspace, and no interpreter imports from the workspace
+    automatically.
     """
 
     files: tuple[KeptFile, ...]
     contents: Callable[[], AsyncIterator[bytes]]
-    """Yields the contents of all files of `files`, one after the other, in pieces of any size."""
+    """Yields the contents of the regular files in `files`, one after the other, in pieces of any size."""
     saves: bool = True
     """Whether a host that keeps workspaces (`KeepsWorkspace`) gets the files at the end, however the run ends."""
     opened: OpenContents | None = None
@@ -540,7 +791,9 @@ class Job(msgspec.Struct, frozen=True):
     in `/workspace/out`. `*` is any part of a segment, `**` any number of folders.
     """
     workspace: Workspace | None = None
-    """The kept files of the run. They count towards `disk_mb` and `disk_files`."""
+    """The workspace of the caller in which the run works, or None. Its files count towards `disk_mb` and
+    `disk_files`.
+    """
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -682,13 +935,13 @@ class KeepsWorkspace(Protocol):
     """
 
     async def list_workspace(self, files: Sequence[KeptFile], left_out: Sequence[str]) -> Sequence[int]:
-        """Take the list of files, and the names of those that cannot be saved. Return the positions of the files whose
-        contents are needed.
+        """Take the files of the workspace, and in `left_out` the paths of entries that cannot be saved. Return the
+        positions in `files` of the contents that the host needs.
         """
         ...
 
     async def keep_contents(self, pieces: AsyncIterator[bytes]) -> None:
-        """Take the contents of the needed files, one after the other. The workspace is then complete."""
+        """Take the contents that `list_workspace` requested, one after the other. The workspace is then complete."""
         ...
 
 
@@ -731,7 +984,7 @@ class Capability(StrEnum):
     FILES = "files"
     """Copies `Job.files` to the workspace of the run."""
     OUTPUTS = "outputs"
-    """Keeps the files that `Job.outputs` names, and those in `/workspace/out` also after a kill."""
+    """Keeps the files that `Job.outputs` names, and keeps the files in `/workspace/out` even if the run was killed."""
     WORKSPACE = "workspace"
     """Fills `/workspace` from `Job.workspace` and passes its files to the host when the run has ended."""
     SECRETS = "secrets"
@@ -861,14 +1114,25 @@ class Place(msgspec.Struct, frozen=True):
     """
     tokens: Tokens | None = None
     """The tokens of the registry, for authenticators. None if there is no database."""
+    popular_skills: Callable[[int], Sequence[str]] | None = None
+    """Return the names of the public skills with the most runs, at most the given number. For objects of
+    `skillery_plugin`; None for backends. The function blocks.
+    """
+    fetch: Callable[[str], Awaitable[bytes]] | None = None
+    """Return the document at an http(s) address, at most 512 KiB within 5 seconds, without redirects. For verifiers;
+    None for other backends.
+
+    Private addresses are refused, except for those in the setting `trust.allow_private`. `http` is permitted on
+    loopback only. Raise Unavailable with the reason if the document cannot be read.
+    """
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """A backend that a plugin offers. The settings choose a backend by its `name`.
+    """A backend that a plugin offers, or the object of `skillery_plugin`. The settings choose a backend by its `name`.
 
     `open(settings, place)` returns the backend. The argument `settings` is an instance of the type `settings`: a frozen
     msgspec Struct that forbids unknown fields. Its values come from the section `[backends.<kind>.<name>]` of
-    skillery.toml, and are checked at start.
+    skillery.toml (`[plugins.<name>]` for an object), and are checked at start.
     """
 
     name: str
@@ -929,6 +1193,29 @@ class FinishedRun(msgspec.Struct, frozen=True):
     """The name of the called tool. None if `method` is not `call_tool`."""
 
 
+EventType = Literal[
+    "submitted",
+    "approved",
+    "rejected",
+    "published",
+    "yanked",
+    "deprecated",
+    "finding",
+    "quota_near",
+    "run_failed",
+]
+
+
+class Event(msgspec.Struct, frozen=True):
+    """A fact that webhooks and the hook `events` get. docs/operate/webhooks.md lists the members of `data`."""
+
+    id: str
+    """The id is the same in every delivery of this event."""
+    type: EventType
+    at: datetime
+    data: Mapping[str, Any]
+
+
 class Events(Protocol):
     """The hooks of plugins, as the core calls them. The core knows this Protocol, but no plugins."""
 
@@ -937,3 +1224,10 @@ class Events(Protocol):
     async def after_publish(self, publication: Publication) -> None: ...
 
     async def run_finished(self, run: FinishedRun) -> None: ...
+
+    @property
+    def has_event_hooks(self) -> bool:
+        """Whether a plugin implements the hook `events`."""
+        ...
+
+    async def events(self, event: Event) -> None: ...

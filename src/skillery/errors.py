@@ -46,6 +46,20 @@ class TooManyFailedLogins(NotAuthenticated):
         super().__init__(message, hint=hint, retry_after_ms=retry_after_ms, **data)
 
 
+class ExchangeRefused(NotAuthenticated):
+    """Raised if a CI job gets no token. `reason` is for admins only: the text may describe trust rules of others.
+
+    `issuer` is the issuer that has signed the token, or "" if the token is not verified.
+    """
+
+    type = "exchange_refused"
+
+    def __init__(self, message: str, *, hint: str | None = None, reason: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.reason = reason or message
+        self.issuer = ""
+
+
 class NotAllowed(SkilleryError):
     type = "not_allowed"
 
@@ -110,6 +124,12 @@ class VersionNotFound(NotFound):
     type = "version_not_found"
 
 
+class VersionPurged(VersionNotFound):
+    """Raised for a version whose files an admin has removed. `data` has its `digest` and `reason`."""
+
+    type = "version_purged"
+
+
 class LabelNotFound(NotFound):
     """Raised if a skill does not have a label. `data["labels"]` is a list of its labels."""
 
@@ -162,6 +182,14 @@ class ToolNotFound(NotFound):
 
 class WaiverNotFound(NotFound):
     type = "waiver_not_found"
+
+
+class WebhookNotFound(NotFound):
+    type = "webhook_not_found"
+
+
+class TrustRuleNotFound(NotFound):
+    type = "trust_rule_not_found"
 
 
 class EnvironmentNotFound(NotFound):
@@ -223,7 +251,7 @@ class IdempotencyKeyReused(Conflict):
 
 
 class WorkspaceHeld(Busy):
-    """Another run writes the workspace. `data`: `workspace`, `run_id`."""
+    """Raised if another run writes the workspace. `data["run_id"]` is the id of that run."""
 
     type = "workspace_busy"
 
@@ -296,8 +324,8 @@ class UnresolvableDependencies(InvalidManifest):
 
 
 class InvalidBundle(InvalidParams):
-    """Raised if the files of a bundle are not valid. `data["problems"]` is a list of problems, as in
-    InvalidManifest.
+    """Raised if the files of a bundle are not valid. `data["problems"]` is a list of all problems, as in
+    InvalidManifest. If there is only one, `data` may have its `file` and `line` instead.
     """
 
     type = "invalid_bundle"
@@ -332,13 +360,16 @@ class BlobTooLarge(TooLarge):
 
 
 class WorkspaceNotAccepted(InvalidParams):
-    """A skill with permissions runs in no workspace that its manifest does not accept. `data`: `name`."""
+    """Raised if a skill with permissions would run in a workspace, and its manifest does not accept workspaces.
+
+    `data["name"]` is the name of the skill.
+    """
 
     type = "workspace_not_accepted"
 
 
 class WorkspaceFileTooLarge(TooLarge):
-    """A file of a workspace is larger than a read answers. `data`: `size_bytes`, `limit`."""
+    """Raised if a file of a workspace is too large for read_workspace_file. `data["limit"]` is the limit in bytes."""
 
     type = "workspace_file_too_large"
 
@@ -375,6 +406,12 @@ class QuotaExceeded(TooLarge):
     """
 
     type = "quota_exceeded"
+
+
+class TrustedPublishingOff(Conflict):
+    """Raised if the server cannot exchange tokens of CI jobs. The hint says what an admin must change."""
+
+    type = "trusted_publishing_off"
 
 
 class RateLimited(Busy):

@@ -39,13 +39,13 @@ class FailureType(StrEnum):
     )
     CPU_TIME_EXCEEDED = (
         "CpuTimeExceeded",
-        "One process of the run used more CPU time than its timeout allows.",
+        "One process of the run used more CPU time than the timeout of the run allows.",
         "Raise `timeout_ms` or `cpus`, or use fewer threads.",
     )
     PROCESS_EXITED = (
         "ProcessExited",
         "The process ended with an exit status before it returned a result.",
-        "Return from the entrypoint instead of calling `os._exit`. For bash, the log says why it failed.",
+        "Return from the entrypoint instead of calling `os._exit`. For bash, the log shows why the script failed.",
     )
     PROCESS_KILLED = (
         "ProcessKilled",
@@ -59,7 +59,7 @@ class FailureType(StrEnum):
     )
     CANCELLED = (
         "Cancelled",
-        "A caller stopped the run with `cancel_run`.",
+        "A caller cancelled the run: with `cancel_run`, or through MCP.",
         "Run it again if the result is still needed.",
     )
     INVALID_OUTPUT = (

@@ -1,5 +1,5 @@
-"""Comparison of a backend with its Protocol. The server does not start if a method is missing or has other
-parameters.
+"""Comparison of a backend with its Protocol. The server does not start if they differ, for example if a method is
+missing.
 """
 
 from __future__ import annotations

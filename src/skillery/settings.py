@@ -26,6 +26,7 @@ URL_VARIABLE = "SKILLERY_URL"
 """Environment variable with the URL of the server, for clients."""
 _NO_SETTINGS = frozenset({TOKEN_VARIABLE, URL_VARIABLE})
 BACKENDS_PREFIX = "SKILLERY_BACKENDS_"
+PLUGINS_PREFIX = "SKILLERY_PLUGINS_"
 ENVIRONMENTS_PREFIX = "SKILLERY_ENVIRONMENTS_"
 CONFIG_NAME = "skillery.toml"
 RENAMED_IN_ENVIRONMENT = {"SKILLERY_CONFIG": "--config"}
@@ -95,7 +96,7 @@ class RunRecords(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long runs are stored and wait for a workspace, how many clients may follow runs, and when a tool call of MCP
     becomes a task.
 
-    A run is deleted after `keep_days`, or if there are more than `keep_count` newer runs. 0 means no limit.
+    A run is deleted after `keep_days`, or if it is not among the `keep_count` newest runs. 0 means no limit.
     """
 
     keep_days: Annotated[int, msgspec.Meta(ge=0, le=36_500)] = 90
@@ -197,8 +198,28 @@ class Packages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     infer: typing.Literal["off", "suggest", "lock"] = "suggest"
 
 
+class Webhooks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How events are sent to webhooks."""
+
+    allow_private: tuple[str, ...] = ()
+    """Addresses and networks (`10.1.0.0/16`) of webhooks that are not public addresses, such as loopback."""
+    timeout_seconds: Annotated[float, msgspec.Meta(gt=0, le=30)] = 15.0
+    retry_seconds: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 5.0
+    """The shortest pause after a failed attempt."""
+    retry_max_seconds: Annotated[float, msgspec.Meta(gt=0, le=86_400)] = 3600.0
+    """The longest pause. In between, a pause is a quarter of the time for which the target has failed."""
+    give_up_hours: Annotated[float, msgspec.Meta(ge=0, le=720)] = 24.0
+
+
+class Trust(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings of trusted publishing."""
+
+    allow_private: tuple[str, ...] = ()
+    """Addresses and networks (`10.1.0.0/16`) of issuers that are not public addresses, such as a GitLab server."""
+
+
 class NamedEnvironment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An environment of packages that calls of `run_code` can request by its name."""
+    """An environment of packages that runs can request by its name."""
 
     dependencies: tuple[str, ...]
     preload: tuple[str, ...] = ()
@@ -219,10 +240,15 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One authenticator, or several in the order in which they are asked. In a text, commas separate names."""
     secrets: str = "database"
     plugins_folder: str = ""
+    hook_seconds: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 360.0
+    """The longest time for one call of a plugin: a check before a publication, or an endpoint."""
     allowed_hosts: tuple[str, ...] = ()
     trusted_proxies: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
     public_downloads: bool = False
+    public_url: Annotated[str, msgspec.Meta(pattern=r"^(https?://[^\s?#]+)?$")] = ""
+    """The URL of this server for people, for links in webhooks."""
+    signed_downloads_seconds: Annotated[int, msgspec.Meta(ge=0, le=604_800)] = 0
     index_skills: Positive = 10_000
     allow_unsafe_sandbox: bool = False
     allow_degraded: bool = False
@@ -255,7 +281,10 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gc: Garbage = Garbage()
     imports: Imports = Imports()
     packages: Packages = Packages()
+    webhooks: Webhooks = Webhooks()
+    trust: Trust = Trust()
     environments: dict[str, NamedEnvironment] = {}
+    plugins: dict[str, dict[str, Any]] = {}
     backends: dict[str, dict[str, dict[str, Any]]] = {}
 
     @property
@@ -343,7 +372,7 @@ def load_settings(
 def _default_home(config: str | Path | None) -> str:
     """Return the path of the home if neither a flag nor the environment sets it.
 
-    A settings file that --config names may set the home. The settings file in a home cannot.
+    A settings file that --config or SKILLERY_CONFIG names may set the home. The settings file in a home cannot.
     """
     if config:
         home = _read_file(Path(config).expanduser(), required=True).get("home")
@@ -363,7 +392,7 @@ def _fields(struct: type[msgspec.Struct], prefix: str = "") -> Iterator[tuple[st
         kind = hints[field.name]
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
             yield from _fields(kind, f"{prefix}{field.name}.")
-        elif field.name != "backends":
+        elif field.name not in {"backends", "plugins"}:
             yield prefix + field.name, kind
 
 
@@ -376,6 +405,9 @@ def _read_environment(variables: Mapping[str, str]) -> dict[str, Any]:
             continue
         if variable.startswith(BACKENDS_PREFIX):
             values[_backend_setting(variable)] = text
+            continue
+        if variable.startswith(PLUGINS_PREFIX) and variable not in by_variable:
+            values[_plugin_setting(variable)] = text
             continue
         if variable.startswith(ENVIRONMENTS_PREFIX):
             values[_environment_setting(variable)] = _environment(variable, text)
@@ -392,6 +424,13 @@ def _backend_setting(variable: str) -> str:
     if len(parts) != 3:
         raise StartupError(f"unknown setting {variable}: write {BACKENDS_PREFIX}<KIND>_<NAME>_<SETTING>")
     return "backends." + ".".join(parts)
+
+
+def _plugin_setting(variable: str) -> str:
+    plugin, _, setting = variable.removeprefix(PLUGINS_PREFIX).lower().partition("_")
+    if not setting:
+        raise StartupError(f"unknown setting {variable}: write {PLUGINS_PREFIX}<NAME>_<SETTING>")
+    return f"plugins.{plugin}.{setting}"
 
 
 def _environment_setting(variable: str) -> str:
@@ -433,16 +472,27 @@ def _read_file(path: Path, *, required: bool) -> dict[str, Any]:
         raise StartupError(f"{path} is not valid TOML: {error}") from None
     except OSError as error:
         raise StartupError(f"cannot read {path}: {error.strerror}") from None
-    backends = document.pop("backends", {})
-    if not isinstance(backends, dict):
-        raise StartupError(f"{path}: 'backends' must be a table: [backends.<kind>.<name>]")
+    sections = _take_sections(path, document)
     entries = {table: found for table in ENTRIES if (found := _take_entries(path, document, table))}
     values = dict(_leaves(document))
     names = _names()
     for name in values:
         if name not in names:
             raise StartupError(f"unknown setting '{name}' in {path}{_nearest(name, names)}")
-    return values | entries | {f"backends.{name}": value for name, value in _leaves(backends, stop=3)}
+    return values | entries | sections
+
+
+def _take_sections(path: Path, document: dict[str, Any]) -> dict[str, Any]:
+    """Remove the sections of backends and plugins from the document, and return their settings by dotted name."""
+    found: dict[str, Any] = {}
+    for table, shown, depth in (("backends", "[backends.<kind>.<name>]", 3), ("plugins", "[plugins.<name>]", 2)):
+        sections = document.pop(table, {})
+        if not isinstance(sections, dict):
+            raise StartupError(f"{path}: '{table}' must be a table: {shown}")
+        found |= {f"{table}.{name}": value for name, value in _leaves(sections, stop=depth)}
+        # An empty section [plugins.<name>] chooses the plugin.
+        found |= {f"plugins.{name}": {} for name, section in sections.items() if table == "plugins" and section == {}}
+    return found
 
 
 def _take_entries(path: Path, document: dict[str, Any], table: str) -> dict[str, Any]:
@@ -477,7 +527,8 @@ def _leaves(tree: Mapping[str, Any], prefix: str = "", stop: int = 9) -> Iterato
 
 
 def _put(tree: dict[str, Any], name: str, value: Any) -> None:
-    *parents, last = name.split(".") if not name.startswith("backends.") else name.split(".", 3)
+    depth = {"backends": 3, "plugins": 2}.get(name.partition(".")[0], -1)
+    *parents, last = name.split(".", depth)
     for parent in parents:
         tree = tree.setdefault(parent, {})
     tree[last] = value
@@ -494,6 +545,8 @@ def _convert(tree: dict[str, Any], sources: Mapping[str, str]) -> Settings:
         if name == "backends":
             # The value is the whole tree, including passwords and keys of backends, so the message omits it.
             raise StartupError(f"the sections [backends.<kind>.<name>] are not valid: {reason.lower()}") from None
+        if name == "plugins":
+            raise StartupError(f"the sections [plugins.<name>] are not valid: {reason.lower()}") from None
         if name == "environments":
             raise _no_environment(tree[name], sources) from None
         value: Any = tree

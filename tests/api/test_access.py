@@ -13,7 +13,7 @@ from skillery.api.rpc.methods import METHODS
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, RpcError, Server, manifest, skill_files
 
-NOT_AUTHENTICATED, NOT_ALLOWED, NOT_FOUND = -32001, -32002, -32003
+NOT_AUTHENTICATED, NOT_ALLOWED, NOT_FOUND, INVALID_PARAMS = -32001, -32002, -32003, -32602
 NAMESPACE = "sales"
 ROLES: dict[str, list[str]] = {
     "reader": ["--scope", "read"],
@@ -67,6 +67,7 @@ CELLS: dict[str, Cell] = {
     "approve_version": Cell("review", lambda: VERSION, NOT_FOUND),
     "reject_version": Cell("review", lambda: VERSION | {"reason": "x"}, NOT_FOUND),
     "yank_version": Cell("publish", lambda: VERSION | {"reason": "x"}, NOT_FOUND),
+    "purge_version": Cell("admin", lambda: VERSION | {"reason": "x"}, NOT_FOUND),
     "unyank_version": Cell("publish", lambda: VERSION, NOT_FOUND),
     "deprecate_skill": Cell("publish", lambda: {"name": f"{NAMESPACE}.none", "message": "x"}, NOT_FOUND),
     "undeprecate_skill": Cell("publish", lambda: {"name": f"{NAMESPACE}.none"}, NOT_FOUND),
@@ -85,6 +86,7 @@ CELLS: dict[str, Cell] = {
     "verify_lock": Cell("read", lambda: {"lock": [VERSION | {"digest": "none"}]}),
     "search_skills": Cell("read", lambda: {"query": "csv"}),
     "waive_finding": Cell("review", lambda: {"name": f"{NAMESPACE}.none", "rule": "x", "reason": "x"}),
+    "recheck_version": Cell("review", lambda: VERSION, NOT_FOUND),
     "list_waivers": Cell("review", dict),
     "revoke_waiver": Cell("review", lambda: {"id": "waiver_none"}, NOT_FOUND),
     "list_tools": Cell("read", dict),
@@ -107,6 +109,14 @@ CELLS: dict[str, Cell] = {
     "list_tokens": Cell("admin", dict),
     "revoke_token": Cell("admin", lambda: {"id": "none"}, NOT_FOUND),
     "list_audit": Cell("admin", dict),
+    "add_webhook": Cell("admin", lambda: {"url": "http://127.0.0.1/"}, INVALID_PARAMS),
+    "list_webhooks": Cell("admin", dict),
+    "test_webhook": Cell("admin", lambda: {"id": "whk_none"}, NOT_FOUND),
+    "remove_webhook": Cell("admin", lambda: {"id": "whk_none"}, NOT_FOUND),
+    "add_trust_rule": Cell("publish", lambda: {"target": "*", "provider": "oidc"}, INVALID_PARAMS),
+    "list_trust_rules": Cell("publish", dict),
+    "remove_trust_rule": Cell("publish", lambda: {"id": "trust_none"}, NOT_FOUND),
+    "list_dead_letters": Cell("admin", lambda: {"id": "whk_none"}, NOT_FOUND),
 }
 
 
@@ -177,6 +187,7 @@ def assert_not_authenticated(response: httpx.Response) -> None:
 ENDPOINTS = [
     ("GET", "/healthz", "nobody", 200),
     ("GET", "/readyz", "nobody", 200),
+    ("POST", "/auth/exchange", "nobody", 415),
     ("GET", "/tools?format=mcp", None, 200),
     ("GET", "/prompt", None, 200),
     ("GET", "/openrpc.json", None, 200),
@@ -225,6 +236,12 @@ def test_a_role_may_knock_where_its_scopes_say(
         assert response.status_code == 403
         if verb != "HEAD":
             assert response.json()["error"]["code"] == NOT_ALLOWED
+
+
+@pytest.mark.parametrize("path", ["", "/mcp"])
+def test_without_an_issuer_there_is_no_metadata_about_tokens(path: str, tokens_sqlite: Server) -> None:
+    """Clients that find metadata without a usable authorization server fail worse than clients that find none."""
+    assert tokens_sqlite.rpc.http.get(f"/.well-known/oauth-protected-resource{path}").status_code == 404
 
 
 @pytest.mark.parametrize("role", ["agent", "publisher"])

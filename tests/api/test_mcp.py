@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
+from skillery.api.mcp.large_messages import MOST_OF_SDK
 from skillery.app.home import Home
 from skillery.cli.connection import client_of
 from skillery.cli.mcp_bridge import McpBridge
@@ -128,6 +129,28 @@ def test_a_run_that_failed_is_an_error_with_all_there_is_to_say_of_it(mcp: Mcp) 
     assert answer["isError"] is True
     assert answer["structuredContent"]["status"] == "failed"
     assert answer["structuredContent"]["error"]["type"] == "ZeroDivisionError"
+
+
+def test_a_failed_run_with_a_large_result_is_an_error(mcp: Mcp) -> None:
+    code = """
+import pathlib
+def main(args):
+    folder = pathlib.Path("out", *["d" * 250] * 4)
+    folder.mkdir(parents=True)
+    for number in range(100):
+        (folder / f"{number}.txt").write_text("x")
+    return args["number"] / args["by"]
+"""
+
+    def run(by: int) -> dict[str, Any]:
+        return mcp.tool("run_code", language="python", code=code, args={"number": 1, "by": by})
+
+    failed, completed = run(0), run(1)
+
+    results = failed["structuredContent"], completed["structuredContent"]
+    assert min(len(json.dumps(result)) for result in results) > MOST_OF_SDK
+    assert [result["status"] for result in results] == ["failed", "completed"]
+    assert [failed["isError"], completed["isError"]] == [True, False]
 
 
 def test_a_tool_that_is_not_there_is_an_error_of_the_protocol(mcp: Mcp) -> None:

@@ -181,10 +181,12 @@ def test_what_the_server_answers_is_what_the_document_says(rpc: Rpc, new_name: s
     call("describe_skill", **second)
     call("verify_lock", lock=lock)
     call("unyank_version", **second)
+    call("purge_version", **second, reason="It leaks.")
     call("set_visibility", name=name, visibility="private")
     waiver = call("waive_finding", name=name, rule="x.y", reason="It is meant so.", until="9d")
     call("list_waivers", name=name)
     call("revoke_waiver", id=waiver["id"])
+    call("recheck_version", name=name, version="1.0.0")
     workspace = call("create_workspace", name=new_name)["id"]
     call("run_code", language="python", code="def main(args): open('a', 'w')", workspace=workspace)
     call("list_workspaces")
@@ -198,6 +200,22 @@ def test_what_the_server_answers_is_what_the_document_says(rpc: Rpc, new_name: s
     token = call("create_token", name=f"{new_name}x", scopes=["read"], expires="1h")
     call("list_tokens")
     call("revoke_token", id=token["id"])
+    webhook = call("add_webhook", url="http://localhost:9/", skills=[f"{new_name}.none"])
+    call("list_webhooks")
+    call("test_webhook", id=webhook["id"])
+    call("list_dead_letters", id=webhook["id"])
+    call("remove_webhook", id=webhook["id"])
+    numbers = {"repository_id": "1", "owner_id": "2"}
+    rule = call(
+        "add_trust_rule",
+        target=f"{new_name}.none",
+        provider="github",
+        repository="acme/x",
+        workflow="release.yml",
+        **numbers,
+    )
+    call("list_trust_rules")
+    call("remove_trust_rule", id=rule["id"])
     call("rpc.discover")
 
     elsewhere = {"describe_environment", "rebuild_environment"}

@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
@@ -94,6 +95,17 @@ def test_requests_calls_database_and_runs_are_spans_of_one_trace(
         if one.key == "service.name"
     }
     assert services == {"mine" if way == "variables" else "skillery"}
+
+
+@pytest.mark.parametrize("names", ["", "http", "http/dup"])
+def test_a_trace_has_no_query(collector: Collector, start_server: Callable[..., Server], names: str) -> None:
+    """The query may contain the code of a login. `names` chooses the names of attributes in OpenTelemetry."""
+    server = start_server(env={"SKILLERY_TRACES": collector.url, "OTEL_SEMCONV_STABILITY_OPT_IN": names})
+    httpx.get(f"{server.url}/login/oidc/callback?code=unheard-of&state=x")
+    assert server.stop() == 0
+
+    assert "GET elsewhere" in {span.name for span in collector.spans()}
+    assert not any(b"unheard-of" in request.SerializeToString() for request in collector.received)
 
 
 def test_an_unreachable_collector_stops_no_request(start_server: Callable[..., Server]) -> None:

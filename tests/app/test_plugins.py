@@ -218,6 +218,46 @@ def test_event_hooks_are_called_and_may_refuse(tmp_path: Path, start_server: Cal
     assert '["run", {"status": "failed", "skill": null, "error": "ValueError"}]' in notes
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "None",
+        "'no-eval'",
+        "['no-eval']",
+        "[Finding('no-eval', 'eval is not allowed', 'critical')]",
+        "[Finding('no-eval', 'eval is not allowed', 'warning', 'code/main.py', '2')]",
+    ],
+)
+def test_a_check_that_returns_no_findings_refuses_the_version(
+    tmp_path: Path, start_server: Callable[..., Server], answer: str
+) -> None:
+    """A second plugin, which returns a list, does not hide the broken one."""
+    # At start, the server publishes its bundled skills.
+    broken = f"@hookimpl\ndef before_publish(publication):\n    return {answer} if publication.name == 'a.b' else []\n"
+    correct = "@hookimpl\ndef before_publish(publication):\n    return []\n"
+    server = start_server(env={"SKILLERY_PLUGINS_FOLDER": folder(tmp_path, broken=broken, correct=correct)})
+
+    error = server.rpc.error("create_skill", manifest=manifest("a.b"), skill_md="# A", files=skill_files())
+    assert error["code"] == -32007
+    assert [one["rule"] for one in error["data"]["findings"]] == ["before_publish"]
+    assert "must return a list of Finding" in server.log.read_text()
+
+
+def test_a_wrapper_of_a_check_counts_as_no_check(tmp_path: Path, start_server: Callable[..., Server]) -> None:
+    source = """
+        import pluggy
+
+        @pluggy.HookimplMarker("skillery")(wrapper=True)
+        def before_publish(publication):
+            return (yield)
+    """
+    correct = "@hookimpl\ndef before_publish(publication):\n    return []\n"
+    server = start_server(env={"SKILLERY_PLUGINS_FOLDER": folder(tmp_path, mine=source, correct=correct)})
+
+    created = server.rpc("create_skill", manifest=manifest("good"), skill_md="# A", files=skill_files())
+    assert created["status"] == "published"
+
+
 def test_a_plugin_package_is_found_by_its_entry_point(tmp_path: Path) -> None:
     site = tmp_path / "site"
     (site / "greeter-1.0.dist-info").mkdir(parents=True)
@@ -429,3 +469,38 @@ def test_an_authenticator_of_a_plugin_keeps_sessions_and_accepts_tokens_of_the_r
     server = start_server(env=env)
     assert identity(server, **{"x-session": "1"}).startswith("sky_")
     assert identity(server, **{"x-session": "2"}) == "-32001"
+
+
+VERSIONED = """
+    api_version = VERSION
+
+    @hookimpl
+    def befor_publish(publication):
+        return []
+"""
+
+
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [
+        ("2", "is written for version 2 of the hook API, and this Skillery has version 1: install a release of the "),
+        ("'1'", "api_version is '1'; write a number: api_version = 1"),
+        ("0", "api_version is 0; write a number: api_version = 1"),
+        ("True", "api_version is True; write a number"),
+    ],
+)
+def test_a_plugin_for_another_version_of_the_hooks_is_refused(tmp_path: Path, version: str, said: str) -> None:
+    """The refusal names the version, not the hook that this version does not have."""
+    line = refusal(tmp_path, SKILLERY_PLUGINS_FOLDER=folder(tmp_path, mine=VERSIONED.replace("VERSION", version)))
+
+    assert f"plugin 'mine'{': ' if 'write' in said else ' '}{said}" in line
+
+
+def test_a_plugin_for_this_version_of_the_hooks_or_for_none_starts(
+    tmp_path: Path, start_server: Callable[..., Server]
+) -> None:
+    stated = VERSIONED.replace("VERSION", "1").replace("befor_", "before_")
+    silent = "@hookimpl\ndef before_publish(publication):\n    return []\n"
+    server = start_server(env={"SKILLERY_PLUGINS_FOLDER": folder(tmp_path, stated=stated, silent=silent)})
+
+    assert "api_version" not in server.log.read_text()

@@ -138,10 +138,14 @@ def test_a_proxy_adds_tls_and_names_the_caller(
         blob = send("POST", "/blobs", token, bytes(3 << 20)).json()
         content = send("GET", f"/blobs/{blob['blob_id']}", token).content
         refused = send("GET", "/tools", "sky_wrong")
+        here = f"{NAME}:{port}"
+        same = send("GET", "/tools", token, Host=here, Origin=f"https://{here}")
+        other = send("GET", "/tools", token, Host=here, Origin=f"https://{NAME}:{port + 1}")
         entries = refused_logins(Rpc(server.url, token))
 
     assert content == bytes(3 << 20)
     assert refused.status_code == 401
+    assert (same.status_code, other.status_code) == (200, 403)
     assert [entry["address"] for entry in entries] == ["127.0.0.1"]
 
 

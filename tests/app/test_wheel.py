@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -15,34 +16,50 @@ ROOT = Path(__file__).parents[2]
 UV = ROOT / ".tools" / "bin" / "uv"
 
 
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the Python of an environment with the wheel and its dependencies, and without this checkout."""
-    folder = tmp_path_factory.mktemp("wheel")
+PLUGINS = [path.parent for path in sorted(ROOT.glob("plugins/*/pyproject.toml"))]
+RUN_ELSEWHERE = {
+    "skillery_bubblewrap.inside.launcher",
+    "skillery_bubblewrap.inside.prologue",
+    "skillery_scanner.cisco_worker",
+}
+"""Modules for the sandbox, and for an environment with another package."""
+IMPORT_ALL = """
+import importlib, pkgutil, sys
+package = importlib.import_module(sys.argv[1])
+names = [one.name for one in pkgutil.walk_packages(package.__path__, package.__name__ + ".")]
+for name in sorted(set(names) - set(sys.argv[2:])):
+    importlib.import_module(name)
+print(package.__file__)
+"""
+
+
+def build(source: Path, folder: Path) -> Path:
+    """Build the wheel of a package and return its path."""
+    options = ["--quiet", "--wheel", "--no-build-isolation", "--python", sys.executable, "--out-dir", str(folder)]
+    subprocess.run([UV, "build", *options, source], check=True, cwd=folder)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def install(folder: Path, *wheels: Path) -> Path:
+    """Install wheels and their dependencies into a new environment. Return its Python."""
     environment = folder / "venv"
     python = environment / "bin" / "python"
-    commands: list[list[str | Path]] = [
-        [
-            UV,
-            "build",
-            "--quiet",
-            "--wheel",
-            "--no-build-isolation",
-            "--python",
-            sys.executable,
-            "--out-dir",
-            folder,
-            ROOT,
-        ],
-        [UV, "venv", "--quiet", "--python", sys.executable, environment],
-    ]
-    for command in commands:
-        subprocess.run(command, check=True, cwd=folder)
-    (wheel,) = folder.glob("*.whl")
-    lock = ROOT / "requirements.lock"
-    install: list[str | Path] = [UV, "pip", "install", "-q", "--python", python, "--constraint", lock, wheel]
-    subprocess.run(install, check=True, cwd=folder)
+    subprocess.run([UV, "venv", "--quiet", "--python", sys.executable, environment], check=True, cwd=folder)
+    command: list[str | Path] = [UV, "pip", "install", "-q", "--python", python]
+    subprocess.run([*command, "--constraint", ROOT / "requirements.lock", *wheels], check=True, cwd=folder)
     return python
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(ROOT, tmp_path_factory.mktemp("build"))
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the Python of an environment with the wheel and its dependencies, and without this checkout."""
+    return install(tmp_path_factory.mktemp("wheel"), wheel)
 
 
 def test_it_serves_from_another_folder_with_all_it_needs(installed: Path, tmp_path: Path) -> None:
@@ -71,6 +88,25 @@ def test_nothing_of_the_checkout_is_used(installed: Path) -> None:
 
 
 def test_no_plugin_package_is_in_it(installed: Path) -> None:
-    found = subprocess.run([installed, "-c", "import skillery_bubblewrap"], capture_output=True, text=True, check=False)
+    for name in (plugin.name.replace("-", "_") for plugin in PLUGINS):
+        found = subprocess.run([installed, "-c", f"import {name}"], capture_output=True, text=True, check=False)
+        assert f"No module named '{name}'" in found.stderr
 
-    assert "No module named 'skillery_bubblewrap'" in found.stderr
+
+@pytest.mark.long
+@pytest.mark.parametrize("plugin", PLUGINS, ids=lambda path: path.name)
+def test_a_plugin_is_installed_alone(plugin: Path, wheel: Path, tmp_path: Path) -> None:
+    """Its own dependencies are enough for all of its modules, and `skillery` finds the plugin."""
+    python = install(tmp_path, wheel, build(plugin, tmp_path))
+    name = plugin.name.removeprefix("skillery-")
+    command: list[str | Path] = [python, "-c", IMPORT_ALL, f"skillery_{name}", *RUN_ELSEWHERE]
+    imported = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
+    listed = subprocess.run(
+        [python.parent / "skillery", "plugins", "list", "--json", "--home", tmp_path / "home"],
+        capture_output=True, check=True, cwd="/", env=clean_environment(),
+    )  # fmt: skip
+    [row] = [one for one in json.loads(listed.stdout)["plugins"] if one["package"] == plugin.name]
+
+    assert imported.returncode == 0, imported.stderr
+    assert str(tmp_path) in imported.stdout
+    assert row["version"] == "0.1.0"

@@ -104,6 +104,12 @@ def _yank(trail: Trail) -> str:
     return "{name}@{version}".format(**which)
 
 
+def _purge(trail: Trail) -> str:
+    which = published(trail)
+    trail.admin("purge_version", **which, reason="leaks")
+    return "{name}@{version}".format(**which)
+
+
 def _unyank(trail: Trail) -> str:
     subject = _yank(trail)
     trail.ann("unyank_version", name=f"{trail.name}.x", version="1.0.0")
@@ -157,6 +163,16 @@ def _revoke_waiver(trail: Trail) -> str:
     waived = trail.rita("waive_finding", name=f"{trail.name}.x", rule="odd", reason="known")
     trail.rita("revoke_waiver", id=waived["id"])
     return str(waived["id"])
+
+
+def _recheck(trail: Trail) -> str:
+    """Publish under a waiver and revoke the waiver, so that the recheck changes the stored finding."""
+    name = f"{trail.name}.x"
+    waived = trail.rita("waive_finding", name=name, rule="no-forbidden", reason="known")
+    trail.ann.create(name, code="def main(args): return 1  # FORBIDDEN\n")
+    trail.rita("revoke_waiver", id=waived["id"])
+    trail.rita("recheck_version", name=name, version="1.0.0")
+    return f"{name}@1.0.0"
 
 
 def _cancel_run(trail: Trail) -> str:
@@ -240,6 +256,29 @@ def _rebuild_environment(trail: Trail) -> str:
     return sha256
 
 
+def _add_webhook(trail: Trail) -> str:
+    added = trail.admin("add_webhook", url="http://localhost:9/", skills=[f"{trail.name}.none"])
+    return str(added["id"])
+
+
+def _remove_webhook(trail: Trail) -> str:
+    webhook_id = _add_webhook(trail)
+    trail.admin("remove_webhook", id=webhook_id)
+    return webhook_id
+
+
+def _add_trust_rule(trail: Trail) -> str:
+    job = {"repository": "acme/x", "repository_id": "1", "owner_id": "2", "workflow": "release.yml"}
+    added = trail.admin("add_trust_rule", target=f"{trail.name}.none", provider="github", **job)
+    return str(added["id"])
+
+
+def _remove_trust_rule(trail: Trail) -> str:
+    rule_id = _add_trust_rule(trail)
+    trail.admin("remove_trust_rule", id=rule_id)
+    return rule_id
+
+
 CHANGES: dict[str, Callable[[Trail], str]] = {
     "define_tool": _define_tool,
     "remove_tool": _remove_tool,
@@ -249,6 +288,7 @@ CHANGES: dict[str, Callable[[Trail], str]] = {
     "approve_version": _approve,
     "reject_version": _reject,
     "yank_version": _yank,
+    "purge_version": _purge,
     "unyank_version": _unyank,
     "deprecate_skill": _deprecate,
     "undeprecate_skill": _undeprecate,
@@ -258,6 +298,7 @@ CHANGES: dict[str, Callable[[Trail], str]] = {
     "remove_label": _remove_label,
     "waive_finding": _waive,
     "revoke_waiver": _revoke_waiver,
+    "recheck_version": _recheck,
     "cancel_run": _cancel_run,
     "rebuild_environment": _rebuild_environment,
     "create_workspace": _workspace,
@@ -265,6 +306,10 @@ CHANGES: dict[str, Callable[[Trail], str]] = {
     "delete_workspace": _delete_workspace,
     "create_token": _create_token,
     "revoke_token": _revoke_token,
+    "add_webhook": _add_webhook,
+    "remove_webhook": _remove_webhook,
+    "add_trust_rule": _add_trust_rule,
+    "remove_trust_rule": _remove_trust_rule,
 }
 
 
@@ -315,8 +360,11 @@ def test_a_sweep_leaves_one_entry_with_what_it_removed(start_server: Callable[..
 
 
 PARAMS: dict[str, Any] = {
+    "url": "http://localhost:9",
     "blob_id": "none",
     "name": "no.such.skill",
+    "target": "no.such.skill",
+    "provider": "github",
     "version": "1.0.0",
     "reason": "x",
     "message": "x",
@@ -393,6 +441,32 @@ def test_steps_that_are_refused_are_recorded_with_their_code(trail: Trail) -> No
     assert trail.only(identity=f"{trail.name}-other")["subject"] == subject
 
 
+@pytest.mark.parametrize(
+    ("url", "origin"),
+    [
+        ("https://hooks.example.org/services/{}", "https://hooks.example.org"),
+        ("http://localhost:9/?key={}", "http://localhost:9"),
+        ("https://{}@hooks.example.org/", ""),
+        ("hooks.example.org/{}", ""),
+    ],
+)
+def test_a_refused_webhook_is_recorded_by_the_origin_of_its_url(url: str, origin: str, trail: Trail) -> None:
+    assert trail.ann.error("add_webhook", url=url.format("hunter2"))["code"] == -32002
+
+    assert trail.only(action="add_webhook", identity=f"{trail.name}-ann")["subject"] == origin
+
+
+def test_webhooks_are_recorded_without_the_path_of_their_url(trail: Trail) -> None:
+    url = f"http://localhost:9/services/hunter2?key={trail.name}"
+    webhook_id = trail.admin("add_webhook", url=url, skills=[f"{trail.name}.none"])["id"]
+    trail.admin("remove_webhook", id=webhook_id)
+
+    entries = trail.entries(subject=webhook_id)
+
+    assert "hunter2" not in str(entries)
+    assert [(one["before"] or one["after"])["url"] for one in entries] == ["http://localhost:9"] * 2
+
+
 def test_a_version_that_exists_is_a_refused_attempt(trail: Trail) -> None:
     published(trail)
     other = {"manifest": manifest(f"{trail.name}.x"), "skill_md": "# Other\n", "files": skill_files()}
@@ -426,11 +500,15 @@ def test_a_login_that_fails_is_recorded_with_its_address_and_no_identity(tokens_
     )
 
     deadline = time.monotonic() + WAIT_SECONDS
-    while not (found := admin("list_audit", action="login")["entries"]) and time.monotonic() < deadline:
+    while not (found := refused_logins(admin)) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert {entry["address"] for entry in found} == {"127.0.0.1"}
     assert {entry["code"] for entry in found} == {-32001}
     assert {entry["identity"] for entry in found} == {None}
+
+
+def refused_logins(admin: Rpc) -> list[dict[str, Any]]:
+    return [entry for entry in admin("list_audit", action="login")["entries"] if entry["outcome"] == "refused"]
 
 
 def _token(server: Server, name: str, *options: str) -> Any:

@@ -47,6 +47,16 @@ def test_bump_publishes_the_next_version_and_keeps_the_format_of_the_file(
     assert stored["content"] == before.replace("1.2.3", "1.3.0")
 
 
+def test_bump_keeps_a_byte_order_mark_before_the_version(sqlite_server: Server, folder: Path, new_name: str) -> None:
+    rest = f'name = "{new_name}.a"\ndescription = "What it does."\n[runtime]\nentrypoint = "main.py"\n'
+    (folder / "skill.toml").write_text(f'\ufeffversion = "1.2.3"\n{rest}', encoding="utf-8")
+
+    done = skillery("publish", str(folder), "--bump", "patch", "--url", sqlite_server.url)
+
+    assert done.code == 0, done.err
+    assert (folder / "skill.toml").read_text(encoding="utf-8") == f'\ufeffversion = "1.2.4"\n{rest}'
+
+
 def test_a_refused_version_is_not_written_to_the_file(sqlite_server: Server, folder: Path) -> None:
     (folder / "main.py").write_text("1 / 0\ndef main(args): return 1\n")
     before = (folder / "skill.toml").read_bytes()

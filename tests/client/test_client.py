@@ -769,6 +769,7 @@ def story(client: Client, name: str, other: str) -> Iterator[tuple[str, Any]]:
     yield "describe_skill", client.describe_skill(name, version="1.0.0")
     yield "unyank_version", client.unyank_version(name, "1.0.0")
     yield "set_visibility", client.set_visibility(name, "public")
+    yield "purge_version", client.purge_version(other, "1.0.0", "leaks")
     blob = client.create_blob("x", "text/plain", ttl=60)
     yield "create_blob", blob
     yield "read_blob", client.read_blob(blob["blob_id"])
@@ -778,6 +779,7 @@ def story(client: Client, name: str, other: str) -> Iterator[tuple[str, Any]]:
     yield "waive_finding", waiver
     yield "list_waivers", client.list_waivers(name=name)
     yield "revoke_waiver", client.revoke_waiver(waiver["id"])
+    yield "recheck_version", client.recheck_version(name, "1.0.0")
     yield "list_environments", client.list_environments(installed=True)
     yield "collect_garbage", client.collect_garbage(dry_run=True, steps=["runs"])
     yield from workspaces_story(client)
@@ -785,6 +787,18 @@ def story(client: Client, name: str, other: str) -> Iterator[tuple[str, Any]]:
     yield "create_token", token
     yield "list_tokens", client.list_tokens()
     yield "revoke_token", client.revoke_token(token["id"])
+    webhook = client.add_webhook("http://localhost:9/", skills=[f"{name}.none"])
+    yield "add_webhook", webhook
+    yield "list_webhooks", client.list_webhooks()
+    yield "test_webhook", client.test_webhook(webhook["id"])
+    yield "list_dead_letters", client.list_dead_letters(webhook["id"])
+    yield "remove_webhook", client.remove_webhook(webhook["id"])
+    rule = client.add_trust_rule(
+        f"{name}.none", "github", repository="acme/x", repository_id="1", owner_id="2", workflow="release.yml"
+    )
+    yield "add_trust_rule", rule
+    yield "list_trust_rules", client.list_trust_rules()
+    yield "remove_trust_rule", client.remove_trust_rule(rule["id"])
     if "define_tool" in METHODS:
         yield from tools_story(client)
     yield "list_audit", client.list_audit(limit=1000)

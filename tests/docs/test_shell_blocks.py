@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -43,6 +44,41 @@ def run_page(page: str, server: Server, folder: Path, **more: str) -> str:
     )
     assert ended.returncode == 0, f"{page}\n{ended.stdout[-2000:]}\n{ended.stderr[-2000:]}"
     return ended.stdout + ended.stderr
+
+
+@pytest.mark.long
+def test_the_tutorial_of_plugins_runs_from_a_new_package_to_a_server_and_back(folder: Path, tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    script = script_of("docs/guide/plugins.md", f"http://127.0.0.1:{port}")
+    environment = {
+        "SKILLERY_HOME": str(tmp_path / "home"),
+        "SKILLERY_PORT": port,
+        "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
+    }
+    # If a line fails, the server of the page ends too.
+    ended = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", f"trap 'kill $! || true' ERR\n{script}"],
+        cwd=folder,
+        env=clean_environment(environment),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    printed = ended.stdout
+
+    assert ended.returncode == 0, f"{printed[-3000:]}\n{ended.stderr[-3000:]}"
+    assert " passed in " in printed
+    assert 'plugins.notes.file\t"events.jsonl"\trequired' in printed
+    assert '"type":"published"' in printed
+    assert "SKILL.md: finish this first" in ended.stderr, ended.stderr
+    before, _, after = printed.partition("refused with exit code 3")
+    assert "skillery_notes" in before
+    assert "greet 0.1.1 sha256:" in after
+    assert "skillery_notes" not in after
+    assert len((folder / "skillery-notes" / "events.jsonl").read_text().splitlines()) > 0
 
 
 @pytest.fixture

@@ -27,7 +27,8 @@ from skillery.builtin.failed_logins import MOST_ADDRESSES, FailedLogins
 from skillery.builtin.tokens_authenticator import TokensAuthenticator, TokensSettings
 from skillery.database import Database, parse_database_url, tables
 from skillery.errors import NotAuthenticated, TooManyFailedLogins
-from skillery.identity.tokens import RegistryTokens, create_token, revoke_token
+from skillery.identity.token_checks import RegistryTokens
+from skillery.identity.tokens import create_token, revoke_token
 from skillery.testing import AuthenticatorContract
 from tests.cli.test_cli import Ended, skillery
 from tests.conftest import Rpc, RpcError, Server, clean_environment

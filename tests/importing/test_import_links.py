@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from skillery.cli.folder_walk import MAX_SCANNED_FILES
 from skillery.importing.entries import Entry
 from skillery.importing.finder import Finder
 from skillery.importing.nested_skills import is_collection
@@ -57,6 +58,21 @@ INSTALLED_LINKS = {
     ".claude/skills/docx": "../../.agents/skills/docx",
     ".claude/skills/gone": "../../.agents/skills/gone",
 }
+
+
+def test_a_link_to_a_skill_md_in_a_folder_of_too_many_files_is_reported(
+    sqlite_server: Server, new_name: str, tmp_path: Path
+) -> None:
+    far = made(tmp_path / "far", {"SKILL.md": skill_md("far")})
+    for number in range(MAX_SCANNED_FILES):
+        (far / f"{number}.txt").touch()
+    folder = made(tmp_path / "home", {"pdf/SKILL.md": skill_md("pdf")}, {"far/SKILL.md": str(far / "SKILL.md")})
+
+    [answer] = imported(sqlite_server, new_name, folder, "--follow-links")
+
+    assert outcomes(answer) == {"pdf": "published"}
+    [lost] = answer["sections"]["links_not_followed"]
+    assert (lost["path"], "to no skill" in lost["message"]) == ("far/SKILL.md", True)
 
 
 def test_a_folder_of_links_that_npx_skills_made_is_imported(

@@ -207,6 +207,16 @@ def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-12_000])
 
 
+def cut_within_the_last_member(path: Path) -> None:
+    with tarfile.open(path) as tar:
+        last = tar.getmembers()[-1]
+    path.write_bytes(path.read_bytes()[: last.offset_data + last.size // 2])
+
+
+def cut_in_the_middle(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
 def flip(path: Path) -> None:
     rewritten(path, lambda name, data: data[:-1] + b"X" if name.startswith("contents/") else data)
 
@@ -228,7 +238,9 @@ def be_text(path: Path) -> None:
     path.write_text("not an archive")
 
 
-@pytest.mark.parametrize("damage", [cut, flip, drop_table, drop_sums, escape, be_text])
+@pytest.mark.parametrize(
+    "damage", [cut, cut_within_the_last_member, cut_in_the_middle, flip, drop_table, drop_sums, escape, be_text]
+)
 def test_a_damaged_backup_is_refused_before_anything_is_written(
     database: Database, storage: Storage, archive: Path, tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:

@@ -48,6 +48,19 @@ def test_permissions_come_first_then_manifest_instructions_and_files(rpc: Rpc, n
     assert rpc("diff_versions", name=name, from_version="1.1.0")["same"] is True
 
 
+def test_permissions_that_begin_to_hold_in_workspaces_are_added_permissions(rpc: Rpc, new_name: str) -> None:
+    name = f"{new_name}.a"
+    create(rpc, name, "1.0.0", permissions=NETWORK)
+    runtime = {"language": "python", "entrypoint": "code/main.py", "export": "main", "workspace": True}
+    create(rpc, name, "1.1.0", permissions=NETWORK, runtime=runtime)
+
+    found = rpc("diff_versions", name=name, from_version="1.0.0")
+
+    assert found["permissions"]["added"] == {"network": [], "secrets": [], "workspace": True}
+    back = rpc("diff_versions", name=name, from_version="1.1.0", to_version="1.0.0")
+    assert back["permissions"]["removed"] == {"network": [], "secrets": [], "workspace": True}
+
+
 def test_versions_that_a_caller_may_not_see_do_not_exist(org: Server, new_name: str) -> None:
     name = f"{new_name}.a"
     author = Caller(org.url, Who("author", "read run publish", f"{new_name}.*"))

@@ -88,6 +88,7 @@ def test_a_reviewer_finds_what_waits_with_what_there_is_to_know_of_it(
         "publisher": {"name": "author", "kind": "agent"},
         "created_at": waiting["created_at"],
         "size_bytes": waiting["size_bytes"],
+        "provenance": None,
     }
     assert waiting["created_at"].endswith("Z")
     assert waiting["size_bytes"] > 0

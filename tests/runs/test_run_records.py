@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -12,10 +13,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import insert, select, text
+from sqlalchemy import Connection, insert, select, text
 
 from skillery.database import Database
-from skillery.database.tables import blobs, objects, runs, servers
+from skillery.database.tables import blobs, events, objects, runs, servers
 from skillery.registry.usage import bucket_of, duration_of, percentile
 from skillery.runs.orphans import close_of_dead, note_seen
 from skillery.runs.queries import RunFilter, listing
@@ -331,8 +332,8 @@ def test_a_run_of_another_server_is_cancelled_and_what_a_dead_one_left_is_closed
     assert results[0]["error"]["type"] == "Cancelled"
 
 
-def test_what_a_server_left_that_is_gone_is_closed_by_another(database: Database) -> None:
-    with database.engine.begin() as connection:
+def test_what_a_server_left_that_is_gone_is_closed_by_another_and_told(database: Database) -> None:
+    def leave(connection: Connection) -> None:
         for server, age in (("gone", 600), ("here", 1)):
             note_seen(connection, server)
             seen = datetime.now(UTC) - timedelta(seconds=age)
@@ -341,11 +342,15 @@ def test_what_a_server_left_that_is_gone_is_closed_by_another(database: Database
             more = {"identity": "a", "identity_kind": "person", "started_at": seen}
             connection.execute(insert(runs).values(**values, **more))
 
-        closed = close_of_dead(connection)
+    database.write_now(leave)
+    closed = database.write_now(close_of_dead)
 
-        found = dict(connection.execute(select(runs.c.id, runs.c.status)).all())
+    found = dict(database.read_now(lambda connection: connection.execute(select(runs.c.id, runs.c.status)).all()))
+    [told] = database.read_now(lambda connection: connection.execute(select(events)).all())
     assert closed == 1
     assert found == {"run_gone": "failed", "run_here": "started"}
+    assert told.type == "run_failed"
+    assert json.loads(told.data_json)["run_id"] == "run_gone"
 
 
 # -- logs -----------------------------------------------------------------------------------------------------------

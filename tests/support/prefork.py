@@ -47,6 +47,7 @@ IMPORTED = (
     "skillery.api.metrics",
     "skillery.builtin.linux_sandbox.sandbox",
     "skillery_bubblewrap.sandbox",
+    "skillery_oidc.authenticator",
     "uvicorn.lifespan.on",
     "uvloop",
     "sqlalchemy.dialects.sqlite",

@@ -12,8 +12,8 @@ from skillery.api.http import HttpRefusal
 def segments_of(scope: Any, count: int, *, more: bool = False) -> list[str]:
     """Return the decoded segments of the address.
 
-    Raise HttpRefusal 404 if there are fewer than `count` segments, or more without `more`, or if a segment is not UTF-8
-    or contains an encoded `/` or NUL.
+    Raise HttpRefusal 404 if there are fewer than `count` segments, or more than `count` and `more` is false, or if a
+    segment is not UTF-8 or contains an encoded `/` or NUL.
     """
     raw = scope["raw_path"].partition(b"?")[0].removeprefix(b"/").split(b"/")
     try:

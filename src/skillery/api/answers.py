@@ -1,5 +1,5 @@
-"""The memory budget of answers. The bytes of a result count from before the result is made until the socket has
-taken them.
+"""The memory budget of answers. The bytes of a result count until the socket has taken them. For a large result, they
+count from before the result is made.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class Answers(Budget):
 class HeldAnswer:
     """Context manager that counts the answer of one request in the budget, until the end of the `with` block.
 
-    A request makes one result at a time: the request calls `begin`, then `expect` any number of times, then `keep`.
+    A request makes one result at a time: the request calls `begin`, then `expect` any number of times, then `keep`, or
+    `drop` if the call fails.
     """
 
     def __init__(self, answers: Answers) -> None:
@@ -62,7 +63,8 @@ class HeldAnswer:
     def expect(self, size: int) -> None:
         """Reserve at least `size` bytes for the result that is being made.
 
-        Raise AnswerTooLarge if the result is larger than one answer may be. Raise Busy if the budget has no room.
+        If the result is refusable (see `begin`), raise AnswerTooLarge if it is larger than one answer may be, and Busy
+        if the budget has no room.
         """
         with self._answers.lock:
             self._expect(size)
@@ -70,7 +72,7 @@ class HeldAnswer:
     def keep(self, size: int) -> None:
         """Count the finished result with its real size, in place of the reserved bytes.
 
-        Raise AnswerTooLarge if the result is larger than one answer may be. Raise Busy if the budget has no room.
+        Raise the errors of `expect`.
         """
         with self._answers.lock:
             self._expect(size)
@@ -145,7 +147,7 @@ def expect_result(size: int) -> None:
     """Reserve `size` bytes for the result of the current request, before the result is made. Do nothing outside of
     requests.
 
-    Raise AnswerTooLarge if the result is larger than one answer may be. Raise Busy if the budget has no room.
+    Raise the errors of `HeldAnswer.expect`.
     """
     held = held_answer.get()
     if held is not None:

@@ -16,18 +16,18 @@ from litestar.openapi.spec.enums import OpenAPIType
 from skillery.api.answers import Answers
 from skillery.api.errors import INVALID_REQUEST, NOT_FOUND, encode, plain_error
 from skillery.api.gate import Gate
-from skillery.api.http import HttpRefusal, chunks_of, only, send_bytes
-from skillery.api.operations import BINARY, Body, Operation, Response, in_query
+from skillery.api.http import CHUNK_BYTES, HttpRefusal, chunks_of, only, send_bytes, send_elsewhere, send_stream
+from skillery.api.operations import BINARY, ELSEWHERE, Body, Operation, Response, in_query
 from skillery.api.rpc.params import MOST_TTL
 from skillery.backends import Identity
 from skillery.contents.blob_rows import BlobRow, NewBlob
 from skillery.contents.blobs import Blobs
+from skillery.contents.signed_downloads import SignedDownloads
 from skillery.contents.store import Content
 from skillery.errors import InvalidParams
 from skillery.formats.wording import quoted
 from skillery.identity.idempotency import Once, digest_of, parse_key
 
-CHUNK_BYTES = 256 * 1024
 DEFAULT_KIND = "application/octet-stream"
 ANY_KIND = "*/*"
 MOST_RANGE = 200
@@ -54,6 +54,7 @@ OPERATIONS = (
         {
             200: Response("The content.", kinds=(ANY_KIND,)),
             206: Response("The range of the content.", kinds=(ANY_KIND,)),
+            307: ELSEWHERE,
         },
         (404, 416),
         "read",
@@ -70,6 +71,7 @@ class BlobParts(NamedTuple):
 
     gate: Gate
     blobs: Blobs
+    signed: SignedDownloads
     once: Once
     answers: Answers
 
@@ -157,6 +159,10 @@ async def send_blob(parts: BlobParts, scope: Any, send: Any, headers: dict[str, 
     identity = await parts.gate.admit(scope, headers, "read", "read_blob")
     blob = await parts.blobs.find_blob(identity, blob_id)
     part = _range(headers.get("range"), blob.size_bytes)
+    elsewhere = await _signed(parts.signed, blob) if scope["method"] == "GET" else None
+    if elsewhere is not None:
+        await send_elsewhere(send, elsewhere, [("etag", f'"{blob.sha256}"')])
+        return
     status, (first, last) = (206, part) if part else (200, (0, blob.size_bytes))
     reply = [
         (b"content-type", blob.kind.encode()),
@@ -173,25 +179,20 @@ async def send_blob(parts: BlobParts, scope: Any, send: Any, headers: dict[str, 
     left = 0 if scope["method"] == "HEAD" else last - first
     with parts.answers.hold() as held:
         held.take(min(CHUNK_BYTES, left))
-        await _stream(parts.blobs, send, blob, (status, reply), first, left)
+        stream = await asyncio.to_thread(parts.blobs.open, blob)
+        try:
+            await asyncio.to_thread(stream.seek, first)
+            await send_stream(send, status, reply, stream, left)
+        finally:
+            stream.close()
 
 
-async def _stream(
-    blobs: Blobs, send: Any, blob: BlobRow, head: tuple[int, list[tuple[bytes, bytes]]], first: int, left: int
-) -> None:
-    stream = await asyncio.to_thread(blobs.open, blob)
-    try:
-        await send({"type": "http.response.start", "status": head[0], "headers": head[1]})
-        await asyncio.to_thread(stream.seek, first)
-        while left:
-            chunk = await asyncio.to_thread(stream.read, min(CHUNK_BYTES, left))
-            if not chunk:
-                raise OSError("the content is shorter than its row says")
-            left -= len(chunk)
-            await send({"type": "http.response.body", "body": chunk, "more_body": True})
-        await send({"type": "http.response.body", "body": b""})
-    finally:
-        stream.close()
+async def _signed(signed: SignedDownloads, blob: BlobRow) -> str | None:
+    """Return the address of the blob in the storage, or None if this server sends the blob."""
+    if not signed.covers(blob.size_bytes):
+        return None
+    shown = {"content-type": blob.kind, "content-disposition": _attachment(blob.path).decode()}
+    return await asyncio.to_thread(signed.address, blob.sha256, shown)
 
 
 def _attachment(path: str | None) -> bytes:

@@ -31,7 +31,7 @@ class Budget:
     def check(self, size: int, others: int, *, is_small: bool) -> None:
         """Raise Busy if the budget has no room for `size` more bytes.
 
-        `others` is the number of bytes that other requests hold. If `others` is 0 or the request `is_small`, any size
+        `others` is the number of counted bytes of other bodies or results. If `others` is 0, or if `is_small`, any size
         fits.
         """
         if others and not is_small and self._held + size > self._most:
@@ -67,8 +67,8 @@ class HeldBody:
         self._size = 0
 
     def expect(self, size: int) -> None:
-        """Raise Busy if a body of `size` bytes does not fit. Nothing is counted: `grow` counts the bytes when they
-        arrive.
+        """Raise Busy if `size` more bytes of the body do not fit. Nothing is counted: `grow` counts the bytes when
+        they arrive.
         """
         others = self._bodies.held - self._size
         self._bodies.check(size, others, is_small=self._size + size <= SMALL)

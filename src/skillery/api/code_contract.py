@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 OPT_IN = "code_contract"
-"""The name by which a connection asks for schemas that explain the contract."""
+"""The name by which a client asks for schemas that explain the contract."""
 
 CONTRACT = """\
 ## Code for `run_code`

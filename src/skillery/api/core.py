@@ -7,17 +7,23 @@ from typing import NamedTuple
 from skillery.audit import Refusals
 from skillery.backends import Authenticator, Sandbox
 from skillery.contents.blobs import Blobs
+from skillery.contents.signed_downloads import SignedDownloads
 from skillery.environments.named import NamedEnvironments
 from skillery.environments.queries import EnvironmentQueries
 from skillery.environments.rebuilds import Rebuilds
 from skillery.exports import Exports
 from skillery.identity.idempotency import Once
 from skillery.identity.quotas import Quotas
+from skillery.identity.signed_texts import Signer
+from skillery.identity.web_sessions import WebSessions
 from skillery.importing import Importer
 from skillery.maintenance.garbage import Collector
-from skillery.publishing import Developer, Publisher, ToolMaker
+from skillery.maintenance.purges import Purger
+from skillery.publishing import Developer, Publisher, Rechecks, ToolMaker
 from skillery.registry.registry import Registry
 from skillery.runs import Runner
+from skillery.trust import Trust
+from skillery.webhooks import Webhooks
 from skillery.workspaces.methods import Workspaces
 
 
@@ -34,17 +40,24 @@ class Core(NamedTuple):
 
     registry: Registry
     blobs: Blobs
+    signed: SignedDownloads
     runner: Runner
     workspaces: Workspaces
     publisher: Publisher
+    rechecks: Rechecks
     developer: Developer
     importer: Importer
     tools: ToolMaker
+    webhooks: Webhooks
+    trust: Trust
     environments: EnvironmentParts
     exports: Exports
     quotas: Quotas
     once: Once
     refusals: Refusals
     collector: Collector
+    purger: Purger
     authenticator: Authenticator
+    sessions: WebSessions
+    signer: Signer
     sandbox: Sandbox

@@ -1,4 +1,4 @@
-"""Write the generated blocks of docs/: tables of methods, results and failure types. `make client` runs this module."""
+"""Write the generated blocks of docs/: methods, results and failure types. `make client` runs this module."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BLOCK = "(<!-- made by `make client`: {name} -->\n).*?(<!-- end -->)"
 
 
 def sources() -> dict[Path, str]:
-    """Return each page of docs/ that has generated blocks, by path, with the new text of its blocks."""
+    """Return the new text of each page of docs/ that has generated blocks, by path."""
     blocks = {
         DOCS / "reference" / "methods.md": {"methods": _methods()},
         DOCS / "reference" / "results.md": {"results": _results()},

@@ -12,7 +12,7 @@ from litestar.openapi.spec.enums import OpenAPIType
 from litestar.types import ASGIApp
 
 from skillery.api.exports import DownloadParts, send_archive, send_file, send_index, send_indexed_file
-from skillery.api.operations import Operation, Response
+from skillery.api.operations import ELSEWHERE, Operation, Response
 from skillery.exports import KINDS
 from skillery.formats.archives import MEDIA_TYPES
 
@@ -33,10 +33,13 @@ class Download(NamedTuple):
     summary: str
     description: str
     answer: Response
+    may_be_elsewhere: bool = False
+    """Whether the storage may answer, at an address that the server has signed."""
 
     @property
     def operations(self) -> tuple[Operation, ...]:
         answers = {200: self.answer, 304: Response("If-None-Match contains the ETag of the content.", kinds=())}
+        answers |= {307: ELSEWHERE} if self.may_be_elsewhere else {}
         return tuple(
             Operation(
                 "GET",
@@ -67,6 +70,7 @@ DOWNLOADS = (
         "A version of a skill as an archive",
         "`archive` is a version spec (`1.2.0`, `latest`, a label, a range, a digest) and `.tar.gz` or `.zip`.",
         Response("The archive. Its bytes depend only on its files.", kinds=tuple(MEDIA_TYPES.values())),
+        may_be_elsewhere=True,
     ),
     Download(
         "/skills",

@@ -8,9 +8,11 @@ from skillery.api.answers import Answers
 from skillery.api.budgets import Bodies
 from skillery.api.gate import Gate
 from skillery.api.mcp.endpoint import McpEndpoint
+from skillery.api.plugin_routes import PluginRoutes
 from skillery.api.readiness import Readiness
 from skillery.api.run_events import OpenStreams
 from skillery.api.tracing import Tracing
+from skillery.backends import Resource
 
 if TYPE_CHECKING:
     from skillery.api.metrics import Metrics
@@ -34,3 +36,7 @@ class Edge(NamedTuple):
     metrics: Metrics | None
     """None if the setting `metrics` is off."""
     tracing: Tracing | None
+    plugin_routes: PluginRoutes | None
+    """None if no plugin has routes."""
+    resource: Resource | None
+    """How clients get a token. None if no authenticator describes it."""

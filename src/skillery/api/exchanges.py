@@ -1,7 +1,7 @@
 """One HTTP request and its response.
 
-Every response goes through `Exchange.send`, which adds the request id, writes large bodies in pieces, and disconnects
-clients that do not read.
+Every response of an endpoint goes through `Exchange.send`, which adds the request id, writes large bodies in pieces,
+and disconnects clients that do not read.
 """
 
 from __future__ import annotations

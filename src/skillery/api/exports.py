@@ -9,14 +9,18 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from skillery.api.addresses import nothing_here, segments_of
 from skillery.api.answers import Answers
 from skillery.api.gate import ANONYMOUS, Gate
-from skillery.api.http import only
+from skillery.api.http import CHUNK_BYTES, only, send_elsewhere
 from skillery.backends import Identity
+from skillery.contents.kept_contents import MadeContent
+from skillery.contents.signed_downloads import SignedDownloads
+from skillery.context.threads import ARCHIVES
 from skillery.errors import InvalidName
 from skillery.exports import KINDS, Export, Exports, Kind
 from skillery.formats.archives import FORMS, MEDIA_TYPES, Form
@@ -24,7 +28,6 @@ from skillery.formats.names import parse_namespace, parse_skill_name
 from skillery.formats.version_spec import Digest, Exact, VersionSpec, parse_version_spec
 from skillery.registry.visibility import WAS_PUBLISHED
 
-CHUNK_BYTES = 256 * 1024
 MOST_TAGS = 4096
 """Characters of an If-None-Match header that are read."""
 FOR_EVER = "max-age=31536000, immutable"
@@ -47,6 +50,8 @@ class DownloadResponse(NamedTuple):
     pieces: Iterable[bytes]
     memory: int = CHUNK_BYTES
     """Bytes of memory that the answer takes while it is sent."""
+    made: MadeContent | None = None
+    """Makes the pieces again, if callers may download the content from the storage."""
 
 
 class DownloadParts(NamedTuple):
@@ -54,6 +59,7 @@ class DownloadParts(NamedTuple):
 
     gate: Gate
     exports: Exports
+    signed: SignedDownloads
     answers: Answers
     are_public: bool
     """Whether public skills can be downloaded without credentials."""
@@ -167,7 +173,9 @@ def _archive(export: Export, form: Form, cache: str) -> DownloadResponse:
         ("content-location", f"/skills/{row.name}/{version}.{form}"),
     ]
     sha256 = facts.archives[form]
-    return DownloadResponse(MEDIA_TYPES[form], export.archive_size(form), sha256, cache, headers, export.archive(form))
+    made = MadeContent(export.row.version_id, partial(export.archive, form))
+    size = export.archive_size(form)
+    return DownloadResponse(MEDIA_TYPES[form], size, sha256, cache, headers, made.make(), made=made)
 
 
 def _file(export: Export, path: str, cache: str) -> DownloadResponse:
@@ -222,6 +230,10 @@ async def _answer(
         await send({"type": "http.response.start", "status": 304, "headers": _raw(fixed)})
         await send({"type": "http.response.body", "body": b""})
         return
+    elsewhere = await _signed(parts.signed, answer) if scope["method"] == "GET" else None
+    if elsewhere is not None:
+        await send_elsewhere(send, elsewhere, [header for header in fixed if header[0] != "cache-control"])
+        return
     digest = base64.b64encode(bytes.fromhex(answer.sha256)).decode()
     whole = [
         ("content-type", answer.kind),
@@ -237,6 +249,14 @@ async def _answer(
         held.take(min(answer.memory, answer.size))
         await send(head)
         await send_pieces(send, answer.pieces)
+
+
+async def _signed(signed: SignedDownloads, answer: DownloadResponse) -> str | None:
+    """Return the address of the content in the storage, or None if this server sends the content."""
+    if answer.made is None or not signed.covers(answer.size):
+        return None
+    shown = {"content-type": answer.kind, "content-disposition": dict(answer.headers)["content-disposition"]}
+    return await ARCHIVES.run(signed.address, answer.sha256, shown, answer.made)
 
 
 async def send_pieces(send: Any, pieces: Iterable[bytes]) -> None:

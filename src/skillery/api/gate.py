@@ -8,8 +8,9 @@ from typing import Any
 
 from skillery.api.errors import INVALID_REQUEST, codes_of, error_object, plain_error
 from skillery.api.http import HttpRefusal, address_of, retry_after
+from skillery.api.resource_metadata import challenge
 from skillery.audit import Refusals
-from skillery.backends import Authenticator, Credentials, Identity, Scope
+from skillery.backends import Authenticator, Credentials, Identity, LimitsFailures, Resource, Scope
 from skillery.context.request import current
 from skillery.errors import NotAllowed, NotAuthenticated, SkilleryError, TooManyFailedLogins
 from skillery.identity import access
@@ -36,12 +37,16 @@ class Gate:
         refusals: Refusals,
         allowed_hosts: frozenset[str],
         allowed_origins: frozenset[str],
+        resource: Resource | None,
     ) -> None:
-        """Store the parts. `allowed_hosts` and `allowed_origins` are in lower case."""
+        """Store the parts. `allowed_hosts` and `allowed_origins` are in lower case. `resource` tells clients where
+        they get a token.
+        """
         self._authenticator = authenticator
         self._refusals = refusals
         self._allowed_hosts = allowed_hosts
         self._allowed_origins = allowed_origins
+        self._resource = resource
 
     def check_browser(self, scope: Any, headers: Mapping[str, str]) -> None:
         """Protect the server from web pages that a user of this computer visits in a browser.
@@ -61,7 +66,7 @@ class Gate:
             raise HttpRefusal(FORBIDDEN, plain_error(INVALID_REQUEST, message, "origin_not_allowed", hint))
 
     def _is_our_host(self, scope: Any, host: str) -> bool:
-        name = _without_port(host)
+        name = without_port(host)
         if name in self._allowed_hosts or host in self._allowed_hosts or name == "localhost":
             return True
         try:
@@ -79,22 +84,26 @@ class Gate:
         """
         try:
             identity = await self._authenticator.authenticate(Credentials(headers, address_of(scope)))
-        except TooManyFailedLogins as error:
-            self.note_refusal(None, LOGIN, "", error)
-            raise HttpRefusal(429, error_object(error), [retry_after(error.data["retry_after_ms"])]) from None
         except NotAuthenticated as error:
-            self.note_refusal(None, LOGIN, "", error)
-            raise HttpRefusal(401, error_object(error), [("www-authenticate", "Bearer")]) from None
+            raise self.failed_login(error, scope, headers) from None
         request = current.get()
         if request is not None:
             request.identity = identity.name
         return identity
 
+    def failed_login(self, error: NotAuthenticated, scope: Any, headers: Mapping[str, str]) -> HttpRefusal:
+        """Record a failed login in the audit trail. Return the answer: 401, or 429 after too many failures."""
+        self.note_refusal(None, LOGIN, "", error)
+        if isinstance(error, TooManyFailedLogins):
+            return HttpRefusal(429, error_object(error), [retry_after(error.data["retry_after_ms"])])
+        wanted = challenge(self._resource, scope, headers)
+        return HttpRefusal(401, error_object(error), [("www-authenticate", wanted)])
+
     async def admit(self, scope: Any, headers: Mapping[str, str], needs: Scope, action: str) -> Identity:
         """Return the caller. Raise the errors of `authenticate`, and NotAllowed if the caller does not have the scope
         `needs`.
 
-        `action` is the method that does the same as the endpoint. The audit trail records a refusal under this action.
+        The audit trail records a refusal under `action`: usually the method that does the same as the endpoint.
         """
         identity = await self.authenticate(scope, headers)
         try:
@@ -107,8 +116,8 @@ class Gate:
     async def admit_reader(self, scope: Any, headers: Mapping[str, str], *, or_anonymous: bool) -> Identity:
         """Return the caller of a download. Raise the errors of `admit`.
 
-        If `or_anonymous`, return ANONYMOUS for a caller who sends no credentials and whom the authenticator does not
-        know.
+        If `or_anonymous`, return ANONYMOUS for a caller without an Authorization header, unless the authenticator knows
+        the caller by other means.
         """
         if or_anonymous and "authorization" not in headers:
             try:
@@ -116,6 +125,34 @@ class Gate:
             except NotAuthenticated:
                 return ANONYMOUS
         return await self.admit(scope, headers, "read", "read_skill_file")
+
+    def refused_login(
+        self,
+        scope: Any,
+        headers: Mapping[str, str],
+        error: NotAuthenticated,
+        *,
+        action: str,
+        reason: str,
+        actor: Identity | None,
+    ) -> HttpRefusal:
+        """Return the refusal of a login that failed outside of the authenticator: 401, or 429 after too many failures.
+
+        The failure counts towards the limit of its address. The audit trail records `reason` and the name of `actor`.
+        """
+        limits = self._authenticator
+        wait = limits.note_failure(address_of(scope)) if isinstance(limits, LimitsFailures) else None
+        code = codes_of(error)[0]
+        self._refusals.note(actor, action, "", code=code, error_type=error.type, reason=reason)
+        if wait is not None:
+            error = TooManyFailedLogins(
+                f"{error.message}, and too many logins from this address have failed",
+                hint=error.hint,
+                retry_after_ms=max(1, round(wait * 1000)),
+            )
+            return HttpRefusal(429, error_object(error), [retry_after(error.data["retry_after_ms"])])
+        wanted = challenge(self._resource, scope, headers)
+        return HttpRefusal(401, error_object(error), [("www-authenticate", wanted)])
 
     def note_refusal(self, identity: Identity | None, action: str, subject: str, error: SkilleryError) -> None:
         """Record a refusal in the audit trail. `identity` is None for a caller who is not authenticated."""
@@ -128,7 +165,7 @@ class Gate:
         self._refusals.note(None, KNOCK, "", code=error["code"], error_type=error["data"]["type"])
 
 
-def _without_port(host: str) -> str:
+def without_port(host: str) -> str:
     if host.startswith("["):
         name, closed, port = host[1:].partition("]")
         return name if closed and (not port or port[0] == ":") else host

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator
-from typing import Any
+from typing import Any, BinaryIO
 
 from skillery.api.answers import HeldAnswer
 from skillery.api.budgets import HeldBody
@@ -14,6 +14,8 @@ from skillery.api.exchanges import PIECE_BYTES, ClientGone
 from skillery.errors import SkilleryError
 
 JSON = "application/json"
+CHUNK_BYTES = 256 * 1024
+"""The size of a read from the storage. Small reads cost many thread switches, and large ones memory."""
 LARGE_BODY = 1024 * 1024
 BODY_SILENCE_SECONDS = 60
 Part = bytes | memoryview
@@ -93,7 +95,8 @@ async def read_body(receive: Any, headers: dict[str, str], max_bytes: int, held:
     """Return the request body.
 
     Raise HttpRefusal 413 if the body is larger than `max_bytes`. Raise Busy if the budget has no room. If the client
-    sends a Content-Length, these two errors are raised before the body is read. Raise the errors of `chunks_of`.
+    sends a Content-Length, both are checked before the body is read. Busy can still be raised later, because other
+    requests may use the room first. Raise the errors of `chunks_of`.
     """
     declared = headers.get("content-length", "")
     if declared.isdigit() and int(declared) > max_bytes:
@@ -110,6 +113,14 @@ async def read_body(receive: Any, headers: dict[str, str], max_bytes: int, held:
         parts.append(chunk)
     # Joining large parts would block the event loop.
     return await asyncio.to_thread(b"".join, parts) if size > LARGE_BODY else b"".join(parts)
+
+
+async def send_elsewhere(send: Any, address: str, headers: Iterable[tuple[str, str]] = ()) -> None:
+    """Answer 307: the content is at another address, which is valid for a short time."""
+    reply = [*headers, ("location", address), ("cache-control", "private, no-store"), ("content-length", "0")]
+    raw = [(name.encode(), value.encode()) for name, value in reply]
+    await send({"type": "http.response.start", "status": 307, "headers": raw})
+    await send({"type": "http.response.body", "body": b""})
 
 
 def _too_large(max_bytes: int) -> HttpRefusal:
@@ -139,8 +150,8 @@ async def send_bytes(
 
 
 async def send_parts(send: Any, parts: deque[Part], held: HeldAnswer) -> None:
-    """Send JSON in parts, without a copy of the whole text. Release the bytes of each part when the socket has taken
-    them.
+    """Send JSON in parts. A text over PIECE_BYTES is not copied as a whole, and the bytes of each part are released
+    when the socket has taken them.
     """
     size = sum(map(len, parts))
     if size <= PIECE_BYTES:
@@ -152,6 +163,30 @@ async def send_parts(send: Any, parts: deque[Part], held: HeldAnswer) -> None:
         await send({"type": "http.response.body", "body": piece, "more_body": True})
         held.sent(len(piece))
     await send({"type": "http.response.body", "body": b""})
+
+
+async def send_stream(
+    send: Any, status: int, headers: Iterable[tuple[bytes, bytes]], stream: BinaryIO, size: int
+) -> None:
+    """Send `size` bytes of an open content, from its position on. If its first bytes cannot be read, the error is
+    raised before the response begins, so that the client receives the error and not a cut response.
+    """
+    left = size
+    chunk = await _next(stream, left)
+    await send({"type": "http.response.start", "status": status, "headers": list(headers)})
+    while left := left - len(chunk):
+        await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        chunk = await _next(stream, left)
+    await send({"type": "http.response.body", "body": chunk})
+
+
+async def _next(stream: BinaryIO, left: int) -> bytes:
+    if left == 0:
+        return b""
+    chunk = await asyncio.to_thread(stream.read, min(CHUNK_BYTES, left))
+    if not chunk:
+        raise OSError("the content is shorter than its row says")
+    return chunk
 
 
 def _gathered(parts: deque[Part]) -> Iterator[Part]:

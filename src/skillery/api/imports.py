@@ -118,8 +118,8 @@ async def spool(receive: Any, headers: dict[str, str], file: BinaryIO, most: int
 
 
 def is_too_slow(size: int, seconds: float) -> bool:
-    """Return whether an upload that has sent `size` bytes in `seconds` is too slow. Before BODY_SILENCE_SECONDS, no
-    upload is.
+    """Return whether an upload that has sent `size` bytes in `seconds` is too slow. In the first BODY_SILENCE_SECONDS,
+    no upload is too slow.
     """
     return seconds > BODY_SILENCE_SECONDS and size < SLOWEST_BYTES * seconds
 

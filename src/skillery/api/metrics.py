@@ -22,7 +22,9 @@ from skillery.api.http import only, send_bytes
 from skillery.api.operations import Operation, Response
 from skillery.backends import LIMITS, Measured, Sandbox, Scope
 from skillery.environments.named import NamedEnvironments
+from skillery.plugin_calls import Failures
 from skillery.runs import Runner
+from skillery.webhooks import Deliveries
 
 if TYPE_CHECKING:
     from skillery.api.exchanges import Exchange
@@ -38,8 +40,10 @@ class Measurable(NamedTuple):
     runner: Runner
     sandbox: Sandbox
     named: NamedEnvironments
+    deliveries: Deliveries
     connections: Callable[[], tuple[int, int]]
     """Function that returns the number of used and the number of idle connections to the database."""
+    plugin_failures: Failures
 
 
 class Metrics(Collector):
@@ -62,7 +66,7 @@ class Metrics(Collector):
         ProcessCollector(registry=self._registry)
 
     def note(self, endpoint: str, exchange: Exchange) -> None:
-        """Count an answered request and its calls."""
+        """Count a request and its calls."""
         self._requests[endpoint, exchange.status] += 1
         self._bytes_in[endpoint] += exchange.bytes_in
         self._bytes_out[endpoint] += exchange.bytes_out
@@ -163,6 +167,8 @@ class _Now(Collector):
         for state in ("pending", "building", "ready", "failed"):
             environments.add_metric([state], states[state])
         yield environments
+        yield from _of_webhooks(self._measured.deliveries)
+        yield _of_plugins(self._measured.plugin_failures)
         used, kept = self._measured.connections()
         connections = GaugeMetricFamily(
             "skillery_database_connections", "Connections to the database.", labels=["state"]
@@ -170,3 +176,27 @@ class _Now(Collector):
         connections.add_metric(["used"], used)
         connections.add_metric(["idle"], kept)
         yield connections
+
+
+def _of_plugins(failures: Failures) -> CounterMetricFamily:
+    failed = CounterMetricFamily(
+        "skillery_plugin_failures",
+        "Failed calls of plugins: the plugin raised, timed out, hangs since earlier calls, or answered wrongly.",
+        labels=["plugin", "function", "reason"],
+    )
+    for failure, count in sorted(failures.counts.items()):
+        failed.add_metric([failure.plugin, failure.function, failure.reason], count)
+    return failed
+
+
+def _of_webhooks(deliveries: Deliveries) -> Iterable[CounterMetricFamily | GaugeMetricFamily]:
+    attempts = CounterMetricFamily("skillery_webhooks_attempts", "Requests to webhooks.", labels=["outcome"])
+    for outcome in ("delivered", "failed"):
+        attempts.add_metric([outcome], deliveries.attempts[outcome])
+    yield attempts
+    now = deliveries.figures
+    yield GaugeMetricFamily("skillery_webhooks_failing", "Webhooks whose last request failed.", value=now.failing)
+    yield GaugeMetricFamily("skillery_webhooks_waiting", "Events that wait for webhooks.", value=now.waiting)
+    yield GaugeMetricFamily(
+        "skillery_webhooks_dead_letters", "Events that webhooks did not accept in time.", value=now.dead_letters
+    )

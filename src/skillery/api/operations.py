@@ -60,6 +60,13 @@ class Response(NamedTuple):
     """Media types of the body. Empty if there is no body."""
 
 
+ELSEWHERE = Response(
+    "The content is in the storage, at the address in Location. The address is valid for the time of the setting "
+    "signed_downloads_seconds, and needs no token.",
+    kinds=(),
+)
+
+
 class Body(NamedTuple):
     """The body of a request."""
 

@@ -33,7 +33,9 @@ instead of reading lists. Call `list_skills` only if you do not have that tool.
 
 
 async def prompt_for(registry_: Registry, identity: Identity) -> str:
-    """Return the system prompt. The prompt recommends search_skills if the identity sees more than MANY skills."""
+    """Return the system prompt. The prompt recommends search_skills if the identity may read and sees more than MANY
+    skills.
+    """
     if not (is_admin(identity) or "read" in identity.scopes):
         return PROMPT + PROMPT_LINES
     sees_more = partial(registry.sees_more_skills_than, identity=identity, count=MANY)

@@ -8,6 +8,7 @@ import msgspec
 
 from skillery.errors import Conflict, NotAllowed, NotFound, Refused, SkilleryError
 from skillery.formats.tokens import PREFIX
+from skillery.webhooks.urls import origin_of
 
 OF_CHANGES = (NotAllowed, NotFound, Conflict, Refused)
 """Errors that count as the refusal of a change. Errors of malformed, too large or too frequent calls do not count."""
@@ -35,8 +36,8 @@ def subject_of(params: bytes | msgspec.Raw, named_by: str) -> str:
     """Return the subject of a call for the audit trail: `name@version`, `name`, an id, or "" if the params name no
     subject.
 
-    `named_by` is the param that names the subject, or "". The secret part of anything that looks like a token is
-    removed, because callers may pass a whole token in place of its id.
+    `named_by` is the param that names the subject, or "". Of a URL, the subject is the origin. The secret part of
+    anything that looks like a token is removed, because callers may pass a whole token in place of its id.
     """
     found = _subject(params, named_by) if len(params) <= MOST_BYTES else ""
     return _WHAT_FOLLOWS_AN_ID.sub(r"\1", found)
@@ -51,6 +52,8 @@ def _subject(params: bytes | msgspec.Raw, named_by: str) -> str:
             given, named_by = _names.decode(given.get("manifest", b"{}")), "name"
     except (msgspec.DecodeError, RecursionError):
         return ""
+    if named_by == "url":
+        return origin_of(_text_of(given, named_by))
     found, version = _text_of(given, named_by), _text_of(given, "version")
     return f"{found}@{version}" if version else found
 

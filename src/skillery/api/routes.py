@@ -10,7 +10,17 @@ from typing import Any, NamedTuple
 from litestar import asgi
 from litestar.types import ASGIApp
 
-from skillery.api import api_documents, blobs, health, imports, model_tools, run_events, workspaces
+from skillery.api import (
+    api_documents,
+    blobs,
+    health,
+    imports,
+    model_tools,
+    resource_metadata,
+    run_events,
+    trusted_publishing,
+    workspaces,
+)
 from skillery.api.core import Core
 from skillery.api.downloads import DOWNLOADS, routed
 from skillery.api.edge import Edge
@@ -21,9 +31,12 @@ from skillery.api.gate import FORBIDDEN
 from skillery.api.http import HttpRefusal, headers_of, send_error, send_refusal
 from skillery.api.mcp import endpoint as mcp
 from skillery.api.operations import Operation
+from skillery.api.plugin_routes import PREFIX
 from skillery.api.rpc import endpoint as rpc
 from skillery.api.v1.endpoints import V1_ENDPOINTS
 from skillery.api.v1.parts import V1Parts
+from skillery.api.web import login, provider_login
+from skillery.api.web.visits import Visits
 from skillery.context.tracing import starting
 from skillery.errors import SkilleryError
 
@@ -65,14 +78,21 @@ def _plain_routes(core: Core, edge: Edge) -> list[Route]:
     gate, bodies, answers = edge.gate, edge.bodies, edge.answers
     tools = model_tools.ToolsEndpoint(gate, core.environments.named)
     prompt = model_tools.PromptEndpoint(gate, core.registry)
-    blob_parts = blobs.BlobParts(gate, core.blobs, core.once, answers)
+    blob_parts = blobs.BlobParts(gate, core.blobs, core.signed, core.once, answers)
     import_parts = imports.ImportParts(gate, core.importer)
     events = run_events.RunEvents(gate, core.runner, edge.streams)
     workspace_parts = workspaces.WorkspaceParts(gate, core.workspaces, answers)
     rpc_endpoint = rpc.RpcEndpoint(gate, core, bodies, answers, edge.max_body_bytes)
+    trust = trusted_publishing.TrustParts(gate, core.trust, bodies)
     metrics = edge.metrics
     return [
         *([Route("/metrics", metrics.answer, metrics.operations)] if metrics is not None else []),
+        *_metadata_routes(edge),
+        *_plugin_routes(edge),
+        *_login_routes(core, edge),
+        Route(
+            trusted_publishing.ADDRESS, partial(trusted_publishing.exchange_token, trust), trusted_publishing.OPERATIONS
+        ),
         Route("/rpc", rpc_endpoint.answer, rpc.OPERATIONS, is_rpc=True),
         Route("/openrpc.json", partial(api_documents.send_openrpc, gate), api_documents.OPENRPC),
         Route("/mcp", edge.mcp.answer, mcp.OPERATIONS, is_rpc=True),
@@ -99,8 +119,35 @@ def _plain_routes(core: Core, edge: Edge) -> list[Route]:
     ]
 
 
+def _plugin_routes(edge: Edge) -> list[Route]:
+    found = edge.plugin_routes
+    return [] if found is None else [Route(PREFIX, found.answer, found.operations, is_mount=True)]
+
+
+def _metadata_routes(edge: Edge) -> list[Route]:
+    if edge.resource is None:
+        return []
+    metadata = resource_metadata.ResourceMetadata(edge.resource)
+    of_server, of_mcp = resource_metadata.OPERATIONS
+    return [
+        Route(of_server.path, metadata.send_of_server, (of_server,)),
+        Route(of_mcp.path, metadata.send_of_mcp, (of_mcp,)),
+    ]
+
+
+def _login_routes(core: Core, edge: Edge) -> list[Route]:
+    visits = Visits(edge.gate, core.sessions, core.signer, edge.bodies)
+    pages, elsewhere = login.LoginPages(visits), provider_login.ProviderLogin(visits)
+    return [
+        Route("/login", pages.answer, login.LOGIN_OPERATIONS),
+        Route("/logout", pages.sign_out, login.LOGOUT_OPERATIONS),
+        Route("/login/{name}", elsewhere.begin, provider_login.BEGIN, provider_login.BEGIN_PATHS, ("GET",)),
+        Route("/login/{name}/callback", elsewhere.finish, provider_login.FINISH, provider_login.FINISH_PATHS, ("GET",)),
+    ]
+
+
 def _download_routes(core: Core, edge: Edge) -> list[Route]:
-    parts = DownloadParts(edge.gate, core.exports, edge.answers, edge.public_downloads)
+    parts = DownloadParts(edge.gate, core.exports, core.signed, edge.answers, edge.public_downloads)
     v1_parts = V1Parts(edge.gate, core.registry, core.importer, parts)
     downloads = [Route(one.group, partial(one.endpoint, parts), one.operations, one.paths) for one in DOWNLOADS]
     v1 = [

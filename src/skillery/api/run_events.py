@@ -29,7 +29,7 @@ from skillery.runs.live_output import LogPart
 EVENTS = "text/event-stream"
 TEXT = "text/plain"
 PAUSE_SECONDS = 0.1
-"""Time between two log events of a client, in seconds, even if the code prints many lines."""
+"""A client of an active run gets at most one log event in about this time (seconds), however much the code prints."""
 TURNS = 8
 """Groups of clients. The clients of a group get their events at the same time, so an event is made once for a group.
 The groups take turns, so that other requests do not wait for the events of all clients.

@@ -87,4 +87,6 @@ def _span_details(scope: Any) -> tuple[str, dict[Any, str]]:
     """
     path = scope.get("path", "")
     endpoint = path if path in ENDPOINTS else "/blobs" if path.startswith("/blobs") else "elsewhere"
-    return f"{scope.get('method', '')} {endpoint}", {"http.route": endpoint}
+    # These attributes replace those of OpenTelemetry, which have the query: it may contain the code of a login.
+    without_query = {"http.url": path, "url.query": ""} if scope.get("query_string") else {}
+    return f"{scope.get('method', '')} {endpoint}", {"http.route": endpoint} | without_query

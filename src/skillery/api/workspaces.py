@@ -10,11 +10,10 @@ from skillery.api.addresses import segments_of
 from skillery.api.answers import Answers
 from skillery.api.blobs import gathered
 from skillery.api.errors import encode
-from skillery.api.exports import CHUNK_BYTES, send_pieces
+from skillery.api.exports import send_pieces
 from skillery.api.gate import Gate
-from skillery.api.http import chunks_of, only, send_bytes
+from skillery.api.http import CHUNK_BYTES, chunks_of, only, send_bytes, send_stream
 from skillery.api.operations import BINARY, Body, Operation, Response, in_query
-from skillery.backends import KeptFile
 from skillery.errors import InvalidParams
 from skillery.formats.wording import quoted
 from skillery.workspaces.files import NewFile
@@ -93,7 +92,8 @@ async def archive_endpoint(
     manifest = await files.manifest(identity, workspace_id)
     with parts.answers.hold() as held:
         held.take(CHUNK_BYTES)
-        await _start(send, [(b"content-type", TAR.encode()), *_SAFE, _attachment(f"{workspace_id}.tar")])
+        reply = [(b"content-type", TAR.encode()), *_SAFE, _attachment(f"{workspace_id}.tar")]
+        await send({"type": "http.response.start", "status": 200, "headers": reply})
         if scope["method"] == "HEAD":
             await send({"type": "http.response.body", "body": b""})
         else:
@@ -114,7 +114,7 @@ async def _send_file(
     identity = await parts.gate.admit(scope, headers, "read", "read_workspace_file")
     file = await parts.workspaces.files.find(identity, workspace_id, path)
     size = file.size_bytes if file.is_file else len(file.target.encode())
-    about = [
+    reply = [
         (b"content-type", ANY.encode()),
         (b"content-length", str(size).encode()),
         (b"etag", f'"{file.sha256}"'.encode()),
@@ -123,18 +123,8 @@ async def _send_file(
     ]
     with parts.answers.hold() as held:
         held.take(min(CHUNK_BYTES, size))
-        await _start(send, about)
-        if scope["method"] == "HEAD":
-            await send({"type": "http.response.body", "body": b""})
-        else:
-            await _stream(parts.workspaces, send, file)
-
-
-async def _stream(workspaces: Workspaces, send: Any, file: KeptFile) -> None:
-    with await asyncio.to_thread(workspaces.files.open, file) as stream:
-        while chunk := await asyncio.to_thread(stream.read, CHUNK_BYTES):
-            await send({"type": "http.response.body", "body": chunk, "more_body": True})
-    await send({"type": "http.response.body", "body": b""})
+        with await asyncio.to_thread(parts.workspaces.files.open, file) as stream:
+            await send_stream(send, 200, reply, stream, 0 if scope["method"] == "HEAD" else size)
 
 
 # A file may be a web page with scripts. These headers keep browsers from running it as a page of this server.
@@ -147,10 +137,6 @@ _SAFE = [
 
 def _attachment(name: str) -> tuple[bytes, bytes]:
     return b"content-disposition", f"attachment; filename*=UTF-8''{quote(name, safe='')}".encode()
-
-
-async def _start(send: Any, headers: list[tuple[bytes, bytes]]) -> None:
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
 
 
 def _executable(scope: Any) -> bool:

@@ -1,4 +1,6 @@
-"""The bundled skills. A starting server publishes the missing bundled skills, with the checks of create_skill."""
+"""The bundled skills. A starting server publishes the missing bundled skills, with the checks of create_skill that
+execute no code.
+"""
 
 from __future__ import annotations
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from litestar import Litestar, Response
 from litestar.config.app import AppConfig
@@ -13,6 +14,7 @@ from litestar.exceptions import HTTPException
 from litestar.plugins import PluginProtocol
 from litestar.plugins.core import MsgspecDIPlugin
 
+from skillery import audit
 from skillery.api.answers import Answers
 from skillery.api.budgets import Bodies
 from skillery.api.core import Core
@@ -23,6 +25,7 @@ from skillery.api.gate import Gate
 from skillery.api.http import headers_of
 from skillery.api.mcp.endpoint import McpEndpoint
 from skillery.api.mcp.requests import TaskTerms
+from skillery.api.plugin_routes import PluginParts, PluginRoutes
 from skillery.api.readiness import Readiness
 from skillery.api.routes import make_routes
 from skillery.api.run_events import OpenStreams, StreamLimits
@@ -30,13 +33,31 @@ from skillery.api.tracing import Tracing, open_tracing
 from skillery.app.core_parts import MIB, Backends, Base, build_core
 from skillery.app.home import Home
 from skillery.app.named_environments import defined_in
-from skillery.backends import Authenticator, Sandbox, Secrets, Storage
+from skillery.app.trust import documents_of
+from skillery.backends import (
+    Authenticator,
+    DescribesResource,
+    Identity,
+    Resource,
+    Sandbox,
+    Secrets,
+    Storage,
+    UsesService,
+)
 from skillery.contents.deletions import finish_own_deletions
-from skillery.contents.storage_marks import mark_storage
+from skillery.contents.mirrors import MirroredStorage
+from skillery.contents.storage_copies import check_storage
 from skillery.context.request import begin, current
-from skillery.database import Database, migrate
+from skillery.database import Database, migrate, without_password
+from skillery.database.read_only import refuse_read_only
 from skillery.errors import StartupError
+from skillery.plugin_calls import Failures as PluginFailures
+from skillery.plugin_events import PluginEvents
+from skillery.plugin_objects import open_objects
+from skillery.plugin_routes import routes_of
 from skillery.plugins import Plugins
+from skillery.registry.popular import popular_skills
+from skillery.routes import Route
 from skillery.settings import Settings, is_loopback
 
 DAY_MS = 24 * 60 * 60 * 1000
@@ -45,13 +66,21 @@ if TYPE_CHECKING:
     from skillery.api.metrics import Metrics
 
 
+class _PluginAdditions(NamedTuple):
+    """The routes of plugins, and the counter of their failed calls."""
+
+    failures: PluginFailures
+    routes: Mapping[str, list[Route]]
+
+
 @asynccontextmanager
 async def open_server(
     settings: Settings, plugins: Plugins, home: Home, *, bundled: bool = True
 ) -> AsyncIterator[tuple[Core, Edge]]:
-    """Context manager: open, migrate and start all parts of a server, and close them at the end.
+    """Context manager: migrate the database, open all parts of a server, and close them at the end.
 
-    If `bundled` is False, the bundled skills are not published. Raise StartupError if a part cannot start.
+    The sandbox is not started. If `bundled` is False, the bundled skills are not published. Raise StartupError if a
+    part cannot be opened.
     """
     plugins.check_settings(settings)
     defined_in(settings)
@@ -62,8 +91,11 @@ async def open_server(
         database = Database(settings.database_url, home.server_id)
         stack.callback(database.close)
         backends = await _open_backends(settings, plugins, database, stack)
-        core = await build_core(Base(settings, home, database, backends, plugins.events, bundled), stack)
-        edge = _edge(settings, database, core, tracing)
+        open_objects(plugins, settings, database, partial(popular_skills, database), stack)
+        events = PluginEvents(plugins.manager, settings.hook_seconds, plugins.failures)
+        core = await build_core(Base(settings, home, database, backends, events, bundled), stack)
+        additions = _PluginAdditions(events.failures, routes_of(plugins.manager))
+        edge = _edge(settings, database, core, tracing, additions)
         stack.push_async_callback(edge.mcp.close)
         yield core, edge
 
@@ -72,21 +104,34 @@ async def _open_backends(settings: Settings, plugins: Plugins, database: Databas
     """Open the backends and migrate the database. Raise StartupError if a backend or the database cannot be used."""
     # No connection is opened before the settings are checked.
     authenticator = plugins.open_authenticator(settings, database)
+    if isinstance(authenticator, UsesService):
+        stack.push_async_callback(authenticator.close)
     _check_address(settings, authenticator)
     migrate.upgrade(database)
+    refuse_read_only(database, without_password(settings.database_url))
     storage: Storage = plugins.open("storage", settings, database)
-    mark_storage(database, storage, settings.storage)
+    check_storage(database, storage, settings.storage)
+    storage = MirroredStorage(
+        database, settings.storage, storage, lambda name: plugins.open_storage(name, settings, database)
+    )
     await asyncio.to_thread(finish_own_deletions, database, storage)
     sandbox: Sandbox = plugins.open("sandbox", settings, database)
     stack.push_async_callback(sandbox.close)
     secrets: Secrets = plugins.open("secrets", settings, database)
-    return Backends(authenticator, storage, sandbox, secrets)
+    if isinstance(secrets, UsesService):
+        stack.push_async_callback(secrets.close)
+        await secrets.start()
+    verifier = plugins.open_verifier(settings, database, documents_of(settings).fetch)
+    return Backends(authenticator, storage, sandbox, secrets, verifier)
 
 
-def _edge(settings: Settings, database: Database, core: Core, tracing: Tracing | None) -> Edge:
+def _edge(
+    settings: Settings, database: Database, core: Core, tracing: Tracing | None, additions: _PluginAdditions
+) -> Edge:
     hosts = frozenset(name.lower() for name in (*settings.allowed_hosts, settings.host))
     origins = frozenset(origin.lower() for origin in settings.allowed_origins)
-    gate = Gate(core.authenticator, core.refusals, hosts, origins)
+    resource = _resource(core.authenticator)
+    gate = Gate(core.authenticator, core.refusals, hosts, origins, resource)
     bodies = Bodies(settings.bodies_mb * MIB)
     answers = Answers(settings.answers_mb * MIB, settings.answer_max_mb * MIB)
     streams = settings.runs
@@ -101,17 +146,44 @@ def _edge(settings: Settings, database: Database, core: Core, tracing: Tracing |
         log_requests=settings.log_requests,
         readiness=Readiness(database.ping, core.registry.storage, core.sandbox),
         mcp=McpEndpoint(gate, core, bodies, answers, _max_mcp_body(settings), _task_terms(settings)),
-        metrics=_metrics(settings, gate, core, database),
+        metrics=_metrics(settings, gate, core, database, additions.failures),
         tracing=tracing,
+        plugin_routes=_plugin_routes(
+            PluginParts(gate, bodies, answers, additions.failures, partial(_record, database), settings.hook_seconds),
+            additions,
+        ),
+        resource=resource,
     )
 
 
-def _metrics(settings: Settings, gate: Gate, core: Core, database: Database) -> Metrics | None:
+def _plugin_routes(parts: PluginParts, additions: _PluginAdditions) -> PluginRoutes | None:
+    return PluginRoutes(parts, additions.routes) if additions.routes else None
+
+
+async def _record(database: Database, identity: Identity, action: str, subject: str) -> None:
+    await database.write(partial(audit.record, actor=identity, action=action, subject=subject))
+
+
+def _resource(authenticator: Authenticator) -> Resource | None:
+    return authenticator.resource() if isinstance(authenticator, DescribesResource) else None
+
+
+def _metrics(
+    settings: Settings, gate: Gate, core: Core, database: Database, failures: PluginFailures
+) -> Metrics | None:
     if settings.metrics == "off":
         return None
     from skillery.api.metrics import Measurable, Metrics
 
-    measured = Measurable(gate, core.runner, core.sandbox, core.environments.named, database.connections)
+    measured = Measurable(
+        gate,
+        core.runner,
+        core.sandbox,
+        core.environments.named,
+        core.webhooks.deliveries,
+        database.connections,
+        failures,
+    )
     return Metrics(settings.metrics, measured)
 
 

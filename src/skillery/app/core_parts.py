@@ -21,29 +21,24 @@ from skillery.app.home import Home
 from skillery.app.limits import limit_rules
 from skillery.app.named_environments import named_of
 from skillery.app.quotas import quotas_of
+from skillery.app.sweeps import sweep_steps
+from skillery.app.webhooks import retry_rules, sender_of
 from skillery.audit import Refusals
-from skillery.backends import Authenticator, Capability, Events, Sandbox, Secrets, Storage
+from skillery.backends import Authenticator, Capability, Events, Sandbox, Secrets, Storage, Verifier
 from skillery.contents.blobs import Blobs, Lifetimes
+from skillery.contents.signed_downloads import SignedDownloads
 from skillery.context.queue import Queue
 from skillery.database import Database
-from skillery.environments import Environments
 from skillery.exports import Exports, FactsPreparation
 from skillery.formats.bundle import BundleLimits
+from skillery.identity.authenticator_chain import by_name
 from skillery.identity.idempotency import Once
 from skillery.identity.quotas import Quotas
+from skillery.identity.signed_texts import Signer, web_key
+from skillery.identity.web_sessions import WebSessions
 from skillery.importing import Importer, ImportLimits
-from skillery.maintenance.garbage import (
-    Collector,
-    SweepStep,
-    cached_files,
-    expired_blobs,
-    expired_workspaces,
-    leftovers,
-    old_locks,
-    old_runs,
-    unused_contents,
-    unused_environments,
-)
+from skillery.maintenance.garbage import Collector
+from skillery.maintenance.purges import Purger
 from skillery.publishing import (
     BundleChecks,
     CompilePool,
@@ -52,6 +47,7 @@ from skillery.publishing import (
     ImportCheck,
     Publisher,
     PublishingRules,
+    Rechecks,
     ToolMaker,
     Trials,
     Undeclared,
@@ -68,6 +64,8 @@ from skillery.runs.orphans import close_left_over
 from skillery.runs.preparation import Preparer
 from skillery.runs.records import Recorder
 from skillery.settings import Settings
+from skillery.trust import Trust
+from skillery.webhooks import Deliveries, Webhooks
 from skillery.workspaces.methods import Workspaces
 from skillery.workspaces.usage import RunWorkspaces
 
@@ -83,6 +81,8 @@ class Backends(NamedTuple):
     storage: Storage
     sandbox: Sandbox
     secrets: Secrets
+    verifier: Verifier | None
+    """None if no plugin offers one."""
 
 
 class Base(NamedTuple):
@@ -126,7 +126,8 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
     stack.push_async_callback(refusals.close)
     stack.callback(once.close)
     runtime = _runtime(base, quotas)
-    collector = Collector(database, _garbage_steps(base, runtime.cache, runtime.packages.environments))
+    steps = sweep_steps(base.settings, database, backends.storage, runtime.cache, runtime.packages.environments)
+    collector = Collector(database, steps)
     exports = Exports(database, backends.storage, base.settings.index_skills)
     preparation = FactsPreparation(exports)
     base = base._replace(events=PreparingEvents(base.events, preparation))
@@ -135,22 +136,32 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
     await _start(base, runtime, publisher, stack)
     stack.push_async_callback(preparation.close)
     preparation.start()
+    sender = sender_of(base.settings)
+    deliveries = Deliveries(database, home.server_id, sender, retry_rules(base.settings), base.events)
+    stack.push_async_callback(deliveries.close)
     return Core(
         registry=Registry(database, backends.storage, database.write_now(cursor_key)),
         blobs=runtime.blobs,
+        signed=SignedDownloads(database, backends.storage, base.settings.signed_downloads_seconds),
         runner=runtime.runner,
         workspaces=Workspaces(database, backends.storage, quotas),
         publisher=publisher,
+        rechecks=Rechecks(database, publisher.checks, base.events),
         developer=Developer(publisher.checks, Overlays(), runtime.packages.environments),
         importer=_importer(base, publisher),
         tools=_tool_maker(base, runtime.runner, publisher, quotas, compilers),
+        webhooks=Webhooks(database, sender, deliveries),
+        trust=Trust(database, backends.verifier, backends.authenticator, base.settings.public_url),
         environments=runtime.environments,
         exports=exports,
         quotas=quotas,
         once=once,
         refusals=refusals,
         collector=collector,
+        purger=Purger(database, backends.storage, runtime.cache),
         authenticator=backends.authenticator,
+        sessions=WebSessions(database, by_name(backends.authenticator, base.settings.authenticators)),
+        signer=Signer(database.write_now(web_key)),
         sandbox=backends.sandbox,
     )
 
@@ -244,23 +255,6 @@ def _tool_maker(base: Base, runner: Runner, publisher: Publisher, quotas: Quotas
 
 def _run_queue(settings: Settings) -> Queue:
     return Queue(settings.runs_at_once, settings.queued_runs, settings.queued_mb * MIB)
-
-
-def _garbage_steps(base: Base, cache: Cache, environments: Environments) -> list[SweepStep]:
-    """Return the steps of a sweep, in order: a step may leave garbage that a later step removes."""
-    settings, database, storage = base.settings, base.database, base.backends.storage
-    grace, unused_for = timedelta(minutes=settings.gc.grace_minutes), timedelta(days=settings.gc.cache_days)
-    keep_for, keep_count = timedelta(days=settings.runs.keep_days), settings.runs.keep_count
-    return [
-        SweepStep("runs", partial(old_runs, database, keep_for, keep_count)),
-        SweepStep("expired_blobs", partial(expired_blobs, database, grace)),
-        SweepStep("expired_workspaces", partial(expired_workspaces, database, storage)),
-        SweepStep("unused_contents", partial(unused_contents, database, storage, grace)),
-        SweepStep("leftover_files", partial(leftovers, database, storage, grace)),
-        SweepStep("cached_files", partial(cached_files, database, cache, grace, unused_for), own=True),
-        SweepStep("old_locks", partial(old_locks, database, timedelta(hours=settings.packages.reuse_hours))),
-        SweepStep("environments", partial(unused_environments, environments, grace, unused_for), own=True),
-    ]
 
 
 def _lifetimes(settings: Settings) -> Lifetimes:

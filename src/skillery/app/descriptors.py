@@ -30,15 +30,15 @@ class Descriptors(NamedTuple):
 
     @property
     def connections(self) -> int:
-        """The limit of connections. It leaves the reserved file descriptors for other uses."""
+        """The limit of connections: at least MIN_CONNECTIONS, even if that takes reserved file descriptors."""
         return max(MIN_CONNECTIONS, (self.limit - self.reserve) // PER_CONNECTION)
 
 
 def allot_descriptors(runs_at_once: int, max_connections: int) -> Descriptors:
     """Raise this process's soft limit of open files to the needed number, as far as the hard limit allows.
 
-    Return the new limit, and the number of reserved file descriptors. Runs are not affected, because a sandbox sets the
-    limit of each run.
+    Return the resulting limit, or the needed number if that is lower, and the number of reserved file descriptors. Runs
+    are not affected, because a sandbox sets the limit of each run.
     """
     reserve = RESERVE + RESERVE_PER_RUN * runs_at_once
     wanted = max(DEFAULT_LIMIT, reserve + PER_CONNECTION * max_connections)

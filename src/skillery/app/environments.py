@@ -33,8 +33,8 @@ class PackageServices(NamedTuple):
 def packages_of(settings: Settings, home: Home, database: Database, sandbox: Sandbox) -> PackageServices:
     """Build the parts for packages of skills.
 
-    Raise StartupError if the wheelhouse is not a folder, the address of an index is not valid, or packages are built
-    from source with an index that needs credentials.
+    Raise StartupError if the wheelhouse is not a folder, the address of an index or file host is not valid, or packages
+    are built from source with an index that needs credentials.
     """
     asked, folder, sources = settings.packages, home.path / "environments", _sources(settings)
     locking = Jobs(sandbox, sources, LOCKS_AT_ONCE)

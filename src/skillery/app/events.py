@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from skillery.backends import Events, Finding, FinishedRun, Publication
+from skillery.backends import Event, Events, Finding, FinishedRun, Publication
 from skillery.exports import FactsPreparation
 
 
@@ -22,3 +22,10 @@ class PreparingEvents:
 
     async def run_finished(self, run: FinishedRun) -> None:
         await self._events.run_finished(run)
+
+    @property
+    def has_event_hooks(self) -> bool:
+        return self._events.has_event_hooks
+
+    async def events(self, event: Event) -> None:
+        await self._events.events(event)

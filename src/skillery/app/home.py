@@ -1,4 +1,4 @@
-"""The home: one folder with all data of a server. Only one process at a time holds the lock of a home."""
+"""The home: the folder of a server. Only one process at a time holds the lock of a home."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Home:
 
 
 def holder_of(path: Path) -> Holder | None:
-    """Return the process that holds the home, or None if no process holds it."""
+    """Return the process that holds the home, or None if no process holds it or the lock file cannot be read."""
     try:
         with (path / LOCK).open("rb") as lock:
             try:
@@ -94,7 +94,7 @@ def holder_of(path: Path) -> Holder | None:
 
 
 def server_id_of(path: Path) -> str | None:
-    """Return the id that a server of this home writes into its runs, or None if no server has started yet."""
+    """Return the id that a server of this home writes into its runs, or None if the home was never opened."""
     file = path / SERVER_ID
     return file.read_text().strip() or None if file.is_file() else None
 

@@ -19,9 +19,9 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from skillery.app.composition import create_app, open_server
 from skillery.app.connections import Bounds, Connection, ConnectionAdmission, ConnectionCount
 from skillery.app.descriptors import allot_descriptors
-from skillery.app.garbage_schedule import sweep_periodically
 from skillery.app.home import Home
-from skillery.backends import Authenticator, KeepsTokens
+from skillery.app.sweeps import sweep_periodically
+from skillery.backends import Authenticator, KeepsTokens, UsesService
 from skillery.database import without_password
 from skillery.errors import StartupError
 from skillery.plugins import Plugins
@@ -69,8 +69,10 @@ async def serve(settings: Settings, plugins: Plugins, announce: Callable[[str, s
                 announce(url, token)
 
             async with open_server(settings, plugins, home) as (core, edge):
+                await _start_authenticator(core.authenticator)
                 await core.sandbox.start()
                 core.environments.named.start()
+                await core.webhooks.deliveries.start()
                 # Last, so that a failed start does not use up the bootstrap token.
                 token = await _first_token(core.authenticator)
                 server = _Server(_config(settings, create_app(core, edge), _admission(settings, ceiling)), on_start)
@@ -98,6 +100,11 @@ async def serve(settings: Settings, plugins: Plugins, announce: Callable[[str, s
                     sweeping.cancel()
     finally:
         home.close()
+
+
+async def _start_authenticator(authenticator: Authenticator) -> None:
+    if isinstance(authenticator, UsesService):
+        await authenticator.start()
 
 
 async def _first_token(authenticator: Authenticator) -> str | None:

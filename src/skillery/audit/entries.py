@@ -160,6 +160,11 @@ def append(connection: Connection, entries: Sequence[AuditEntry]) -> None:
     _MOVE_HEAD.run(connection, seq=seq, hash=previous)
 
 
+def take_turn(connection: Connection) -> None:
+    """Let the writers of the trail wait until this transaction ends. Call this at the end of a transaction."""
+    _HEAD.rows(connection)
+
+
 def hash_of(seq: int, previous: str, fields: Sequence[Any]) -> str:
     """Return the hash of an entry: the SHA-256 of a compact JSON array in UTF-8 with seq, previous and the fields in
     order.

@@ -68,17 +68,21 @@ class Refusals:
         self._writing: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
 
-    def note(self, actor: Actor | None, action: str, subject: str, *, code: int, error_type: str) -> None:
+    def note(
+        self, actor: Actor | None, action: str, subject: str, *, code: int, error_type: str, reason: str = ""
+    ) -> None:
         """Record that an attempt was refused. Return at once: a background task writes the entry.
 
-        `actor` is None for an unknown caller. `code` and `error_type` belong to the error that the caller got.
+        `actor` is None for an unknown caller. `code` and `error_type` belong to the error that the caller got. `reason`
+        is a text for admins only. It must not contain a secret.
         """
         if time.monotonic() >= self._ends:
             self._end_minute()
         if self._timer is None:
             # The counts of a minute are written even if no other attempt follows.
             self._timer = asyncio.get_running_loop().call_later(MINUTE, self._tick)
-        entry = entry_of(actor, action, subject, outcome="refused", code=code, error_type=error_type)
+        after = msgspec.json.encode({"reason": reason}).decode() if reason else None
+        entry = entry_of(actor, action, subject, outcome="refused", code=code, error_type=error_type, after_json=after)
         # Attempts of one identity from several addresses are one kind.
         network = "" if entry.identity else network_of(entry.address or "")
         kind = _Kind(entry.identity, network, action, code)
@@ -112,15 +116,17 @@ class Refusals:
         return self._singles.get(kind, 0) < (APIECE if kind.identity else 1)
 
     def _count(self, kind: _Kind, entry: AuditEntry) -> None:
-        """Count the attempt together with the other attempts of its kind. Fields that differ between the attempts
-        are dropped.
+        """Count the attempt together with the other attempts of its kind. Their entry has no subject and no request id,
+        and the network in place of the address. If there are MOST_KINDS kinds, further kinds share one entry.
         """
         is_known = kind in self._counted or len(self._counted) < MOST_KINDS
         found = self._counted.get(kind if is_known else None)
         if found is not None:
             counted = msgspec.structs.replace(found, count=found.count + 1)
         elif is_known:
-            counted = msgspec.structs.replace(entry, address=kind.network or None, request_id=None, subject="")
+            counted = msgspec.structs.replace(
+                entry, address=kind.network or None, request_id=None, subject="", after_json=None
+            )
         else:
             counted = AuditEntry(
                 at=entry.at,

@@ -30,7 +30,8 @@ class CheckedFolder(NamedTuple):
 
 
 def check_folder(folder: Path, limits: BundleLimits) -> CheckedFolder:
-    """Read and check the skill in a folder. Raise InvalidParams that lists all problems, and BundleTooLarge.
+    """Read and check the skill in a folder. Raise InvalidParams (with a list of the problems), BundleTooLarge or
+    OSError.
 
     The problems of single examples are returned, so that the other examples can run.
     """

@@ -40,10 +40,10 @@ class Saved(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Development:
-    """The folders of one command."""
+    """Serves the folders of one `skillery dev` command as development versions."""
 
     def __init__(self, client: AsyncClient, folders: Sequence[Path], report: Callable[[Saved], None]) -> None:
-        """`report` is called after each save, and after each failure of the connection without an answer."""
+        """`report` is called after each save, and when the calls that keep the versions begin to fail."""
         self._client = client
         self._folders = list({folder.resolve(): folder for folder in folders}.values())
         self._report = report
@@ -109,7 +109,7 @@ class Development:
             await self._client.end_development(names=[before])
 
     def _holder_of(self, folder: Path) -> Path | None:
-        """Return the folder that serves the name of a refused folder, or None."""
+        """Return the folder that serves the name of a refused folder, or None. Return `folder` if it cannot be read."""
         try:
             name = str(read_skill_folder(folder).manifest.get("name", ""))
         except FAILURES:

@@ -105,7 +105,9 @@ def _message(example: Example, outcome: Outcome, wrong: str, timeout_ms: int) ->
 
 
 def _output_diff(example: Example, outcome: Outcome) -> str:
-    """Return a diff of the expected and the actual output; "" without an expected output, or if it is too large."""
+    """Return a diff of the expected and the actual output, or "" if no output is expected or the actual one is too
+    large.
+    """
     if example.expectation not in {"expect", "expect_subset"} or len(outcome.result or b"") > MAX_DIFF_BYTES:
         return ""
     actual = msgspec.json.decode(outcome.result or b"null")

@@ -60,8 +60,8 @@ class FolderRuns:
         return with_hint(job, outcome, why_less)
 
     async def packages(self) -> FolderPackages:
-        """Open the locks and environments. Most folders have no packages and do not need them. Raise StartupError if
-        they cannot be opened.
+        """Return the locks and environments. The first call opens them, because most folders do not need them. Raise
+        StartupError if they cannot be opened.
         """
         async with self._opening:
             if self._packages is None:

@@ -39,8 +39,8 @@ def test_files(bundle: Bundle) -> list[BundleFile]:
 
 
 def framework_of(bundle: Bundle) -> Framework | None:
-    """Return the framework that runs the tests, or None if there are no tests. The framework is pytest if a test uses
-    it, else unittest, which needs no packages.
+    """Return the framework that runs the tests, or None if there are no tests. The framework is pytest if a test or a
+    conftest.py uses it, else unittest, which needs no packages.
     """
     files = test_files(bundle)
     if not files:
@@ -50,7 +50,10 @@ def framework_of(bundle: Bundle) -> Framework | None:
 
 
 async def run_tests(runs: FolderRuns, mounted: Mounted, framework: Framework, timeout_ms: int) -> list[Result]:
-    """Run all tests and return their results. `timeout_ms` limits each test."""
+    """Run the tests and return their results. `timeout_ms` limits each test.
+
+    If a run fails outside of a test, or after MAX_RUNS runs, the remaining tests have no result.
+    """
     found: dict[str, Result] = {}
     for _ in range(MAX_RUNS):
         watched = _Watched(timeout_ms / 1000)

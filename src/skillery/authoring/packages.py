@@ -1,7 +1,7 @@
 """The packages of a folder under test: locked and installed as for a published skill, with pytest for its tests.
 
-Locks and environments stay in a separate home, the folder `authoring` in the user's home, so that they are made once.
-Only folders that need packages open this home.
+Locks and environments stay in a separate home, the folder `authoring` in the home of the settings, so that they are
+made once. Only folders that need packages open this home.
 """
 
 from __future__ import annotations
@@ -98,7 +98,10 @@ def _exact(pins: Sequence[Pin]) -> list[str]:
 
 
 async def open_packages(settings: Settings, sandbox: Sandbox, stack: AsyncExitStack) -> FolderPackages:
-    """Open the home of folders under test until the stack closes. Raise StartupError if another command holds it."""
+    """Open the home of folders under test, and return its packages. The home stays open until the stack closes.
+
+    Raise StartupError if another command holds the home for longer than WAIT_SECONDS.
+    """
     home = await wait_for_home(settings.home / FOLDER)
     stack.callback(home.close)
     database = Database(f"sqlite:///{home.path / 'skillery.db'}", home.server_id)
@@ -113,8 +116,8 @@ async def open_packages(settings: Settings, sandbox: Sandbox, stack: AsyncExitSt
 
 
 async def wait_for_home(path: Path) -> Home:
-    """Lock the home. If another `skillery test` holds it, wait for that command. Raise StartupError if the home cannot
-    be locked.
+    """Lock the home. If another command holds it, wait up to WAIT_SECONDS. Raise StartupError if the home cannot be
+    locked.
     """
     deadline = time.monotonic() + WAIT_SECONDS
     while True:

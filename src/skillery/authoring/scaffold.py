@@ -32,12 +32,17 @@ class FilesExist(Exception):
 
 
 def name_for(folder: Path) -> str:
-    """Return the name of the skill in a folder. Raise InvalidName with the remedy."""
+    """Return the name of the folder as the name of a new skill. Raise InvalidName, with the remedy, if it is not
+    valid.
+    """
     return checked_name(folder.resolve().name, "The name comes from the folder; choose another with --name. ")
 
 
 def checked_name(text: str, remedy: str = "") -> str:
-    """Return a name under which Python code can import the skill. Raise InvalidName."""
+    """Return the name unchanged. Raise InvalidName if it is not a skill name that Python code can import.
+
+    `remedy` is put before the hint of the error.
+    """
     try:
         name = parse_skill_name(text)
     except InvalidName as error:

@@ -59,7 +59,7 @@ def _update(table: Any, tried: Tried) -> Result:
 
 
 def _set_output(table: Any, key: str, expected: object, actual: object) -> None:
-    """Set the expected output. With null or a blob id in it, it becomes an expect_subset without them."""
+    """Set the expected output. If the actual output contains null or blob ids, set expect_subset without these."""
     wanted = like(expected, actual) if key == "expect_subset" else actual
     kept = _expectable(wanted)
     if isinstance(kept, _Omitted):
@@ -71,7 +71,10 @@ def _set_output(table: Any, key: str, expected: object, actual: object) -> None:
 
 
 def _expectable(value: object, where: str = "output") -> Any:
-    """Return the value without members that cannot be expected. Raise _NotWritable if one of them is in an array."""
+    """Return the value without members that cannot be expected, or _Omitted if the value itself cannot be expected.
+
+    Raise _NotWritable if such a value is in an array.
+    """
     if value is None or (isinstance(value, str) and _BLOB_ID.fullmatch(value)):
         return _Omitted()
     if isinstance(value, Mapping):

@@ -1,7 +1,7 @@
 """Changes of folders, found by polling.
 
-Polling works on every file system, also on network mounts and in containers, and needs no further package. A skill has
-at most a few hundred files, so that one look takes a few milliseconds.
+Polling works on every file system, also on network mounts and in containers, and needs no further package. A skill
+rarely has more than a few hundred files, so that one look takes a few milliseconds.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ async def changes(folders: Sequence[Path], every: float = EVERY_SECONDS) -> Asyn
 
 
 def fingerprint(folder: Path) -> str:
-    """Return a hash of the names, sizes and times of the files that belong to a skill."""
+    """Return a hash of the names, sizes, times and modes of the files that belong to a skill."""
     lines = hashlib.sha256()
     _add(folder, "", lines)
     return lines.hexdigest()

@@ -1,7 +1,7 @@
 """`database`: secrets in the server's own database, encrypted with a key outside it.
 
-A stored token is Fernet (AES in CBC mode, authenticated by HMAC-SHA256) of name and value together. A person who can
-write the database without the key can neither read a value nor move a value to another name.
+A stored value is a Fernet token (AES in CBC mode, authenticated by HMAC-SHA256) of name and value together. A person
+who can write the database without the key can neither read a value nor move a value to another name.
 """
 
 from __future__ import annotations
@@ -136,9 +136,10 @@ class DatabaseSecrets:
         return self._keys_for_writing().encrypt(msgspec.json.encode(_Plain(name, value)))
 
     def _keys_for_writing(self) -> MultiFernet:
-        """Return the keys for encryption, after a test that they can decrypt the present secrets.
+        """Return the keys for encryption, after a test that they can decrypt a stored secret.
 
-        Without this test, only a run would notice that a key was lost.
+        If there is no secret and no key, create the key file. Without the test, only a run would notice that a key was
+        lost.
         """
         one = next(((name, token) for name in self.names() if (token := self._values.get(name)) is not None), None)
         try:

@@ -29,7 +29,7 @@ class FailedLogins:
         self._allowances: OrderedDict[str, _Allowance] = OrderedDict()
 
     def note(self, address: str) -> float | None:
-        """Record a failed login. Return None if the address may fail again at once, else the seconds until then."""
+        """Record a failed login. Return None if it is within the limit, else the seconds to wait before the next."""
         where = network_of(address)
         now = time.monotonic()
         last = self._allowances.pop(where, None) or _Allowance(self._most, now)

@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 MOST_REMEMBERED = 10_000
 USE_NOTED_EVERY_SECONDS = 60.0
 HINT = (
-    "Send 'Authorization: Bearer sky_…' (in a shell --token or SKILLERY_TOKEN). An admin makes tokens: skillery token "
-    "create."
+    "Send 'Authorization: Bearer sky_…' (in a shell --token, SKILLERY_TOKEN or `skillery login`). An admin makes "
+    "tokens: skillery token create."
 )
 
 
@@ -50,7 +50,7 @@ class TokensAuthenticator:
         self._noting: set[asyncio.Task[None]] = set()
 
     def recognizes(self, credentials: Credentials) -> bool:
-        """Return whether the credentials are a token of a Skillery server."""
+        """Return whether the credentials have the form of a token of a Skillery server."""
         scheme, _, token = credentials.headers.get("authorization", "").partition(" ")
         return scheme.lower() == "bearer" and token.strip().startswith(PREFIX)
 
@@ -81,6 +81,9 @@ class TokensAuthenticator:
     def forget(self) -> None:
         """Forget all cached tokens, because a token was revoked."""
         self._memory.forget()
+
+    def note_failure(self, address: str) -> float | None:
+        return self._failures.note(address)
 
     def first_token(self) -> str | None:
         """Return a new admin token if the registry never had a token and the settings allow it; otherwise None.

@@ -1,8 +1,8 @@
 """The backend `unsafe-subprocess`: it runs code in an ordinary process of the server's user.
 
-The backend separates folders, streams and times of runs, and isolates nothing: the code can read, write, call and kill
-whatever the server can. Use it for trusted code on systems that cannot run `linux`. The settings must name it and have
-`allow_unsafe_sandbox`.
+Each run has its own folder, log and timeout, but nothing isolates it: the code can read, write, call and kill whatever
+the server can. Use the backend for trusted code on systems that cannot run `linux`. It needs the settings
+`allow_unsafe_sandbox = true` and `sandbox = "unsafe-subprocess"`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import msgspec
@@ -97,8 +98,12 @@ class PlainRun:
     def __init__(self, job: Job, host: RunHost) -> None:
         self._job = job
         self._host = host
-        self._folder = Path(tempfile.mkdtemp(prefix="skillery-run-"))
         self._log = LogPipe(job.limits.log_kb * 1024, host)
+        try:
+            self._folder = Path(tempfile.mkdtemp(prefix="skillery-run-"))
+        except OSError:
+            self._log.close()
+            raise
         self._channel: Channel | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._exit: asyncio.Future[int] | None = None
@@ -179,7 +184,7 @@ class PlainRun:
         return self._session.outcome(log=log, degraded=DEGRADED)
 
     async def _collect(self) -> None:
-        """Keep the files that the code could not keep itself, and save its workspace."""
+        """Keep the files that the code did not keep because it was stopped, and save the workspace of the run."""
         workspace = str(self._folder / "workspace")
         collection = collection_of(self._session, self._job, workspace, str(self._folder))
         if collection is not None:
@@ -188,21 +193,20 @@ class PlainRun:
     async def _collect_again(self, collection: Collection) -> None:
         """Collect in another process."""
         ours, theirs = socket.socketpair()
-        log = LogPipe(self._job.limits.log_kb * 1024, self._host)
-        with theirs:
-            channel = await Channel.over(ours)
-            process = self._start(theirs.fileno(), log)
-        try:
+        async with AsyncExitStack() as stack:
+            with theirs:
+                channel = await Channel.over(ours)
+                stack.callback(channel.close)
+                log = LogPipe(self._job.limits.log_kb * 1024, self._host)
+                stack.callback(log.close)
+                process = self._start(theirs.fileno(), log)
+            stack.push_async_callback(log.finish, LOG_SECONDS)
+            stack.push_async_callback(lambda: exit_of(process))
+            stack.callback(kill_group, process)
             dialogue = collecting_dialogue(channel, collection, self._host)
             await dialogue.begin(collection.header())
             await dialogue.wait_ready()
             await collect(dialogue)
-        finally:
-            kill_group(process)
-            await exit_of(process)
-            await log.finish(LOG_SECONDS)
-            log.close()
-            channel.close()
 
 
 def exit_of(process: subprocess.Popen[bytes]) -> asyncio.Future[int]:
@@ -223,7 +227,7 @@ def exit_of(process: subprocess.Popen[bytes]) -> asyncio.Future[int]:
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill the process and all processes in its session."""
+    """Kill all processes in the group of the process. Children that changed their group stay alive."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):

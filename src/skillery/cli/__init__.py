@@ -13,6 +13,7 @@ import click
 
 from skillery.cli import (
     audit,
+    auth,
     backups,
     blobs,
     database,
@@ -27,8 +28,11 @@ from skillery.cli import (
     labels,
     lifecycle,
     locks,
+    login,
     mcp,
     new,
+    plugin_new,
+    plugins,
     quota,
     run,
     runs,
@@ -36,14 +40,18 @@ from skillery.cli import (
     secrets,
     serve,
     skills,
+    storage,
     test,
     tokens,
     tools,
+    trust,
     versions,
     waivers,
+    webhooks,
     workspaces,
 )
 from skillery.cli.failures import EXIT_CODES, Commands
+from skillery.cli.plugin_commands import load_commands
 
 
 def _print_version(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
@@ -93,7 +101,15 @@ commands.sections = {
         quota.quota,
         environments.env,
     ),
-    "Write and publish": (new.new, test.test, dev.dev, skills.publish, imports.import_, imports.sync),
+    "Write and publish": (
+        new.new,
+        test.test,
+        dev.dev,
+        skills.publish,
+        imports.import_,
+        imports.sync,
+        plugin_new.plugin,
+    ),
     "Review and release": (
         lifecycle.submit,
         lifecycle.approve,
@@ -101,26 +117,33 @@ commands.sections = {
         waivers.waiver,
         labels.label,
         lifecycle.yank,
+        lifecycle.purge,
         lifecycle.unyank,
         lifecycle.deprecate,
         lifecycle.undeprecate,
         lifecycle.visibility,
     ),
+    "Log in": (login.login, login.logout),
     "Serve": (serve.serve, mcp.mcp, demo.demo),
     "Administer": (
         tokens.token,
+        auth.auth,
+        trust.trust,
         secrets.secret,
+        webhooks.webhook,
         audit.audit,
         installation.doctor,
         installation.config,
-        installation.plugins,
+        plugins.plugins,
         database.db,
+        storage.storage,
         backups.backup,
         backups.restore,
         backups.check,
         garbage.gc,
     ),
 }
+commands.load_more = load_commands
 for _commands in commands.sections.values():
     for _command in _commands:
         commands.add_command(_command)

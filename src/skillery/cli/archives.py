@@ -60,11 +60,11 @@ class Folder(NamedTuple):
 
 
 def scan_folder(path: Path, imported: Sequence[Path] = (), *, anywhere: bool = False, split: bool = False) -> Folder:
-    """Scan a folder for skills. Raise StartupError if the folder cannot be read.
+    """Scan a folder for skills. Raise StartupError if the folder cannot be read or is too large.
 
-    A link to a skill is followed if its target is in the same repository or in one of the `imported` folders. With
-    `anywhere`, every link to a skill is followed. With `split`, a SKILL.md in the folder of another skill is a separate
-    skill.
+    A link to a skill is followed if its target is in the same repository, in one of the `imported` folders, or in a
+    nearby agent folder (`Policy.allows`). With `anywhere`, every link to a skill is followed. With `split`, a SKILL.md
+    in the folder of another skill is a separate skill.
     """
     walked = walk(path, Policy.of([path, *imported], anywhere=anywhere))
     finder = Finder(walked.entries, walked.links, split=split)
@@ -74,7 +74,7 @@ def scan_folder(path: Path, imported: Sequence[Path] = (), *, anywhere: bool = F
 def fingerprint(path: Path, imported: Sequence[Path] = (), *, anywhere: bool = False) -> str:
     """Return a hash of the names, sizes, modes and times of the files in the folder, to notice changes.
 
-    The arguments are the same as in `scan_folder`. If the folder cannot be read, return a text that begins with
+    The arguments are the same as in `scan_folder`. If the folder cannot be scanned, return a text that begins with
     `unreadable`.
     """
     lines = hashlib.sha256()

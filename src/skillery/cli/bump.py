@@ -30,7 +30,10 @@ def write_bump(folder: Path, skill: SkillFolder) -> None:
 
 
 def next_version(version: Version, part: Part) -> Version:
-    """Return the next version as npm counts: the release of a pre-release comes before a further version."""
+    """Return the next version by the rules of npm.
+
+    If the version is a pre-release of the wanted release, return this release: 1.3.0 after 1.3.0-rc.1 with `minor`.
+    """
     has_release = bool(version.prerelease)
     release = Version(version.major, version.minor, version.patch)
     if part == "patch":

@@ -16,7 +16,8 @@ import httpx
 
 from skillery.cli.log_lines import show_log
 from skillery.cli.options import Target
-from skillery.client import AsyncClient, Retries
+from skillery.client import AsyncClient, LoginError, Retries, kept_token
+from skillery.client.logins import KeptToken
 from skillery.errors import StartupError
 
 if TYPE_CHECKING:
@@ -46,8 +47,8 @@ def with_client(
     """Call `work` with a client of the target, and return the result of `work`.
 
     Without `target.url`, the client uses the server that holds the home. If there is none, this process opens the home.
-    Only then, `sandbox` starts the sandbox, for commands that run code, `environments` begins to install the named
-    environments, and `bundled` publishes the bundled skills.
+    The options have an effect only if this process opens the home: `sandbox` starts the sandbox, for commands that run
+    code, `environments` begins to install the named environments, and `bundled` publishes the bundled skills.
     """
 
     async def connected() -> T:
@@ -58,12 +59,22 @@ def with_client(
 
 
 def client_of(url: str, token: str | None) -> AsyncClient:
-    """Return a client of the server at `url`. Raise StartupError if `url` is not a valid address."""
+    """Return a client of the server at `url`. If `token` is None, the client uses the kept login for this server.
+
+    Raise StartupError if `url` is not a valid address.
+    """
     try:
         # The option --token already has the value of SKILLERY_TOKEN.
-        return AsyncClient(url, token or "", retries=SENT_ONCE)
+        return AsyncClient(url, _kept(url) if token is None else token, retries=SENT_ONCE)
     except (ValueError, httpx.InvalidURL) as error:
         raise StartupError(f"'{url}' is not an address of a server: {error}") from None
+
+
+def _kept(url: str) -> KeptToken | str:
+    try:
+        return kept_token(url)
+    except LoginError:  # no login can be for such an address, for example with a password in it
+        return ""
 
 
 @asynccontextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,8 +11,9 @@ from typing import TYPE_CHECKING
 import click
 
 from skillery.cli.failures import CHECK_FAILED
-from skillery.cli.options import Target, home_options, json_option
+from skillery.cli.options import Target, home_options, json_option, user_of_this_machine
 from skillery.cli.output import clean, print_json
+from skillery.errors import StartupError
 
 if TYPE_CHECKING:
     from skillery.database import Database
@@ -38,7 +40,7 @@ def upgrade(target: Target, as_json: bool) -> None:
     with contextlib.ExitStack() as stack:
         if not settings.database:
             stack.callback(Home(settings.home).close)
-        database = stack.enter_context(_opened(settings))
+        database = stack.enter_context(open_database(settings))
         before = revision_of(database)
         migrate.upgrade(database)
         after = migrate.current(database)
@@ -55,7 +57,7 @@ def current(target: Target, as_json: bool) -> None:
     """Print the revision of the database and the newest revision that this release knows."""
     from skillery.database import migrate
 
-    with _opened(target.load().settings) as database:
+    with open_database(target.load().settings) as database:
         revision = revision_of(database)
     head = migrate.head()
     if as_json:
@@ -72,7 +74,7 @@ def check(target: Target, as_json: bool) -> None:
     from skillery.database import migrate
 
     head = migrate.head()
-    with _opened(target.load().settings) as database:
+    with open_database(target.load().settings) as database:
         revision = revision_of(database)
         found = migrate.differences(database) if revision == head else []
     problems = found if revision == head else [_off_head(revision, head)]
@@ -97,9 +99,76 @@ def adopt_storage(target: Target) -> None:
     from skillery.contents.storage_marks import forget_mark
 
     settings = target.load().settings
-    with _opened(settings) as database:
+    with open_database(settings) as database:
         migrated(database, settings).write_now(forget_mark)
     click.echo("the next start uses the storage from the settings")
+
+
+@db.command("copy")
+@click.option("--to", "to", metavar="URL", help="The empty database. - reads the URL from stdin, for its password.")
+@click.option("--resume-writes", is_flag=True, help="Accept changes in the present database again.")
+@click.option(
+    "--new-database-is-deleted",
+    is_flag=True,
+    help="With --resume-writes after a complete copy: confirm that no server uses the new database, now or later.",
+)
+@home_options
+@json_option
+def copy(target: Target, to: str | None, resume_writes: bool, new_database_is_deleted: bool, as_json: bool) -> None:
+    """Copy the registry to another database, SQLite or Postgres. Servers continue to run.
+
+    At the end, the present database becomes read-only, and servers refuse changes: set the setting database to URL and
+    restart them. If the command is interrupted, the database URL is empty: run the command again, or give up with
+    --resume-writes.
+    """
+    if resume_writes == (to is not None):
+        raise click.UsageError("pass either --to URL or --resume-writes")
+    if new_database_is_deleted and not resume_writes:
+        raise click.UsageError("--new-database-is-deleted belongs to --resume-writes")
+    settings = target.load().settings
+    if to is None:
+        _resume_writes(settings, new_database_is_deleted, as_json)
+        return
+    from skillery.audit import local_actor
+    from skillery.database import Database
+    from skillery.maintenance.database_copying import copy_database
+
+    url = sys.stdin.readline().strip() if to == "-" else to
+    with open_database(settings) as source, contextlib.closing(Database(url)) as new:
+        if revision_of(source) is None:
+            raise StartupError(f"the home {settings.home} contains no registry to copy; check --home")
+        actor = local_actor(user_of_this_machine())
+        done = copy_database(source, new, actor, lambda text: click.echo(text, err=True))
+    if as_json:
+        print_json(done)
+        return
+    click.echo(
+        f"{sum(done.rows.values())} rows are in {done.target}, compared by count and checksum. The copy took "
+        f"{done.seconds:.1f} s. In the last {done.read_only_seconds:.1f} s, servers refused changes, and still do.\n"
+        f'Next: set database = "{done.target}" (with its password and options) and restart every server.\n'
+        f"To keep the present database instead: delete {done.target}, then run skillery db copy --resume-writes "
+        "--new-database-is-deleted"
+    )
+
+
+def _resume_writes(settings: Settings, new_is_deleted: bool, as_json: bool) -> None:
+    from skillery.database.read_only import accept_writes, find_read_only
+
+    with open_database(settings) as database:
+        note = migrated(database, settings).read_now(find_read_only)
+        if note is not None and note.is_copied and not new_is_deleted:
+            raise StartupError(
+                f"the registry was copied to {note.target}, and servers may use that database now. Two databases with "
+                "one storage delete each other's contents. If you want to keep the present database, stop all servers "
+                f"of {note.target} and delete it. Then run skillery db copy --resume-writes --new-database-is-deleted"
+            )
+        accept_writes(database)
+    if as_json:
+        print_json({"was_read_only": note is not None})
+    elif note is None:
+        click.echo("the database accepts changes; it was not read-only")
+    else:
+        click.echo(f"the database accepts changes again; a copy in {note.target} is outdated")
 
 
 def _off_head(revision: str | None, head: str) -> str:
@@ -109,7 +178,8 @@ def _off_head(revision: str | None, head: str) -> str:
 
 
 @contextlib.contextmanager
-def _opened(settings: Settings) -> Iterator[Database]:
+def open_database(settings: Settings) -> Iterator[Database]:
+    """Context manager: yield the database of the settings, as it is."""
     from skillery.database import Database
 
     database = Database(settings.database_url)
@@ -133,8 +203,8 @@ def revision_of(database: Database) -> str | None:
 def migrated(database: Database, settings: Settings) -> Database:
     """Return the database after migrating it to the revision of this release, if necessary.
 
-    Servers and commands share a database with the right revision without a lock. Only a migration locks the home, so
-    that no other release uses the database at the same time.
+    Servers and commands share a database with the right revision without a lock. Only the migration of a database in
+    the home locks the home, so that no other release uses the database at the same time.
     """
     from skillery.app.home import Home
     from skillery.database import migrate

@@ -37,7 +37,7 @@ class _Server(NamedTuple):
 
 
 async def serve_folders(folders: Sequence[Path], target: Target, flags: dict[str, Any], as_json: bool) -> None:
-    """Serve the folders until the process receives SIGTERM or SIGINT, or the server ends."""
+    """Serve the folders until the process receives SIGTERM or SIGINT, or the server in this process ends."""
     from skillery.authoring.development import Development
 
     stopped = asyncio.Event()
@@ -87,7 +87,10 @@ async def _connected(target: Target, flags: dict[str, Any]) -> AsyncIterator[_Se
 
 
 async def _holder(settings: Settings) -> str | None:
-    """Return the address of the server that holds the home, or None. Wait for another command that holds it."""
+    """Return the address of the server that holds the home, or None.
+
+    If another command holds the home, wait for its end, but at most WAIT_SECONDS.
+    """
     from skillery.app.home import holder_of
 
     deadline = time.monotonic() + WAIT_SECONDS

@@ -1,4 +1,7 @@
-"""`skillery diff`: two versions of a skill, or folders, compared; the method diff_versions."""
+"""`skillery diff`: compare two versions of a skill, two skills, or folders.
+
+The method diff_versions compares two versions of one skill. This process makes all other comparisons.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ _COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 def diff(old: str, new: str, target: Target, as_json: bool) -> None:
     """Show what NEW changes: permissions first, then manifest, instructions and files.
 
-    A DIR is a folder with a skill.toml, and is compared as it is. Write ./words for a folder that has the name of a
+    A DIR is a folder with a skill.toml, and is compared as it is. If there is a folder NAME, write NAME@latest for the
     skill.
     """
     from skillery.cli.connection import with_client
@@ -55,7 +58,7 @@ async def _compare(client: AsyncClient, old: str, new: str) -> Mapping[str, Any]
 
 
 class _Side:
-    """One of the two sides, with the contents that were read."""
+    """One side of a comparison. `contents` has the files that were read, by path."""
 
     def __init__(self, compared: Compared, contents: dict[str, bytes]) -> None:
         self.compared = compared._replace(read=contents.__getitem__)
@@ -74,7 +77,7 @@ async def _side(client: AsyncClient, text: str) -> _Side:
     name, version = name_and_version(text, None)
     skill: Mapping[str, Any] = (await client.describe_skill(name, version=version, detail="full"))["skill"]
     files = {one["path"]: FileFacts(one["sha256"], one["size_bytes"], one["executable"]) for one in skill["files"]}
-    side = DiffSide(skill["name"], skill["version"], skill["digest"])
+    side = DiffSide(skill["name"], skill["version"], skill["digest"], skill.get("provenance"))
     return _Side(Compared(side, skill["manifest"], files, dict[str, bytes]().__getitem__), {})
 
 
@@ -90,7 +93,7 @@ def _folder_side(folder: Path) -> _Side:
 
 
 async def _load(client: AsyncClient, old: _Side, new: _Side) -> None:
-    """Read the files that differ and are compared by lines."""
+    """Read the changed files of published versions, if the files are small enough to be compared by lines."""
     from skillery.formats.text_diffs import MOST_TEXT_BYTES
 
     def differs(path: str) -> bool:
@@ -115,6 +118,10 @@ async def _content(client: AsyncClient, compared: Compared, path: str) -> bytes:
 def _lines(answer: Mapping[str, Any]) -> Iterator[str]:
     old, new = answer["old"], answer["new"]
     yield f"{old['name']} {old['version']} -> {new['name']} {new['version']}"
+    for side in (old, new):
+        if job := side.get("provenance"):
+            built = " ".join(filter(None, (job["repository"] or job["subject"], job["ref"], job["commit"])))
+            yield f"  {side['name']} {side['version']} was published by the CI job {built}"
     if answer["same"]:
         yield "no difference"
         return

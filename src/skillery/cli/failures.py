@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -30,9 +30,10 @@ Exit codes:
   1    the run failed (run, code, tool call) or its script did, or a check (test, publish and import --dry-run,
        doctor, db check, audit verify, lock, install, demo)
   2    the command line is wrong
-  3    the server answered an error
+  3    the server answered an error, or a login failed
   4    cannot start, or cannot connect; an import finds no skill
   130  interrupted
+  141  the reader of the output closed the pipe
 
 With --json the answer is one JSON document on stdout, errors included: {"error": {"code", "message", "data"}}."""
 
@@ -46,10 +47,29 @@ class Commands(click.Group):
 
     sections: Mapping[str, Sequence[click.Command]] = {}
     """The commands in the order of the help text, by heading."""
+    load_more: Callable[[Sequence[str], Mapping[str, click.Command]], Mapping[str, click.Command]]
+    """Returns the commands of plugins. Loading plugins is slow, so this is called only if no built-in command fits."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in self.commands:
+            more = self.load_more(args, self.commands)
+            if args[0] in more:
+                return args[0], more[args[0]], args[1:]
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        width = max(len(command.name or "") for commands in self.sections.values() for command in commands)
-        for heading, commands in self.sections.items():
+        sections = dict(self.sections)
+        try:
+            more = self.load_more(sys.argv[1:], self.commands)
+        except StartupError as error:
+            more = {}
+            click.echo(f"warning: commands of plugins are missing: {error}", err=True)
+        if more:
+            sections["Plugins"] = tuple(more.values())
+        width = max(len(command.name or "") for commands in sections.values() for command in commands)
+        for heading, commands in sections.items():
             limit = formatter.width - 6 - width
             rows = [((one.name or "").ljust(width), one.get_short_help_str(limit)) for one in commands]
             with formatter.section(heading):
@@ -105,10 +125,13 @@ def _of_client(error: Exception) -> tuple[int, Mapping[str, Any]] | None:
     # These imports are slow, so they are not at the top of the module.
     import httpx
 
-    from skillery.client import AnsweredError, ConnectionFailed, StrangeAnswer
+    from skillery.client import AnsweredError, ConnectionFailed, LoginError, StrangeAnswer
 
     if isinstance(error, AnsweredError | StrangeAnswer):
         return ANSWERED_ERROR, answered(error)
+    if isinstance(error, LoginError):
+        data = {"type": error.type} | ({"hint": error.hint} if error.hint else {})
+        return ANSWERED_ERROR, {"code": None, "message": error.message, "data": data}
     if isinstance(error, ConnectionFailed | httpx.InvalidURL):  # an id of a blob can be too long for an address
         return CANNOT_START, {"message": str(error), "data": {"type": "cannot_start"}}
     return None

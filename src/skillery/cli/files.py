@@ -59,9 +59,9 @@ def file_options(command: Any) -> Any:
 
 
 def read_files(texts: Sequence[str], option: str = "--file") -> tuple[GivenFile, ...]:
-    """Parse the values of `--file`. Raise UsageError if a file does not exist or a blob has no path.
+    """Parse the values of `--file`. Raise UsageError if a value names no file, or names a blob without a path.
 
-    `option` names the values in errors.
+    `option` is the name of the option in errors.
     """
     return tuple(_given_file(text, option) for text in texts)
 

@@ -41,8 +41,8 @@ def with_skills(
 ) -> T:
     """Call `work` with a client and the references of the skills (NAME@VERSION), and return its result.
 
-    If one of them is a folder, the client is that of a temporary registry, which has the folders and copies of the
-    other skills. Raise UsageError if the target is another server.
+    If one of the skills is a folder, the client uses a temporary registry in this process. This registry has the
+    folders, and copies of the other skills. Raise UsageError if a skill is a folder and the target has a URL.
     """
     import asyncio
 

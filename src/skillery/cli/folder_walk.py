@@ -154,13 +154,15 @@ class _Walk:
         self._queue.append(real)
 
     def _follow_to_file(self, link: Entry, real: Path) -> None:
-        """Record a link to a SKILL.md outside the folder.
+        """Record a link with the name SKILL.md to a file outside the folder.
 
-        If the folder of the link contains only this link, the folder of the target is followed: it is the whole skill.
+        If the folder of the link contains only this link, and the target is a SKILL.md too, the folder of the target is
+        followed: it is the whole skill.
         """
         if real.name.casefold() == "skill.md" and len(list(link.place.parent.iterdir())) == 1:
             self._follow_to_folder(link, str(real.parent))
-            self._targets[link.path] = _joined(self._at[str(real.parent)], real.name)
+            if str(real.parent) in self._at:  # else the folder has too many files to be searched
+                self._targets[link.path] = _joined(self._at[str(real.parent)], real.name)
             return
         at = self._at[str(real)] = f"{OUTSIDE}{len(self._at)}/{real.name}"
         self._entries.append(Entry(at, real.stat().st_size, False, "", real))

@@ -96,10 +96,10 @@ def _reason(skill: Mapping[str, Any]) -> str:
 
 @contextmanager
 def progress(as_json: bool) -> Any:
-    """Context manager: yield a callback that gets each report and prints one line per skill. With JSON, it prints
-    nothing.
+    """Context manager: yield a callback that gets each report and prints one line per skill. With JSON, the callback
+    prints nothing.
 
-    On a terminal, show a progress bar too.
+    On a terminal, show a progress bar, and print no lines for unchanged skills.
     """
     if as_json or not sys.stderr.isatty():
         yield (lambda key, report: None) if as_json else _print_line
@@ -177,8 +177,10 @@ def _files(one: Mapping[str, Any]) -> str:
 
 
 def print_end(answer: Mapping[str, Any], sections: Sections, *, in_step: bool) -> None:
-    """Print the files that belong to no skill, the summary by section, and the next steps. `in_step` is true for
-    `skillery sync`.
+    """Print the files that belong to no skill, the summary by section, and the next steps. If `answer` has an error,
+    print only the error.
+
+    `in_step` is true for `skillery sync`.
     """
     if "error" in answer:
         print_error({**answer["error"], "subject": answer["path"]})

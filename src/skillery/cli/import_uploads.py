@@ -58,7 +58,7 @@ class ImportPaths(NamedTuple):
         return folders if len(folders) == 1 else override(folders, [name_of(path) for path in self.paths])
 
     def fingerprints(self) -> list[str]:
-        """Return a text for each path that changes when the files at the path change."""
+        """Return a text for each path. The text changes if the files at the path change."""
         from skillery.cli.archives import fingerprint
 
         return [
@@ -70,9 +70,9 @@ class ImportPaths(NamedTuple):
 async def _import(
     client: AsyncClient, path: Path, folder: Folder | None, options: ImportOptions, as_json: bool, in_step: bool
 ) -> dict[str, Any]:
-    """Import one path, and print or return the report. `folder` is the scanned folder, or None for an archive.
+    """Import one path and return the report. `folder` is the scanned folder, or None for an archive.
 
-    The returned report contains `skills` only with `as_json`.
+    Without `as_json`, print the report too, and return it without the members `skills` and `sections`.
     """
     from skillery.cli.archives import file_chunks, tar_chunks
     from skillery.cli.overrides import add_overridden, overridden_skills

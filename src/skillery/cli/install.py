@@ -36,9 +36,10 @@ RECORD = f".{LOCKFILE}"
 def install(folder: Path, skills: Sequence[str], locked: bool, file: str, target: Target, as_json: bool) -> None:
     """Install skills as folders DIR/NAME.
 
-    With --locked, install the skills of the lock file, otherwise the named skills. DIR then contains these skills and
-    nothing else. The new folder is built next to DIR, and replaces DIR only after the files of every skill match its
-    digest. The command refuses a DIR with files that `install` did not write.
+    With --locked, install the skills of the lock file, otherwise the named skills. DIR then contains these skills, a
+    hidden copy of the lock, and nothing else. The new folder is built next to DIR, and replaces DIR only after the
+    files of every skill match its digest. The command refuses a DIR that contains other files or folders than the
+    skills of an earlier `install`.
     """
     from skillery.cli.connection import with_client
 
@@ -66,7 +67,7 @@ def install(folder: Path, skills: Sequence[str], locked: bool, file: str, target
 def _building(place: Path) -> Iterator[Path]:
     """Context manager: yield a new folder that replaces the folder `place` after the `with` block.
 
-    Raise CheckFailed if `place` contains files that the installation would delete, or if a file cannot be written.
+    Raise CheckFailed as `_check_folder` does, or if a file cannot be written.
     """
     _check_folder(place)
     try:
@@ -83,7 +84,7 @@ def _building(place: Path) -> Iterator[Path]:
 
 
 def _check_folder(folder: Path) -> None:
-    """Raise CheckFailed if the folder contains files that an installation would delete, or if it is a link."""
+    """Raise CheckFailed if the folder contains anything but installed skills, is a link, or cannot be read."""
     try:
         names = sorted(path.name for path in folder.iterdir())
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""`skillery submit`, `approve`, `reject`, `yank`, `unyank`, `deprecate`, `undeprecate` and `visibility`.
+"""`skillery submit`, `approve`, `reject`, `yank`, `unyank`, `purge`, `deprecate`, `undeprecate` and `visibility`.
 
 The commands change the status of versions and the visibility of skills.
 """
@@ -68,6 +68,34 @@ def yank(name: str, version: str | None, reason: str, target: Target, as_json: b
 @click.command()
 @click.argument("name", metavar="NAME@VERSION")
 @version_option
+@click.option("--reason", required=True, help="Reason shown to callers that request this exact version.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@target_options
+@json_option
+def purge(name: str, version: str | None, reason: str, yes: bool, target: Target, as_json: bool) -> None:
+    """Remove the files of a version for good.
+
+    Use it for example after a leaked key. The number of the version stays taken. A purge cannot be undone: earlier
+    backups are the only copies.
+    """
+    from skillery.cli.connection import with_client
+
+    params = _exactly(name, version)
+    if not yes:
+        click.confirm(f"Remove the files of {params['name']} {params['version']} for good?", abort=True, err=True)
+    purged = with_client(target, lambda client: client.call("purge_version", {**params, "reason": reason}))
+    if as_json:
+        print_json(purged)
+        return
+    _print_step(purged)
+    click.echo(f"deleted {purged['deleted_contents']} contents, {purged['deleted_bytes']} bytes")
+    for path in purged["kept_files"]:
+        click.echo(clean(f"{path} remains: another version, blob or workspace has the same content"))
+
+
+@click.command()
+@click.argument("name", metavar="NAME@VERSION")
+@version_option
 @target_options
 @json_option
 def unyank(name: str, version: str | None, target: Target, as_json: bool) -> None:
@@ -104,7 +132,7 @@ def visibility(name: str, who: str, target: Target, as_json: bool) -> None:
     """Set which callers can see a skill.
 
     public: all callers. namespace: callers with a namespace grant that covers the name. private: the publishers of the
-    skill.
+    skill. Its reviewers and admins always see it.
     """
     _call(target, as_json, "set_visibility", name=name, visibility=who)
 
@@ -123,4 +151,8 @@ def _call(target: Target, as_json: bool, method: str, **params: Any) -> None:
     if as_json:
         print_json(answer)
     else:
-        click.echo(clean(f"{answer['name']} {answer['version']} {answer['digest']} {answer['status']}"))
+        _print_step(answer)
+
+
+def _print_step(answer: dict[str, Any]) -> None:
+    click.echo(clean(f"{answer['name']} {answer['version']} {answer['digest']} {answer['status']}"))

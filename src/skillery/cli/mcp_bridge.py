@@ -1,8 +1,8 @@
 """Bridge between stdin and stdout and `POST /mcp`: messages go to the server, responses come back.
 
-Messages are passed on unchanged. The bridge reads only the members that HTTP needs as headers: version, method, name,
-and the session of clients older than 2026-07-28. Therefore, the bridge works with every protocol version that the
-server supports.
+Messages are sent unchanged. The bridge reads only what HTTP needs as headers: version, method and name of a message,
+and the session of clients older than 2026-07-28. A cancellation by a newer client is not sent: the bridge closes the
+response of the cancelled request. Therefore, the bridge works with every protocol version that the server supports.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
-from skillery.client import AsyncClient, ConnectionFailed
+from skillery.client import AsyncClient, ConnectionFailed, LoginError
 from skillery.client.async_transfers import lines_of
 from skillery.errors import StartupError
 
@@ -117,10 +117,10 @@ class McpBridge:
             del self._tasks[request_id]
 
     def _cancels_locally(self, message: _Message) -> bool:
-        """Cancel the request that the notification names, and return True. Closing the response cancels a request since
-        2026-07-28.
+        """Close the response of the request that the notification names, which cancels the request. Return True.
 
-        Return False for an older client, which has a session: the bridge must then send the notification to the server.
+        Return False for a client older than 2026-07-28, which has a session: the bridge must then send the notification
+        to the server.
         """
         if self._session:
             return False
@@ -137,7 +137,7 @@ class McpBridge:
                 client.stream("POST", self._address, content=line, headers=self._headers(message)) as response,
             ):
                 await self._forward(message, response)
-        except (StartupError, ConnectionFailed) as error:
+        except (StartupError, ConnectionFailed, LoginError) as error:
             if message.id is not msgspec.UNSET:
                 self._write_error(message.id, INTERNAL_ERROR, str(error))
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def new(folder: Path, kind: Kind | None, name: str | None, as_json: bool) -> None:
     """Make a skill in DIR, with an example and tests that pass.
 
-    No file is overwritten. On a terminal, the command asks for what is not given; in a script it never asks.
+    No file is overwritten. On a terminal and without --json, the command asks for a missing kind and name.
     """
     from skillery.authoring.scaffold import FilesExist, make_skill
 

@@ -61,12 +61,18 @@ def token_option(command: F) -> F:
     )(command)
 
 
+def url_option(command: F) -> F:
+    return click.option("--url", metavar="URL", callback=_check_url, help="Use the server at this address instead.")(
+        command
+    )
+
+
 def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options --home, --config, --url and --token to a command. The command gets them as `target`."""
 
     @click.option("--home", metavar="DIR", help="The home: the folder of the embedded registry.")
     @click.option("--config", metavar="FILE", help="The settings file.  [default: skillery.toml in the home]")
-    @click.option("--url", metavar="URL", callback=_check_url, help="Use the server at this address instead.")
+    @url_option
     @token_option
     @functools.wraps(command)
     def with_target(*, home: str | None, config: str | None, url: str | None, token: str | None, **others: Any) -> Any:

@@ -1,5 +1,5 @@
-"""The part of `skillery doctor` about system programs: it tests which of the programs that public skills use exist
-in runs.
+"""The part of `skillery doctor` about system programs: it tests whether the programs that public skills use exist in
+runs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Access to the registry for a command that runs for a long time: the command holds the home only during requests."""
+"""Access to the registry for a command that runs for a long time: the command holds the home only during requests and
+for a few seconds afterwards.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,14 @@ from skillery.errors import StartupError
 LINGER_SECONDS = 5.0
 """Seconds without a request after which the home is released.
 
-Opening a home takes most of a second, so the home is not released at once. Other commands wait up to three times as
-long for the home.
+Opening a home takes most of a second, so the home is not released at once. Other commands wait longer than this for the
+home (`connection.WAIT_SECONDS`).
 """
 
 
 class RegistryAccess:
-    """Gives clients of the server that holds the home. If no server holds the home, this process holds the home during
-    requests.
+    """Gives clients of the target. If the target is a home without a server, this process holds the home during
+    requests, and for LINGER_SECONDS after the last one.
 
     Call `close` at the end.
     """

@@ -71,9 +71,7 @@ def output_fields(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _print_script(answer: Mapping[str, Any], result: Mapping[str, Any]) -> None:
-    """Print the stdout and stderr of a script unchanged. The log of the run is omitted, because it contains the same
-    text.
-    """
+    """Print the stdout and stderr of a script. The log of the run is omitted, because it contains the same text."""
     print_fields(
         [
             ("summary", answer["summary"]),

@@ -135,7 +135,10 @@ def follow(run_id: str, after: int, target: Target) -> None:
 @target_options
 @json_option
 def wait(run_id: str, target: Target, as_json: bool) -> None:
-    """Wait for the end of a run and print its result. The exit codes are those of 'skillery run'."""
+    """Wait for the end of a run and print its result. If the run failed, the exit code is 1.
+
+    The run of a script completes whatever the exit code of the script is: the result has it as `exit_code`.
+    """
     from skillery.cli.connection import with_client
     from skillery.cli.run_output import report
 

@@ -57,7 +57,8 @@ def set_(name: str, value_from_stdin: bool, target: Target, as_json: bool) -> No
 def _value(name: str, from_stdin: bool) -> str:
     """Read the value of a secret as text for an environment variable.
 
-    Raise InvalidParams if the value cannot be an environment variable. The message never contains the value.
+    Raise InvalidParams if the value is empty, too large, or cannot be an environment variable. The message never
+    contains the value. Raise UsageError if there is no terminal for the prompt.
     """
     if not from_stdin and not sys.stdin.isatty():
         raise click.UsageError("no terminal for a prompt: pass the value on stdin with --value-from-stdin")
@@ -184,6 +185,7 @@ def _opened(settings: Settings) -> Iterator[tuple[Database, Secrets]]:
     """
     from skillery.cli.database import migrated
     from skillery.cli.log_lines import show_log
+    from skillery.cli.services import closing_service
     from skillery.database import Database
     from skillery.plugins import load_plugins
 
@@ -192,6 +194,7 @@ def _opened(settings: Settings) -> Iterator[tuple[Database, Secrets]]:
     plugins.check_settings(settings)
     database = migrated(Database(settings.database_url), settings)
     try:
-        yield database, plugins.open("secrets", settings, database)
+        with closing_service(plugins.open("secrets", settings, database)) as secrets:
+            yield database, secrets
     finally:
         database.close()

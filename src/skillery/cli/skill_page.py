@@ -11,12 +11,12 @@ from skillery.cli.output import as_json, clean, is_terminal, print_fields, print
 
 FIRST = ("name", "version", "description", "status", "kind", "namespace", "tags", "labels", "visibility", "verified")
 """Fields at the top of the page, in this order."""
-BELOW = {"inputs", "examples", "usage", "digest", "lock", "runtime", "permissions"}
+BELOW = {"inputs", "examples", "usage", "digest", "lock", "runtime", "permissions", "provenance"}
 ELSEWHERE = {"manifest", "skill_md_frontmatter", "skill_md", "files", "warnings"}
 
 
 def print_skill(skill: Mapping[str, Any]) -> None:
-    """Print the result of describe_skill. With `files` and `skill_md`, the result is that of `--detail full`."""
+    """Print the result of describe_skill, with its files and SKILL.md if the result has them (`--detail full`)."""
     print_fields(_fields(skill))
     for warning in skill.get("warnings") or ():
         text = warning if isinstance(warning, str) else warning.get("message", warning)
@@ -43,6 +43,9 @@ def _fields(skill: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
             yield key, _listed(known[key])
     yield from ((key, value) for key, value in known.items() if key not in {*FIRST, *BELOW})
     yield from ((key, known[key]) for key in ("runtime", "permissions") if known.get(key))
+    # Only the server states the provenance. A key of the manifest could be invented.
+    if skill.get("provenance"):
+        yield "provenance", "\n".join(f"{name}: {value}" for name, value in skill["provenance"].items() if value) + "\n"
     if known.get("inputs"):
         yield "inputs", "\n".join(_inputs(known["inputs"])) + "\n"
     if known.get("examples"):

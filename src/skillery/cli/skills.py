@@ -41,18 +41,25 @@ PRINTED_FIELDS = ("warnings", "verified", "examples", "findings", "permissions_d
     type=click.Choice(["patch", "minor", "major"]),
     help="Publish the next version, and write it into skill.toml after the server has accepted it.",
 )
+@click.option("--trusted", is_flag=True, help="In a CI job: publish by a trust rule of the server at --url.")
 @target_options
 @json_option
-def publish(folders: Sequence[Path], dry_run: bool, bump: Part | None, target: Target, as_json: bool) -> None:
+def publish(
+    folders: Sequence[Path], dry_run: bool, bump: Part | None, trusted: bool, target: Target, as_json: bool
+) -> None:
     """Publish the skill in each DIR (skill.toml, SKILL.md, code/, resources/).
 
-    Files and folders with a name that starts with a dot are skipped, and so are files of interpreters and editors
-    (__pycache__, node_modules). A skill is published completely or not at all. A refused skill does not stop the
-    others. Publishing the same bundle again gives the same answer. The examples in skill.toml run first and must pass.
+    Files and folders with a name that starts with a dot are skipped, and so are the folders __pycache__ and
+    node_modules. A skill is published completely or not at all. A refused skill does not stop the others. Publishing
+    the same bundle again gives the same answer. The examples in skill.toml run first and must pass.
     """
     from skillery.cli.connection import with_client
 
-    send = partial(_check if dry_run else _publish, bump=bump)
+    if trusted:
+        from skillery.cli.trusted_publishing import trusted_target
+
+        target = trusted_target(target, _read(folders[0], None)[1]["manifest"]["name"] if len(folders) == 1 else "")
+    send = partial(_check, bump=bump) if dry_run else partial(_publish, bump=bump, describes=not trusted)
     answers: list[dict[str, Any]] = with_client(target, lambda client: _all(client, folders, send))
     if as_json:
         print_json(answers)
@@ -81,13 +88,16 @@ async def _all(client: AsyncClient, folders: Sequence[Path], send: Send) -> list
     return answers
 
 
-async def _publish(client: AsyncClient, folder: Path, bump: Part | None) -> dict[str, Any]:
+async def _publish(client: AsyncClient, folder: Path, bump: Part | None, describes: bool) -> dict[str, Any]:
+    """Publish a folder. If `describes` is false, the token may only publish, and the answer has no details."""
     skill, params = _read(folder, bump)
     created = await client.create_skill(**params)
     if bump:
         from skillery.cli.bump import write_bump
 
         write_bump(folder, skill)
+    if not describes:
+        return {**created, **_counts(skill), "warnings": []}
     described = await client.describe_skill(created["name"], version=created["version"])
     stored: Mapping[str, Any] = described["skill"]
     printed = {key: stored[key] for key in PRINTED_FIELDS if key in stored}
@@ -143,7 +153,9 @@ def _next_step(answer: Mapping[str, Any]) -> str:
 
 
 def _status_text(answer: Mapping[str, Any]) -> str:
-    """Return the new status of the version as text. With --dry-run, return the status that publishing would give."""
+    """Return the new status of the version as text, or "" if it is published. With --dry-run, return the status that
+    publishing would give.
+    """
     if "ok" not in answer:
         return "" if answer["status"] == "published" else f" ({answer['status']})"
     return f" would be {answer['status']}" if answer["ok"] else " would be refused"

@@ -39,8 +39,9 @@ def printable(text: str) -> str:
 
 
 def normal_remote(url: str) -> str:
-    """Return the host and path of a remote. They are the same for each protocol. Return "" if the remote is a local
-    path.
+    """Return the host and path of a remote, without protocol and user: `github.com/anthropics/skills`.
+
+    Return "" if the remote is a local path or has an unknown protocol.
     """
     scp = _SCP.fullmatch(url)
     if scp is not None:
@@ -78,8 +79,9 @@ def _remote_source(folder: Path) -> str:
 
 
 def _git_folder(git: Path) -> Path:
-    """Return the folder that contains the file `config`. In a worktree or submodule, `.git` is a file with the path
-    of a folder.
+    """Return the git folder that contains the file `config`. `git` is the path of `.git`.
+
+    In a worktree or submodule, `.git` is not the git folder but a file that names the git folder.
     """
     if git.is_dir():
         return git

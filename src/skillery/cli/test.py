@@ -40,7 +40,7 @@ DIFF_COLOURS = {"+": "green", "-": "red"}
 @home_options
 @json_option
 def test(folders: Sequence[Path], update: bool, watch: bool, timeout_ms: int, target: Target, as_json: bool) -> None:
-    """Test the skill in each DIR: check its files, run its examples and its tests/, each in a fresh sandbox.
+    """Test the skill in each DIR: check its files, and run its examples and its tests/ in the sandbox.
 
     Nothing is published and no registry is opened. The settings choose the sandbox and its limits.
     """
@@ -54,7 +54,7 @@ def test(folders: Sequence[Path], update: bool, watch: bool, timeout_ms: int, ta
 
 
 class _Session:
-    """The rounds of one command, which share one sandbox."""
+    """One execution of `skillery test`. All its rounds share one sandbox."""
 
     def __init__(self, folders: Sequence[Path], timeout_ms: int, update: bool, as_json: bool) -> None:
         self._folders = folders
@@ -63,7 +63,9 @@ class _Session:
         self._as_json = as_json
 
     async def run(self, settings: Settings, *, watch: bool) -> bool:
-        """Test all folders, and with `watch` again after each change. Return whether everything passed."""
+        """Test all folders, and return whether everything passed. With `watch`, test changed folders again until
+        interrupted.
+        """
         from skillery.authoring.folder_runs import open_runs
         from skillery.authoring.watching import changes
 
@@ -90,7 +92,7 @@ class _Session:
 
 
 def print_report(report: Report, seconds: float) -> None:
-    """Print a line for each result, the details of the failed ones, and the counts."""
+    """Print a line for each result with its details below it, the warnings, and the counts."""
     click.echo(click.style(clean(f"{report.name} {report.version}".strip() or report.folder), bold=True))
     for result in report.results:
         _print_result(result)

@@ -60,8 +60,8 @@ def create(
 ) -> None:
     """Create a token and print it once.
 
-    Without --namespace, the token cannot publish, even with the scope publish. With the scope review and without
-    --namespace, the token can review all skills.
+    Without --namespace, a token with the scope publish cannot publish, unless it has the scope admin too. With the
+    scope review and without --namespace, the token can review all skills.
     """
     params: dict[str, Any] = {
         "name": name,
@@ -81,7 +81,7 @@ def create(
     where = " ".join(created["namespaces"])
     may = f"{', '.join(created['scopes'])}{f' in {where}' if where else ''}"
     click.echo(clean(f"{created['id']}: {created['name']} ({created['kind']}) may {may}{until}."), err=True)
-    if "publish" in created["scopes"] and not where:
+    if "publish" in created["scopes"] and "admin" not in created["scopes"] and not where:
         click.echo("The token cannot publish anything: add --namespace.", err=True)
     if "review" in created["scopes"] and "read" not in created["scopes"]:
         click.echo("The token cannot read the versions it reviews: add --scope read.", err=True)
@@ -192,14 +192,10 @@ def _plain(answer: Any) -> dict[str, Any]:
 @contextlib.contextmanager
 def open_home_database(target: Target) -> Iterator[Database]:
     """Context manager: yield the configured database, migrated to the revision of this release."""
-    from skillery.cli.database import migrated
+    from skillery.cli.database import migrated, open_database
     from skillery.cli.log_lines import show_log
-    from skillery.database import Database
 
     settings = target.load().settings
     show_log(settings)
-    database = Database(settings.database_url)
-    try:
+    with open_database(settings) as database:
         yield migrated(database, settings)
-    finally:
-        database.close()

@@ -175,7 +175,10 @@ def _print_rest(answer: Mapping[str, Any], *, err: bool) -> None:
 @click.option("--description", required=True, help="Purpose of the tool; agents choose tools by it.")
 @click.option("--parameters", metavar="JSON", help="The parameters as in tools.json; @FILE reads them from a file.")
 @click.option("--persistent", is_flag=True, help="Store the tool as a skill that others can use.")
-@click.option("--namespace", help="The namespace to store the tool in.  [default: none, or the one you may publish in]")
+@click.option(
+    "--namespace",
+    help="The namespace to store the tool in.  [default: none if you may publish there, else your first grant]",
+)
 @click.option(
     "--language",
     type=click.Choice(typing.get_args(Language)),

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from skillery.client.results import ListedVersion
 
 COLUMNS = ("skill", "version", "status", "publisher", "created", "digest")
-STATUSES = ["draft", "in_review", "published", "deprecated", "yanked", "rejected"]
+STATUSES = ["draft", "in_review", "published", "deprecated", "yanked", "rejected", "purged"]
 
 
 @click.command()
@@ -33,7 +33,7 @@ def versions(
 ) -> None:
     """List the versions of a skill, or of all skills.
 
-    The most recently published version comes first.
+    The most recently created version comes first.
     """
     from skillery.cli.connection import with_client
 

@@ -27,6 +27,7 @@ from skillery.client.errors import (
 )
 from skillery.client.generated.transfers import OpenBlob
 from skillery.client.imports import ImportOptions
+from skillery.client.logins import LoginEnded, LoginError, UnusableLogin, kept_token
 from skillery.client.retrying import Retries
 from skillery.client.synchronous import Batch, Client
 
@@ -46,6 +47,8 @@ __all__ = [
     "InternalError",
     "InvalidParams",
     "InvalidRequest",
+    "LoginEnded",
+    "LoginError",
     "MethodNotFound",
     "NotAllowed",
     "NotAuthenticated",
@@ -57,4 +60,6 @@ __all__ = [
     "Retries",
     "StrangeAnswer",
     "TooLarge",
+    "UnusableLogin",
+    "kept_token",
 ]

@@ -145,7 +145,7 @@ class AsyncTransfers(AsyncMethods):
         while not position.is_done:
             try:
                 with connection_errors(self._http):
-                    async with self._http.stream("GET", _address(blob_id), headers=position.headers()) as response:
+                    async with self._download(_address(blob_id), position.headers()) as response:
                         if response.status_code not in {200, 206}:
                             await response.aread()
                             object_of(response)
@@ -160,6 +160,19 @@ class AsyncTransfers(AsyncMethods):
                 return
             except ClientError as error:
                 await sleep_async(patience.wait_after(error))
+
+    @asynccontextmanager
+    async def _download(self, address: str, headers: dict[str, str]) -> AsyncIterator[httpx.Response]:
+        """Context manager: request a content, and yield the response of the server or of its storage."""
+        async with self._http.stream("GET", address, headers=headers) as response:
+            elsewhere = response.headers.get("location") if response.status_code == 307 else None
+            if elsewhere is None:
+                yield response
+        if elsewhere is not None:
+            # Another client, so that the token is not sent to the storage, and its certificate is checked.
+            other = httpx.AsyncClient(timeout=self._http.timeout)
+            async with other, other.stream("GET", elsewhere, headers=headers) as response:
+                yield response
 
     # -- files of a run ------------------------------------------------------------------------------------------
 

@@ -41,7 +41,7 @@ class Pending(Generic[T]):
 
 
 class Collected(BatchMethods):
-    """Collects the calls of a batch in order. The class has every method of the client. A method returns a Pending."""
+    """Collects the calls of a batch in order. The class has every method of the server. A method returns a Pending."""
 
     def __init__(self) -> None:
         self._pending: list[Pending[Any]] = []

@@ -57,9 +57,9 @@ class Upload:
 
 
 def _size_from(file: BinaryIO, start: int) -> int | None:
-    """Return the number of bytes from `start` to the end of the file, or None if it is unknown.
+    """Return the number of bytes from `start` to the end of the file, or None if the number is 0 or unknown.
 
-    Files in /proc have an unknown size: they have content, but report the size 0 or cannot be measured.
+    0 may be wrong: files in /proc have content, but report the size 0 or cannot be measured.
     """
     try:
         return file.seek(0, io.SEEK_END) - start or None

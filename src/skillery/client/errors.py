@@ -39,7 +39,7 @@ class StrangeAnswer(ClientError):
 
 
 class AnsweredError(ClientError):
-    """Raised when the server answers an error. Each error code has a subclass. An unknown code raises this class."""
+    """Raised when the server answers with an error. Each known code has a subclass. Other codes raise this class."""
 
     stands_for: ClassVar[int | None] = None
 
@@ -115,7 +115,7 @@ class TooLarge(AnsweredError):
 class Busy(AnsweredError):
     """Raised when the server is busy. A retry may succeed after `retry_after_ms`.
 
-    The client raises this error only after the attempts that Retries allows.
+    Calls of methods are first repeated as `Retries` allows.
     """
 
     stands_for = -32006

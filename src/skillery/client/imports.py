@@ -31,7 +31,9 @@ class ImportOptions(TypedDict, total=False):
 
 
 def query_of(options: ImportOptions) -> dict[str, str]:
-    """Return the query parameters of `POST /import`. False and empty options are omitted."""
+    """Return the query parameters of `POST /import`. False and empty options are omitted, except empty
+    `permissions`.
+    """
     return {name: _text(value) for name, value in options.items() if value or isinstance(value, Mapping)}
 
 

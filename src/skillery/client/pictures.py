@@ -9,7 +9,7 @@ from typing import Any
 SHOWN = frozenset({"image/png", "image/jpeg"})
 MOST_PICTURES = 4
 MOST_BYTES = 512 * 1024
-"""Limit of all pictures of one answer together. Larger ones are read with read_blob."""
+"""Limit of the bytes of all pictures of one answer together. Models read larger pictures with read_blob."""
 MOST_PIXELS = 8000
 """Limit of the width and of the height of a PNG."""
 

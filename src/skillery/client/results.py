@@ -1,6 +1,6 @@
 """The results of methods for type checkers: the JSON objects that the server sends.
 
-`generated.results` has one TypedDict for each struct of the server. docs/reference/methods.md explains the fields.
+`generated.results` has one TypedDict for each struct of the results. docs/reference/results.md explains the fields.
 Names of earlier releases still work, and their use at run time gives a DeprecationWarning.
 """
 

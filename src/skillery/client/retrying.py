@@ -19,8 +19,8 @@ class Retries:
     """Limits of the retries for a server that is busy or does not answer."""
 
     attempts: int = 5
-    """Most attempts. 1 means no retries and no automatic idempotency keys. While the server still executes the call,
-    the client asks again without counting an attempt.
+    """Maximum number of attempts. 1 means no retries and no automatic idempotency keys. While the server still executes
+    the call, the client asks again without counting an attempt.
     """
     longest_wait_seconds: float = 60.0
     """Longest delay in seconds. If the server requests a longer delay, the client raises the error without waiting."""

@@ -10,6 +10,7 @@ from urllib.parse import quote
 import httpx
 
 from skillery.client import results
+from skillery.client.authorization import Token, credentials
 from skillery.client.batches import Collected, Pending
 from skillery.client.deadlines import exchange
 from skillery.client.errors import AnsweredError, ClientError, NotAuthenticated
@@ -22,7 +23,6 @@ from skillery.client.wire import (
     JSON,
     Call,
     address_of,
-    authorization,
     batch_body,
     connection_errors,
     is_loopback,
@@ -48,10 +48,11 @@ class Client(Transfers):
     """Client of a Skillery server, with all methods of the server. The client is a context manager that closes its
     connections.
 
-    The defaults of `url` and `token` are SKILLERY_URL and SKILLERY_TOKEN. With `token=""`, no token is sent. `timeout`
-    limits how long the connection may be idle, in seconds. It does not limit the whole call. Without `timeout`, a run
-    may take as long as the server allows, and TCP keep-alive detects a dead server. `transport` is an httpx transport,
-    for example for a proxy or special certificates.
+    The defaults of `url` and `token` are SKILLERY_URL and SKILLERY_TOKEN. With `token=""`, no token is sent. If `token`
+    is a function, such as `kept_token(url)` for the login of `skillery login`, the client calls it before each request.
+    `timeout` limits how long the connection may be idle, in seconds. `deadline` limits the call of a method with its
+    retries, in seconds. Without both, a run may take as long as the server allows, and TCP keep-alive detects a dead
+    server. `transport` is an httpx transport, for example for a proxy or special certificates.
 
     The methods raise a ClientError if a call fails: AnsweredError or a subclass for an error of the server,
     ConnectionFailed, or StrangeAnswer.
@@ -60,7 +61,7 @@ class Client(Transfers):
     def __init__(
         self,
         url: str | None = None,
-        token: str | None = None,
+        token: Token | None = None,
         *,
         timeout: float | None = None,
         deadline: float | None = None,
@@ -79,11 +80,11 @@ class Client(Transfers):
             transport = httpx.HTTPTransport(verify=not plain, socket_options=options)
         self._http = httpx.Client(
             base_url=self.url,
-            headers=authorization(token),
             timeout=timeout_of(timeout),
             transport=transport,
             trust_env=not plain,
             verify=not plain,
+            **credentials(token),
         )
 
     def __enter__(self) -> Client:
@@ -116,14 +117,14 @@ class Client(Transfers):
     def is_ready(self) -> bool:
         """Return whether the server is ready: `GET /readyz` answers 200."""
         try:
-            return (self._http.get("/readyz")).status_code == 200
+            return (self._http.get("/readyz", auth=None)).status_code == 200
         except httpx.TransportError:
             return False
 
     # -- tools of a model ----------------------------------------------------------------------------------------
 
     def prompt(self) -> str:
-        """Return the system prompt that the Skills Protocol recommends for a model with the tools."""
+        """Return the system prompt for a model with the tools: `GET /prompt`."""
         return text_of(self._get("/prompt"))
 
     def tools(
@@ -210,7 +211,7 @@ class Client(Transfers):
     def _exchange(
         self, patience: Patience, read: Callable[[httpx.Response], T], method: str, address: str, **parts: Any
     ) -> T:
-        """Send a request and return what `read` makes of the response. Retry as `patience` allows."""
+        """Send a request and return the result of `read` for the response. Retry as `patience` allows."""
         while True:
             try:
                 with connection_errors(self._http):

@@ -38,7 +38,7 @@ class Call(msgspec.Struct, frozen=True):
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether sending the call twice is harmless: the method changes nothing, or the call has an idempotency
+        """Whether sending the call twice is harmless: the method is in REPEATABLE, or the call has an idempotency
         key.
         """
         return self.key is not None or self.method in REPEATABLE
@@ -88,7 +88,7 @@ def result_of(response: httpx.Response) -> Any:
 def object_of(response: httpx.Response) -> dict[str, Any]:
     """Return the JSON object in a response. Raise an AnsweredError if the object is an error of the server.
 
-    Raise StrangeAnswer if the body is not a JSON object.
+    Raise StrangeAnswer if the body is not a JSON object, or if the status is 400 or more without such an error.
     """
     answer = _decoded(response)
     if not isinstance(answer, dict):
@@ -235,7 +235,7 @@ def is_plain(url: str) -> bool:
 def keepalive() -> list[tuple[int, int, int]] | None:
     """Return the socket options with which TCP detects a dead server within two minutes, even during long runs.
 
-    Return None if a proxy is configured, because the client then has no connection to the server.
+    Return None if a proxy is configured, because the client then connects to the proxy, not to the server.
     """
     if getproxies():
         return None

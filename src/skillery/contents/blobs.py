@@ -20,7 +20,7 @@ from skillery.database import Database
 from skillery.database.tables import blobs
 from skillery.errors import BlobTooLarge
 from skillery.formats.ids import new_blob_id
-from skillery.identity.quotas import Quotas, check_blob, past_room, room_for_blob
+from skillery.identity.quotas import Quotas, admit_blob, past_room, room_for_blob
 
 Mode = Literal["sample_head", "sample_tail", "full"]
 MAX_READ_BYTES = 1024 * 1024
@@ -171,7 +171,7 @@ class Blobs:
             row = row_of(content)
             if not is_new(connection, content, row):
                 return
-            check_blob(connection, self._quotas, identity.name, content.size_bytes)
+            admit_blob(connection, self._quotas, identity.name, content.size_bytes)
             run_id, position = (output.run_id, output.position) if output else (None, None)
             connection.execute(_ADD, row._asdict() | {"run_id": run_id, "position": position, "created_at": now})
 
@@ -195,7 +195,7 @@ class Blobs:
     async def read_blob(
         self, identity: Identity, blob_id: str, mode: Mode, max_bytes: int | None, *, expect: Callable[[int], None]
     ) -> BlobContent:
-        """Return the content of a blob, or the part that `mode` selects. Characters are never split.
+        """Return the content of a blob, or the part that `mode` and `max_bytes` select. Characters are never split.
 
         `expect` is called with the number of bytes before they are read. Raise BlobNotFound if the identity has no such
         blob. Raise BlobTooLarge if the mode is `full`, `max_bytes` is None and the blob is larger than 1 MiB.

@@ -210,7 +210,7 @@ def _settle(connection: Connection, claimed: TombstoneClaim, failed: Sequence[st
 
 
 def _clock() -> float:
-    """Return monotonic seconds. They also count while the machine sleeps."""
+    """Return monotonic seconds. On Linux, they also count while the machine sleeps."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 

@@ -19,7 +19,8 @@ KEY_NAME = "storage mark"
 
 
 def mark_storage(database: Database, storage: Storage, name: str) -> None:
-    """Compare the marks of database and storage. If the database has no mark, set both. Blocking.
+    """Compare the marks of database and storage. If the database has no mark, it gets the mark of the storage, or both
+    get a new one. Blocking.
 
     `name` is the name of the storage backend. A storage that does not support marks is accepted. Raise StartupError if
     the marks differ: the database belongs to another storage.
@@ -33,15 +34,11 @@ def mark_storage(database: Database, storage: Storage, name: str) -> None:
     if storage.find_mark() != known:
         raise StartupError(
             f"the storage '{name}' is not the one that this database keeps its contents in: set the right one in "
-            f"[backends.storage.{name}] (servers of one database share it). If it is lost, "
-            "skillery db adopt-storage accepts this one, and skillery check lists what is missing"
+            f"[backends.storage.{name}] (servers of one database share it). If you want to move the contents to "
+            f"'{name}', set the previous storage in the settings and run skillery storage copy --to {name}. "
+            "If the previous storage is lost, skillery db adopt-storage accepts this one, and skillery check lists "
+            "what is missing"
         )
-
-
-def is_marked(connection: Connection, storage: Storage) -> bool:
-    """Return whether the storage has the mark of the database. Return True if the database has no mark."""
-    known = find_mark(connection)
-    return known is None or not isinstance(storage, KnowsRegistry) or storage.find_mark() == known
 
 
 def find_mark(connection: Connection) -> str | None:

@@ -19,6 +19,7 @@ from sqlalchemy import Connection, bindparam, delete, insert
 
 from skillery.backends import Storage
 from skillery.contents.deletions import TombstoneClaim, carry_out, claim, find_deletions, take_turn, wait_until_deleted
+from skillery.contents.storage_copies import check_copy, find_copy_id
 from skillery.database import Database
 from skillery.database.tables import uploads
 from skillery.errors import SkilleryError, Unavailable
@@ -45,6 +46,7 @@ class Uploading:
         self._id = secrets.token_hex(16)
         # Sorted, because the same order for all callers prevents deadlocks on Postgres.
         self._digests: Sequence[str] = sorted(set(digests))
+        self._copy_id: str | None = None
         if not self._digests:
             return
         must_wait = database.write_now(self._begin)
@@ -52,8 +54,13 @@ class Uploading:
             self._wait_for_deletions()
 
     def settle(self, connection: Connection) -> None:
-        """End the upload. Raise Unavailable if a sweep has already ended it: the files may be deleted then."""
-        if self._digests and connection.execute(_SETTLE, {"upload": self._id}).rowcount != len(self._digests):
+        """End the upload. Raise Unavailable if a sweep has already ended it (the files may be deleted then), or if a
+        copy of the storage has begun or ended since the upload began.
+        """
+        if not self._digests:
+            return
+        check_copy(connection, self._copy_id)
+        if connection.execute(_SETTLE, {"upload": self._id}).rowcount != len(self._digests):
             raise Unavailable("storing this took too long", hint="Nothing was stored. Try again.")
 
     def give_up(self) -> None:
@@ -77,10 +84,13 @@ class Uploading:
             take_turn(connection, digest)
         now = datetime.now(UTC)
         connection.execute(_BEGIN, [{"id": self._id, "sha256": digest, "begun_at": now} for digest in self._digests])
+        self._copy_id = find_copy_id(connection)
         return bool(find_deletions(connection, self._digests))
 
     def _wait_for_deletions(self) -> None:
         try:
+            # If nothing can be stored now, the caller gets the reason, and not the state of an earlier failure.
+            self._storage.begin().abort()
             wait_until_deleted(self._database, self._storage, self._digests, time.monotonic() + WAIT_SECONDS)
         except BaseException:
             self._database.write_now(lambda connection: connection.execute(_SETTLE, {"upload": self._id}))
@@ -107,7 +117,7 @@ def uploading(database: Database, storage: Storage, digests: Iterable[str]) -> I
 
 
 def forget_uploads(connection: Connection, begun_before: datetime) -> int:
-    """End uploads that began before `begun_before`, because their processes have died. Return the number of digests.
+    """End uploads that began before `begun_before`: their processes have probably died. Return the number of digests.
 
     If such a process is alive, its `settle` raises Unavailable.
     """

@@ -1,4 +1,4 @@
-"""Names of a package whose modules are imported at the first use of a name.
+"""Late imports: a package imports a module when a name of the module is first used.
 
 A command of an author then imports the few modules that it needs, and not a database.
 """

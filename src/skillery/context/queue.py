@@ -14,7 +14,8 @@ from skillery.errors import Busy, Unavailable
 until_client_gone: ContextVar[Callable[[], Awaitable[None]] | None] = ContextVar("until_client_gone", default=None)
 """Function that returns when the client of the current request has disconnected, or None.
 
-Endpoints set the function. A job in the queue awaits it, and leaves the queue when the client has disconnected.
+The endpoint /rpc sets the function. A job in the queue awaits it, and leaves the queue when the client has
+disconnected.
 """
 
 MOST_RETRY_MS = 60_000

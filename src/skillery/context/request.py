@@ -1,7 +1,7 @@
-"""The current request, as a context variable. Worker threads and the tasks of runs inherit the variable.
+"""The current request, as a context variable. The tasks of runs and the threads of `asyncio.to_thread` inherit it.
 
-An endpoint calls `begin`. Logs and error messages read the id of the request from `current`. `current` is None outside
-of requests: at start, in a sweep, and in a command that works on the home directly.
+Each HTTP request starts with `begin`. Logs and error messages read the id of the request from `current`. `current` is
+None outside of requests: at start, in a sweep, and in a command that works on the home directly.
 """
 
 from __future__ import annotations

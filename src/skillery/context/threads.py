@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 BIG_TEXT = 256 * 1024
-"""Bytes above which JSON is decoded in a worker thread, not on the event loop."""
+"""Bytes above which JSON is checked or converted in a worker thread, not on the event loop."""
 
 
 class Workers:
@@ -59,3 +59,4 @@ def _pause(more: int) -> None:
 JSON = Workers("json", 2)
 BODIES = Workers("bodies", 2)
 REDACTION = Workers("redaction", 2)
+ARCHIVES = Workers("archives", 2)

@@ -60,6 +60,8 @@ def sqlite_engine(url: URL) -> Engine:
             "synchronous = FULL",
             "foreign_keys = ON",
             "temp_store = MEMORY",
+            # Overwrite deleted rows where this writes no further page: purge_version promises that they are gone.
+            "secure_delete = FAST",
         ):
             cursor.execute(f"PRAGMA {pragma}")
         cursor.close()
@@ -85,15 +87,19 @@ def postgres_engine(url: URL) -> Engine:
 
 @contextmanager
 def errors_for_callers() -> Iterator[None]:
-    """Context manager that converts errors of the database to errors for callers."""
+    """Context manager that converts errors of the database, except integrity errors, to errors for callers."""
     try:
         yield
-    except exc.IntegrityError:
+    except exc.IntegrityError as error:
+        if (refusal := _read_only(error)) is not None:
+            raise refusal from error
         raise
     except exc.SQLAlchemyError as error:
         raise error_for_caller(error) from error
 
 
+READ_ONLY = "this registry is read-only "
+"""The start of the message of the triggers that make a database read-only: skillery.database.read_only."""
 FULL = ("disk is full", "disk full", "no space left", "disk i/o error")
 DAMAGED = ("malformed", "not a database", "invalid page", "could not read block")
 # Classes of SQLSTATE (Postgres, appendix A): connection, resources, operator's intervention, transaction rolled back.
@@ -102,6 +108,8 @@ PASSING = ("08", "53", "57", "40")
 
 def error_for_caller(error: Exception) -> Exception:
     """Return the error for a caller, or the error itself if it is caused by a bug of the server."""
+    if (refusal := _read_only(error)) is not None:
+        return refusal
     cause = getattr(error, "orig", None) or error
     text = str(cause).lower()
     if any(words in text for words in FULL):
@@ -119,3 +127,14 @@ def error_for_caller(error: Exception) -> Exception:
         hint = "Try again in a moment. What was being changed is not, unless only its acknowledgement was lost."
         return Unavailable("the database cannot be reached now", hint=hint)
     return error
+
+
+def _read_only(error: Exception) -> Unavailable | None:
+    """Return the error for a caller if the database is read-only."""
+    message = str(getattr(error, "orig", None) or error).split("\n")[0]
+    if not message.startswith(READ_ONLY):
+        return None
+    return Unavailable(
+        f"{message}: an admin moves it to another database",
+        hint="Nothing was changed. Reads continue. Try again when the server uses the new database.",
+    )

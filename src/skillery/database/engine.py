@@ -26,6 +26,7 @@ from sqlalchemy.pool import QueuePool
 
 from skillery.context.tracing import span
 from skillery.database.drivers import (
+    BUSY_TIMEOUT_SECONDS,
     POSTGRES_CONNECTIONS,
     errors_for_callers,
     parse_database_url,
@@ -56,6 +57,7 @@ class Database:
         self._reading = threading.Lock()
         self._alone = threading.Lock()
         self._shared = SharedCommits(self.engine, self._threads)
+        self._log_is_dirty = False
 
     async def read(self, work: Callable[[Connection], T]) -> T:
         """Return the result of `work`, which reads from a connection. `work` must be short; for longer work, use
@@ -120,6 +122,46 @@ class Database:
             return self._threads.submit(copy_context().run, self._in_transaction, work).result()
         return self._in_transaction(work)
 
+    def erase_now(self, work: Callable[[Connection], T]) -> T:
+        """Run `work` like `write_now`. SQLite overwrites what `work` deletes. Call `empty_log` afterwards. Blocking.
+
+        After a usual write, deleted pages stay readable in the files of SQLite until it uses them again. On Postgres,
+        deleted rows stay until VACUUM.
+        """
+        if not self.is_sqlite:
+            return self._in_transaction(work)
+        return self._threads.submit(copy_context().run, self._in_erasing_transaction, work).result()
+
+    def _in_erasing_transaction(self, work: Callable[[Connection], T]) -> T:
+        def erasing(connection: Connection) -> T:
+            connection.exec_driver_sql("PRAGMA secure_delete = ON")
+            try:
+                return work(connection)
+            finally:
+                connection.exec_driver_sql("PRAGMA secure_delete = FAST")
+
+        result = self._in_transaction(erasing)
+        self._log_is_dirty = True
+        return result
+
+    def empty_log(self) -> None:
+        """Empty the write-ahead log of SQLite, if it may contain erased pages. Blocking.
+
+        If a reader needs the log, the log keeps these pages until the next call after the end of the reader.
+        """
+        if self._log_is_dirty:
+            self._threads.submit(self._empty_log).result()
+
+    def _empty_log(self) -> None:
+        with errors_for_callers(), self._reads.connect() as connection:
+            # No waiting for readers, because all writers would wait too.
+            connection.exec_driver_sql("PRAGMA busy_timeout = 0")
+            try:
+                busy, *_ = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").one()
+            finally:
+                connection.exec_driver_sql(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_SECONDS * 1000}")
+        self._log_is_dirty = bool(busy)
+
     def _in_transaction(self, work: Callable[[Connection], T]) -> T:
         return in_transaction(self.engine, work)
 
@@ -127,8 +169,8 @@ class Database:
     def alone(self, task: str) -> Iterator[bool]:
         """Context manager that locks a task, for example a sweep. Yield whether this server got the lock. Blocking.
 
-        Only one server of a database can have the lock; on SQLite, the lock is within this process. It is released at
-        the end of the block, or by the database if the process dies.
+        Only one server of a database can have the lock. It is released at the end of the block, or by the database if
+        the process dies. On SQLite, the lock is within this process, and all tasks share one lock.
         """
         if self.is_sqlite:
             is_alone = self._alone.acquire(blocking=False)
@@ -164,16 +206,20 @@ class Database:
         self.engine.dispose()
 
 
-def take_turns(connection: Connection, kind: str, name: str) -> None:
+def take_turns(connection: Connection, kind: str, name: str, *, shared: bool = False) -> None:
     """Lock the pair of `kind` and `name` until the transaction ends. Wait while another transaction has this lock.
 
-    SQLite needs no lock, because it has one writer at a time.
+    Several transactions can have a `shared` lock at the same time. SQLite needs no lock, because it has one writer at a
+    time.
     """
     if connection.dialect.name == "postgresql":
-        connection.execute(_TAKE_TURNS, {"key": _lock_key(kind, name)})
+        connection.execute(_TAKE_TURNS[shared], {"key": _lock_key(kind, name)})
 
 
-_TAKE_TURNS = text("SELECT pg_advisory_xact_lock(:key)")
+_TAKE_TURNS = {
+    False: text("SELECT pg_advisory_xact_lock(:key)"),
+    True: text("SELECT pg_advisory_xact_lock_shared(:key)"),
+}
 
 
 def _lock_key(kind: str, name: str) -> int:

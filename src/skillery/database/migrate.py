@@ -48,7 +48,9 @@ def head() -> str:
 
 
 def current(database: Database) -> str | None:
-    """Return the revision of the database, or None if it is empty. Raise StartupError if it cannot be read."""
+    """Return the revision of the database, or None if it was never migrated. Raise StartupError if it cannot be
+    read.
+    """
     try:
         with database.engine.connect() as connection:
             if not inspect(connection).has_table("alembic_version"):
@@ -60,8 +62,7 @@ def current(database: Database) -> str | None:
 
 
 def upgrade(database: Database, revision: str = "head") -> None:
-    """Migrate the database to `revision`. If several servers of one Postgres start at the same time, they do it in
-    turn.
+    """Migrate the database to `revision`. Servers of one Postgres that start at the same time wait for each other.
 
     Raise StartupError if the database cannot be read, or is newer than this release.
     """

@@ -52,7 +52,9 @@ class SharedCommits:
         return cast(T, await asyncio.wrap_future(sharing.done))
 
     def _commit(self) -> None:
-        """Commit the waiting writes together. Do nothing if another call has committed them."""
+        """Commit the waiting writes together, or each alone if the shared transaction fails. Do nothing if another call
+        has committed them.
+        """
         waiting = [self._waiting.popleft() for _ in range(min(len(self._waiting), MOST_SHARING))]
         group = [one for one in waiting if one.done.set_running_or_notify_cancel()]
         try:

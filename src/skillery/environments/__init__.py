@@ -1,4 +1,4 @@
-"""Environments: packages that skills declare. Publishing locks them, and each lock is installed once."""
+"""Environments: packages that skills declare. Publishing locks them, and each server installs each lock once."""
 
 from skillery.environments.builder import Builder
 from skillery.environments.dependency_locks import Locks

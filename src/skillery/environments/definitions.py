@@ -1,4 +1,4 @@
-"""Definitions of named environments: packages for the code of `run_code`, defined by an admin."""
+"""Definitions of named environments: packages for code, and for skills that declare none. An admin defines them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from skillery.formats.wording import nearest, quoted
 MOST_ENVIRONMENTS = 50
 MOST_DESCRIPTION = 300
 LONGEST_NAME = 40
-"""Most characters of a name. It is less than the length of a SHA-256, so no name can look like a lock."""
+"""The maximum length of a name. It is less than the length of a SHA-256, so no name can look like a lock."""
 _NAME = re.compile(rf"[a-z](?:[a-z0-9-]{{0,{LONGEST_NAME - 2}}}[a-z0-9])?")
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
@@ -78,9 +78,9 @@ class Defined:
         return f"Available: {there}.{suggestion}"
 
     def chosen(self, name: str | None, language: Language) -> Named | None:
-        """Return the environment for code. Raise InvalidParams if the name is unknown.
+        """Return the environment for code. "" selects none. None selects the default environment, for Python only.
 
-        "" selects no environment. None selects the default environment, for Python only.
+        Raise InvalidParams if the name is unknown, or if the code is not Python.
         """
         if name is None:
             return self.default if language == "python" else None

@@ -75,7 +75,7 @@ class Locks:
     async def make(self, requirements: Sequence[str], caller: str = "", *, force: bool = False) -> bytes:
         """Return the content of `requirements.lock`. With `force`, a stored lock is not reused.
 
-        Raise UnresolvableDependencies, Refused (by the settings), PackagesNotOffered or PackageIndexUnavailable.
+        Raise UnresolvableDependencies, Refused (by the settings), PackagesNotOffered or Unavailable.
         """
         self._check_sources()
         key, now = self._sources.key(requirements), datetime.now(UTC)

@@ -26,7 +26,9 @@ BUILD_DISK_MB = 4096
 
 
 class Fetched(NamedTuple):
-    """A downloaded file whose hash is in the lock."""
+    """A downloaded file, or a wheel that was built from one. The downloaded file has the hash `sha256`, which is in the
+    lock.
+    """
 
     pin: Pin
     sha256: str
@@ -161,7 +163,9 @@ async def fetch(
 async def build_wheel(
     jobs: Jobs, source: Fetched, aside: Path, max_mb: int, seconds: float, progress: BuildProgress
 ) -> Fetched:
-    """Build a wheel from a source archive, and return the wheel. Raise BuildFailed if the build fails."""
+    """Build a wheel from a source archive. Return the wheel, with the hash of the archive. Raise BuildFailed if the
+    build fails.
+    """
     package = f"{source.pin.name} {source.pin.version}"
     incoming = IncomingFiles([source.pin], aside, max_mb, progress, unlocked=True)
     args = {

@@ -8,7 +8,7 @@ from skillery.errors import is_disk_full
 
 
 class BuildFailed(Exception):
-    """Raised if packages cannot be installed. The message names the package and the cause.
+    """Raised if packages cannot be installed. The message names the cause, and the package if it is known.
 
     If `passing` is true, the cause is temporary, so a retry may succeed.
     """

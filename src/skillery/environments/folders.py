@@ -1,6 +1,7 @@
 """Folders of built environments.
 
-The name of a folder contains the SHA-256 of the lock, the interpreter, and a number that grows with each rebuild.
+The name of a folder contains the SHA-256 of the lock and the interpreter. Each rebuild makes a new folder, with the
+next number at the end of its name.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from skillery.formats.wording import printable
 
 
 def link(trees: Iterable[Path], target: Path) -> int:
-    """Link the files of all trees into one folder. Return the size of its own folders and copies. Blocking.
+    """Link the files of all trees into the folder `target`. Return the disk use of its folders and copies. Blocking.
 
     If two trees have a file of the same name, the file and its compiled code come from the first tree.
     """

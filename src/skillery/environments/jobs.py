@@ -1,4 +1,4 @@
-"""Jobs on packages in the server's sandbox. Untrusted packages are downloaded, read and built only there."""
+"""Jobs on packages in the server's sandbox. Untrusted packages are downloaded, unpacked and built only there."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from skillery.errors import (
 INSIDE = Path(__file__).parent / "inside"
 TASKS = {"lock": "downloads", "fetch": "downloads", "build": "downloads", "unpack": "wheels"}
 MOST_PIECE = 64 * 1024 * 1024
-"""Most bytes of one piece of output, which bounds the memory of the server."""
+"""The maximum number of bytes of one piece of output. The limit bounds the memory of the server."""
 MEMORY_MB = 2048
 PROCESSES = 256
 UNBOUNDED = 1 << 30
@@ -100,7 +100,8 @@ class Jobs:
     ) -> JobResult:
         """Run a job and return its answer. If this coroutine is cancelled, the job ends.
 
-        Raise Stopped if the job fails, PackagesNotOffered, Unavailable, and BuildFailed if `receiver` raises it.
+        Raise JobFailed if the job fails, BuildFailed if `receiver` refuses the output, and PackagesNotOffered or
+        Unavailable if the sandbox cannot run jobs.
         """
         job = self._job(task, args, given or {}, seconds, disk_mb)
         host = _Host(receiver or NoOutput())

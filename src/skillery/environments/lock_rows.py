@@ -46,7 +46,7 @@ def forget_locks(connection: Connection, made_before: datetime) -> int:
 def lock_of_version(connection: Connection, storage: Storage, name: str, version: Version) -> tuple[str, bytes | None]:
     """Return the digest of a version and its lock, without checking who may see the version. Blocking.
 
-    The digest is "" if the version does not exist. The lock is None if it has none.
+    The digest is "" if the version does not exist. The lock is None if the version has no lock.
     """
     rows = _LOCK_OF_VERSION.rows(connection, name=name, precedence=version.precedence)
     if not rows:

@@ -115,7 +115,7 @@ class NamedEnvironments:
     # -- locking -----------------------------------------------------------------------------------------------------
 
     def _begin(self, one: Named) -> asyncio.Task[None] | None:
-        """Start to lock an environment. Return None if locking failed recently."""
+        """Start to lock an environment. Return None if locking failed recently, or if the server is stopping."""
         failed = self._failed.get(one.name)
         if self._closed or (failed is not None and time.monotonic() < failed[1]):
             return None
@@ -181,7 +181,8 @@ class NamedEnvironments:
 def not_locked(one: Named, error: SkilleryError) -> Failure:
     """Return the failure for an environment that cannot be locked.
 
-    If its dependencies are invalid, the message names the setting; otherwise it has the hint of the error.
+    If the dependencies are at fault, the message names their setting. If the server offers no packages, the message
+    has the hint of the error.
     """
     what = (
         f"the environment '{one.name}' could not be locked: {error.message.removeprefix(f'{NOT_LOCKED}: ').rstrip('.')}"

@@ -13,7 +13,9 @@ from skillery.database import in_utc
 from skillery.database.tables import environment_rebuilds, named_locks
 
 MOST_KEPT = 10
-"""Most locks of one name. Servers with another Python version, and earlier settings, have separate locks."""
+"""The maximum number of locks of one name. Servers with another Python version, and earlier settings, have separate
+locks.
+"""
 _DIALECTS = {"sqlite": sqlite, "postgresql": postgresql}
 LONGEST_REBUILD = timedelta(hours=3)
 """Duration after which an unfinished rebuild counts as lost."""
@@ -49,7 +51,7 @@ def replace_named_lock(connection: Connection, name: str, key: str, content: byt
 
 
 def names_of_lock(connection: Connection, sha256s: Iterable[str]) -> dict[str, str]:
-    """Return the name of the environment for each SHA-256 of a lock."""
+    """Return the names of named environments by the SHA-256 of their locks. Other hashes are omitted."""
     found = select(named_locks.c.sha256, named_locks.c.name).where(named_locks.c.sha256.in_(list(sha256s)))
     return {row.sha256: row.name for row in connection.execute(found)}
 

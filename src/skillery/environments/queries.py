@@ -73,7 +73,7 @@ class ShownRebuild(msgspec.Struct, frozen=True):
 
 
 class WarmProcess(msgspec.Struct, frozen=True):
-    """A process that has imported the modules of `preload`."""
+    """A process that imports the modules of `preload` ahead of runs."""
 
     state: Literal["starting", "ready", "failed"]
     memory_mb: float
@@ -154,8 +154,10 @@ class EnvironmentQueries:
         return await self._database.read(partial(self._page, key=key, bound_to=bound_to, after=after, limit=limit))
 
     async def describe(self, identity: Identity, subject: str) -> DescribedEnvironment:
-        """Return one environment, found by its name or by the SHA-256 of its lock. Raise EnvironmentNotFound if
-        unknown.
+        """Return one environment, found by its name or by the SHA-256 of its lock.
+
+        Raise EnvironmentNotFound if it does not exist. For callers who are not admins, a lock exists only if they see
+        a version with it.
         """
         one = self._named.defined.get(subject)
         if one is None and not _LOCK.fullmatch(subject):

@@ -72,8 +72,9 @@ class PackageSources(msgspec.Struct, frozen=True):
         return ["--exclude-newer", self.exclude_newer] if self.exclude_newer else []
 
     def environment(self) -> dict[str, str]:
-        """Return the environment variables of uv. Addresses may contain credentials, and all users can see
-        arguments.
+        """Return the environment variables of uv with the addresses of the indexes.
+
+        Arguments would be visible to all users, and addresses may contain credentials.
         """
         if self.wheelhouse or not self.indexes:
             return {}

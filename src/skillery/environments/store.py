@@ -1,4 +1,7 @@
-"""The environments of a server: one for each lock, built when it is first used, and shared by all runs."""
+"""The environments of a server: one for each lock, shared by all runs.
+
+A build starts when a skill with the lock is published on this server, at the latest when a run needs the environment.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,9 @@ class Environments:
         self._closed = False
 
     async def start(self) -> None:
-        """Remove the leftovers of a killed server, and select the newest build of each lock."""
+        """Remove the leftovers of a killed server: unfinished builds with their states, and all builds of a lock except
+        the newest.
+        """
         await asyncio.to_thread(self._builder.tidy)
         await asyncio.to_thread(self._shelf.tidy)
         await self._database.write(partial(forget_unfinished, server=self._server))
@@ -89,7 +94,10 @@ class Environments:
         return failed[0] if failed else Failure(FailureType.ENVIRONMENT_FAILED, "the packages could not be installed")
 
     def begin(self, lock: bytes) -> asyncio.Task[Failure | None] | None:
-        """Start a build. Return None if the environment is installed, or if a build failed recently."""
+        """Start a build, or return the build that is running.
+
+        Return None if the environment is installed, if a build failed recently, or if the server is stopping.
+        """
         sha256 = hashlib.sha256(lock).hexdigest()
         failed = self._failed.get(sha256)
         if self._closed or (failed and time.monotonic() - failed[1] < RETRY_SECONDS) or self.find(sha256):
@@ -198,12 +206,12 @@ class Environments:
         with contextlib.suppress(SkilleryError):
             await self._database.write(work)
 
-    # -- removal
-    # --------------------------------------------------------------------------------------------------------
+    # -- removal -------------------------------------------------------------------------------------------------------
 
     def _make_room(self, sha256: str, size: int, needed: frozenset[str]) -> None:
-        """Remove the least recently used data until `size` more bytes fit. Raise BuildFailed if they never fit.
-        Blocking.
+        """Remove unused trees, then the least recently used environments, until `size` more bytes fit. Blocking.
+
+        Raise BuildFailed if the bytes do not fit, and all that is left is in use.
         """
         limit = self._total_mb * MIB
         while (used := self._used_bytes()) + size > limit:
@@ -225,7 +233,9 @@ class Environments:
         return any(one.lock != except_for and self._drop(one, None) for one in reversed(self.installed()))
 
     def _drop_tree(self, needed: frozenset[str], before: float | None = None) -> bool:
-        """Remove one tree that no environment and no build needs. Return False if there is none."""
+        """Remove one tree that no environment and no build needs. Return False if there is none. With `before`, only
+        trees that are older than this time are removed.
+        """
         in_use = {key for one in self._shelf.all() for key in one.trees}
         busy = {key for found in list(self._builder.busy) for key in list(found.values())}
         for key in self._builder.trees.all():
@@ -238,8 +248,9 @@ class Environments:
     def drop_unused(self, grace_until: datetime, unused_since: datetime | None, *, dry_run: bool) -> Iterator[int]:
         """Remove unused environments, and yield the size of each in bytes. Blocking.
 
-        An environment without a version is removed if it was not used since `grace_until`. Any environment is removed
-        if it was not used since `unused_since`; None means never. Files of other environments stay.
+        An environment that no version and no named environment needs is removed if it was not used since
+        `grace_until`. Other environments are removed if they were not used since `unused_since`; None means never.
+        Environments in use, and files that other environments share, stay.
         """
         for one in self.installed():
             needed = self._database.read_now(partial(needed_of, digests=[one.lock]))

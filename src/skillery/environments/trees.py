@@ -15,7 +15,7 @@ FILES, METADATA_FILE = "files", "tree.json"
 
 
 class TreeRecord(msgspec.Struct, frozen=True):
-    """Metadata of one tree, stored next to its folder."""
+    """Metadata of one tree, stored next to its files."""
 
     package: str
     size_bytes: int
@@ -23,7 +23,7 @@ class TreeRecord(msgspec.Struct, frozen=True):
 
 
 class Trees:
-    """The trees, named by the SHA-256 in the lock. A folder with such a name is complete."""
+    """The trees, named by the SHA-256 in the lock and the interpreter. A folder with such a name is complete."""
 
     def __init__(self, folder: Path, trash: Path) -> None:
         self._folder = folder

@@ -13,7 +13,7 @@ from skillery.formats.archives import ArchiveEntry
 from skillery.registry.files import FileRow
 
 WINDOW_BYTES = 1024 * 1024
-"""The maximum number of bytes of small files that one query reads from the database."""
+"""One query reads small files from the database until they have at least this many bytes together."""
 
 
 class Contents:
@@ -43,7 +43,7 @@ class Contents:
         return self._files[path].sha256
 
     def read(self, entry: ArchiveEntry) -> Iterable[bytes]:
-        """Return the content in pieces. Raise ContentMissing if the storage does not have the content."""
+        """Return the content in pieces. Iterating raises ContentMissing if the storage does not have the content."""
         file = self._files[entry.path]
         if entry.path not in self._heads:
             return self._stored(file)

@@ -1,4 +1,4 @@
-"""Facts of a version as an Agent Skill. They are computed from the version's files when needed, and stored."""
+"""Facts of a version as an Agent Skill. They are computed once from the version's files, and stored."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 from sqlalchemy import Connection, bindparam, select
 from sqlalchemy.dialects import postgresql, sqlite
 
-from skillery.database.tables import exports
+from skillery.database.tables import exports, skill_versions
 from skillery.exports.contents import Contents
 from skillery.formats.agent_skill import MAX_DESCRIPTION, AgentSkill, cut
 from skillery.formats.archives import FORMS, Form, archive, fits_plain_tar
@@ -74,15 +74,23 @@ def read_facts(text: str) -> Facts:
 
 
 def keep_facts(connection: Connection, facts: Mapping[int, Facts]) -> None:
-    """Store facts by the id of their version. The rows are sorted by id, so that two servers do not deadlock."""
+    """Store facts by the id of their version, except those of versions that were purged in the meantime.
+
+    The rows are sorted by id, so that two servers do not deadlock.
+    """
+    columns = skill_versions.c
+    kept = select(columns.id).where(columns.id.in_(facts), columns.status != "purged").order_by(columns.id)
+    alive = set(connection.scalars(kept.with_for_update(read=True)))
     dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
     adding = dialect.insert(exports)
     new = {"maker": adding.excluded.maker, "facts_json": adding.excluded.facts_json}
     rows = [
         {"version_id": version_id, "maker": MAKER, "facts_json": msgspec.json.encode(one).decode()}
         for version_id, one in sorted(facts.items())
+        if version_id in alive
     ]
-    connection.execute(adding.on_conflict_do_update(index_elements=["version_id"], set_=new), rows)
+    if rows:
+        connection.execute(adding.on_conflict_do_update(index_elements=["version_id"], set_=new), rows)
 
 
 def _digest(pieces: Iterable[bytes]) -> str:

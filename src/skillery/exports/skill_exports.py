@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from skillery.backends import Identity, Storage
 from skillery.context.threads import Workers
 from skillery.database import Database
 from skillery.database.tables import skill_versions
-from skillery.errors import FileNotInSkill, SkilleryError
+from skillery.errors import FileNotInSkill, SkilleryError, Unavailable
 from skillery.exports.contents import Contents
 from skillery.exports.facts import MAKER, Facts, find_facts, keep_facts, make_facts, read_facts
 from skillery.exports.indexes import MOST_BYTES, Index, Kind, index_entry
@@ -121,8 +121,14 @@ class Exports:
             page = self._database.read_now(look)
             made = {one.version_id: facts for one in page if (facts := self._facts_or_none(one)) is not None}
             if made:
-                self._database.write_now(partial(keep_facts, facts=made))
+                self._keep(made)
         return page[-1].name if page else None
+
+    def _keep(self, facts: Mapping[int, Facts]) -> None:
+        try:
+            self._database.write_now(partial(keep_facts, facts=facts))
+        except Unavailable as error:  # a reader gets its answer: facts can be computed again
+            log.warning("facts of exports could not be stored: %s", error.message)
 
     def _find(self, identity: Identity, name: str, spec: VersionSpec) -> Export:
         def look(connection: Connection) -> tuple[VersionRow, Facts | None, list[FileRow]]:
@@ -136,7 +142,7 @@ class Exports:
         skill = _make_conform(contents, row.name, row.manifest_json)
         if facts is None:
             facts = make_facts(index_name(row.name), skill, contents)
-            self._database.write_now(partial(keep_facts, facts={row.version_id: facts}))
+            self._keep({row.version_id: facts})
         return Export(row, facts, contents)
 
     # -- indexes -------------------------------------------------------------------------------------------------
@@ -166,7 +172,7 @@ class Exports:
                 page = self._database.read_now(look)
                 made = {one.version_id: self._facts_of(one) for one in page if one.facts_json is None}
                 if made:
-                    self._database.write_now(partial(keep_facts, facts=made))
+                    self._keep(made)
         else:
             made = {}
         return [(one, read_facts(one.facts_json) if one.facts_json else made[one.version_id]) for one in page]

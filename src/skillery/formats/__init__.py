@@ -1,5 +1,5 @@
 """Pure parsing of the parts of a skill: names, versions, manifests, documents, paths, bundles.
 
-No function reads the clock, the network or the files of a skill. Each function turns text into a value, or raises an
-error of `skillery.errors` that describes the fault.
+No function reads the network or the files of a skill: callers pass the contents. Strict functions raise an error of
+`skillery.errors` that describes the fault. Functions for files of other authors accept faults and note them as repairs.
 """

@@ -72,7 +72,10 @@ def agent_skill(stored: bytes, *, name: str, description: str) -> AgentSkill:
 
     The made file has the stored body byte for byte, `name`, a description of at most 1024 characters, and every other
     key that conforms. The description is the stored one, or `description` if the stored file has none. Values that do
-    not conform go into `metadata` as text under their keys: unknown keys, another name, a text that is too long.
+    not conform go into `metadata` as text, unless they are empty: unknown keys, another name, a text that is too long.
+    If the frontmatter is then too large, its longest entries are omitted.
+
+    Raise ValueError if `name` is not a valid name for an Agent Skill.
     """
     if not is_agent_skill_name(name):
         raise ValueError(f"{name!r} is not a name for an Agent Skill")
@@ -219,7 +222,8 @@ def _conforming(frontmatter: Mapping[str, object], name: str, description: str) 
 
 
 def _fitting(made: dict[str, object], metadata: dict[str, str]) -> dict[str, object]:
-    """Drop entries until the frontmatter is within its size limit: added quotes can make it longer than the stored one.
+    """Return `made` with `metadata`, without the entries that exceed the size limit of a frontmatter. Added quotes can
+    make it longer than the stored frontmatter.
 
     The longest entries of `metadata` are dropped first, then the longest optional fields.
     """

@@ -22,7 +22,7 @@ _FULL_PREFIX = re.compile(r"[<>]?=?v?[0-9]")
 
 
 class _Partial(msgspec.Struct, frozen=True):
-    """A version without some of its last numbers (`1.x`, `1`, `*`)."""
+    """A version whose last numbers may be missing (`1.x`, `1`, `*`)."""
 
     numbers: tuple[int, ...]
     prerelease: tuple[str, ...]
@@ -54,7 +54,7 @@ class Bound(msgspec.Struct, frozen=True):
 
     @property
     def release_key(self) -> bytes:
-        """The key of this bound in the interval of releases."""
+        """The key of this bound in the interval that contains only releases."""
         if self.tagged is None:
             return self.key
         return first_key(self.tagged) if self.upper else key_of_release(self.tagged)
@@ -64,7 +64,10 @@ _NOTHING = Bound(upper=True, key=core_key(0, 0, 0))
 
 
 def parse_alternative(text: str, whole: str) -> list[Bound]:
-    """Return the bounds of all comparators of one alternative, or [] if every release matches."""
+    """Return the bounds of one alternative (a part of a range between `||`), or [] if every release matches.
+
+    Raise InvalidVersionSpec, which quotes the range `whole`, if the text is not an alternative.
+    """
     hyphen = _HYPHEN.fullmatch(text)
     if hyphen:
         groups = hyphen.groups()

@@ -59,7 +59,7 @@ class Look(msgspec.Struct, frozen=True, tag="look"):
 
 
 class LookBeside(msgspec.Struct, frozen=True, tag="look_beside"):
-    """Request to find the relative imports of some files."""
+    """Request to find the relative imports of each source."""
 
     sources: tuple[bytes, ...]
 
@@ -81,7 +81,7 @@ class WorkerReply(msgspec.Struct, frozen=True):
 
 
 def main(cpu_seconds: int, memory_bytes: int, resident_bytes: int) -> None:
-    """Answer requests until the server closes the socket.
+    """Answer up to _MOST_REQUESTS requests, or until the server closes the socket.
 
     `cpu_seconds` limits the processor time of each request. `memory_bytes` limits the address space. If the process has
     more than `resident_bytes` of resident memory after an answer, this answer is the last one.
@@ -141,7 +141,8 @@ def _load_what_the_compiler_imports() -> None:
 def _give_up_privileges(memory_bytes: int) -> None:
     """Limit this process to what compiling needs: processor time and memory.
 
-    After this call, the process cannot open descriptors, write files, start processes or write core dumps.
+    After this call, the process cannot open descriptors, write files or write core dumps. Unless it still runs as root,
+    it cannot start processes.
     """
     os.nice(_NICE)
     _become_nobody()
@@ -157,8 +158,8 @@ def _lower(limit: int, inherited: int) -> int:
 
 
 def _become_nobody() -> None:
-    """If the process runs as root, change to the user `nobody`, so that an exploit of a compiler bug does not run as
-    root.
+    """If the process runs as root, try to change to the user `nobody`, so that an exploit of a compiler bug does not
+    run as root.
     """
     if os.geteuid() != 0:
         return

@@ -37,7 +37,7 @@ def script_path(name: str, language: Language) -> str:
 
 
 def handler_of(code: str, language: Language) -> str:
-    """Return a handler file with this body.
+    """Return a handler file with the body `code`.
 
     In bash, the body is the whole program: the arguments are on stdin and in `$1`. For Python, this function does not
     check the body; a compile worker does (`python_handler`).
@@ -74,8 +74,8 @@ def defined_tool_name(skill: str) -> str:
 
 
 def write_skill(tool: Tool, skill: str, version: str, content: str) -> Written:
-    """Return a skill with this tool: the manifest, SKILL.md, and the other files by path. `content` is that of the
-    handler.
+    """Return a skill with this tool: the manifest, SKILL.md, and the other files by path. `content` is the text of the
+    handler file.
     """
     assert tool.script is not None, "a defined tool has a script"
     declaration = {

@@ -67,8 +67,8 @@ class Examples(msgspec.Struct, frozen=True):
 def read_examples(manifest: Manifest, paths: frozenset[str], skill_toml: str | None) -> Examples:
     """Return the examples of a checked manifest, with their problems.
 
-    `paths` are the files of the bundle. `skill_toml` is the text of skill.toml, or None if the bundle does not contain
-    skill.toml.
+    `paths` are the files of the bundle. `skill_toml` is the text of the given skill.toml, or None if the lines of the
+    examples are unknown.
     """
     reader = _Reader(manifest, paths)
     read = reader.examples()
@@ -87,7 +87,7 @@ def _lines(skill_toml: str, count: int) -> tuple[int | None, ...]:
 
 
 def _located(problem: Problem, lines: tuple[int | None, ...]) -> Problem:
-    """Return the problem with file and line added. The line is that of its example in skill.toml."""
+    """Return the problem with its file, and with the line at which its example begins, if known."""
     place = re.match(r"examples\[(\d+)\]", problem.path or "")
     number = int(place[1]) if place else -1
     line = lines[number] if 0 <= number < len(lines) else None

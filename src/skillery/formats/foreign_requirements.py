@@ -1,7 +1,7 @@
 """The packages that the files of a foreign skill need. Invalid entries are skipped.
 
 The sources are `# /// script` blocks of Python files (PEP 723) and requirements.txt. No function raises an error for
-such a file: each skipped entry is noted with file and line.
+such a file: each skipped entry is noted as a repair.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MOST_BLOCK = 16 * 1024
 MOST_SCRIPTS = 100
 """The maximum number of Python files in which blocks are searched."""
 MOST_ASKED = 1000
-"""The maximum number of requirements of a skill. Several requirements may name the same package."""
+"""A skill with this many requirements gets no packages. Several requirements may name the same package."""
 LEFT_OUT = "left_out_requirement"
 NO_PACKAGES = "no_packages"
 FORM = "expected a name with versions, as in 'pandas>=2,<3'"

@@ -37,8 +37,8 @@ _BEHIND_HEADING = "# \t"
 
 
 class ForeignSkill(NamedTuple):
-    """Name, description and version of a foreign skill. `stated` is the name in the file, or that of the folder: it
-    may be invalid as a registry name.
+    """Name, description and version of a foreign skill. `stated` is the name in the file, or the name of the folder.
+    It may be invalid as a registry name.
     """
 
     stated: str
@@ -50,8 +50,8 @@ class ForeignSkill(NamedTuple):
 def read_foreign_skill(skill_md: SkillMd, folder: str, others: frozenset[str], repairs: Repairs) -> ForeignSkill:
     """Return name, description and version, and note all deviations in `repairs`. No deviation raises an error.
 
-    `folder` is the name of the skill's folder, or "" if unknown. `others` are the folder names of the neighbouring
-    skills.
+    `folder` is the name of the skill's folder, or "" if unknown. `others` are the folder names of all skills of the
+    archive.
     """
     frontmatter, folder = skill_md.frontmatter, " ".join(_CONTROL.sub(" ", folder).split())
     skill = ForeignSkill(
@@ -64,7 +64,10 @@ def read_foreign_skill(skill_md: SkillMd, folder: str, others: frozenset[str], r
 
 
 def registry_name(stated: str) -> str:
-    """Return the stated name if it is a valid registry name, else the most similar valid name."""
+    """Return the stated name if it is a valid registry name, else a similar valid name.
+
+    If no character of the stated name can be kept, the name is `skill-` and a hash.
+    """
     try:
         return parse_skill_name(stated)
     except InvalidName:

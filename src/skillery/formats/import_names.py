@@ -19,8 +19,8 @@ MOST_NAMED = 4
 class Providers(NamedTuple):
     """The distributions that may provide a module, by normalised name, the most likely one first.
 
-    `how` is `known` if the table names the distribution, `ambiguous` if the table names several alternatives, and
-    `guessed` if the distribution is only assumed to have the name of the module.
+    `how` is `known` if the table has a usual distribution for the module, `ambiguous` if the table has several and none
+    is usual, and `guessed` if the distribution is only assumed to have the name of the module.
     """
 
     packages: tuple[str, ...]

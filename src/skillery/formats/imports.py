@@ -52,10 +52,10 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 class Import(msgspec.Struct, frozen=True, array_like=True):
-    """A module that a file imports, and the line of the first import.
+    """A module that a file imports, and the line of its first required import (or first optional one).
 
-    `optional` is true if the file works without the module: the import is in a function, in a condition, or in a `try`
-    that handles its failure.
+    `optional` is true if the import is in a function, in an `if` on the interpreter, the platform or `__name__`, or in
+    a `try` or `with` that handles an ImportError: the file can then be imported without the module.
     """
 
     module: str
@@ -64,10 +64,10 @@ class Import(msgspec.Struct, frozen=True, array_like=True):
 
 
 def find_imports(source: bytes) -> tuple[Import, ...]:
-    """Return the imported modules, each once, required modules first.
+    """Return at most MOST imported modules, each once, required modules first.
 
-    Relative imports and the modules of NEVER_FOREIGN are omitted. For a file that does not parse, the result is empty:
-    other checks report the fault.
+    Relative imports, imports under `if TYPE_CHECKING` and the modules of NEVER_FOREIGN are omitted. For a file that
+    does not parse, the result is empty: other checks report the fault.
     """
     tree = parsed_source(source) if _may_need_packages(source) else None
     if tree is None:
@@ -132,6 +132,8 @@ def _named(names: Iterable[str], line: int, optional: bool) -> Iterator[Import]:
 def inner_statements(statement: ast.stmt, optional: bool) -> Iterator[tuple[ast.stmt, bool]]:
     """Yield the inner statements of a compound statement, each with a flag that is true if imports in it are
     optional.
+
+    The body of `if TYPE_CHECKING` is omitted. `optional` is the flag of the compound statement.
     """
     if isinstance(statement, ast.If) and _is_for_type_checkers(statement.test):
         yield from ((one, optional) for one in statement.orelse)
@@ -153,7 +155,7 @@ def handles_absence(statement: ast.stmt) -> bool:
 
 
 def _is_conditional(statement: ast.stmt) -> bool:
-    """Return whether the statement is an `if` on the interpreter, on the machine or on `__name__`."""
+    """Return whether the statement is an `if` on the interpreter, the platform or `__name__`."""
     if not isinstance(statement, ast.If):
         return False
     names = set(_names_in(statement.test))

@@ -13,7 +13,7 @@ from skillery.formats.wording import did_you_mean, printable, quoted
 InputType: TypeAlias = Literal["string", "integer", "number", "boolean", "object", "array", "blob", "any"]
 INPUT_TYPES: tuple[InputType, ...] = get_args(InputType)
 MOST_WARNINGS = 10
-"""Undeclared arguments that get a warning each. One more warning counts the others."""
+"""The maximum number of undeclared arguments with a separate warning. One more warning counts the others."""
 
 
 class Input(msgspec.Struct, frozen=True):
@@ -28,8 +28,8 @@ class Input(msgspec.Struct, frozen=True):
 
 
 class InputInvalid(ValueError):
-    """Raised if the arguments of a run do not fit the skill's `[inputs]`. The message has the argument, its value
-    and the declaration.
+    """Raised if the arguments of a run do not fit the skill's `[inputs]`. The message names the argument, and says
+    what is expected.
     """
 
 
@@ -51,7 +51,7 @@ def apply_inputs(inputs: Mapping[str, Input], args: Mapping[str, object], *, str
 
 
 def undeclared_args(inputs: Mapping[str, Input], args: Mapping[str, object]) -> list[str]:
-    """Return a warning for each argument that a skill with declared inputs does not declare."""
+    """Return warnings about the arguments that a skill with declared inputs does not declare."""
     if not inputs:
         return []
     names = [name for name in args if name not in inputs]

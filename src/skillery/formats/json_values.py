@@ -62,8 +62,9 @@ def value_problems(value: object, where: str = "", *, nullable: bool = False) ->
     """Yield the problems that prevent a value from being part of a manifest, at any depth. `where` is the path of the
     value.
 
-    Problems are null (unless `nullable`), NUL, lone surrogates, numbers that TOML or JSON cannot represent, and depth
-    over MAX_DEPTH. The values inside a refused value are not visited, so that hostile input costs little.
+    Problems are null (unless `nullable`), NUL, lone surrogates, numbers that TOML or JSON cannot represent, keys that
+    are not strings, and depth over MAX_DEPTH. Too many values or slow numbers are a problem that ends the search. The
+    values inside a refused value are not visited, so that hostile input costs little.
     """
     waiting: list[tuple[str, object, int]] = [(where, value, 1)]
     seen = slow = 0
@@ -116,7 +117,7 @@ def same(one: object, other: object) -> bool:
 def difference(one: object, other: object, path: str = "") -> str | None:
     """Return the path of the first difference between two JSON values, or None if they are equal.
 
-    "" means that the values themselves differ, not a part of them.
+    `path` is the path of the values. The result is `path` if the values differ as a whole, not in a part.
     """
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return _object_difference(one, other, path)
@@ -126,7 +127,9 @@ def difference(one: object, other: object, path: str = "") -> str | None:
 
 
 def _same_scalar(one: object, other: object) -> bool:
-    """Return whether two scalars are equal. Values of different types differ, also if one is an array or an object."""
+    """Return whether two scalars are equal. `1` equals `1.0`. Otherwise values of different types differ, also if one
+    is an array or an object.
+    """
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, int | float) and isinstance(other, int | float):
@@ -135,7 +138,10 @@ def _same_scalar(one: object, other: object) -> bool:
 
 
 def is_larger(value: object, most: int) -> bool:
-    """Return whether the value has more than `most` values, keys and characters together. Stop counting at `most`."""
+    """Return whether the value has more than `most` values, keys and characters together. Stop counting at `most`.
+
+    An item of an array counts twice.
+    """
     waiting, left = [value], most
     while waiting and left >= 0:
         current = waiting.pop()

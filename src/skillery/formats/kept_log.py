@@ -20,7 +20,7 @@ class KeptLog:
 
     @classmethod
     def of(cls, head: bytes, tail: bytes, dropped: int) -> KeptLog:
-        """Return a log from the values that `parts` returned. No piece is added to such a log."""
+        """Return a log from the values that `parts` returned. Add no pieces to such a log: they would be dropped."""
         kept = cls(0)
         kept._head, kept._tail = bytearray(head), deque([bytearray(tail)])
         kept._tail_size, kept._dropped = len(tail), dropped
@@ -78,7 +78,8 @@ class KeptLog:
     def read(self, after: int, size: int) -> tuple[int, bytes]:
         """Return the first kept offset that is at least `after`, and at most `size` bytes from this offset.
 
-        If bytes were dropped, a piece that starts in the head ends at the end of the head.
+        If `after` is beyond the end of the log, return `end` and no bytes. If bytes were dropped, a piece that starts
+        in the head ends at the end of the head.
         """
         if after < len(self._head):
             piece = bytes(self._head[after : after + size])

@@ -1,9 +1,9 @@
 """Read a foreign SKILL.md as far as possible, and list all repairs.
 
-Files that the strict reader (`skillery.formats.skill_md`) accepts are read unchanged. For other files, three ways are
-tried in turn: the whole frontmatter as YAML without the strict rules; the same with quotes added around values that
-need quotes; each top-level key separately, with invalid values as text. No bytes cause an error, and the time is linear
-in the number of bytes.
+Frontmatter that the strict reader (`skillery.formats.skill_md`) accepts is read unchanged. For other frontmatter, three
+ways are tried in turn: the whole frontmatter as YAML without the strict rules; the same with quotes added around values
+that need quotes; each top-level key separately, with invalid values as text. No bytes cause an error, and the time is
+linear in the number of bytes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from skillery.formats.skill_md import (
 from skillery.formats.wording import has_surrogate, printable, quoted
 
 MAX_LEADING_LINES = 20
-"""The maximum number of blank lines and code fences before the frontmatter that are skipped."""
+"""The frontmatter must begin within this many lines. Blank lines and code fences before it are skipped."""
 _FENCE = re.compile(r"-{3,}")
 _END = re.compile(r"-{3,}|\.\.\.")
 _KEY = re.compile(r"(?P<key>[^\s#:\-\[\]{},&*!|>'\"%@`][^:\n]{0,127}?|\"[^\"\n]{1,127}\"|'[^'\n]{1,127}')\s*:(?=\s|$)")
@@ -112,7 +112,7 @@ def _repaired(text: str, repairs: Repairs) -> SkillMd:
 
 
 def _start(lines: list[str], repairs: Repairs) -> int | None:
-    """Return the index of the first line of the frontmatter, or None if the file does not begin with a fence."""
+    """Return the index of the first line of the frontmatter, or None if the file has no frontmatter."""
     for number, line in enumerate(lines[:MAX_LEADING_LINES]):
         bare = line.strip()
         if _FENCE.fullmatch(bare):

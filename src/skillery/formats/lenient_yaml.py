@@ -66,7 +66,7 @@ def read_yaml(source: str, first_line: int, repairs: Repairs) -> dict[str, objec
 
 
 class _LenientBuilder(Builder):
-    """A builder that accepts and notes the YAML features that the strict builder refuses."""
+    """A builder that accepts and notes the YAML features that the strict builder refuses, except deep nesting."""
 
     def __init__(self, source: str, first_line: int) -> None:
         super().__init__(source)

@@ -105,7 +105,9 @@ class Permissions(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """A checked manifest. `kind` and `namespace` have defaults applied. `raw` is the manifest as given."""
+    """A checked manifest. `kind` and `namespace` have defaults applied. `raw` has its JSON values, or is empty for a
+    stored manifest.
+    """
 
     name: str
     version: Version
@@ -135,9 +137,10 @@ def parse_manifest(raw: Mapping[str, object], *, has_tools: bool = False) -> Man
 
 
 def parse_partly(raw: Mapping[str, object], *, has_tools: bool = False) -> Manifest | None:
-    """Return what can be read of a manifest that `parse_manifest` refuses, to find the problems of what depends on it.
+    """Return a manifest that `parse_manifest` refuses, so that its entrypoint and examples can be checked too.
 
-    Return None if nothing can be read.
+    In place of an invalid value, the manifest has a placeholder or the invalid value. Return None if nothing can be
+    read.
     """
     try:
         return _reader(raw, has_tools).partly()
@@ -146,7 +149,10 @@ def parse_partly(raw: Mapping[str, object], *, has_tools: bool = False) -> Manif
 
 
 def _reader(raw: Mapping[str, object], has_tools: bool) -> _Reader:
-    """Return the reader of a manifest without the values that no manifest may contain. Raise InvalidManifest."""
+    """Return the reader of a manifest without the values that no manifest may contain (`value_problems`).
+
+    Raise InvalidManifest if the manifest is not an object, is too large, or has too many such values.
+    """
     if not isinstance(raw, Mapping):
         raise_problems(InvalidManifest, [Problem(f"The manifest is {kind_of(raw)}, not an object")], hint=_HINT)
     problems = [problem for _, problem in zip(range(MAX_SHOWN), value_problems(raw), strict=False)]
@@ -199,7 +205,8 @@ def read_stored_manifest(raw: dict[str, Any], *, has_tools: bool) -> Manifest:
 def is_for_scripts(runtime: Mapping[str, object]) -> bool:
     """Return whether a `[runtime]` table states only the needs of the skill's scripts.
 
-    The table then has no entrypoint, and names dependencies or Python versions. Other tables need an entrypoint.
+    The table then has no entrypoint, export or language, and names dependencies or Python versions. Other tables need
+    an entrypoint.
     """
     says = {"dependencies", "requires-python"} & runtime.keys()
     return bool(says) and not {"entrypoint", "export", "language"} & runtime.keys()
@@ -228,7 +235,7 @@ class _Reader(Shapes):
         return msgspec.structs.replace(manifest, warnings=tuple(self.warnings[:MAX_SHOWN]))
 
     def partly(self) -> Manifest:
-        """Return the manifest with wrong values in the place of those that are problems."""
+        """Return the manifest. In place of an invalid value, it has a placeholder or the invalid value."""
         name = self.parsed("name", parse_skill_name)
         manifest = Manifest(
             name=name,
@@ -260,7 +267,7 @@ class _Reader(Shapes):
                 self.problems.append(
                     Problem(f"{key}: {error.message.rstrip('.')}. {error.hint or ''}".rstrip(". "), key)
                 )
-            return cast(_T, text)  # never returned: a manifest with problems raises
+            return cast(_T, text)  # only `partly` returns it: `manifest` raises for a manifest with problems
 
     def description(self) -> str:
         text = self.text(self.raw, "description", "description", required=True)

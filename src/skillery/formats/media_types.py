@@ -52,7 +52,9 @@ _theirs = MimeTypes().types_map[True]
 
 
 def media_type_of(path: str) -> str | None:
-    """Return the media type for a file name, or None if its ending is unknown."""
+    """Return the media type for a file name, or None if its ending is unknown. A name without an ending is plain
+    text.
+    """
     name = path.rpartition("/")[2].lower()
     stem, dot, ending = name.rpartition(".")
     if not dot or not stem:

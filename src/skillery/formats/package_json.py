@@ -30,8 +30,8 @@ HINT = (
 class DependencyCheck(NamedTuple):
     """The result of a check of package.json files.
 
-    `missing` has a problem for each file with dependencies that are not in the bundle. `odd` has a warning for each
-    file that cannot be read.
+    `missing` has a problem for each package.json with dependencies that are not in the bundle. `odd` has a warning for
+    each package.json that cannot be read.
     """
 
     missing: tuple[Problem, ...] = ()
@@ -79,7 +79,7 @@ def script_paths(paths: Iterable[str]) -> frozenset[str]:
 
 
 def _modules(files: Iterable[str]) -> frozenset[str]:
-    """Return every folder inside a node_modules. Packages with a scope (`@scope/name`) are included."""
+    """Return all folders above files in a node_modules, for example `node_modules/@scope/name`."""
     return frozenset(above[:-1] for path in files if MODULES in path for above in folders_above(path))
 
 

@@ -1,5 +1,5 @@
-"""Paths of the files in a bundle. A valid path is safe on every file system, and two paths of a bundle never
-collide.
+"""Paths of the files in a bundle. A valid path is relative, short and without `..`. Two paths of a bundle never
+collide, even if a file system ignores case or Unicode form.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def path_problem(text: str) -> str | None:
 
 
 def check_paths(paths: Iterable[str]) -> None:
-    """Raise InvalidPath, with a list of all collisions, if paths of one bundle collide."""
+    """Raise InvalidPath, with a list of the collisions, if paths of one bundle collide."""
     problems = list(path_collisions(paths))
     if problems:
         raise_problems(InvalidPath, problems, hint="Rename or leave out one of the two.")

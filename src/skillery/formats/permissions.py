@@ -41,7 +41,8 @@ class PermissionsDiff(msgspec.Struct, frozen=True):
 def beyond(new: Permissions, old: Permissions) -> PermissionNames:
     """Return the permissions that `new` has and `old` does not have.
 
-    These are network patterns that no pattern of `old` covers, and secrets that `old` does not name.
+    These are network patterns that no pattern of `old` covers, secrets that `old` does not name, and the use of the
+    permissions in workspaces.
     """
     network = tuple(one.text for one in new.network if not any(covers(other, one) for other in old.network))
     workspace = True if new.workspace and not old.workspace else msgspec.UNSET

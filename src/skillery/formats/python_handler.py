@@ -12,7 +12,7 @@ _INDENT = "    "
 
 
 def python_handler(code: str) -> str | SourceFault:
-    """Return a file with a handler that has this body, or the fault of the body. Call this function in a compile
+    """Return a file with a handler that has the body `code`, or the fault of this body. Call this function in a compile
     worker.
 
     The handler is `async` if the body only compiles in an async function.

@@ -44,21 +44,22 @@ class SourceFault(msgspec.Struct, frozen=True):
 
 
 def check_entrypoint(path: str, source: bytes, export: str) -> None:
-    """Raise InvalidBundle, with file and line, if `source` does not decode, does not compile, or does not define
-    `export`.
+    """Raise InvalidBundle, with file and line, if `source` is too large, does not decode, does not compile, or does not
+    define `export`.
 
-    `export` must be defined at the top level. After a star import, every name counts as defined.
+    `export` must be defined at the top level. In a module with a star import or `__getattr__`, every name counts as
+    defined.
     """
     _raise(source_problem(path, source, export))
 
 
 def check_syntax(path: str, source: bytes) -> None:
-    """Raise InvalidBundle, with file and line, if `source` does not decode or does not compile."""
+    """Raise InvalidBundle, with file and line, if `source` is too large, does not decode or does not compile."""
     _raise(source_problem(path, source, None))
 
 
 def source_problem(path: str, source: bytes, export: str | None) -> Problem | None:
-    """Return the problem of a file that does not decode, compile or define `export`, or None if it has no such problem.
+    """Return the problem of a file that is too large, or does not decode, compile or define `export`, else None.
 
     If `export` is None, the defined names are not checked.
     """

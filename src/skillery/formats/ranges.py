@@ -39,10 +39,10 @@ class Segment(msgspec.Struct, frozen=True):
 
 
 def parse_range(text: str) -> tuple[Segment, ...]:
-    """Return the segments of an npm range: sorted, disjoint and not empty. `()` means that no version can match (`>2
-    <1`).
+    """Return the segments of an npm range, sorted and disjoint. No segment is empty.
 
-    Raise InvalidVersionSpec if the text is not a range or is too long.
+    Return () if no version can match, for example for `>2 <1`. Raise InvalidVersionSpec if the text is not a range or
+    is too long.
     """
     if len(text) > MAX_LENGTH:
         raise InvalidVersionSpec(

@@ -1,4 +1,4 @@
-"""Find relative imports that lead nowhere, without running the file.
+"""Find relative imports of missing files, without running the file.
 
 Call `find_relative_imports` in a compile worker (`compile_process`), as `find_imports`.
 """
@@ -20,8 +20,9 @@ _STATEMENT = re.compile(rb"\bfrom[\s\\]*+\.")
 class RelativeImport(msgspec.Struct, frozen=True, array_like=True):
     """A relative import: `from ..a.b import c` has level 2 and the module `a.b`.
 
-    `names` are those of `from . import a, b` that the file itself does not define. `is_late`: the import is in a
-    function or a condition, so that the file can be imported without it.
+    For `from . import a, b`, `module` is empty, and `names` contains the imported names that the file itself does not
+    define. For an import with a module, `names` is empty. `is_late` is true if the import is in a function, or in an
+    `if` on the interpreter, the platform or `__name__`: the file can then be imported without it.
     """
 
     level: int
@@ -40,7 +41,11 @@ def may_import_relatively(source: bytes) -> bool:
 
 
 def find_relative_imports(source: bytes) -> tuple[RelativeImport, ...]:
-    """Return the relative imports of a file, except those whose absence it handles, in the order of the lines."""
+    """Return at most MOST relative imports of a file, in the order of the lines.
+
+    Imports in a `try` or `with` that handles an ImportError are omitted. For a file that does not parse, the result is
+    empty.
+    """
     tree = parsed_source(source)
     if tree is None:
         return ()
@@ -51,9 +56,13 @@ def find_relative_imports(source: bytes) -> tuple[RelativeImport, ...]:
 
 
 def missing_target(path: str, entrypoint: str, one: RelativeImport, files: Collection[str]) -> str | None:
-    """Return the file that a relative import of the file at `path` does not find, or None if it finds one.
+    """Return the path of the file that the import `one` in the file at `path` needs and `files` does not contain.
 
-    The folder of the entrypoint is the package of the skill, and the entrypoint is the module of that package.
+    Return None if no file is missing.
+
+    The folder of the entrypoint is the package of the skill, and the entrypoint is the module of that package. If the
+    import leaves this package, the result is "outside the skill". For `from . import a`, no file is missing if the
+    module of the package is another file: that file may define `a`.
     """
     folder = entrypoint.rpartition("/")[0].split("/") if "/" in entrypoint else []
     start = path.split("/")[:-1]

@@ -1,4 +1,4 @@
-"""A skill.toml with another name or version. All other lines stay the same, byte for byte."""
+"""A skill.toml with another name or version. If possible, all other lines stay the same, byte for byte."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TABLE = re.compile(rb"^[ \t]*\[", re.MULTILINE)
 def renamed_toml(data: bytes, name: str, version: str) -> tuple[bytes, dict[str, object]]:
     """Return a skill.toml with another name and version, and its manifest. `data` is a valid skill.toml.
 
-    A `namespace` that is not a prefix of the new name is removed. If `name` or `version` is not on a separate plain
+    A `namespace` that is not a prefix of the new name is removed. If a key that changes is not on a separate plain
     line, the whole file is generated from the manifest, without comments.
     """
     before = toml_manifest(data)

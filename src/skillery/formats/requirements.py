@@ -91,7 +91,7 @@ def package_of(requirement: str) -> str:
 
 
 def normalised(requirements: Iterable[str]) -> list[str]:
-    """Return the requirements sorted, without duplicates, in one notation. Equal requirements give equal results."""
+    """Return the requirements sorted, without duplicates, in one notation. Package names keep their spelling."""
     return sorted({str(Requirement(one)) for one in requirements})
 
 

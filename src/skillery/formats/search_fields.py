@@ -33,7 +33,7 @@ class Fields(NamedTuple):
     impacts: dict[str, int]
     """Points from 1 to MOST_IMPACT for each stem in name, description and tags."""
     spellings: dict[str, str]
-    """The stem of each word of name, description and tags, by spelling."""
+    """The stem of each word of name, description and tags, by spelling. Very short and very long words are omitted."""
     further: list[str]
     """Stems of the description that count as words of the text: fillers (*the*, *with*), and words over the limit."""
 

@@ -17,7 +17,7 @@ MAX_WORD = 128
 class Shapes:
     """Base class of readers. Collects problems and warnings.
 
-    A method that finds a problem returns a placeholder of the right type. The caller checks `problems` before using any
+    A method that finds a problem still returns a value of the right type. The caller checks `problems` before using any
     value.
     """
 
@@ -76,7 +76,7 @@ class Shapes:
                 self.warnings.append(f"unknown key {join(where, key)}{near}: it is kept but has no effect")
 
     def problem(self, where: str, message: str, toml: str | None = None) -> None:
-        """Add a problem. `toml` is what to write, if that depends on more than the key."""
+        """Add a problem of the key `where`. `toml` is the correct TOML, if the key alone does not determine it."""
         self.problems.append(Problem(f"{where} {message}", where, toml=toml))
 
 

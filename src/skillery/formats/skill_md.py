@@ -47,8 +47,8 @@ class SkillMd(msgspec.Struct, frozen=True):
 def parse_skill_md(text: str) -> SkillMd:
     """Return the parsed SKILL.md. A byte order mark and CRLF are permitted.
 
-    Raise InvalidBundle, with file and line, if the frontmatter is invalid or the text has characters that cannot be
-    stored.
+    Raise InvalidBundle if the frontmatter is invalid or the text has characters that cannot be stored. The error names
+    the file, and the line if the line is known.
     """
     problem = text_problem(text)
     if problem:

@@ -27,8 +27,8 @@ _LINE = re.compile(r"\(at line (\d+), column \d+\)")
 def manifest_toml(raw: Mapping[str, object]) -> bytes:
     """Return the skill.toml of a manifest that `parse_manifest` accepts.
 
-    The digest of a bundle depends on these bytes, so every release must generate the same bytes. Known keys come first,
-    then other values, then tables. Apart from that, the order of the manifest is kept.
+    The digest of a bundle depends on these bytes, so every release must generate the same bytes. Values come before
+    tables, and known keys before other keys. Apart from that, the order of the manifest is kept.
     """
     tables = [key for key, value in raw.items() if isinstance(value, Mapping)]
     values = [key for key in raw if key not in tables]

@@ -25,7 +25,7 @@ _SEGMENT = re.compile(r"[a-z0-9]+(?:[_-][a-z0-9]+)*")
 
 
 class SkillPath(NamedTuple):
-    """One interpretation of a URI: a skill, and the path inside its folder. `()` is the folder itself."""
+    """One interpretation of a URI: a skill, and the path inside its folder. An empty path means the folder itself."""
 
     name: str
     rest: tuple[str, ...]
@@ -67,8 +67,8 @@ def segments_of(uri: str) -> tuple[str, ...] | None:
 def skill_paths_of(segments: tuple[str, ...]) -> list[SkillPath]:
     """Return all interpretations of a URI as a skill and a path, the longest skill name first.
 
-    The first interpretation with an existing skill is the right one: the folder of `a.b` inside that of `a` belongs to
-    `a.b`.
+    The first interpretation with an existing skill is the right one: inside the folder of `a`, the folder of `a.b`
+    belongs to `a.b`.
     """
     found: list[SkillPath] = []
     for count in range(1, len(segments) + 1):

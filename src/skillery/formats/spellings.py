@@ -14,7 +14,7 @@ MOST_LETTERS = 32
 
 
 def pieces_of(word: str) -> list[str]:
-    """Return all parts of three characters of `^word$`, without duplicates."""
+    """Return the distinct trigrams of a word. `^` marks its start and `$` its end: `cat` gives `^ca`, `cat`, `at$`."""
     marked = f"^{word}$"
     return list(dict.fromkeys(marked[at : at + 3] for at in range(len(marked) - 2)))
 

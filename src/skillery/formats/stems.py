@@ -37,7 +37,7 @@ _stemmer = _Stemmer()
 
 @lru_cache(_KEPT)
 def stem_of(word: str) -> str:
-    """Return the stem of a word in lower case. A word with other characters than `a` to `z` is returned unchanged."""
+    """Return the stem of a word in lower case. A word that is not 3 to 64 letters `a` to `z` is returned unchanged."""
     if not _ENGLISH.fullmatch(word):
         return word
     if _PLURAL.fullmatch(word):

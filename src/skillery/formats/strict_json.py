@@ -58,7 +58,7 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def repeated(value: object) -> Iterator[Repeated]:
-    """Yield the objects with a duplicate key in a value, at any depth."""
+    """Yield all objects inside `value` that have a duplicate key, at any depth."""
     waiting = [value]
     while waiting:
         value = waiting.pop()

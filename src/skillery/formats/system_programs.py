@@ -88,5 +88,5 @@ _PACKAGES = {program: package for table in (RARE, USUAL) for package, programs i
 
 
 def package_of(program: str) -> str | None:
-    """Return the Debian package of a program, or None if no public skill calls the program."""
+    """Return the Debian package of a program, or None if no table has the program."""
     return _PACKAGES.get(program)

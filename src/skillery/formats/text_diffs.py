@@ -19,7 +19,7 @@ NO_LINES = "the texts differ too much to compare their lines"
 
 
 def text_of(content: bytes) -> str | None:
-    """Return the text of a file, or None if it is no UTF-8 text or too large to compare by lines."""
+    """Return the text of a file, or None if it is not UTF-8, contains a NUL, or is too large to compare by lines."""
     if len(content) > MOST_TEXT_BYTES or b"\x00" in content:
         return None
     try:

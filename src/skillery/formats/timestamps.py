@@ -1,4 +1,4 @@
-"""Timestamps as people write them: a date, a time, or a duration from now."""
+"""Timestamps as people write them: a date, a time, or a duration before or after now."""
 
 from __future__ import annotations
 

@@ -21,6 +21,8 @@ MOST_NAMESPACES = 100
 REMEMBERED_SECONDS = 1.0
 """The longest time in which a server may still accept a token that another server has revoked."""
 RESERVED = {"skillery": "the bundled skills are published under it"}
+CI_PREFIX = "ci:"
+"""The start of the names of CI jobs. No other identity of the registry has such a name."""
 _ID_LENGTH = 12
 _SECRET = string.ascii_letters + string.digits
 _SECRET_LENGTH = 43  # 62 ** 43 > 2 ** 256
@@ -53,8 +55,13 @@ def id_of(text: str) -> str | None:
 def parse_token_name(text: str) -> str:
     """Return the token name unchanged. Audit entries show this name as the caller.
 
-    Raise InvalidName if the name is reserved, empty, too long or not printable.
+    Raise InvalidName if the name is reserved, empty, too long or not printable, or if a space is at its start or end.
     """
+    if text.startswith(CI_PREFIX):
+        raise InvalidName(
+            f"the name {quoted(text)} is taken: names with '{CI_PREFIX}' belong to CI jobs of trust rules",
+            hint="Choose another name, or add a rule: skillery trust add.",
+        )
     if text in RESERVED:
         raise InvalidName(f"the name {quoted(text)} is taken: {RESERVED[text]}", hint="Choose another name.")
     is_plain = text.isprintable() and text == text.strip() and unicodedata.is_normalized("NFC", text)
@@ -99,7 +106,8 @@ def _parse_grant(text: str) -> str:
 def parse_lifetime(text: str) -> timedelta | None:
     """Return the lifetime in a text such as `90d`, or None for "" and `never`: no end.
 
-    The units are `s`, `m`, `h`, `d` and `w`. Raise InvalidParams if the text is not a duration.
+    The units are `s`, `m`, `h`, `d` and `w`. Raise InvalidParams if the text is not a duration or means more than ten
+    years.
     """
     if text in {"", "never"}:
         return None

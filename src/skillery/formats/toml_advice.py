@@ -47,7 +47,10 @@ _COMPILED = [(re.compile(pattern), toml) for pattern, toml in _FORMS]
 
 
 def with_toml(problems: Iterable[Problem], skill_toml: str | None) -> list[Problem]:
-    """Return the problems of a manifest with the TOML to write, and with their lines if the text is given."""
+    """Return the problems of a manifest, each with an example of correct TOML for its key, if there is one.
+
+    If `skill_toml` is given, the problems also get their line numbers, unless the text is too long to be searched.
+    """
     given = list(problems)
     has_lines = skill_toml is not None and len(skill_toml) <= MOST_CHARACTERS
     paths = {one.path or "" for one in given}
@@ -63,7 +66,7 @@ def _completed(problem: Problem, lines: dict[str, int] | None, is_given: bool) -
 
 
 def toml_for(path: str) -> str | None:
-    """Return a correct TOML for the key at `path`, or None if there is no such key."""
+    """Return an example of correct TOML for the key at `path`, or None if there is no example."""
     if found := re.fullmatch(r"runtime\.limits\.(\w+)", path):
         return f"{found[1]} = {_LIMITS[found[1]]}" if found[1] in _LIMITS else None
     without_items = re.sub(r"\[\d+\]", "", path)

@@ -1,4 +1,4 @@
-"""The lines of a TOML text at which its keys and array items are written. `tomllib` does not tell them."""
+"""The lines of a TOML text at which its keys and array items are written. `tomllib` does not return lines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Token(NamedTuple):
 
 
 def lines_of(text: str, paths: Collection[str]) -> dict[str, int]:
-    """Return the line of each path (`inputs.a.type`, `tags[2]`) that a valid TOML text contains.
+    """Return the line of each of `paths` (`inputs.a.type`, `tags[2]`) that a valid TOML text contains.
 
     A text of more than MOST_CHARACTERS has no lines.
     """
@@ -37,7 +37,7 @@ def lines_of(text: str, paths: Collection[str]) -> dict[str, int]:
 
 
 def span_of(text: str, path: str) -> tuple[int, int] | None:
-    """Return where the value of a key begins and ends, if it is a string."""
+    """Return the start and end of the string at `path`, with its quotes, or None if there is no string."""
     return _scanned(text, {path}).spans.get(path)
 
 
@@ -185,5 +185,5 @@ class _Scanner:
 
 
 def _unquoted(text: str) -> str:
-    """Return the key that a quoted key means, without its escapes: keys with escapes have no line."""
+    """Return a quoted key without its quotes. Escapes are not decoded, so keys with escapes have no line."""
     return text[1:-1]

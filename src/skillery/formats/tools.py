@@ -60,7 +60,7 @@ def parse_definition(name: str, description: str, parameters: str, script: str) 
     """Return a tool that is defined by a call instead of tools.json, checked by the same rules. `parameters` is JSON
     text.
 
-    Raise InvalidParams, with a list of all broken rules, if the tool breaks a rule.
+    Raise InvalidParams, with a list of the broken rules, if the tool breaks a rule.
     """
     declared = read_json(parameters.encode("utf-8", "surrogatepass")) if parameters.strip() else {}
     if isinstance(declared, Unreadable):

@@ -47,7 +47,7 @@ class ToolsFile(msgspec.Struct, frozen=True):
 
     @property
     def has_scripts(self) -> bool:
-        """Whether a tool has a script. If so, the skill is an action skill."""
+        """Whether a tool has a script. If so, the skill is an action skill by default."""
         return any(tool.script is not None for tool in self.tools)
 
     @property
@@ -93,13 +93,13 @@ def _tools_file(reader: ToolReader, given: list[tuple[str, dict[str, Any]]]) -> 
 
 
 def refuse_broken(file: ToolsFile) -> None:
-    """Raise InvalidBundle, with a list of all broken rules, if the file breaks a rule."""
+    """Raise InvalidBundle, with a list of the broken rules, if the file breaks a rule."""
     if file.problems:
         raise_problems(InvalidBundle, file.problems, hint=HINT)
 
 
 def name_warnings(name: str, stated: object) -> Iterator[str]:
-    """Yield warnings about the name of a skill with tools, for use in other runtimes.
+    """Yield warnings about the name of a skill with tools: other runtimes may refuse it, or SKILL.md has another name.
 
     `stated` is the `name` in the frontmatter of SKILL.md, or None.
     """

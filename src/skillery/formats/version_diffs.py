@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
+from msgspec import Meta
 
 from skillery.formats.bundle import SKILL_MD
 from skillery.formats.json_values import join, same
@@ -17,7 +18,7 @@ from skillery.formats.text_diffs import MOST_TEXT_BYTES, NO_LINES, text_of, unif
 MOST_CHANGES = 200
 """Limit on the changes of a manifest that are listed."""
 MOST_VALUE = 1_000
-"""Characters of the JSON of a value."""
+"""Limit on the JSON of a value, in characters."""
 MOST_FILES = 512
 MOST_LINED = 64
 """Limit on the files that are compared by lines."""
@@ -33,6 +34,7 @@ class DiffSide(msgspec.Struct, frozen=True):
     name: str
     version: str
     digest: str
+    provenance: Annotated[dict[str, str] | None, Meta(description="The CI job that published the version")] = None
 
 
 class ManifestChange(msgspec.Struct, frozen=True):
@@ -52,7 +54,7 @@ class FileFacts(msgspec.Struct, frozen=True):
 
 
 class FileChange(msgspec.Struct, frozen=True):
-    """A file that differs. `diff` has the hunks of a unified diff, or is empty, and `note` says why."""
+    """A file that differs. `diff` has the hunks of a unified diff. If its lines cannot be shown, `note` says why."""
 
     path: str
     change: Change
@@ -156,11 +158,14 @@ def _permissions(compared: Compared) -> Permissions:
         for key in ("network", "secrets")
     }
     patterns = [parse_network_pattern(text) for text in texts["network"]]
-    return Permissions(tuple(one for one in patterns if not isinstance(one, str)), tuple(texts["secrets"]))
+    network, secrets = tuple(one for one in patterns if not isinstance(one, str)), tuple(texts["secrets"])
+    runtime = compared.manifest.get("runtime")
+    in_workspaces = isinstance(runtime, Mapping) and runtime.get("workspace") is True
+    return Permissions(network, secrets, in_workspaces and bool(network or secrets))
 
 
 def _changes(old: Mapping[str, Any], new: Mapping[str, Any], path: str = "") -> Iterator[ManifestChange]:
-    """Yield the values that differ, in the order of their keys. The permissions are compared apart."""
+    """Yield the values that differ, in the order of their keys. The permissions are compared separately."""
     for key in sorted({*old, *new}):
         place = join(path, key)
         if place == "permissions":

@@ -1,7 +1,7 @@
 """The words of a text for searching. The databases do not split words, so SQLite and Postgres find the same results.
 
 A word is a sequence of letters and digits, in lower case and without accents. English words are stored as their stems.
-In scripts without spaces between words (Chinese, Japanese), each character is a word.
+In Chinese and Japanese, each character is a word.
 """
 
 from __future__ import annotations
@@ -74,9 +74,10 @@ def find_words(text: str, low: int = 0, high: int = sys.maxsize) -> Iterator[Fou
 
 
 def find_words_begun(text: str, beginnings: Iterable[str]) -> Iterator[Found]:
-    """Yield all words of each part of a line that contains one of the beginnings. Spaces separate the parts.
+    """Yield the words of a line that begin with one of `beginnings`, and some others: the caller checks each word.
 
-    This is much faster than finding all words of the line. The caller checks each word again.
+    Only parts of the line (between spaces) that contain a beginning, or a character that is not ASCII, are split into
+    words. This is much faster than finding all words of the line.
     """
     lowered = text.lower()
     if len(lowered) != len(text):

@@ -23,13 +23,15 @@ def require(identity: Identity, scope: Scope) -> None:
 
 
 def covers(identity: Identity, name: str) -> bool:
-    """Return whether a namespace grant covers a skill: `sales.*` covers names that start with `sales.`, `*` covers all.
+    """Return whether a grant covers a skill. Admins may use all names."""
+    return is_admin(identity) or any(grant_covers(grant, name) for grant in identity.namespaces)
 
-    Admins may use all names.
+
+def grant_covers(grant: str, name: str) -> bool:
+    """Return whether a grant covers a skill: `sales.*` covers names that start with `sales.`, `sales.report` only
+    itself, `*` all names. A name such as `sales.lab.*` means a whole namespace.
     """
-    return is_admin(identity) or any(
-        grant == "*" or (grant.endswith(".*") and name.startswith(grant[:-1])) for grant in identity.namespaces
-    )
+    return grant in {"*", name} or (grant.endswith(".*") and name.startswith(grant[:-1]))
 
 
 def covers_all(identity: Identity, pattern: str) -> bool:
@@ -42,7 +44,7 @@ def covers_all(identity: Identity, pattern: str) -> bool:
 def require_namespace(identity: Identity, scope: Scope, name: str) -> None:
     """Raise NotAllowed if the identity does not have the scope, or has no grant that covers `name`.
 
-    A reviewer without any grant may review everything. For other scopes, an identity without grants has no access.
+    A reviewer without any grant may review everything. For other scopes, every identity except an admin needs a grant.
     """
     require(identity, scope)
     if _reaches(identity, scope, name):

@@ -2,10 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from skillery.backends import Authenticator, Credentials, Identity, KeepsTokens, RecognizesCredentials
+from skillery.backends import (
+    Authenticator,
+    Credentials,
+    DescribesResource,
+    Identity,
+    KeepsTokens,
+    LimitsFailures,
+    RecognizesCredentials,
+    Resource,
+    UsesService,
+)
 from skillery.errors import StartupError
+
+
+def responsible(authenticators: Mapping[str, Authenticator], credentials: Credentials) -> str:
+    """Return the name of the authenticator that decides about the credentials."""
+    for name, one in authenticators.items():
+        if not isinstance(one, RecognizesCredentials) or one.recognizes(credentials):
+            return name
+    return next(iter(authenticators))
+
+
+def by_name(authenticator: Authenticator, names: Sequence[str]) -> Mapping[str, Authenticator]:
+    """Return the authenticators of a server by name. `names` are the names of the setting `auth`."""
+    return authenticator.by_name if isinstance(authenticator, AuthenticatorChain) else {names[0]: authenticator}
+
+
+def keeps_tokens(authenticator: Authenticator) -> bool:
+    """Return whether an authenticator, or one of a chain, accepts tokens of the registry."""
+    if isinstance(authenticator, AuthenticatorChain):
+        return any(isinstance(one, KeepsTokens) for one in authenticator.by_name.values())
+    return isinstance(authenticator, KeepsTokens)
 
 
 class AuthenticatorChain:
@@ -29,23 +59,51 @@ class AuthenticatorChain:
                     f"auth '{name}' does not say which credentials are its own, so it must be the last in the setting "
                     "'auth'"
                 )
-        self._authenticators = tuple(authenticators.values())
-        self.loopback_only = any(one.loopback_only for one in self._authenticators)
+        self.by_name = dict(authenticators)
+        self.loopback_only = any(one.loopback_only for one in authenticators.values())
 
     async def authenticate(self, credentials: Credentials) -> Identity:
         return await self._responsible(credentials).authenticate(credentials)
 
     def _responsible(self, credentials: Credentials) -> Authenticator:
-        for one in self._authenticators:
-            if not isinstance(one, RecognizesCredentials) or one.recognizes(credentials):
-                return one
-        return self._authenticators[0]
+        return self.by_name[responsible(self.by_name, credentials)]
 
     def forget(self) -> None:
-        for one in self._authenticators:
+        for one in self.by_name.values():
             if isinstance(one, KeepsTokens):
                 one.forget()
 
+    def note_failure(self, address: str) -> float | None:
+        """Count a failed login with the first authenticator that limits them."""
+        limits = (one for one in self.by_name.values() if isinstance(one, LimitsFailures))
+        return next((one.note_failure(address) for one in limits), None)
+
     def first_token(self) -> str | None:
-        keepers = (one for one in self._authenticators if isinstance(one, KeepsTokens))
+        keepers = (one for one in self.by_name.values() if isinstance(one, KeepsTokens))
         return next((token for one in keepers if (token := one.first_token())), None)
+
+    def resource(self) -> Resource | None:
+        """Return the description of the first authenticator that has one, with the issuers and scopes of all.
+
+        `cli_client_id` is a client at the first issuer, so it is the one of the first description.
+        """
+        found = [
+            resource
+            for one in self.by_name.values()
+            if isinstance(one, DescribesResource) and (resource := one.resource()) is not None
+        ]
+        if not found:
+            return None
+        issuers = dict.fromkeys(issuer for resource in found for issuer in resource.authorization_servers)
+        scopes = dict.fromkeys(scope for resource in found for scope in resource.scopes)
+        return Resource(found[0].address, tuple(issuers), tuple(scopes), found[0].cli_client_id)
+
+    async def start(self) -> None:
+        for one in self.by_name.values():
+            if isinstance(one, UsesService):
+                await one.start()
+
+    async def close(self) -> None:
+        for one in self.by_name.values():
+            if isinstance(one, UsesService):
+                await one.close()

@@ -130,7 +130,7 @@ def _found(connection: Connection, mine: Claim, asked: str) -> Kept:
 
 
 def keep(connection: Connection, claim: Claim, result_json: str) -> None:
-    """Store the answer of the call. It is kept for 24 hours."""
+    """Store the answer of the call. The answer is kept until 24 hours after the claim."""
     connection.execute(update(idempotency_keys).where(_is_open(claim)).values(result_json=result_json))
 
 
@@ -159,8 +159,8 @@ def settle(
 ) -> None:
     """End the open calls of these servers. The servers are dead, unless `only_runs` is set.
 
-    A call that has started a run gets the answer that `result_of` returns for the run's id. Any other call counts as
-    never made, and its key is freed. With `only_runs`, settle only calls with ended runs, and leave the others open.
+    A call that has started a run gets the answer that `result_of` returns for the run's id. If there is no run or no
+    answer, the call counts as never made, and its key is freed; with `only_runs`, the call stays open.
     """
     left = and_(idempotency_keys.c.server.in_(servers), idempotency_keys.c.result_json.is_(None))
     for row in connection.execute(select(idempotency_keys).where(left)).all():
@@ -193,8 +193,8 @@ class Once:
     async def call(self, identity: Identity, key: str, asked: str, work: Callable[[], Awaitable[bytes]]) -> bytes:
         """Return the JSON that `work` returns, or the JSON of the earlier call with this key.
 
-        The work continues if the caller disconnects. If the work raises an error, the key can be used again. Raise the
-        errors of `claim` and `parse_key`.
+        The work continues if the caller disconnects. If the work raises an error and has started no run, the key can be
+        used again. Raise the errors of `claim` and `parse_key`.
         """
         found = await self._database.write(
             partial(claim, identity=identity, key=parse_key(key), asked=asked, server=self._server)
@@ -265,5 +265,5 @@ def _is(claim: Claim) -> ColumnElement[bool]:
 
 
 def _is_open(claim: Claim) -> ColumnElement[bool]:
-    """Return the SQL condition that the call is still open and belongs to this server."""
+    """Return the SQL condition that the call is still open and belongs to the server of the claim."""
     return and_(_is(claim), idempotency_keys.c.server == claim.server, idempotency_keys.c.result_json.is_(None))

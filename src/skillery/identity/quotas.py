@@ -16,6 +16,7 @@ from sqlalchemy import Connection, and_, bindparam, func, or_, select
 from skillery.database import Statement, as_stored, in_utc, take_turns
 from skillery.database.tables import blobs, runs, session_tools, skill_versions, skills
 from skillery.errors import QuotaExceeded, RateLimited
+from skillery.identity.near_quotas import note_if_near
 
 MINUTE = timedelta(minutes=1)
 LONGEST_RUN = timedelta(minutes=70)
@@ -86,8 +87,8 @@ class Quotas(msgspec.Struct, frozen=True):
     namespaces: Mapping[str, int] = {}
 
     def of(self, identity: str) -> IdentityQuota:
-        """Return the limits of an identity: those of its name, else those of the longest matching prefix, else the
-        default.
+        """Return the limits of an identity: the entry of its name, else the entry of the longest matching prefix, else
+        the default.
         """
         if identity in self.identities:
             return self.identities[identity]
@@ -97,8 +98,8 @@ class Quotas(msgspec.Struct, frozen=True):
     def over(self, skill: str) -> dict[str, int]:
         """Return the limits that apply to a skill, by namespace grant.
 
-        These are the limits of all matching keys of `namespaces`. If no key matches, the only limit is the default, for
-        the top-level namespace of the skill.
+        These are the limits of all matching keys of `namespaces`. If no key matches, the only limit is `bundle_bytes`,
+        for the top-level namespace of the skill.
         """
         covering = {one: limit for one, limit in self.namespaces.items() if one == "*" or _covers(one[:-2], skill)}
         return dict(sorted(covering.items())) or {f"{skill.partition('.')[0]}.*": self.bundle_bytes}
@@ -114,11 +115,14 @@ def _covers(namespace: str, skill: str) -> bool:
 # -- blobs -------------------------------------------------------------------------------------------------------
 
 
-def check_blob(connection: Connection, quotas: Quotas, owner: str, size_bytes: int) -> None:
-    """Raise QuotaExceeded if a blob of this size would exceed a quota of its owner."""
+def check_blob(connection: Connection, quotas: Quotas, owner: str, size_bytes: int) -> tuple[int, int]:
+    """Raise QuotaExceeded if a blob of this size would exceed a quota of its owner.
+
+    Return the number and the bytes of the owner's blobs, or zeros if no quota applies.
+    """
     quota = quotas.of(owner)
     if not quota.blobs and not quota.blob_bytes:
-        return
+        return 0, 0
     take_turns(connection, "blobs of", owner)
     count, used = blobs_used(connection, owner)
     if quota.blobs and count >= quota.blobs:
@@ -134,6 +138,7 @@ def check_blob(connection: Connection, quotas: Quotas, owner: str, size_bytes: i
             f"{quota.blob_bytes}",
             _expiry_after_now(connection, owner),
         )
+    return count, used
 
 
 def _expiry_after_now(connection: Connection, owner: str) -> datetime | None:
@@ -143,15 +148,25 @@ def _expiry_after_now(connection: Connection, owner: str) -> datetime | None:
     return in_utc(expires_at)
 
 
-def room_for_blob(connection: Connection, quotas: Quotas, owner: str) -> int | None:
-    """Return the maximum size of a new blob in bytes, or None if there is no limit.
-
-    Raise QuotaExceeded if there is no room at all. This check only saves the transfer of a blob that would be refused:
-    the transaction that adds the blob checks again.
+def admit_blob(connection: Connection, quotas: Quotas, owner: str, size_bytes: int) -> None:
+    """Check a new blob with `check_blob`, in the transaction that adds it. Record an event if a quota is almost used
+    up.
     """
     quota = quotas.of(owner)
-    check_blob(connection, quotas, owner, 0)
-    return quota.blob_bytes - blobs_used(connection, owner)[1] if quota.blob_bytes else None
+    count, used = check_blob(connection, quotas, owner, size_bytes)
+    note_if_near(connection, "blobs", count, 1, quota.blobs, identity=owner)
+    note_if_near(connection, "blob_bytes", used, size_bytes, quota.blob_bytes, identity=owner)
+
+
+def room_for_blob(connection: Connection, quotas: Quotas, owner: str) -> int | None:
+    """Return the maximum size of a new blob in bytes, or None if there is no limit. The size can be 0.
+
+    Raise QuotaExceeded if not even an empty blob would fit. This check only saves the transfer of a blob that would be
+    refused: the transaction that adds the blob checks again.
+    """
+    quota = quotas.of(owner)
+    used = check_blob(connection, quotas, owner, 0)[1]
+    return quota.blob_bytes - used if quota.blob_bytes else None
 
 
 def blobs_used(connection: Connection, owner: str) -> tuple[int, int]:
@@ -263,6 +278,7 @@ def check_session_tool(connection: Connection, quotas: Quotas, identity: str) ->
             used=used,
             limit=limit,
         )
+    note_if_near(connection, "session_tools", used, 1, limit, identity=identity)
 
 
 def session_tools_of(connection: Connection, identity: str) -> int:
@@ -292,6 +308,7 @@ def check_bundle(connection: Connection, quotas: Quotas, skill: str, size_bytes:
                 used=used,
                 limit=limit,
             )
+        note_if_near(connection, "bundle_bytes", used, size_bytes, limit, skill=skill, namespace=namespace)
 
 
 def bundle_bytes(connection: Connection, namespace: str) -> int:

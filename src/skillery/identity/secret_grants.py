@@ -109,7 +109,7 @@ def list_grants(connection: Connection) -> list[Grant]:
 
 
 def granted(connection: Connection, skill: str, secrets: Collection[str]) -> set[str]:
-    """Return those of `secrets` that are granted to the skill, by its name or by a namespace above it."""
+    """Return the names in `secrets` that are granted to the skill, by its name or by a namespace above it."""
     table = secret_grants
     wanted = select(table.c.secret).where(table.c.secret.in_(secrets), table.c.grantee.in_(grantees_of(skill)))
     return set(connection.scalars(wanted))

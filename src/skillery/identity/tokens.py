@@ -1,23 +1,21 @@
-"""Tokens of the registry: create, list, revoke and verify them."""
+"""Tokens of the registry: create, list and revoke them."""
 
 from __future__ import annotations
 
 import hashlib
-import hmac
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any, Literal, get_args
 
 import msgspec
-from sqlalchemy import Connection, bindparam, exists, insert, or_, select, text, update
+from sqlalchemy import Connection, delete, exists, insert, or_, select, text, update
 
 from skillery import audit
 from skillery.audit import Actor
-from skillery.backends import Identity, Scope, VerifiedToken
-from skillery.database import Database, Statement, in_utc
+from skillery.backends import Identity, Scope
+from skillery.database import in_utc
 from skillery.database.tables import tokens
-from skillery.errors import Conflict, InvalidParams, NotAuthenticated, TokenNotFound
+from skillery.errors import Conflict, InvalidParams, TokenNotFound
 from skillery.formats.tokens import id_of, new_token, parse_grants, parse_lifetime, parse_token_name
 from skillery.formats.wording import did_you_mean, quoted
 
@@ -26,20 +24,7 @@ Kind = Literal["person", "agent"]
 Status = Literal["live", "expired", "revoked"]
 BOOTSTRAP = "admin"
 """The name of the token that the first start of a server creates."""
-USED_EVERY = timedelta(minutes=1)
-_FIND = Statement(
-    select(
-        tokens.c.hash,
-        tokens.c.name,
-        tokens.c.kind,
-        tokens.c.scopes_json,
-        tokens.c.namespaces_json,
-        tokens.c.expires_at,
-        tokens.c.revoked_at,
-    ).where(tokens.c.id == bindparam("token_id"))
-)
 _strings = msgspec.json.Decoder(tuple[str, ...])
-_NOBODY = bytes(32)
 
 
 class Token(msgspec.Struct, frozen=True):
@@ -77,26 +62,6 @@ class CreatedToken(msgspec.Struct, frozen=True):
     created_at: datetime
     created_by: str
     expires_at: datetime | None
-
-
-class RegistryTokens:
-    """The `skillery.backends.Tokens` of one database."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    async def verify(self, token: str) -> VerifiedToken:
-        token_id = id_of(token)
-        if token_id is None:
-            raise NotAuthenticated("this is no token of a Skillery server")
-        return await self._database.read(partial(verify_token, token=token, token_id=token_id))
-
-    async def note_use(self, token_id: str) -> None:
-        await self._database.write(partial(note_use, token_id=token_id))
-
-    def first_token(self) -> str | None:
-        made = self._database.write_now(first_token)
-        return made.token if made else None
 
 
 def digest_of(token: str) -> bytes:
@@ -162,6 +127,42 @@ def create_token(
     return created
 
 
+def create_short_token(connection: Connection, identity: Identity, rule_id: str, lifetime: timedelta) -> CreatedToken:
+    """Create a token of a CI job, with the scopes and grants of the identity. The caller records the audit entry.
+
+    `rule_id` is the trust rule of the job: `revoke_tokens_of_rule` ends the token. No other token can have the name of
+    a CI job (`parse_token_name`), so the kind is not compared with that of other tokens.
+    """
+    now, made = datetime.now(UTC), new_token()
+    created = CreatedToken(
+        token=made.text,
+        id=made.id,
+        name=identity.name,
+        kind=identity.kind,
+        scopes=parse_scopes(identity.scopes),
+        namespaces=identity.namespaces,
+        created_at=now,
+        created_by=rule_id,
+        expires_at=now + lifetime,
+    )
+    job = msgspec.json.encode(identity.provenance).decode()
+    _insert(connection, created, trust_rule_id=rule_id, provenance_json=job)
+    return created
+
+
+def revoke_tokens_of_rule(connection: Connection, rule_id: str) -> int:
+    """Revoke the live tokens that CI jobs got by a trust rule. Return their number."""
+    now = datetime.now(UTC)
+    live = (tokens.c.trust_rule_id == rule_id, tokens.c.revoked_at.is_(None), tokens.c.expires_at > now)
+    return connection.execute(update(tokens).where(*live).values(revoked_at=now)).rowcount
+
+
+def forget_short_tokens(connection: Connection, before: datetime, limit: int) -> int:
+    """Delete at most `limit` tokens of CI jobs that expired before a time. Return the number of deleted tokens."""
+    old = select(tokens.c.id).where(tokens.c.trust_rule_id.is_not(None), tokens.c.expires_at < before).limit(limit)
+    return connection.execute(delete(tokens).where(tokens.c.id.in_(old))).rowcount
+
+
 def first_token(connection: Connection) -> CreatedToken | None:
     """Create an admin token if no token was ever created, else return None.
 
@@ -198,30 +199,6 @@ def revoke_token(connection: Connection, actor: Actor, token_id: str) -> Token:
     return revoked
 
 
-def verify_token(connection: Connection, token: str, token_id: str) -> VerifiedToken:
-    """Return the identity of a token. Raise NotAuthenticated if the token is unknown, expired or revoked."""
-    # The id finds the row. The hash of the whole token decides, compared in constant time.
-    rows = _FIND.rows(connection, token_id=token_id)
-    stored = bytes(rows[0][0]) if rows else _NOBODY
-    if not hmac.compare_digest(stored, digest_of(token)) or not rows:
-        raise NotAuthenticated("this token is unknown")
-    _, name, kind, scopes, namespaces, expires_at, revoked_at = rows[0]
-    if revoked_at is not None:
-        raise NotAuthenticated("this token was revoked")
-    until = in_utc(expires_at)
-    if until is not None and until <= datetime.now(UTC):
-        raise NotAuthenticated("this token has expired")
-    known: frozenset[Scope] = frozenset(_strings.decode(scopes))  # type: ignore[arg-type]  # checked when it was made
-    return VerifiedToken(token_id, Identity(name, kind, known, _strings.decode(namespaces)), until)
-
-
-def note_use(connection: Connection, token_id: str) -> None:
-    """Record the current time as the last use of a token, unless a use was recorded within the last minute."""
-    now = datetime.now(UTC)
-    is_due = or_(tokens.c.last_used_at.is_(None), tokens.c.last_used_at < now - USED_EVERY)
-    connection.execute(update(tokens).where(tokens.c.id == token_id, is_due).values(last_used_at=now))
-
-
 def _one_at_a_time(connection: Connection) -> None:
     """Prevent other transactions from changing tokens until this one ends, so that the result of a check stays true.
 
@@ -252,7 +229,7 @@ def _a(kind: str) -> str:
     return "an agent" if kind == "agent" else "a person"
 
 
-def _insert(connection: Connection, created: CreatedToken) -> None:
+def _insert(connection: Connection, created: CreatedToken, **more: str) -> None:
     connection.execute(
         insert(tokens).values(
             id=created.id,
@@ -264,6 +241,7 @@ def _insert(connection: Connection, created: CreatedToken) -> None:
             created_at=created.created_at,
             created_by=created.created_by,
             expires_at=created.expires_at,
+            **more,
         )
     )
 

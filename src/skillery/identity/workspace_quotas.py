@@ -8,17 +8,35 @@ from sqlalchemy import Connection, func, select
 
 from skillery.database.tables import workspaces
 from skillery.errors import QuotaExceeded
+from skillery.identity.near_quotas import note_if_near
 from skillery.identity.quotas import IdentityQuota, Quotas
 
 
 def check_workspaces(
     connection: Connection, quotas: Quotas, identity: str, *, more: int = 0, more_bytes: int = 0
-) -> None:
-    """Raise QuotaExceeded if `more` workspaces or `more_bytes` bytes would exceed a quota of the identity."""
+) -> tuple[int, int]:
+    """Raise QuotaExceeded if `more` workspaces or `more_bytes` bytes would exceed a quota of the identity.
+
+    Return the number and the bytes of its workspaces, or zeros if no quota applies.
+    """
     quota = quotas.of(identity)
     if not quota.workspaces and not quota.workspace_bytes:
-        return
-    check_use(quota, identity, workspaces_used(connection, identity), more=more, more_bytes=more_bytes)
+        return 0, 0
+    used = workspaces_used(connection, identity)
+    check_use(quota, identity, used, more=more, more_bytes=more_bytes)
+    return used
+
+
+def admit_to_workspaces(
+    connection: Connection, quotas: Quotas, identity: str, *, more: int = 0, more_bytes: int = 0
+) -> None:
+    """Check with `check_workspaces`, in the transaction that stores more. Record an event if a quota is almost used
+    up.
+    """
+    quota = quotas.of(identity)
+    used = check_workspaces(connection, quotas, identity, more=more, more_bytes=more_bytes)
+    note_if_near(connection, "workspaces", used[0], more, quota.workspaces, identity=identity)
+    note_if_near(connection, "workspace_bytes", used[1], more_bytes, quota.workspace_bytes, identity=identity)
 
 
 def check_use(

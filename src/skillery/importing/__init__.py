@@ -1,6 +1,7 @@
 """Importing: from an archive of foreign skills to versions in the registry.
 
-Deviations from the formats are accepted on reading and listed in the report. The stored bytes are unchanged.
+Deviations from the formats are accepted on reading and listed in the report. The contents of the files are stored
+unchanged, except the name and the version in a skill.toml.
 """
 
 from skillery.importing.entries import ImportLimits

@@ -30,8 +30,8 @@ def open_archive(file: BinaryIO, limits: ImportLimits, folder: Path) -> Iterator
     """Context manager that opens an archive of any supported format. Blocking.
 
     A compressed tar is unpacked into a file without a name in `folder`. Raise InvalidArchive if the archive is
-    malformed or has an unsafe entry. Raise ArchiveTooLarge if the archive exceeds the limits. No file of the archive
-    has been read then.
+    malformed or has an unsafe entry. Raise ArchiveTooLarge if the archive exceeds the limits. Both are raised when the
+    context is entered.
     """
     start = _start(file)
     if start.startswith(_ZIPS):

@@ -70,7 +70,7 @@ def broken(what: str, last: str | None, hint: str = "Nothing was imported. Send 
 def safe_path(name: str) -> str:
     """Return the path of an entry, or "" for the root of the archive.
 
-    Raise InvalidArchive if the path is outside of the archive, is too long or contains a NUL.
+    Raise InvalidArchive if the path is absolute, has a segment `..`, is too long or contains a NUL.
     """
     if "\x00" in name:
         raise refuse(name, "has a NUL in its name")

@@ -14,10 +14,10 @@ from skillery.importing.links import CIRCLE, Links, Tree, is_below, is_outside, 
 from skillery.importing.roots import SKILL_MD, SKILL_TOML, Root, Roots
 
 MOST_LISTED = 50
-"""The maximum number of listed files that belong to no skill. Links are always listed."""
+"""The maximum number of listed files and folders that belong to no skill. Links are always listed."""
 MOST_SEARCHED = 50
 MOST_FILES = 10_000
-"""The maximum number of files of a skill, including those that are reached by links. No server allows so many."""
+"""The maximum number of files to which the links of one skill may lead. No server allows so many files."""
 
 
 class LocatedSkill(NamedTuple):
@@ -152,7 +152,10 @@ class _Reading:
             self.files[name] = entry
 
     def _follow(self, name: str, link: Entry, *, anywhere: bool) -> None:
-        """Add the file that a link leads to, or all files of the folder that the link leads to."""
+        """Add the file that a link leads to, or all files of the folder that the link leads to.
+
+        If the link may not be followed, add the link to `left`.
+        """
         real = self._tree.real(link.path)
         entry = self._tree.by_path.get(real or "")
         if real is None or not (is_below(real, self._root) or (anywhere and entry is not None)):

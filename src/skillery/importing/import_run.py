@@ -128,7 +128,10 @@ class ImportRun:
     # -- one skill ---------------------------------------------------------------------------------------------------
 
     async def _start_skill(self, root: str) -> asyncio.Task[SkillReport]:
-        """Read a skill and determine its name. Return the task that publishes the skill."""
+        """Read a skill and determine its name. Return the task that publishes the skill.
+
+        If the skill cannot be read, or is a copy of an earlier skill, return a finished task with its report.
+        """
         found, prepared = await asyncio.to_thread(self._read, root)
         if isinstance(prepared, PreparedSkill):
             return await self._name_and_import(prepared)

@@ -1,6 +1,7 @@
 """The import of one archive.
 
-Each skill is imported completely or not at all. A failed skill does not stop the others.
+Each skill is imported completely or not at all. A refused skill does not stop the others; only a failure of the server
+does.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class Importer:
         If the caller stops iterating early, the skills that are being published are finished, and no others begin. The
         same import, started again, continues with the others. Before any skill is published, raise InvalidArchive or
         ArchiveTooLarge if the archive cannot be opened, InvalidManifest if the permissions are invalid, and
-        SourceUnclear if the source is unclear.
+        SourceUnclear if the default source may be the wrong one.
         """
         check_permissions(options.permissions)
         async with AsyncExitStack() as stack:
@@ -112,8 +113,8 @@ class Importer:
     async def _aliases(
         self, identity: Identity, options: ImportOptions, roots: list[str], finder: Finder, skill_reader: SkillReader
     ) -> Aliases:
-        """Return the aliases that earlier imports of the source recorded. Raise SourceUnclear if the source is
-        unclear.
+        """Return the aliases that earlier imports of the source recorded. Raise SourceUnclear if the default source
+        may be the wrong one.
         """
         source = Source(options.namespace, options.source, options.is_default_source)
         if options.is_upload:

@@ -1,4 +1,4 @@
-"""Resolution of the links in an archive. No file system is used: each step is looked up among the entries."""
+"""Resolution of the links in an archive: each step is looked up among the entries, not in a file system."""
 
 from __future__ import annotations
 

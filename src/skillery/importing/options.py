@@ -29,8 +29,8 @@ class ImportOptions(NamedTuple):
     """True if the import yanks the versions of skills that are no longer in the tree of the source."""
     dry_run: bool = False
     into: str = ""
-    """The name of a skill, or "". The only skill of the archive becomes a version of this skill; its stated name is
-    ignored.
+    """The name of a skill, or "". The only skill of the archive becomes a version of this skill. The name in SKILL.md
+    is ignored; a skill.toml must have this name.
     """
     packages: Mode | None = None
     """The handling of undeclared packages. None means the setting of the server."""

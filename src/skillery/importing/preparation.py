@@ -40,7 +40,7 @@ class PreparedSkill(NamedTuple):
     wanted: str
     """The registry name that is used if it is free."""
     is_name_repaired: bool
-    """True if `wanted` differs from the stated name."""
+    """True if the stated name is not a valid registry name, or if an earlier skill of the import states it too."""
     description: str
     declared: Version | None
     manifest: dict[str, Any] | None
@@ -74,8 +74,8 @@ class SkillReader:
         archive_name: str,
         folders: frozenset[str],
     ) -> None:
-        """`folders` are the folder names of all skills. A skill at the root of the archive is named after
-        `archive_name`.
+        """`folders` are the folder names of all skills. A skill at the root of the archive that states no name is named
+        after `archive_name`.
         """
         self._archive = archive
         self._limits = limits
@@ -219,9 +219,9 @@ def is_export(manifest: Manifest, files: tuple[BundleFile, ...]) -> bool:
 
 
 def with_packages(source_digest: str, packages: Sequence[str]) -> str:
-    """Return the source digest of the same files with inferred packages.
+    """Return the source digest of the same files and given permissions, with inferred packages.
 
-    The result has the same length as `source_digest`, and its first part still identifies the files.
+    The result has the same length as `source_digest`, and its first part still identifies the files and permissions.
     """
     if not packages:
         return source_digest
@@ -231,16 +231,16 @@ def with_packages(source_digest: str, packages: Sequence[str]) -> str:
 
 
 def same_files(source_digest: str, other: str) -> bool:
-    """Return whether two source digests are of the same files. The inferred packages may differ."""
+    """Return whether two source digests are of the same files and the same given permissions. The inferred packages
+    may differ.
+    """
     if "+" in source_digest + other:
         return source_digest[:FILES_PART] == other[:FILES_PART]
     return source_digest == other
 
 
 def _source_digest(files: tuple[BundleFile, ...], permissions: Mapping[str, Any] | None) -> str:
-    """Return a digest of all input that determines the published content. Equal digests mean that nothing has
-    changed.
-    """
+    """Return the digest of the files and the given permissions. `with_packages` adds the inferred packages."""
     digest = digest_of(files)
     if not permissions:
         return digest

@@ -72,8 +72,8 @@ class SkillPublication:
         self._naming = naming
 
     async def import_skill(self, prepared: PreparedSkill, named: NamedSkill) -> SkillReport:
-        """Publish a skill, or only check the skill in a dry run. Return its report. Raise the errors of
-        `Publisher.publish`.
+        """Publish a skill if it has changed, or only check the skill in a dry run. Return its report. Raise the errors
+        of `Publisher.publish`.
         """
         # The grant is checked first: without it, the caller must not learn which skills exist.
         access.require_namespace(self._identity, "publish", named.name)
@@ -124,8 +124,8 @@ class SkillPublication:
     async def _exports(
         self, prepared: PreparedSkill, named: NamedSkill
     ) -> list[tuple[str, Version | None, tuple[BundleFile, ...]]]:
-        """Return candidates for stored versions that were exported and are imported again: name, version and files
-        of each.
+        """Return the versions of which the files of the skill may be an export: name, version (None for the latest) and
+        the files to compare.
         """
         if prepared.manifest is None:
             if named.imported is not None or self._options.permissions is not None:
@@ -245,7 +245,9 @@ class SkillPublication:
             )
 
     async def _claim(self, prepared: PreparedSkill, named: NamedSkill, same: _StoredVersion) -> None:
-        """Record the alias of a skill that is already stored."""
+        """Record the alias of a skill that is already stored, unless the alias exists. Uploads and dry runs record
+        nothing.
+        """
         is_recorded = named.is_known and named.before == named.alias
         keeps = is_recorded and (same.owns is not None or named.owns)
         if keeps or self._options.is_upload or self._options.dry_run:

@@ -105,7 +105,7 @@ class Roots:
                 yield folder, target
 
     def _follow(self, link: str) -> None:
-        """Make the target of a link a skill, unless the target is a skill already."""
+        """Add the skills that a link leads to. Skills with another path count as merged."""
         if is_outside(link) or junk(link) or self._tree.is_folder(link) or self._is_of_a_skill(link):
             return
         if self._steps > MOST_STEPS:
@@ -215,8 +215,8 @@ def _marks(tree: Tree) -> dict[str, str]:
 
 
 def _is_text(tree: Tree, link: str) -> bool:
-    """Return whether a link leads to a file that may be a SKILL.md. Hidden files are excluded, because they may be
-    secrets.
+    """Return whether a link leads to a file that may be a SKILL.md. Outside of the link's folder, hidden files are
+    excluded, because they may be secrets.
     """
     file = tree.file(link)
     if file is None or file.target:

@@ -33,7 +33,7 @@ class NamedSkill(NamedTuple):
     before: Alias | None = None
     """The alias that an earlier import recorded, or None."""
     imported: Imported | None = None
-    """The last import of the same alias or of the same files, or None if the skill is new."""
+    """The last import of the same alias or of the same files, or None if the skill is new or taken over."""
     owns: bool = True
     """Whether the source may publish new versions of the skill."""
     is_known: bool = False

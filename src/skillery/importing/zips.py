@@ -1,4 +1,4 @@
-"""Zip archives (`.zip`, `.skill`), checked by their directory before any content is unpacked.
+"""Zip archives (`.zip`, `.skill`), checked by their directory before any file is unpacked.
 
 Python's zipfile reads the archive. This module first checks values that zipfile trusts: the number of entries (zipfile
 creates an object for each), their types, and their unpacked sizes.
@@ -119,7 +119,7 @@ def _name(info: zipfile.ZipInfo) -> str:
 
 
 def _count_entries(file: BinaryIO, most: int) -> None:
-    """Count the entries of the directory without creating objects for them.
+    """Check the number of entries of the directory, without creating objects for them.
 
     Raise InvalidArchive if the directory is missing or damaged, and ArchiveTooLarge if it is too large or has too many
     entries.

@@ -12,7 +12,7 @@ import msgspec
 from sqlalchemy import Connection, exists, func, select
 
 from skillery.backends import Storage
-from skillery.contents.storage_marks import is_marked
+from skillery.contents.storage_copies import is_marked
 from skillery.contents.store import CHUNK_BYTES
 from skillery.database import Database
 from skillery.database.tables import (
@@ -54,7 +54,7 @@ def check(database: Database, storage: Storage, *, deep: bool, dead_servers: fro
         yield from _open_runs(connection, dead_servers)
         for fault in _contents(connection, storage, deep):
             # A content that was deleted after the snapshot is not a fault.
-            if database.read_now(partial(_is_recorded, sha256=fault.subject)):
+            if database.read_now(partial(is_recorded, sha256=fault.subject)):
                 yield fault
 
 
@@ -66,13 +66,16 @@ def _storage_of_another(connection: Connection, storage: Storage) -> Iterator[Da
 
 
 def _versions(connection: Connection) -> Iterator[Damage]:
-    """Yield a fault for each version without files, and for each version with files that do not match its digest."""
+    """Yield a fault for each version without files, for each purged version with files, and for each version with files
+    that do not match its digest.
+    """
     rows = connection.execute(
         select(
             skill_versions.c.id,
             skills.c.name,
             skill_versions.c.version,
             skill_versions.c.digest,
+            skill_versions.c.status,
             skill_files.c.path,
             skill_files.c.sha256,
             skill_files.c.executable,
@@ -86,7 +89,10 @@ def _versions(connection: Connection) -> Iterator[Damage]:
         files = list(group)
         first = files[0]
         subject = f"{first.name}@{first.version}"
-        if first.path is None:
+        if first.status == "purged":
+            if first.path is not None:
+                yield Damage("purged_version_with_files", subject, f"{subject} is purged, but has files")
+        elif first.path is None:
             yield Damage("version_without_files", subject, f"{subject} has no files")
         elif digest_of_entries((file.path, file.sha256, bool(file.executable)) for file in files) != first.digest:
             yield Damage("version_differs", subject, f"the files of {subject} do not match its digest {first.digest}")
@@ -128,7 +134,7 @@ def _contents(connection: Connection, storage: Storage, deep: bool) -> Iterator[
     if deep:
         stored = stored.add_columns(objects.c.data)
     for row in connection.execute(stored.execution_options(yield_per=ROWS_AT_ONCE)):
-        fault = _inline_fault(row, deep) if row.inline is not None else _stored_fault(row, storage, deep)
+        fault = _inline_fault(row, deep) if row.inline is not None else stored_fault(row, storage, deep)
         if fault is not None:
             yield fault
 
@@ -141,7 +147,7 @@ def _inline_fault(row: Any, deep: bool) -> Damage | None:
     return None
 
 
-def _stored_fault(row: Any, storage: Storage, deep: bool) -> Damage | None:
+def stored_fault(row: Any, storage: Storage, deep: bool) -> Damage | None:
     try:
         with storage.open(row.sha256) as stream:
             size = stream.seek(0, 2)
@@ -169,5 +175,5 @@ def _damaged(row: Any) -> Damage:
     return Damage("content_damaged", row.sha256, f"the content {row.sha256} does not match its digest")
 
 
-def _is_recorded(connection: Connection, sha256: str) -> bool:
+def is_recorded(connection: Connection, sha256: str) -> bool:
     return connection.scalar(select(objects.c.sha256).where(objects.c.sha256 == sha256)) is not None

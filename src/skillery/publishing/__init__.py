@@ -1,6 +1,6 @@
 """Publishing: check a bundle and store it as a version in the registry.
 
-All checks come before anything is stored, and one transaction stores all rows.
+All checks come before the version is stored, and one transaction stores all its rows.
 """
 
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from skillery.publishing.folders import SkillFolder, read_skill_folder
     from skillery.publishing.import_check import ImportCheck
     from skillery.publishing.publisher import CheckedSkill, Published, Publisher
+    from skillery.publishing.rechecks import RecheckedVersion, Rechecks
     from skillery.publishing.rules import PublishingRules
     from skillery.publishing.tool_maker import DefinedTool, Definition, ToolMaker
     from skillery.publishing.undeclared import Undeclared
@@ -30,6 +31,7 @@ else:
             "folders": ("SkillFolder", "read_skill_folder"),
             "import_check": ("ImportCheck",),
             "publisher": ("CheckedSkill", "Published", "Publisher"),
+            "rechecks": ("RecheckedVersion", "Rechecks"),
             "rules": ("PublishingRules",),
             "tool_maker": ("DefinedTool", "Definition", "ToolMaker"),
             "undeclared": ("Undeclared",),
@@ -54,6 +56,8 @@ __all__ = [
     "Published",
     "Publisher",
     "PublishingRules",
+    "RecheckedVersion",
+    "Rechecks",
     "SkillFolder",
     "ToolMaker",
     "Trials",

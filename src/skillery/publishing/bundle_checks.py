@@ -69,7 +69,7 @@ class Trials(NamedTuple):
 
 
 class BundleChecks:
-    """Checks bundles. Only the records of the runs of examples are stored."""
+    """Checks bundles, without storing them. Runs of examples leave records."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class BundleChecks:
         judged = await self._judged(bundle, (*await self._events.before_publish(publication), *undeclared))
         if trials and not any(finding.refuses for finding in judged):
             found = await self._judged(bundle, await self._trials.imports.findings(identity, bundle))
-            # The import found out for certain what the look at the imports could only suspect.
+            # An import proves what the scan can only suspect: at the same place, its finding replaces that of the scan.
             places = {(one.file, one.line) for one in found}
             judged = (*found, *(one for one in judged if one.rule != UNDECLARED or (one.file, one.line) not in places))
         return tuple(sorted(judged, key=lambda finding: not finding.refuses))
@@ -269,8 +269,8 @@ def publication_of(bundle: Bundle, identity: Identity) -> Publication:
 
 
 def _audit_permitted_examples(connection: Connection, identity: Identity, bundle: Bundle) -> None:
-    """Record in the audit trail that examples run with permissions. If the version is then refused, this is the only
-    trace.
+    """Record in the audit trail that examples run with permissions, so that the entry exists even if the version is
+    then refused.
     """
     manifest = bundle.manifest
     network = [pattern.text for pattern in manifest.permissions.network]

@@ -115,7 +115,10 @@ class CompilePool:
         return known | found
 
     async def relative_imports(self, caller: str, sources: Sequence[bytes]) -> tuple[tuple[RelativeImport, ...], ...]:
-        """Return the relative imports of each source; () if the worker could not find them. Raise Unavailable."""
+        """Return the relative imports of each source, or () if a worker crashed or took too long.
+
+        Raise Unavailable if no worker can be started.
+        """
         answer = await self._request(caller, LookBeside(tuple(sources)))
         return () if isinstance(answer, SourceFault) else answer.relative
 

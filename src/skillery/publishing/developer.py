@@ -1,4 +1,6 @@
-"""Development versions: checked like published ones, and served to their author from memory."""
+"""Development versions: checked like published versions, but without examples, and served to their author from
+memory.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ class Developer:
     async def develop_skill(
         self, identity: Identity, manifest: Mapping[str, Any], skill_md: str, files: Sequence[BundleFile]
     ) -> DevelopedSkill:
-        """Serve a bundle to the identity as a development version, in place of its earlier one.
+        """Serve a bundle to the identity as a development version, in place of the skill's earlier one.
 
         Raise the errors of `Publisher.create_skill` for a bundle that is not valid. Findings do not prevent that the
         version is served. Raise InvalidVersion if the version is not a development version, for example `1.2.0-dev.3`.

@@ -26,7 +26,7 @@ _WHY_LESS = (
 
 
 class Tested(NamedTuple):
-    """The results of all examples in order, and a finding for each failed example."""
+    """The results of all examples in order, and a finding for each example that failed or was not run."""
 
     examples: tuple[CheckedExample, ...]
     findings: tuple[Finding, ...]

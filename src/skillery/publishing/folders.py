@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +25,7 @@ class SkillFolder(NamedTuple):
     manifest: dict[str, Any]
     skill_md: str
     files: list[BundleFile]
-    """All files of the folder, including skill.toml and SKILL.md, unchanged."""
+    """The files of the folder that are not skipped, including skill.toml and SKILL.md."""
     skipped: list[str]
     """Names of the skipped files and folders."""
 
@@ -32,8 +33,9 @@ class SkillFolder(NamedTuple):
 def read_skill_folder(folder: Path) -> SkillFolder:
     """Return the skill in a folder.
 
-    Raise InvalidBundle if skill.toml or SKILL.md is missing, or if there is a link or a device. Raise InvalidManifest
-    if skill.toml is not valid TOML. Raise BundleTooLarge if the files are too large.
+    Raise InvalidBundle if `folder` is not a folder, if skill.toml or SKILL.md is missing, if SKILL.md is not UTF-8, or
+    if there is a link or a device. Raise InvalidManifest if skill.toml is not valid TOML. Raise BundleTooLarge if the
+    files are too large.
     """
     skipped: list[str] = []
     files = list(_read_files(folder, skipped))
@@ -64,9 +66,10 @@ def _param(file: BundleFile) -> dict[str, Any]:
 
 
 def with_version(skill: SkillFolder, version: Version) -> SkillFolder:
-    """Return the skill with another version in the manifest and in skill.toml. Raise InvalidManifest.
+    """Return the skill with another version in the manifest and in skill.toml.
 
-    The rest of skill.toml stays as it is, byte for byte.
+    The rest of skill.toml stays as it is, byte for byte. Raise InvalidManifest if the version is not found in
+    skill.toml.
     """
     files = [
         BundleFile(file.path, _rewritten(file.content, str(version)), file.executable)
@@ -78,7 +81,8 @@ def with_version(skill: SkillFolder, version: Version) -> SkillFolder:
 
 
 def _rewritten(content: bytes, version: str) -> bytes:
-    text = content.decode("utf-8")
+    mark = content[: len(BOM_UTF8)] if content.startswith(BOM_UTF8) else b""
+    text = content[len(mark) :].decode("utf-8")
     span = span_of(text, "version")
     if span is None:
         raise InvalidManifest(
@@ -88,7 +92,7 @@ def _rewritten(content: bytes, version: str) -> bytes:
         )
     begin, end = span
     quote = text[begin] if text[begin : begin + 3] != text[begin] * 3 else text[begin] * 3
-    return f"{text[:begin]}{quote}{version}{quote}{text[end:]}".encode()
+    return mark + f"{text[:begin]}{quote}{version}{quote}{text[end:]}".encode()
 
 
 def _read_files(folder: Path, skipped: list[str]) -> Iterator[BundleFile]:

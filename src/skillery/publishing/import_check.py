@@ -31,7 +31,8 @@ class ImportCheck:
         self._seconds = seconds
 
     async def findings(self, identity: Identity, bundle: Bundle) -> tuple[Finding, ...]:
-        """Return why the entrypoint cannot be imported or called. Raise Unavailable if the client disconnects.
+        """Return findings that say why the entrypoint cannot be imported or called. Raise Unavailable if the client
+        disconnects.
 
         Scripts and handlers of tools are programs: to import them is to run them, so they are not imported.
         """
@@ -69,7 +70,7 @@ class ImportCheck:
         )
 
     async def _relative(self, identity: Identity, bundle: Bundle, runtime: Runtime) -> tuple[Finding, ...]:
-        """Return a finding for each relative import that leads nowhere."""
+        """Return a finding for each relative import of a missing file."""
         files = [file for file in _modules(bundle, runtime) if may_import_relatively(file.content)]
         if not files:
             return ()

@@ -16,7 +16,7 @@ from skillery.runs.hints import lacks_network
 
 RULE = "entrypoint_import"
 _OF_CODE = {"ImportError", "ModuleNotFoundError", "NameError", "SyntaxError", "IndentationError", "SystemExit"}
-"""Errors that network and secrets do not prevent."""
+"""Errors of the code itself: they occur with network and secrets too."""
 Severity = Literal["error", "warning"]
 _LATER = "Do this in the function instead: a run imports the file each time"
 

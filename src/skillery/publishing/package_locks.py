@@ -1,5 +1,5 @@
-"""The lock of packages of a bundle. A bundle either contains a lock, which is verified, or gets a new lock when it
-is published.
+"""The lock of packages of a bundle with dependencies. A lock in the bundle is verified. A missing lock is made, or
+taken from the stored version.
 """
 
 from __future__ import annotations
@@ -45,11 +45,12 @@ async def with_lock(
     - If the version exists and the bundle contains no lock, the lock of the version is used, so that the same files
       give the same bundle.
     - If exactly this bundle is stored, its lock is not verified again.
-    - If the bundle contains a lock, the lock is verified.
+    - If the bundle contains a lock, the lock is verified. Without dependencies, the file is not a lock.
     - Otherwise `infer` is called, and inferred packages become dependencies in the manifest. If there are dependencies
       then, a new lock is made.
 
-    Raise the errors of `Locks.make`, `Locks.verify` and `infer` if the lock cannot be made or verified.
+    Raise InvalidManifest if the skill needs another Python than this server has. Raise the errors of `Locks.make`,
+    `Locks.verify` and `infer` if the lock cannot be made or verified.
     """
     check_python(bundle.manifest.runtime.requires_python if bundle.manifest.runtime else "")
     given = next((file.content for file in bundle.files if file.path == LOCK), None)

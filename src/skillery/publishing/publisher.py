@@ -188,10 +188,11 @@ class Publisher:
         *,
         submit: bool | None = None,
     ) -> CheckedSkill:
-        """Run all checks of `create_skill` without publishing, and return the findings.
+        """Run the checks of `create_skill` without publishing, and return the findings. Examples that need permissions
+        do not run.
 
         Raise the errors of `create_skill`, except for findings and failed examples. Only the records of the runs of
-        examples are stored. If the version exists, its examples run again.
+        examples and cached locks are stored. If the version exists, its examples run again.
         """
         bundle, state = await self.checks.check(identity, manifest, skill_md, files, scan)
         publication = publication_of(bundle, identity)

@@ -49,7 +49,7 @@ class Definition(msgspec.Struct, frozen=True):
     parameters: str
     """The parameters as JSON text."""
     code: str
-    """The body of the handler function."""
+    """The body of the handler function. In bash, this is the whole program."""
     is_persistent: bool
     language: Language | None
     """Language of the code. None: JavaScript if this server can run JavaScript, else Python."""
@@ -120,7 +120,7 @@ class ToolMaker:
         return DefinedTool(tool.name, None, None, "session")
 
     async def remove_tool(self, identity: Identity, name: str, skill: str | None, session: str) -> DefinedTool:
-        """Remove a tool of the session, or yank all versions of the skill that define_tool made for the tool.
+        """Remove a tool of the session, or yank all published versions of the skill that define_tool made for the tool.
 
         A tool of the session is removed only if `skill` is None. Raise ToolNotFound if there is no such tool,
         ToolProtected if it was not made with define_tool, NotAllowed if no grant covers the skill, IllegalStep if the

@@ -59,8 +59,8 @@ class Undeclared:
     ) -> ImportScan:
         """Return the result of `scan`. In mode `lock`, the result also has the inferred package of each module.
 
-        If no package can be locked for a module, the result has the reason. Raise the errors of `scan`, and
-        PackageIndexUnavailable if the index does not answer.
+        If no package can be locked for a module, the result has the reason. Raise the errors of `scan`, the errors of
+        `Locks.make` for the declared packages, and PackageIndexUnavailable if the index does not answer.
         """
         scan = await self.scan(caller, files, mode)
         if scan.mode != "lock" or not scan.missing:
@@ -79,7 +79,7 @@ class Undeclared:
         )
 
     async def findings(self, scan: ImportScan, entrypoint: str, lock: bytes | None) -> tuple[Finding, ...]:
-        """Return a finding for each undeclared module, and a finding for each inferred package.
+        """Return a finding for each undeclared module, and for each module whose package is inferred.
 
         A module is undeclared if the packages in `lock` do not provide it. Without a lock, the packages of the default
         environment count.
@@ -129,14 +129,16 @@ class Undeclared:
 
 
 def _sources(files: Sequence[BundleFile]) -> list[BundleFile]:
-    """Return the Python files to check: in the order of their paths, at most MAX_CHECKED_BYTES together."""
+    """Return the Python files to check, in the order of their paths: at most MOST_FILES, and MAX_CHECKED_BYTES
+    together.
+    """
     scripts = sorted((file for file in files if file.path.endswith(_ENDING)), key=lambda file: file.path)[:MOST_FILES]
     sized = zip(scripts, accumulate(file.size for file in scripts), strict=True)
     return [file for file, size in takewhile(lambda pair: pair[1] <= MAX_CHECKED_BYTES, sized)]
 
 
 def _missing(imports: Sequence[tuple[str, Import]], own: frozenset[str]) -> tuple[Missing, ...]:
-    """Return one entry for each imported module that is not in `own`, with the first place that requires the module."""
+    """Return one entry for each imported module that is not in `own`, at most MOST_MODULES entries."""
     found: dict[str, list[tuple[str, Import]]] = {}
     for path, one in imports:
         if one.module.partition(".")[0] not in own:

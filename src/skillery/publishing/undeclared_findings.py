@@ -20,7 +20,8 @@ UNDECLARED, INFERRED = "undeclared_package", "inferred_package"
 class Missing(msgspec.Struct, frozen=True, eq=False):
     """A module that Python files of a bundle import and that the bundle does not contain.
 
-    `file` and `line` are the first import. `more` is the number of other imports.
+    `file` and `line` are the first import that the file cannot work without, or the first optional import. `more` is
+    the number of other imports.
     """
 
     module: str
@@ -65,8 +66,8 @@ def findings_of(scan: ImportScan, entrypoint: str, packages: frozenset[str], *, 
     """Return the findings of a skill. `packages` are the packages in its runs, `is_sure` says whether this list is
     complete.
 
-    If an import of the entrypoint certainly fails, its finding is an error. If a package with unknown modules may
-    provide the module, the finding is a warning.
+    If an import of the entrypoint certainly fails, the finding is an error, else a warning. A module that `packages`
+    provide (`is_provided`) has no finding, unless its package is inferred.
     """
     is_sure = is_sure and all(map(is_known_package, packages))
     return tuple(_findings(scan, entrypoint, packages, is_sure))

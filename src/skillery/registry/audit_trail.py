@@ -29,8 +29,9 @@ class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
     outcome: Literal["done", "refused", ""] = ""
     since: str = ""
     until: str = ""
-    """The upper bound, exclusive. Like `since`, a timestamp or an age ("7d"), kept as the caller wrote it: a cursor
-    is bound to the text, and an age means another time on the next page.
+    """The upper bound, exclusive. Like `since`, the text of a timestamp or of an age ("7d").
+
+    A cursor is bound to this text, because the time that an age stands for changes from page to page.
     """
 
 

@@ -45,7 +45,7 @@ class CheckFinding(msgspec.Struct, frozen=True):
 
 
 class CheckedExample(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An example and the run that tested it. `waiting`: the test needs permissions, and follows the publication."""
+    """An example and the run that tested it. `waiting`: the example needs permissions, and runs at the approval."""
 
     name: str
     status: Literal["passed", "failed", "waiting", "not_run"]
@@ -139,12 +139,12 @@ _HIGHEST = Statement(
 
 
 def compare_permissions(connection: Connection, manifest: Manifest) -> PermissionsDiff:
-    """Return the permissions that a version adds, compared with two published versions: the next lower and the latest
-    one.
+    """Return the permissions that a version adds and removes, compared with two published versions: the next lower and
+    the latest one.
 
-    So users of both versions get no unreviewed permission when they change to the new version. If no version is lower,
-    only the latest one is compared. Both are determined twice, with and without yanked versions, because a yank can be
-    undone.
+    A permission is added if one of the two does not have it. So users of both get no unreviewed permission when they
+    change to the new version. If no version is lower, only the latest one is compared. Both are determined twice, with
+    and without yanked versions, because a yank can be undone.
     """
     own = {"name": manifest.name, "precedence": manifest.version.precedence}
     below = _BELOW.rows(connection, **own)

@@ -89,6 +89,8 @@ def _described(
         parts.append(f'"labels":{_json(labels)},"skill_md_frontmatter":{row.frontmatter_json},"usage":{_json(usage)}')
         # Sent as stored, `verified` first. Most versions have no check results.
         parts.append(row.checks_json[1:-1] if row.checks_json else '"verified":false')
+        if row.provenance_json:
+            parts.append(f'"provenance":{row.provenance_json}')
     return ",".join(parts)
 
 

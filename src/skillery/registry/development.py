@@ -1,4 +1,4 @@
-"""Development versions: versions in memory that only one identity sees, and that leave nothing in the database.
+"""Development versions: versions in memory that only one identity sees, and that have no rows in the database.
 
 `skillery dev` sends the folder of a skill after each change. The identity then finds the development version by the
 name of the skill alone, by its exact version and by its digest. Labels and ranges select stored versions.
@@ -53,8 +53,9 @@ class Overlay:
         return list(self._versions)
 
     def find(self, name: str, spec: VersionSpec) -> VersionRow | None:
-        """Return the development version that `spec` selects, or None. Raise VersionNotFound for an earlier development
-        version.
+        """Return the development version that `spec` selects, or None.
+
+        Raise VersionNotFound if `spec` is another development version of the skill.
         """
         found = self._versions.get(name)
         if found is None:
@@ -186,7 +187,9 @@ class Overlays:
             own = {name: version for name, (version, _) in self._versions.get(identity.name, {}).items()}
         if not own:
             return identity
-        return DevelopingIdentity(identity.name, identity.kind, identity.scopes, identity.namespaces, Overlay(own))
+        return DevelopingIdentity(
+            identity.name, identity.kind, identity.scopes, identity.namespaces, identity.provenance, Overlay(own)
+        )
 
     def _check_room(self, own: Mapping[str, tuple[DevelopmentVersion, float]], made: DevelopmentVersion) -> None:
         replaced = own.get(made.row.name)
@@ -244,6 +247,7 @@ def _made(identity: Identity, bundle: Bundle, warnings: tuple[str, ...]) -> Deve
         standing_json=None,
         labels_text=None,
         checks_json=None,
+        provenance_json=None,
         unstored=Unstored({file.path: file for file in bundle.files}, dict(sorted(tools.items()))),
     )
     names, summary = item_texts(bundle)

@@ -155,8 +155,9 @@ def find_imported(connection: Connection, identity: Identity, alias: Alias) -> I
 def find_same_files(
     connection: Connection, identity: Identity, namespace: str, stated: str, source_digest: str
 ) -> Imported | None:
-    """Return a skill that was imported from the same files, from any source, or None if the identity sees no such
-    skill.
+    """Return a skill that was imported from any source with the same files, stated name and namespace.
+
+    Return None if the identity sees no such skill.
     """
     rows = _SAME_FILES.rows(connection, namespace=namespace, stated=stated, source_digest=source_digest)
     found = (_imported(connection, identity, row) for row in rows)

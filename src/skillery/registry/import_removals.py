@@ -31,8 +31,8 @@ def note_removed(
     """Return the skills that the source owns and that are not in the tree. `kept` contains the paths of the tree's
     skills.
 
-    With `prune`, the published and deprecated versions of these skills are yanked. Skills that the identity may not
-    publish or see are omitted.
+    With `prune`, the published and deprecated versions of these skills are yanked. Skills that were pruned before, and
+    skills that the identity may not publish or see, are omitted.
     """
     columns = import_aliases.c
     of_source = columns.namespace == namespace, columns.source == source, columns.owns, columns.removed_at.is_(None)

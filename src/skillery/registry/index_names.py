@@ -157,8 +157,8 @@ def list_unprepared(
 
 
 def find_in_index(connection: Connection, identity: Identity, namespace: str, wanted: str) -> str:
-    """Return the name of the skill that holds the index name `wanted`. Raise SkillNotFound if the index has no such
-    skill.
+    """Return the name of the skill that holds the index name `wanted`. Raise SkillNotFound if the identity sees no such
+    skill in the index.
     """
     found = _listed(identity, namespace, 0).where(index_names.c.index_name == wanted)
     row = connection.execute(found, _values(identity, namespace)).first()

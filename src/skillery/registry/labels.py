@@ -70,8 +70,8 @@ def set_label(connection: Connection, identity: Identity, name: str, label: str,
 
     A move to the same version is recorded, but rollbacks skip it. Raise NotAllowed if the identity may not publish the
     skill. Raise SkillNotFound, VersionNotFound or LabelNotFound if `name` and `spec` match no version that the identity
-    sees. Raise NotPublished if the version is not published or deprecated, and TooManyLabels if the skill has the most
-    labels already.
+    sees. Raise NotPublished if the version is not published or deprecated, and TooManyLabels if the skill already has
+    MOST_LABELS labels.
     """
     access.require_namespace(identity, "publish", name)
     skill_id = lock_skill(connection, identity, name)
@@ -98,7 +98,7 @@ def rollback_label(connection: Connection, identity: Identity, name: str, label:
 
     Yanked versions are skipped. A removed label is restored. Raise NotAllowed if the identity may not publish the
     skill, SkillNotFound if the identity sees no such skill, LabelNotFound if the label never existed, NothingToGoBackTo
-    if no earlier version is published, and TooManyLabels if a restored label would be one too many.
+    if no earlier version is published or deprecated, and TooManyLabels if a restored label would be one too many.
     """
     access.require_namespace(identity, "publish", name)
     skill_id = lock_skill(connection, identity, name)
@@ -155,7 +155,7 @@ def last_move(connection: Connection, skill_id: int, label: str) -> _Move | None
 
 
 def _goal(connection: Connection, last: _Move) -> _Goal | None:
-    """Return the nearest earlier version that is published and differs from the current version, or None."""
+    """Return the nearest earlier version that is published or deprecated and differs from the current one, or None."""
     columns = (label_moves.c.id, label_moves.c.version_id, label_moves.c.back_id)
     way = select(*columns).where(label_moves.c.id == last.back_id).cte("way", recursive=True)
     way = way.union_all(select(*columns).join(way, label_moves.c.id == way.c.back_id))

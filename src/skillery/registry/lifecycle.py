@@ -1,7 +1,7 @@
 """The status of a version (draft, in_review, published, deprecated, yanked, rejected), and the visibility of a skill.
 
-Each function takes one step in the transaction of its caller and locks the skill's row first. If two callers take a
-step at the same time, the second step applies to the result of the first.
+Each change runs in the transaction of its caller and locks the skill's row first. If two callers change a skill at the
+same time, the second change applies to the result of the first.
 """
 
 from __future__ import annotations

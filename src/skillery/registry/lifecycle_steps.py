@@ -18,10 +18,11 @@ from skillery.formats.version_spec import Exact
 from skillery.identity import access
 from skillery.registry.new_versions import NewVersion, point_to_latest
 from skillery.registry.resolution import find_skill, resolve, skill_not_found
+from skillery.registry.version_events import record_deprecation, record_step
 from skillery.registry.version_rows import VersionRow
 from skillery.registry.visibility import sees_version
 
-StepName = Literal["submit", "approve", "reject", "yank", "unyank", "deprecate", "undeprecate"]
+StepName = Literal["submit", "approve", "reject", "yank", "unyank", "deprecate", "undeprecate", "purge"]
 
 
 class Step(NamedTuple):
@@ -42,6 +43,9 @@ STEPS: dict[StepName, Step] = {
     "unyank": Step(("yanked",), "published", "unyank_version", "unyanked"),
     # A deprecated version can be deprecated again with another message.
     "deprecate": Step(("published", "deprecated"), "deprecated", "deprecate_skill", "deprecated"),
+    "purge": Step(
+        ("draft", "in_review", "published", "deprecated", "yanked", "rejected"), "purged", "purge_version", "purged"
+    ),
     "undeprecate": Step(("deprecated",), "published", "undeprecate_skill", "undeprecated"),
 }
 """Every legal step. `check_step` and `step_all` raise IllegalStep for any other step."""
@@ -91,6 +95,8 @@ def step_one(
         before={"status": found.status},
         after={"status": status, "digest": found.digest, **({"note": note} if note else {})},
     )
+    about = {"version": found.version, "digest": found.digest, "status": status, "publisher": found.publisher}
+    record_step(connection, identity, step, name, note=note, **about)
     return NewVersion(name, found.version, found.digest, status)
 
 
@@ -120,6 +126,8 @@ def step_all(
         before={"versions": {one.version: one.status for one in ready}},
         after={"versions": statuses, **(deprecated or {})},
     )
+    if deprecated is not None:
+        record_deprecation(connection, identity, name, list(statuses), deprecated)
     return latest_version(connection, identity, name, skill_id)
 
 
@@ -143,6 +151,9 @@ def _apply_step(
             standing["rejected"] = {**by, "reason": note}
         case "yank":
             standing["yanked"] = {**by, "reason": note}
+        case "purge":
+            # The notes of earlier steps may quote what the purge removes.
+            standing = {"purged": {**by, "reason": note}}
         case "unyank":
             standing.pop("yanked", None)
             status = "deprecated" if "deprecated" in standing else status
@@ -229,7 +240,8 @@ def latest_version(connection: Connection, identity: Identity, name: str, skill_
 
 def _illegal(name: str, version: str | None, statuses: Sequence[str], step: StepName) -> IllegalStep:
     """Return the error for one version, or for a skill whose versions have only these statuses (`version` None)."""
-    legal = [one.method for one in STEPS.values() if set(statuses) & set(one.starts)]
+    # A purge is always legal, and never the remedy.
+    legal = [one.method for key, one in STEPS.items() if key != "purge" and set(statuses) & set(one.starts)]
     what = f"'{name}' {version} is" if version else f"every version of '{name}' is"
     leads = f"The next step can be {_either(legal)}." if legal else "No step is possible: publish a new version."
     return IllegalStep(

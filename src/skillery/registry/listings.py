@@ -66,8 +66,8 @@ def _after() -> ColumnElement[bool]:
 def _places(is_below: bool) -> list[ColumnElement[bool]]:
     """Return the conditions for the ranges of the index (namespace, name) that a page is read from.
 
-    With `is_below`, two ranges: the namespace, and the namespaces below. Similar names sort between the two (`a`,
-    `a-b`, `a.c`), so one range with a filter would also read them.
+    With `is_below`, there are two ranges: the namespace, and the namespaces below. Similar names sort between the two
+    (`a`, `a-b`, `a.c`), so one range with a filter would also read them.
     """
     if not is_below:
         return [_after()]
@@ -92,9 +92,11 @@ def _whole(detail: Item, rows: int, is_below: bool, only_public: bool) -> Statem
 
 @lru_cache(_KEPT)
 def _seen(detail: Item, rows: int, is_below: bool, view: View) -> Statement:
-    """Return the statement for the first rows of the skills that an identity with this view sees.
+    """Return the statement for the next `rows` skills after the position of the cursor that an identity with this view
+    sees.
 
-    Each condition for visibility has its own subquery, which reads at most one page. Hidden skills are not read at all.
+    Each condition of `seen_by_namespace` has its own subquery, which returns at most `rows` skills. The subquery for
+    the identity's own skills has no limit.
     """
     places = _places(is_below)
     branches = [

@@ -21,7 +21,7 @@ from skillery.registry.version_rows import VersionRow
 MOST_LOCKED = 1000
 _SHOWN = 400
 """The highest number of characters of a reference in an error."""
-ProblemName: TypeAlias = Literal["gone", "yanked", "rejected", "digest_changed", "two_versions", "invalid"]
+ProblemName: TypeAlias = Literal["gone", "yanked", "rejected", "purged", "digest_changed", "two_versions", "invalid"]
 
 
 class Locked(msgspec.Struct, frozen=True):
@@ -143,6 +143,8 @@ def _standing(row: VersionRow, name: str, version: str) -> Iterator[LockProblem]
             yield LockProblem(name, version, "yanked", f"{what} was yanked: {states['yanked']['reason']}")
         case "rejected":
             yield LockProblem(name, version, "rejected", f"{what} was rejected: {states['rejected']['reason']}")
+        case "purged":
+            yield LockProblem(name, version, "purged", f"{what} was purged: {states['purged']['reason']}")
         case "deprecated":
             instead = states["deprecated"]["successor"]
             use = f" Use '{instead}' instead." if instead else ""

@@ -30,6 +30,7 @@ from skillery.registry.checks import (
 from skillery.registry.index_names import claim_index_name
 from skillery.registry.search_index import MAX_BODY, SKILL_MD, index_latest
 from skillery.registry.tools import add_tools, offer_latest
+from skillery.registry.version_events import record_new_version
 from skillery.registry.version_texts import item_texts, text_of
 from skillery.registry.visibility import Visibility, sees_skill, sees_version
 
@@ -104,11 +105,12 @@ def version_if_taken(connection: Connection, bundle: Bundle, identity: Identity)
         return None
     version, digest, status, publisher, skill_id = rows[0]
     is_seen = sees_version(identity, manifest.name, status, publisher)
-    if is_seen and digest == bundle.digest:
+    if is_seen and digest == bundle.digest and status != "purged":
         return NewVersion(manifest.name, version, digest, status)
     free = _next_free(connection, skill_id, manifest.version)
+    what = "was purged" if status == "purged" else "exists already" + (" with other contents" if is_seen else "")
     raise VersionExists(
-        f"'{manifest.name}' {version} exists already" + (" with other contents" if is_seen else ""),
+        f"'{manifest.name}' {version} {what}",
         hint=f"A version is never reused. Publish the change as {free}.",
         name=manifest.name,
         version=version,
@@ -166,8 +168,12 @@ def insert_version(
     elif status in RESOLVABLE:
         _point_to(connection, skill_id, version_id, bundle.manifest.namespace)
     created = NewVersion(name, str(bundle.manifest.version), bundle.digest, status)
-    after = {"status": status, "digest": bundle.digest, **({"made_by": made_by} if made_by else {})}
+    further = {"made_by": made_by, "provenance": identity.provenance}
+    after = {"status": status, "digest": bundle.digest, **{name: value for name, value in further.items() if value}}
     audit.record(connection, identity, "create_skill", f"{name}@{created.version}", after=after)
+    number, digest = created.version, created.digest
+    about = {"version": number, "digest": digest, "status": status, "publisher": identity.name}
+    record_new_version(connection, identity, name, checks.findings, **about)
     return created
 
 
@@ -236,6 +242,7 @@ def _version_values(bundle: Bundle, identity: Identity, skill_id: int, status: s
         "publisher_kind": identity.kind,
         "created_at": now,
         "skill_md_start": _start_of_large(bundle),
+        "provenance_json": text_of(identity.provenance) if identity.provenance else None,
     }
 
 

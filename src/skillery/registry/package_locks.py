@@ -20,7 +20,7 @@ _DECLARES = '"dependencies":'
 
 
 def lock_json(connection: Connection, storage: Storage, row: VersionRow, *, blocking: bool) -> str:
-    """Return `,"lock":{…}` for a version with a lock of packages, else "".
+    """Return `,"lock":{…}` for a version that declares dependencies and has their lock, else "".
 
     With `blocking`, a lock in the storage is read. Without, `packages` of such a lock is null.
     """

@@ -1,4 +1,4 @@
-"""The registry for endpoints and methods: they pass functions with SQL, and each function runs in one transaction."""
+"""The registry for endpoints and methods: they pass functions with SQL. A function that writes is one transaction."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Registry:
         return asyncio.to_thread(self._database.read_now, work)
 
     def write(self, work: Callable[[Connection], T]) -> Awaitable[T]:
-        """Return the result of a function that changes something. If it raises an error, the transaction is rolled
-        back.
+        """Return the result of a function that changes something. If the function raises an error, the transaction is
+        rolled back.
         """
         return self._database.write(work)

@@ -1,4 +1,4 @@
-"""Resolution of a name and a version spec to one version, with one SQL statement."""
+"""Resolution of a name and a version spec to one version, usually with one SQL statement."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from skillery.formats.semver import Version
 from skillery.formats.version_spec import Digest, Exact, Label, Latest, Range, VersionSpec
 from skillery.formats.wording import near_words
 from skillery.registry.development import overlay_of
-from skillery.registry.version_rows import VersionRow
+from skillery.registry.version_rows import VersionRow, version_purged
 from skillery.registry.visibility import (
-    WAS_PUBLISHED,
+    SEEN_BY_ALL,
     is_own,
     parameters,
     seen_by_name,
@@ -51,6 +51,7 @@ _COLUMNS = (
     # A column of each row, because a separate statement would be another round trip to Postgres.
     select(_JOINED).where(_shown_labels.c.version_id == skill_versions.c.id).scalar_subquery().label("labels_text"),
     skill_versions.c.checks_json,
+    skill_versions.c.provenance_json,
 )
 _OF_SKILL = select(*_COLUMNS).join_from(skill_versions, skills, skills.c.id == skill_versions.c.skill_id)
 _OF_NAMED_SKILL = _OF_SKILL.where(skills.c.name == bindparam("name"))
@@ -76,16 +77,19 @@ BY_LABEL = Statement(
 
 
 def resolve(connection: Connection, identity: Identity, name: str, spec: VersionSpec) -> VersionRow:
-    """Return the version that `spec` selects. Development versions of the identity come first.
+    """Return the version that `spec` selects. If `spec` selects a development version of the identity, return that one.
 
-    Raise SkillNotFound, VersionNotFound or LabelNotFound, with similar names, if the identity sees no such version. A
-    version that the identity may not see is treated as absent, also in the texts of errors.
+    Raise SkillNotFound, VersionNotFound or LabelNotFound, with suggestions, if the identity sees no such version. A
+    version that the identity may not see is treated as absent, also in the texts of errors. Raise VersionPurged, which
+    is a VersionNotFound, if an admin has purged the version.
     """
     overlay = overlay_of(identity)
     if overlay is not None and (own := overlay.find(name, spec)) is not None:
         return own
     rows = _rows(connection, name, spec)
     if rows and _sees(connection, identity, row := VersionRow(*rows[0])):
+        if row.status == "purged":
+            raise version_purged(row)
         return row
     raise _not_found(connection, identity, name, spec)
 
@@ -93,7 +97,8 @@ def resolve(connection: Connection, identity: Identity, name: str, spec: Version
 def version_if_there(connection: Connection, identity: Identity, name: str, version: Version) -> VersionRow | None:
     """Return exactly this version, or None if the identity sees no such version.
 
-    Unlike `resolve`, this function does not search for similar names, and is faster for absent versions.
+    Unlike `resolve`, this function returns purged versions. It does not search for similar names, and is faster for
+    absent versions.
     """
     rows = EXACT.rows(connection, name=name, precedence=version.precedence)
     if rows and _sees(connection, identity, row := VersionRow(*rows[0])):
@@ -161,7 +166,7 @@ def _segment_statement(place: int, is_release: bool, has_high: bool) -> Select[A
     return statement.order_by(precedence.desc()).limit(literal_column("1"))
 
 
-# -- errors for absent skills, versions and labels -----------------------------------------------------------------
+# -- errors for absent skills, versions and labels -------------------------------------------------------------------
 
 
 def skill_not_found(connection: Connection, identity: Identity, name: str) -> SkillNotFound:
@@ -178,7 +183,7 @@ def find_skill(connection: Connection, identity: Identity, name: str) -> int | N
         return None
     versions = select(skill_versions.c.status, skill_versions.c.publisher).where(skill_versions.c.skill_id == found.id)
     # Versions that every caller sees come first: usually the first one decides.
-    versions = versions.order_by(skill_versions.c.status.in_(WAS_PUBLISHED).desc())
+    versions = versions.order_by(skill_versions.c.status.in_(SEEN_BY_ALL).desc())
     if any(sees_version(identity, name, status, publisher) for status, publisher in connection.execute(versions)):
         skill_id: int = found.id
         return skill_id
@@ -214,18 +219,19 @@ def label_not_found(connection: Connection, skill_id: int, name: str, label: str
 def _label_leads_nowhere(
     connection: Connection, skill_id: int, name: str, label: str
 ) -> VersionNotFound | LabelNotFound:
-    """Return the error for a label that does not exist, or for a label of a version that was yanked later."""
-    pointed_to = connection.scalar(
-        select(skill_versions.c.version)
+    """Return the error for a label that does not exist, or of a version that was yanked or purged later."""
+    pointed_to = connection.execute(
+        select(skill_versions.c.version, skill_versions.c.status)
         .join_from(labels, skill_versions, skill_versions.c.id == labels.c.version_id)
         .where(labels.c.skill_id == skill_id, labels.c.label == label)
-    )
+    ).one_or_none()
     if pointed_to is None:
         return label_not_found(connection, skill_id, name, label)
+    version, status = pointed_to
+    by_version = "; a yanked version is found by its exact version or digest only." if status == "yanked" else "."
     return VersionNotFound(
-        f"the label '{label}' of '{name}' points to {pointed_to}, which was yanked",
-        hint="Move the label with set_label, or back with rollback_label; a yanked version is found by its exact "
-        "version or digest only.",
+        f"the label '{label}' of '{name}' points to {version}, which was {status}",
+        hint=f"Move the label with set_label, or back with rollback_label{by_version}",
         name=name,
         version=label,
         versions=_newest_versions(connection, skill_id),

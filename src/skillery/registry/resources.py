@@ -34,7 +34,7 @@ from skillery.registry.skill_folders import (
 
 MOST_FILES = 512
 MOST_BYTES = 16 * 1024 * 1024
-"""Limits of the MCP extension for skills that every host must support. Larger skills are not served."""
+"""Limits of the MCP extension for skills that every host must support. Larger skills have no entry."""
 SKILLS_A_PAGE = 50
 RESOURCES_A_PAGE = 500
 CHILDREN_A_PAGE = 200
@@ -134,8 +134,8 @@ def read_resource(
 ) -> ResourceContent:
     """Return the file at a URI. Raise ResourceNotFound if there is no file at the URI.
 
-    `expect` is called with the size of the file before the file is read, and with further sizes as the text grows.
-    SKILL.md has no such first call: the server changes it for Agent Skills.
+    `expect` is called with the size of the file before the file is read, and with further sizes as the text grows. For
+    SKILL.md, the first of these calls is omitted, because the server changes the text for Agent Skills.
     """
     folder, path = _find(connection, identity, storage, uri)
     file = next((file for file in folder.files if file.path == path), None)

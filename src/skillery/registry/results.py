@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from skillery.backends import Provenance
 from skillery.formats.manifest import Kind
 from skillery.formats.permissions import PermissionsDiff
 from skillery.registry.checks import CheckedExample, CheckFinding
@@ -166,6 +167,9 @@ class Skill(Struct, frozen=True):
     examples: list[CheckedExample] | UnsetType = UNSET
     findings: list[CheckFinding] | UnsetType = UNSET
     permissions_diff: PermissionsDiff | UnsetType = UNSET
+    provenance: Annotated[
+        Provenance | UnsetType, Meta(description="From detail 'summary' on, if a CI job published it")
+    ] = UNSET
     skill_md: Annotated[str | UnsetType, _FULL] = UNSET
     files: Annotated[list[SkillFileEntry] | UnsetType, _FULL] = UNSET
 

@@ -94,6 +94,15 @@ def index_visibility(connection: Connection, skill_id: int, visibility: str) -> 
     connection.execute(postings.values(visibility=visibility))
 
 
+def erase_removed_words(connection: Connection) -> None:
+    """Remove the words of removed skills from the files of the index.
+
+    FTS5 keeps removed words until it merges the parts of its index. On Postgres, they stay until VACUUM.
+    """
+    if connection.dialect.name == "sqlite":
+        connection.exec_driver_sql("INSERT INTO search_index (search_index) VALUES ('optimize')")
+
+
 def body_in(start: str | None, data: bytes | None) -> str:
     """Return the searched text of SKILL.md, without its frontmatter.
 

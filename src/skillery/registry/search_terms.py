@@ -61,7 +61,7 @@ class Meaning(msgspec.Struct, frozen=True, array_like=True):
     """The number of postings of all words in `words`."""
     texts: Texts
     weight: int
-    """The weight of the query's word, from 1 to 13. Rarer words have higher weights."""
+    """The weight of the query's word, from 1 to 12. Rarer words have higher weights."""
 
     def matches(self, word: str) -> bool:
         return word == self.stem or word in self.words or (self.prefix != "" and word.startswith(self.prefix))

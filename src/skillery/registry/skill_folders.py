@@ -209,7 +209,7 @@ def _in_other_folders(
 
 
 def seen_named(connection: Connection, identity: Identity, names: Iterable[str]) -> dict[str, int]:
-    """Return the skills that the identity sees, as the id of the latest version by name."""
+    """Return the skills in `names` that the identity sees: by name, the id of the latest version."""
     wanted = list(names)
     found: dict[str, int] = {}
     for start in range(0, len(wanted), _BATCH):

@@ -1,4 +1,4 @@
-"""list_tools: the tools of one version, or the tools of the session and those of all latest versions."""
+"""list_tools: the tools of one version, or the tools of the session and of all latest versions."""
 
 from __future__ import annotations
 

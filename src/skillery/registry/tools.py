@@ -1,4 +1,4 @@
-"""The rows of tools. Publishing a version adds rows. The tools of a skill's latest version are offered to callers."""
+"""The rows of tools. A new version adds rows. The tools of a skill's latest version are offered to callers."""
 
 from __future__ import annotations
 

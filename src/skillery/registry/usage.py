@@ -2,7 +2,7 @@
 runs.
 
 Durations are stored as a histogram. Each bucket covers 2^(1/8) times the duration of the previous bucket. A percentile
-is therefore exact to 4.5 %, and durations from 10 microseconds to an hour need only a few dozen rows.
+is therefore exact to 4.5 %, and durations from 10 microseconds to an hour have fewer than 230 buckets.
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ def bucket_of(duration_ms: float) -> int:
 
 
 def duration_of(bucket: int) -> float:
-    """Return the middle of a bucket in milliseconds. All durations in the bucket are within a factor of 2 ** (1 /
-    16).
+    """Return the middle of a bucket in milliseconds, or SHORTEST_MS for bucket 0. All durations in a higher bucket are
+    within a factor of 2 ** (1 / 16).
     """
     return SHORTEST_MS * 2 ** ((bucket - 0.5) / PER_DOUBLING) if bucket else SHORTEST_MS
 

@@ -18,15 +18,19 @@ from skillery.registry.version_rows import VersionRow
 def diff_versions(
     connection: Connection, identity: Identity, storage: Storage, *, name: str, old: VersionSpec, new: VersionSpec
 ) -> VersionsDiff:
-    """Return what `new` changes. Raise SkillNotFound, VersionNotFound, LabelNotFound."""
+    """Return the changes from the version `old` to the version `new` of the skill.
+
+    Raise SkillNotFound, VersionNotFound or LabelNotFound if the identity does not see both versions.
+    """
     versions = [resolve(connection, identity, name, spec) for spec in (old, new)]
     return compare_versions(*(_compared(connection, storage, version) for version in versions))
 
 
 def _compared(connection: Connection, storage: Storage, version: VersionRow) -> Compared:
     files = files_in(connection, version)
+    provenance = msgspec.json.decode(version.provenance_json) if version.provenance_json else None
     return Compared(
-        DiffSide(version.name, version.version, version.digest),
+        DiffSide(version.name, version.version, version.digest, provenance),
         msgspec.json.decode(version.manifest_json),
         {file.path: FileFacts(file.sha256, file.size_bytes, file.executable) for file in files},
         partial(read_file, connection, storage, version),

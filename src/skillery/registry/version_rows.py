@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
+import msgspec
+
+from skillery.errors import VersionPurged
 from skillery.formats.bundle import BundleFile
 
 
@@ -38,6 +41,8 @@ class VersionRow(NamedTuple):
     labels_text: str | None
     """The labels that point to the version, separated by commas."""
     checks_json: str | None
+    provenance_json: str | None
+    """The CI job that published the version, or None."""
     unstored: Unstored | None = None
     """The files and tools of a development version. None for a stored version."""
 
@@ -45,3 +50,17 @@ class VersionRow(NamedTuple):
     def stored_ids(self) -> tuple[int | None, int | None]:
         """The ids of the rows of the version and of its skill. A development version has none."""
         return (self.version_id, self.skill_id) if self.unstored is None else (None, None)
+
+
+def version_purged(row: VersionRow) -> VersionPurged:
+    """Return the error for a purged version, with the reason if `row` was read after the purge."""
+    purged = msgspec.json.decode(row.standing_json or "{}").get("purged")
+    what = f"'{row.name}' {row.version} was purged"
+    return VersionPurged(
+        f"{what} at {purged['at']}: {purged['reason']}" if purged else what,
+        hint="Its files no longer exist. Use another version: list_versions shows all versions.",
+        name=row.name,
+        version=row.version,
+        digest=row.digest,
+        reason=purged and purged["reason"],
+    )

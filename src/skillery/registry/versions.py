@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 from sqlalchemy import ColumnElement, Connection, Row, Select, func, literal_column, or_, select
 
-from skillery.backends import Identity
+from skillery.backends import Identity, Provenance
 from skillery.database import in_utc
 from skillery.database.tables import skill_files, skill_versions, skills
 from skillery.formats.manifest import Kind
@@ -22,7 +23,7 @@ from skillery.registry.pages import NextCursor
 from skillery.registry.resolution import find_skill, resolve, skill_not_found
 from skillery.registry.visibility import is_own, parameters, seen_by_name, seen_version, view_of
 
-Status = Literal["draft", "in_review", "published", "deprecated", "yanked", "rejected"]
+Status = Literal["draft", "in_review", "published", "deprecated", "yanked", "rejected", "purged"]
 
 
 class ListedVersion(msgspec.Struct, frozen=True):
@@ -36,6 +37,7 @@ class ListedVersion(msgspec.Struct, frozen=True):
     publisher: Who
     created_at: datetime
     size_bytes: int
+    provenance: Annotated[Provenance | None, Meta(description="The CI job that published the version")] = None
 
 
 class VersionPage(msgspec.Struct, frozen=True):
@@ -45,6 +47,7 @@ class VersionPage(msgspec.Struct, frozen=True):
     next_cursor: NextCursor
 
 
+_provenance = msgspec.json.Decoder(Provenance)
 _LISTED = select(
     skill_versions.c.id,
     skills.c.name,
@@ -56,6 +59,7 @@ _LISTED = select(
     skill_versions.c.publisher_kind,
     skill_versions.c.created_at,
     skill_versions.c.size_bytes,
+    skill_versions.c.provenance_json,
 ).join_from(skill_versions, skills, skills.c.id == skill_versions.c.skill_id)
 
 
@@ -92,7 +96,7 @@ def list_versions(
 
 
 def find_version(connection: Connection, *, identity: Identity, name: str, version: str) -> ListedVersion:
-    """Return one version as list_versions does.
+    """Return one version in the form of list_versions.
 
     Raise SkillNotFound or VersionNotFound if the identity sees no such version.
     """
@@ -100,8 +104,7 @@ def find_version(connection: Connection, *, identity: Identity, name: str, versi
 
 
 def cursor_after_version(connection: Connection, *, identity: Identity, key: bytes, name: str, version: str) -> str:
-    """Return the cursor for list_versions to continue after the given version of the skill, in the listing of this
-    skill.
+    """Return a cursor with which list_versions continues the versions of the skill after the given version.
 
     Raise SkillNotFound or VersionNotFound if the identity sees no such version.
     """
@@ -161,6 +164,7 @@ def _row(row: Row[Any]) -> ListedVersion:
         publisher=Who(row.publisher, row.publisher_kind),
         created_at=in_utc(row.created_at),
         size_bytes=row.size_bytes,
+        provenance=_provenance.decode(row.provenance_json) if row.provenance_json else None,
     )
 
 

@@ -2,8 +2,8 @@
 
 The visibility of a skill decides which callers see it: all callers (`public`), callers with a grant for its name
 (`namespace`), or publishers of one of its versions (`private`). Its reviewers and admins always see it. All callers who
-see a skill see its published, deprecated and yanked versions. Other versions are visible only to their author, to
-reviewers of the skill and to admins.
+see a skill see its published, deprecated and yanked versions, and the records of purged versions. Other versions are
+visible only to their author, to reviewers of the skill and to admins.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from skillery.identity import access
 
 Visibility = Literal["public", "namespace", "private"]
 WAS_PUBLISHED = ("published", "deprecated", "yanked")
+SEEN_BY_ALL = (*WAS_PUBLISHED, "purged")
+"""The statuses of versions that are visible to all callers who see the skill."""
 
 _MOST_APART = 8
 """The maximum number of grants that get separate conditions with their own index ranges."""
@@ -81,7 +83,8 @@ def parameters(identity: Identity) -> dict[str, Any]:
 def seen_by_namespace(view: View) -> list[ColumnElement[bool]]:
     """Return conditions on the table `skills`. The identity sees a skill if one condition or `is_own` is true.
 
-    Each condition reads a few ranges of the index (visibility, namespace, name), so that hidden skills are not read.
+    With at most _MOST_APART grants, each condition reads a few ranges of the index (visibility, namespace, name), so
+    that hidden skills are not read. More grants are combined into few conditions, which also read hidden skills.
     """
     found = [_is("public")]
     for visibility in _granted(view):
@@ -125,7 +128,7 @@ def seen_version(view: View) -> ColumnElement[bool]:
     """Return the SQL condition for visible versions, in statements that read only visible skills. See
     `sees_version`.
     """
-    statuses: list[ColumnElement[str]] = [literal_column(f"'{status}'") for status in WAS_PUBLISHED]
+    statuses: list[ColumnElement[str]] = [literal_column(f"'{status}'") for status in SEEN_BY_ALL]
     found = [skill_versions.c.status.in_(statuses), skill_versions.c.publisher == bindparam("me")]
     if view.is_reviewer:
         found += _in_grants(view)
@@ -152,7 +155,7 @@ def sees_skill(connection: Connection, identity: Identity, skill_id: int, name: 
 
 def sees_version(identity: Identity, name: str, status: str, publisher: str) -> bool:
     """Return whether the identity sees a version. The caller has checked that the identity sees the skill."""
-    return status in WAS_PUBLISHED or publisher == identity.name or access.reviews(identity, name)
+    return status in SEEN_BY_ALL or publisher == identity.name or access.reviews(identity, name)
 
 
 def _together(view: View, visibility: Visibility, rows: FromClause = skills) -> list[ColumnElement[bool]]:

@@ -1,5 +1,5 @@
-"""Waivers: findings of `before_publish` plugins that do not refuse a version. Each has an author, a reason and an
-end.
+"""Waivers: permissions of reviewers to publish a skill in spite of findings of `before_publish` plugins. Each waiver
+has an author and a reason, and may have an end.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def cancelled_by(name: str) -> Stop:
 
 
 class Stopped(Exception):
-    """Raised by `ActiveRun.until_stopped` if the run is stopped before its work has a result."""
+    """Raised if a run is stopped before it has a result, or if a run in the background cannot start."""
 
     def __init__(self, stop: Stop) -> None:
         super().__init__(stop.failure.message)
@@ -77,11 +77,11 @@ class ActiveRun:
         self.in_background = in_background
         """True if the caller gets the id before the run ends. From then on, the record stays, however the run ends."""
         self.announced = asyncio.get_running_loop().create_future()
-        """A future that is done when a run in the background has a record, so that the caller can get its id."""
+        """A future that is done when the run has a record, so that its caller can get the id before the run ends."""
         self.was_stopped = False
         """True if the outcome comes from a stop and not from the code."""
         self.workspace: HeldWorkspace | None = None
-        """The workspace of the run, set when the run is admitted."""
+        """The workspace of the run. None until the run has taken the workspace."""
         self._task: asyncio.Task[Any] | None = None
         self._stop: Stop | None = None
         self._work: asyncio.Future[Any] | None = None
@@ -140,7 +140,7 @@ class ActiveRun:
         return task.result()
 
     def announce(self) -> None:
-        """Mark a run in the background as recorded, so that its caller gets the id."""
+        """Mark the run as recorded. If the run is in the background, its caller now gets the id."""
         if not self.announced.done():
             self.announced.set_result(None)
 

@@ -73,9 +73,12 @@ class Admission:
     async def admit(self, run: ActiveRun) -> None:
         """Wait for a slot and record the start of the run. The caller executes the run after this.
 
-        Raise Busy if the queue is full, RateLimited if the caller has too many runs, and Unavailable if the server is
-        stopping. No code was executed then. Raise Stopped if a run with a record is stopped, or if a run in the
-        background cannot start.
+        Raise Busy if the queue is full, RateLimited if the run would exceed a quota of the caller, WorkspaceHeld if
+        another run holds the workspace too long, and Unavailable if the server is stopping or the client has
+        disconnected. The run then has no record, and no code was executed.
+
+        Raise Stopped if a run with a record was cancelled, or if a run in the background was stopped or cannot start.
+        The record then stays.
         """
         # A called run uses the slot of the run that calls it. With separate slots, all slots could belong to runs that
         # wait for called runs, which would then never start.
@@ -153,7 +156,7 @@ def _stopping() -> Unavailable:
 
 
 def start_run(connection: Connection, run: ActiveRun, *, quotas: Quotas, queued: bool = False) -> None:
-    """Insert the row of a run. Raise RateLimited if the caller has as many runs as the quota allows.
+    """Insert the row of a run. Raise RateLimited if the run would exceed a quota of the caller.
 
     Runs that the code of another run calls are not checked, because they belong to that run.
     """
@@ -191,5 +194,5 @@ def begin_run(connection: Connection, run: ActiveRun) -> None:
 
 
 def drop_run(connection: Connection, run_id: str) -> None:
-    """Delete the row of a queued run that never started. No caller knows its id."""
+    """Delete the row of a queued run that never started."""
     connection.execute(runs.delete().where(runs.c.id == run_id))

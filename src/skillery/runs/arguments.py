@@ -37,7 +37,11 @@ NO_ARGUMENTS = Arguments(b"{}", [])
 async def checked_arguments(
     inputs: Mapping[str, Input], args: Mapping[str, Any], runtime: Runtime | None = None
 ) -> Arguments:
-    """Check the arguments of a skill with this `[runtime]`. A worker thread checks large arguments and enums."""
+    """Return the arguments of a run, checked against `inputs` and with defaults for omitted ones.
+
+    If the `runtime` has strict inputs, an undeclared argument is a failure. A worker thread checks large arguments and
+    enums.
+    """
     strict = runtime is not None and runtime.strict_inputs
     enums = [each.enum for each in inputs.values() if each.enum is not None]
     if is_larger([args, enums, list(inputs)], MOST_ON_THE_LOOP):

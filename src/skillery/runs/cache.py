@@ -22,6 +22,7 @@ from skillery.errors import StorageFull, is_disk_full
 from skillery.formats.bundle import BundleFile, digest_of_entries
 from skillery.registry import VersionRow, files_of
 from skillery.registry.files import FileRow
+from skillery.registry.version_rows import version_purged
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 NOTED_EVERY = 600.0
@@ -120,7 +121,7 @@ class Cache:
         return path
 
     def is_ready(self, version: VersionRow) -> bool:
-        """Return whether `bundle` returns without reading the disk."""
+        """Return whether `bundle` can return quickly, because this server has used the folder before."""
         return version.digest in self._known
 
     # -- unused files --------------------------------------------------------------------------------------------
@@ -153,19 +154,40 @@ class Cache:
         for folder in (self._folder / "bundles").iterdir():
             if not _is_older(folder, unused_since):
                 continue
-            size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+            size = _size_of(folder)
             if dry_run or self._drop_bundle(folder, unused_since):
                 count, freed = count + 1, freed + size
         return count, freed
 
-    def _drop_bundle(self, folder: Path, unused_since: datetime) -> bool:
+    def bundle_digests(self) -> list[str]:
+        """Return the digests of all bundles in the cache. Blocking."""
+        return [folder.name.replace("-", ":", 1) for folder in (self._folder / "bundles").iterdir()]
+
+    def drop_bundles(self, digests: Iterable[str], *, dry_run: bool = False) -> tuple[int, int]:
+        """Delete bundles at once, even if runs use them. Return the number of deleted bundles and their bytes.
+
+        With `dry_run`, nothing is deleted. Blocking.
+        """
+        count = freed = 0
+        for digest in digests:
+            folder = self._folder / "bundles" / digest.replace(":", "-")
+            if folder.is_dir():
+                size = _size_of(folder)
+                if dry_run or self._drop_bundle(folder):
+                    count, freed = count + 1, freed + size
+        return count, freed
+
+    def _drop_bundle(self, folder: Path, unused_since: datetime | None = None) -> bool:
         """Delete a bundle unless a run has used it since `unused_since`. Return whether the bundle was deleted."""
         away = self._incoming / secrets.token_hex(16)
         with self._lock:
-            if not _is_older(folder, unused_since):
+            if unused_since is not None and not _is_older(folder, unused_since):
                 return False
             self._known.pop(folder.name.replace("-", ":", 1), None)
-            folder.rename(away)  # before the deletion, so that no run finds an incomplete folder
+            try:
+                folder.rename(away)  # before the deletion, so that no run finds an incomplete folder
+            except FileNotFoundError:
+                return False
         shutil.rmtree(away)
         return True
 
@@ -173,11 +195,22 @@ class Cache:
         if version.unstored is not None:
             self._settle(self.lend(version.unstored.files.values()), folder)
             return
-        files = self._database.read_now(lambda connection: files_of(connection, version.version_id))
+        files = self._files_of(version)
         partial = self._incoming / secrets.token_hex(16)
         partial.mkdir()
         self._write_files(partial, files)
         self._settle(partial, folder)
+        self._files_of(version)  # a purge during the copy must find nothing
+
+    def _files_of(self, version: VersionRow) -> list[FileRow]:
+        """Return the files of a version. If it was purged since it was resolved, drop its bundle and raise
+        VersionPurged.
+        """
+        files = self._database.read_now(lambda connection: files_of(connection, version.version_id))
+        if not files:  # every version has files until it is purged
+            self.drop_bundles([version.digest])
+            raise version_purged(version)
+        return files
 
     def _settle(self, partial: Path, folder: Path) -> None:
         with self._lock:
@@ -208,6 +241,10 @@ def _is_older(path: Path, moment: datetime) -> bool:
         return path.stat().st_mtime < moment.timestamp()
     except FileNotFoundError:
         return False
+
+
+def _size_of(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def _remove(path: Path) -> None:

@@ -9,7 +9,7 @@ from skillery.context.threads import BIG_TEXT, JSON
 
 
 async def checked(outcome: Outcome) -> Outcome:
-    """Return the outcome. If its result is not JSON, return a failure instead."""
+    """Return the outcome. If its result is not JSON, return an outcome with a failure instead."""
     if outcome.failure is not None:
         return outcome
     if len(outcome.result or b"") > BIG_TEXT:

@@ -1,4 +1,4 @@
-"""Hints for code that breaks the contract of a run: a forgotten mount, a path that it cannot write, a wrong call."""
+"""Hints for code that breaks the contract of a run: a forgotten mount, a path that is not writable, a wrong call."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ _FROM_PARENT = re.compile(r"\bfrom[ \t]+skills(\.[A-Za-z0-9_.]{1,128})?[ \t]+imp
 
 
 def code_hint(job: Job, failure: Failure) -> str | None:
-    """Return how code must change that imports a skill without its mount, or uses a path that the run does not have."""
+    """Return a hint that says how to correct the code, or None if no hint applies.
+
+    There are hints on skills that are not mounted, on paths, and on code of run_code that breaks its contract.
+    """
     found = NO_SKILL.search(failure.message)
     if found is not None and failure.type in {"ModuleNotFoundError", "ImportError"}:
         return _how_to_mount(job, found[1])

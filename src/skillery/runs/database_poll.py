@@ -11,7 +11,9 @@ from skillery.runs.active_run import ActiveRuns
 
 log = logging.getLogger(__name__)
 LOOK_SECONDS = 0.5
-"""The interval of polling: the longest delay until this server sees a request for one of its runs on another server."""
+"""The interval of polling in seconds. A request about a run of this server that another server has received waits for
+the next poll.
+"""
 
 
 class Polling:

@@ -30,7 +30,7 @@ Value = TypeVar("Value")
 class Parsed(Generic[Key, Value]):
     """A cache of parsed values by their text. Use it only on the event loop.
 
-    If the texts are longer than `most` together, the least recently used values are dropped.
+    If all texts together are longer than `most`, the least recently used values are dropped.
     """
 
     def __init__(self, parse: Callable[[Key], Value], most: int) -> None:

@@ -16,15 +16,17 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def displayable(text: str) -> str:
-    """Return the text with control characters and lone surrogates replaced. It is valid in JSON, databases and
-    terminals.
+    """Return the text with control characters (except tab and line feed) and lone surrogates replaced. The result is
+    valid in JSON, databases and terminals.
     """
     text = text.replace("\r\n", "\n").encode("utf-8", "replace").decode()
     return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 def logs_preview(log: Log) -> str:
-    """Return the log in at most 2048 bytes: its start and its end, and the number of omitted bytes between them."""
+    """Return the log in at most 2048 bytes. Of a longer log, return the start and the end, and the number of omitted
+    bytes between them.
+    """
     # Cut first, then replace characters: a log can have megabytes.
     head, tail = log.head, log.tail
     if not log.dropped:
@@ -39,7 +41,7 @@ def logs_preview(log: Log) -> str:
 
 
 def whole_log(log: Log, preview: str) -> bytes | None:
-    """Return the kept log, with a line in place of dropped bytes, or None if the preview contains the whole log."""
+    """Return the kept log, with a line in place of dropped bytes, or None if the preview has the same bytes."""
     if not log.dropped and len(log.head) + len(log.tail) <= LOGS_PREVIEW_BYTES:
         kept = log.head + log.tail
         # Offsets count the bytes of the log. If the bytes of the preview differ, the log itself must be kept.

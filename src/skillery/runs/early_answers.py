@@ -32,9 +32,9 @@ async def answer_at_start(run: ActiveRun, task: asyncio.Task[Rendered]) -> Run:
 
 async def answer_after(run: ActiveRun, task: asyncio.Task[Rendered], seconds: float) -> Run:
     """Return the answer of a run. If the run takes longer than `seconds`, let it continue in the background, and return
-    its id only.
+    an answer without a result.
 
-    Raise SkilleryError if the run is refused. If the caller disconnects before, a run that waits is stopped.
+    Raise SkilleryError if the run is refused. If the caller disconnects while the run waits for a slot, stop the run.
     """
     try:
         await asyncio.wait({task}, timeout=seconds)

@@ -19,7 +19,7 @@ def not_executable(version: VersionRow, manifest: Manifest) -> NotExecutable:
             name=version.name,
         )
     return NotExecutable(
-        f"'{version.name}' has no [runtime]: it offers tools",
+        f"'{version.name}' has no entrypoint: it offers tools",
         hint="Call one with call_tool, or pass the path of one of its files as 'script'.",
         name=version.name,
     )

@@ -52,7 +52,7 @@ class Execution:
         return await run.until_stopped(self._outcome(run))
 
     async def execute_unrecorded(self, prepared: Prepared, host: RunHost) -> Outcome:
-        """Return the outcome of a run without secrets, record and hints."""
+        """Execute a run that gets no secrets and no record. Return its outcome, without hints."""
         job = prepared.job
         failure = prepared.failure or await self._refusal(job, has_secrets=False)
         if failure is not None:

@@ -53,7 +53,7 @@ class Followed:
                 return part
 
     async def until_ended(self, seconds: float) -> None:
-        """Return when the run has ended, or after `seconds`."""
+        """Wait up to `seconds` for the end of the run. Return early if the client disconnects or the server stops."""
         await self._wait(self.source.ended(), time.monotonic() + seconds)
 
     async def _wait(self, changed: asyncio.Future[None], until: float) -> bool:

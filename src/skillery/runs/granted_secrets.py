@@ -19,8 +19,8 @@ T = TypeVar("T")
 
 
 class SecretsRefused(Exception):
-    """Raised before the code of a run starts. `failure` has the reason, and the command with which an admin can
-    solve it.
+    """Raised before the code of a run starts. `failure` has the reason, and the commands of an admin that would help,
+    if there are any.
     """
 
     def __init__(self, failure: Failure) -> None:

@@ -62,7 +62,7 @@ def lacks_network(failure: Failure) -> bool:
 
 
 def how_to_have(module: str, job: Job) -> str:
-    """Return a text with the package that provides a missing module, and three ways to provide it to such a run."""
+    """Return a text with the package that provides `module`, and three ways to provide it to a run like `job`."""
     providers = providers_of(module)
     who = f"{providers} provide{'' if len(providers.packages) > 1 else 's'} it"
     if providers.how == "guessed":
@@ -106,7 +106,7 @@ def _with_text(failure: Failure, hint: str) -> Failure:
 
 
 def how_to_allow(job: Job) -> str:
-    """Return a text with the way in which an author can permit network hosts to such a run."""
+    """Return a text that says how an author can permit network hosts to a run like `job`."""
     line = 'permissions.network = ["https://HOST"]'
     if isinstance(job.call, HandlerCall) and job.call.skill == SESSION_SKILL:
         return f"a tool that lives in a session has no network; a skill with a tools.json and {line} may reach HOST"

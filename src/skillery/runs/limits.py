@@ -23,7 +23,7 @@ class LimitRules(msgspec.Struct, frozen=True):
     def for_skill(self, declared: Mapping[str, float], timeout_ms: int | None) -> Limits:
         """Return the limits of a skill's run. Values over the present maximum are reduced to the maximum.
 
-        `timeout_ms` is the value of the caller, or None. Raise InvalidParams if `timeout_ms` is over the maximum.
+        `timeout_ms` is the value of the caller, or None. Raise InvalidParams if it is invalid or over the maximum.
         """
         wanted = {key: min(value, self.maximum[key]) for key, value in declared.items()}
         if timeout_ms is not None:

@@ -76,7 +76,7 @@ class LiveOutput:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the end of the run is recorded. Nothing is added to the log after that."""
+        """Whether the run has ended. Nothing is added to the log after that."""
         return self.status is not None
 
     @property

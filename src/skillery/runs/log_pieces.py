@@ -88,7 +88,7 @@ def read_pieces(
 ) -> tuple[dict[str, FollowedRun], list[Piece]]:
     """Return the state of each run by id, and the pieces at or after its offset, in order.
 
-    The state is read before the pieces: if the state is an end, the pieces are complete.
+    The state is read before the pieces: if the state says that the run has ended, the pieces are complete.
     """
     columns = (runs.c.id, runs.c.status, runs.c.queued, runs.c.progress_json, runs.c.finished_at)
     rows = connection.execute(select(*columns).where(runs.c.id.in_([run_id for run_id, _ in offsets])))

@@ -34,7 +34,9 @@ class LogSource(Protocol):
     def progress(self) -> Progress | None: ...
 
     async def read(self, after: int, size: int) -> LogPart:
-        """Return at most `size` bytes of the log from the offset `after`."""
+        """Return at most `size` bytes of the log from the offset `after`. If bytes were dropped there, the part starts
+        later.
+        """
         ...
 
     def changed(self) -> asyncio.Future[None]:

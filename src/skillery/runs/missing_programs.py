@@ -36,8 +36,8 @@ PHRASES = (
 
 
 def name_missing_program(job: Job, outcome: Outcome) -> Outcome:
-    """Return the outcome. If a program is missing, its Debian package is named in the error, or in the `hint` of a
-    script.
+    """Return the outcome. If a program is missing, the error, or the `hint` of a script, names the program and its
+    Debian package, if the package is known.
     """
     failure = outcome.failure
     if failure is not None:

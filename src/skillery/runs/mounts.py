@@ -46,7 +46,7 @@ def parse_mounts(texts: Sequence[str]) -> list[Reference]:
 def check_mounts(versions: Sequence[VersionRow]) -> list[VersionRow]:
     """Return the versions without duplicates, in the given order.
 
-    Raise InvalidParams if two of them are versions of the same skill, or if two skills have the same import name.
+    Raise InvalidParams if two of them are different versions of one skill, or if two skills have one import name.
     """
     by_import: dict[str, VersionRow] = {}
     for version in versions:

@@ -54,5 +54,5 @@ def why_refused(backend: str, capabilities: frozenset[str], job: Job, needs: fro
 
 
 def degraded(outcome: Outcome, capabilities: frozenset[str]) -> tuple[str, ...]:
-    """Return the limits that are enforced by weaker means: those in the outcome, and those without a capability."""
+    """Return the limits that are enforced by weaker means: limits in the outcome, and limits not in `capabilities`."""
     return (*outcome.degraded, *sorted(LIMITS - capabilities - set(outcome.degraded)))

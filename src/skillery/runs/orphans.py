@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from typing import Any
 
 import msgspec
 from sqlalchemy import ColumnElement, Connection, and_, delete, exists, select, true, update
@@ -13,6 +14,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from skillery.backends import FailureType
 from skillery.database.tables import runs, servers, workspaces
 from skillery.identity.idempotency import settle, workers
+from skillery.runs.failure_events import record_closed
 from skillery.runs.queries import result_of
 
 DEAD = timedelta(seconds=60)
@@ -37,7 +39,7 @@ def note_seen(connection: Connection, server: str) -> None:
 def close_left_over(connection: Connection, server: str) -> int:
     """Close the runs that were active when this server died last. Return their number. A starting server calls this."""
     note_seen(connection, server)
-    return _close(connection, [server], runs.c.server == server)
+    return _close_and_tell(connection, [server], runs.c.server == server)
 
 
 def close_of_dead(connection: Connection) -> int:
@@ -45,7 +47,7 @@ def close_of_dead(connection: Connection) -> int:
     dead = list(connection.scalars(select(servers.c.id).where(servers.c.seen_at < datetime.now(UTC) - DEAD)))
     if not dead:
         return 0
-    closed = _close(connection, dead, runs.c.server.in_(dead))
+    closed = _close_and_tell(connection, dead, runs.c.server.in_(dead))
     connection.execute(delete(servers).where(servers.c.id.in_(dead)))
     return closed
 
@@ -58,18 +60,27 @@ def close_lost(connection: Connection, server: str, active: Sequence[str]) -> in
     before = datetime.now(UTC) - LOST
     open_ = select(runs.c.id).where(runs.c.server == server, runs.c.status == "started", runs.c.started_at < before)
     lost = set(connection.scalars(open_)) - set(active)
-    return _close(connection, [server], runs.c.id.in_(lost), only_runs=True, why=NOT_RECORDED) if lost else 0
+    if not lost:
+        return 0
+    return _close_and_tell(connection, [server], runs.c.id.in_(lost), only_runs=True, why=NOT_RECORDED)
 
 
 def close_all(connection: Connection, why: str) -> int:
     """Close the runs of all servers, in a restored copy of their database. Return the number of closed runs."""
-    return _close(connection, workers(connection), true(), why=why)
+    return len(_close(connection, workers(connection), true(), why=why))
 
 
 def of_no_server(dead: frozenset[str]) -> ColumnElement[bool]:
     """Return the SQL condition for open runs without a live server: not seen for a minute, unknown, or in `dead`."""
     alive = select(servers.c.id).where(servers.c.seen_at >= datetime.now(UTC) - DEAD)
     return and_(runs.c.status == "started", runs.c.server.not_in(alive) | runs.c.server.in_(sorted(dead)))
+
+
+def _close_and_tell(connection: Connection, left_by: Sequence[str], which: ColumnElement[bool], **how: Any) -> int:
+    """Close runs like `_close`, record their events, and return the number of runs."""
+    closed = _close(connection, left_by, which, **how)
+    record_closed(connection, closed)
+    return len(closed)
 
 
 def _close(
@@ -79,13 +90,13 @@ def _close(
     *,
     only_runs: bool = False,
     why: str = SERVER_DIED,
-) -> int:
-    """Record the runs as failed, release their workspaces, and return the number of runs.
+) -> list[str]:
+    """Record the runs as failed, release their workspaces, and return the ids of the runs.
 
     Usage does not count these runs: they show nothing about a version.
     """
     error = {"type": FailureType.SANDBOX_ERROR, "message": why}
-    closed = connection.execute(
+    closed = connection.scalars(
         update(runs)
         .where(runs.c.status == "started", which)
         .values(
@@ -96,16 +107,18 @@ def _close(
             duration_ms=0.0,
             finished_at=datetime.now(UTC),
         )
-    )
+        .returning(runs.c.id)
+    ).all()
     _release_workspaces(connection, () if only_runs else left_by)
     settle(connection, left_by, partial(result_of, connection), only_runs=only_runs)
-    return int(closed.rowcount)
+    return list(closed)
 
 
 def _release_workspaces(connection: Connection, dead: Sequence[str]) -> None:
     """Release the workspaces of ended runs, and of all runs of dead servers. Their current snapshots stay as they are.
 
-    A run takes its workspace before it is on record, so the run alone does not tell.
+    A run takes its workspace before it has a record. So a dead server can leave a workspace that a run without a
+    record holds.
     """
     has_ended = exists().where(runs.c.id == workspaces.c.run_id, runs.c.status != "started")
     held = update(workspaces).where(workspaces.c.run_id.is_not(None), has_ended | workspaces.c.server.in_(dead))

@@ -17,7 +17,10 @@ HINT = (
 
 
 def parse_outputs(globs: Sequence[str]) -> tuple[str, ...]:
-    """Return the globs if they keep the rules of bundle paths. Raise InvalidPath, InvalidParams."""
+    """Return the globs without duplicates.
+
+    Raise InvalidPath if a glob breaks the rules of bundle paths, and InvalidParams if there are too many globs.
+    """
     if len(globs) > MOST_GLOBS:
         raise InvalidParams(
             f"a run was given {len(globs)} globs in 'outputs', at most {MOST_GLOBS} are allowed",
@@ -32,7 +35,7 @@ def parse_outputs(globs: Sequence[str]) -> tuple[str, ...]:
 
 
 def checked_outputs(globs: Sequence[str], permissions: Permissions) -> tuple[str, ...]:
-    """Return the globs. Raise InvalidParams if the skill has permissions.
+    """Return the globs. Raise InvalidParams if there are globs and the skill has permissions.
 
     Such a skill may write its secrets, or what it read with them, to files that its author does not give to callers.
     """

@@ -94,7 +94,7 @@ async def packages_in(
 ) -> RunPackages:
     """Return the packages of the named environment `chosen`, and then those of the skills.
 
-    Raise InvalidParams if two locks, also that of the environment, have different versions of a package.
+    Raise InvalidParams if two locks, including the lock of the environment, have different versions of a package.
     """
     given, began = GivenEnvironment(chosen.name), time.monotonic()
     lock = await named.lock(chosen, timeout_ms / 1000)

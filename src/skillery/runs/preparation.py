@@ -81,7 +81,8 @@ class Prepared(msgspec.Struct, frozen=True):
 class Preparer:
     """Prepares runs. Each method raises SkilleryError if the run cannot be started.
 
-    If only the args are invalid, no error is raised: the run gets a `failure` and is recorded as failed.
+    Some problems raise no error, for example invalid args or packages that cannot be installed: the run gets a
+    `failure`, and fails before its code starts.
     """
 
     def __init__(

@@ -127,7 +127,7 @@ def _progress(row: Row[Any]) -> Progress | msgspec.UnsetType:
 
 
 def _ended_run(connection: Connection, row: Row[Any]) -> Run:
-    """Return the answer that the caller of the run got."""
+    """Return the answer of an ended run, from its record."""
     written = output_blobs(connection, row.id)
     return Run(
         status=row.status,
@@ -151,7 +151,12 @@ def _ended_run(connection: Connection, row: Row[Any]) -> Run:
 def result_of(connection: Connection, run_id: str) -> str | None:
     """Return the answer of an ended run as JSON, or None if the run has not ended or does not exist."""
     row = connection.execute(_RUN.where(runs.c.id == run_id)).one_or_none()
-    if row is None or row.status == "started":
+    return None if row is None else result_in(connection, row)
+
+
+def result_in(connection: Connection, row: Row[Any]) -> str | None:
+    """Return the answer of an ended run as JSON, or None if the run had not ended when its row was read."""
+    if row.status == "started":
         return None
     run = _ended_run(connection, row)
     return msgspec.json.encode(tool_answer(run) if row.method == "call_tool" else run).decode()
@@ -160,7 +165,7 @@ def result_of(connection: Connection, run_id: str) -> str | None:
 def list_runs(
     connection: Connection, *, identity: Identity, key: bytes, asked: RunFilter, limit: int, cursor: str
 ) -> RunPage:
-    """Return a page of runs, newest first: those of the identity, or for an admin those of all identities.
+    """Return a page of the runs that match the filter, newest first. Only an admin gets the runs of other identities.
 
     Raise NotAllowed if the filter names another identity and the caller is not an admin. Raise InvalidCursor if the
     cursor belongs to another listing, and InvalidParams if `since` is not a time.

@@ -20,6 +20,7 @@ from skillery.errors import SkilleryError, Unavailable
 from skillery.registry.usage import Outcome, count_run
 from skillery.runs.active_run import ActiveRun
 from skillery.runs.display import whole_log
+from skillery.runs.failure_events import record_failure
 from skillery.runs.rendering import Rendered
 from skillery.runs.results import Run, if_set
 
@@ -70,6 +71,8 @@ def finish_run(connection: Connection, run: ActiveRun, answer: Run, log_: Log, *
     )
     if run.workspace is not None:
         run.workspace.finish(connection, run.run_id)
+    if answer.end_status == "failed":
+        record_failure(connection, _finished(run, answer))
     version = run.prepared.version
     version_id = version.stored_ids[0] if version else None
     if version_id is not None:
@@ -88,8 +91,9 @@ class Recorder:
         """The number of ended runs since this server started, by method and status."""
 
     async def finish(self, run: ActiveRun, rendered: Rendered) -> Rendered:
-        """Record the end of a run. Return `rendered`, with `logs_blob` in its answer if the preview is not the whole
-        log.
+        """Record the end of a run. Return `rendered`, with `logs_blob` in its answer if the log was stored as a blob.
+
+        The log is stored if the preview is not the whole log. If the log cannot be stored, the run does not fail.
         """
         answer = await self._with_log(run, rendered.outcome.log, rendered.answer)
         await self._write_end(run, answer, rendered.outcome.log)

@@ -21,8 +21,8 @@ SHORTEST = 4
 """The minimum length of a value, or of a piece of a cut value, that is redacted. Shorter texts match ordinary words."""
 SHORTEST_LINE = 8
 MOST_LINES = 100
-"""If a value has at most this many lines, each line is redacted too. Each line is another search through the text of
-a run.
+"""If a value has at most this many lines, each line of SHORTEST_LINE characters or more is redacted too. Each line is
+another search through the text of a run.
 """
 SHORTEST_ENCODED = 8
 # The strings and numbers of a JSON text. Possessive quantifiers match a string of megabytes in constant memory.
@@ -35,7 +35,7 @@ _CUTS = re.compile("(…|\n\\.\\.\\.\n)")
 
 
 class Redaction:
-    """Replaces each value by `[NAME]`, with the name of its secret. Without values, texts are returned unchanged."""
+    """Replaces each value by `[NAME]`, with the name of its secret. Values shorter than SHORTEST are not replaced."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
         names = {form: name for name, value in values.items() for form in forms_of(value)}
@@ -126,8 +126,8 @@ class RedactedStream:
         self._held = b""
 
     def feed(self, piece: bytes) -> bytes:
-        """Return the redacted text up to now, without a possible start of a value at its end. The result may be
-        empty.
+        """Return the next part of the redacted text. It may be empty, because a possible start of a value at its end is
+        held back.
         """
         if not self._marks:
             return piece
@@ -173,10 +173,10 @@ def _start_across(text: bytes, form: bytes, cut: int) -> int:
 
 
 def forms_of(value: str) -> set[str]:
-    """Return the forms of a value that are searched.
+    """Return the forms of a value that are searched, or an empty set if the value is shorter than SHORTEST.
 
-    These are: plain, quoted, in a URL, in a host name (lower case), in hex, and in base64, alone or as a part of a
-    longer text.
+    These are: plain, quoted, in a URL, in a host name (lower case), in hex, in base64, alone or as a part of a longer
+    text, and the long lines of the value.
     """
     if len(value) < SHORTEST:
         return set()

@@ -54,7 +54,7 @@ class Relay:
                 del self._passed[run_id]
 
     async def finish(self, run: ActiveRun) -> None:
-        """Write the rest of the log of a run. Call this before the end of the run is recorded."""
+        """Write the rest of the log if other servers follow the run. Call this before recording the end of the run."""
         passed = self._passed.pop(run.run_id, None)
         if passed is None:
             return
@@ -78,7 +78,9 @@ class Relay:
             await asyncio.sleep(FLUSH_SECONDS)
 
     async def _flush(self, passed: _Passed, size: int | None) -> None:
-        """Write at most `size` new bytes of the log, or all new bytes if `size` is None."""
+        """Write at most `size` new bytes of the log (all new bytes if `size` is None), and the progress if it
+        changed.
+        """
         async with passed.alone:
             live, run_id = passed.run.live, passed.run.run_id
             parts, end = live.parts(passed.offset, size)

@@ -38,7 +38,7 @@ class Rendered(NamedTuple):
 
 
 async def render(run: ActiveRun, outcome: Outcome) -> Rendered:
-    """Return the answer of a run. If its output cannot be stored, the run fails."""
+    """Return the outcome and the answer of a run. If the output cannot be stored, the outcome is a failure."""
     try:
         return Rendered(outcome, await _answer(run, outcome))
     except SkilleryError as error:  # a full disk or a quota, when the output became a blob

@@ -24,7 +24,7 @@ class SkillRequest(msgspec.Struct, frozen=True):
     input_blobs: Sequence[str]
     timeout_ms: int | None
     script: str = ""
-    """A file of a skill without `[runtime]`, to be run as a program. "" means the entrypoint."""
+    """A file to be run as a program, for a skill without an entrypoint. "" means none."""
     environment: str | None = None
     """The named environment for a skill that declares no packages. "" means none; None means the default
     environment.
@@ -37,7 +37,7 @@ class SkillRequest(msgspec.Struct, frozen=True):
     workspace_mode: WorkspaceMode = "write"
     """With `read`, nothing is saved, and other runs may write the workspace."""
     module: str = ""
-    """A module of a skill without `[runtime]`, to be run like `python -m`. "" means none."""
+    """A module to be run like `python -m`, for a skill without an entrypoint. "" means none."""
     in_skill: bool = False
     """Whether a script or module starts in the folder of its skill."""
     background: bool = False

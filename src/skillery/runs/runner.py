@@ -72,7 +72,7 @@ class Runner:
     async def execute_skill(self, identity: Identity, request: SkillRequest) -> Run:
         """Run a skill and return the answer. A failed run is an answer too.
 
-        Raise SkilleryError only if the run could not be started.
+        Raise SkilleryError only if the run could not be started, or if its end could not be recorded.
         """
         return await self._answer(identity, await self._preparer.skill(identity, request), request.background)
 
@@ -158,7 +158,7 @@ class Runner:
         return self._active.ids()
 
     async def close(self, grace_seconds: float) -> None:
-        """Wait up to `grace_seconds` for the active runs, then stop and record the others. Start no more runs."""
+        """Wait up to `grace_seconds` for the active runs. Then start no more runs, and stop and record the others."""
         self._following.close()
         await self._active.wait(grace_seconds)
         self._admission.close()

@@ -59,7 +59,8 @@ def _text(name: str, value: object) -> str:
 def _variables(value: object, permissions: Permissions) -> dict[str, str]:
     """Return the environment variables for the script. Raise _Invalid if a name or a value is not allowed.
 
-    Variables that change which code runs are refused: with them, a caller could read the secrets of the skill.
+    A skill with permissions takes no variables, because a caller could use some of them to read its secrets. No skill
+    takes variables that change which code runs.
     """
     if not isinstance(value, dict):
         raise _Invalid(f"The argument 'env' is {kind_of(value)}, and an object of strings is expected.")

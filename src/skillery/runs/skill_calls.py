@@ -26,7 +26,7 @@ from skillery.runs.run_host import Host, Writer, live_output
 def called_job(
     caller: Job, version: VersionRow, network: tuple[str, ...], function: str, args: bytes, limits: Limits
 ) -> Job:
-    """Return the job of a called skill. The job has those blobs of the caller that are mentioned in `args`.
+    """Return the job of a called skill. The job has the blobs of the caller whose ids are in `args`.
 
     No other skill of the caller is mounted: its code on `sys.path` could use the permissions of the called skill.
     """
@@ -70,8 +70,10 @@ class CalledHost:
         raise NotAllowed(f"a called skill cannot call '{skill[:128]}'")
 
     async def keep(self, content: bytes, kind: str) -> str | None:
-        """Store nothing and return None. The calling run gets the whole content, and the record has the start of the
-        content.
+        """Store no blob and return None.
+
+        No blob is needed: the code of the calling run receives the whole result. The record of the called run has a
+        preview.
         """
 
 
@@ -82,8 +84,10 @@ class RunCalled(Protocol):
 
 
 class Calls:
-    """The calls of one run. Only skills that are mounted as stubs can be called: any code in the sandbox can send a
-    call.
+    """The skill calls of one run.
+
+    Any code in the sandbox can send a call. So each call is checked: only skills that the run mounts as stubs can be
+    called.
     """
 
     def __init__(self, stubs: Mapping[str, VersionRow], limits: Limits, run: RunCalled) -> None:

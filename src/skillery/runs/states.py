@@ -13,7 +13,7 @@ from skillery.backends import FailureType, Identity, Progress
 from skillery.database import in_utc
 from skillery.errors import RunNotFound, TaskNotFound
 from skillery.runs.log_sources import LogSource
-from skillery.runs.queries import find_run, record_of, result_of
+from skillery.runs.queries import find_run, record_of, result_in
 from skillery.runs.results import RunError, Status, if_set
 
 LAST_LINE_BYTES = 1024
@@ -47,7 +47,8 @@ def find_state(connection: Connection, *, identity: Identity, run_id: str) -> Ru
         raise _absent(run_id) from None
     if row.identity != identity.name or row.parent_run_id is not None:
         raise _absent(run_id)
-    answer = result_of(connection, run_id)
+    # From the same row as the status: the run may end between two reads.
+    answer = result_in(connection, row)
     record = record_of(connection, row)
     error = if_set(record.error)
     created_at, changed_at = _times(row)

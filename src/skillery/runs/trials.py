@@ -1,4 +1,4 @@
-"""Trials: runs of files that are not stored as a version, for the examples of a skill."""
+"""Trials: runs of files that are not stored as a version, for the examples of a skill and for checks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from skillery.runs.limits import LimitRules
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """A request to run the files in `folder`. `permissions` are those of the run: all or fewer than in the manifest."""
+    """A request to run the files in `folder`. The run gets `permissions`: those of the manifest, or fewer."""
 
     manifest: Manifest
     runtime: Runtime
@@ -39,7 +39,7 @@ class TrialResult(NamedTuple):
 
 
 class Unpublished(NamedTuple):
-    """The files of a trial, with the same fields as a version."""
+    """The files of a trial, in place of a version. No rows of a version are stored for them."""
 
     name: str
     version: str

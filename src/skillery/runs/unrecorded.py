@@ -1,4 +1,4 @@
-"""Code of the server that runs next to unpublished files, for checks: without a record, and without permissions."""
+"""Runs of the server's own code, which checks unpublished files. These runs have no record and no permissions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UNBOUNDED = 1 << 40
 
 
 class UnrecordedRuns:
-    """Runs a few checks at a time, next to the queue of runs: long runs do not delay a publisher.
+    """Executes checks, a few at a time, in a separate queue, so that long runs do not delay a publisher.
 
     Callers take turns.
     """
@@ -26,9 +26,10 @@ class UnrecordedRuns:
         self._queue = Queue(at_once, UNBOUNDED, UNBOUNDED)
 
     async def run(self, identity: Identity, trial: Trial, code: str) -> Outcome:
-        """Run `code` with `trial.args`, the skill mounted and its packages. A cancellation ends the run.
+        """Run `code` with `trial.args`. The skill and its packages are mounted. A cancellation ends the run.
 
-        The outcome of a server that cannot run it is a failure. Raise Unavailable if the client disconnects first.
+        If the sandbox cannot run the code, return an outcome with a failure. Raise Unavailable if the client
+        disconnects while the run waits.
         """
         prepared = await self._preparer.trial(trial, code)
         slot = await self._queue.enter(identity.name, 0)

@@ -19,9 +19,10 @@ class WorkspaceTargets:
     async def find(
         self, identity: Identity, request: SkillRequest | CodeRequest | ToolRequest, manifest: Manifest | None = None
     ) -> Target | None:
-        """Return the workspace; None without one. Raise WorkspaceNotFound, SnapshotNotFound, WorkspaceNotAccepted.
+        """Return the workspace that the request names, or None if it names none. `manifest` belongs to the skill.
 
-        `manifest` is that of the skill that runs.
+        Raise WorkspaceNotFound or SnapshotNotFound if there is no such workspace or snapshot. Raise
+        WorkspaceNotAccepted if the skill has permissions and its manifest does not accept a workspace.
         """
         if not request.workspace:
             return None

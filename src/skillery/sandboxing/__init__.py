@@ -3,17 +3,15 @@
 On the host:
 
 - `Channel` and `Dialogue` talk to the runtime inside the sandbox. `LogPipe` reads the log of a run. `Egress` gives a
-  run
-  access to the network.
+  run access to the network.
 - `control_groups` and `exceeds_memory` enforce limits. `call_filter` is the system call filter.
 
 Inside a run:
 
 - `RUNTIME` and `INSIDE` are folders to mount at `/run/skillery/runtime` and `/run/skillery/cell`.
 - The process inside imports `runtime._run` and `runtime._wire` to call the code. Before that, the process locks itself
-  in
-  with the modules of `cell` that this module names. All of these modules import only the standard library.
-- `running` and `wire` are the two modules of `runtime`, under these names for type checkers.
+  in with the modules of `cell` that this module names. All of these modules import only the standard library.
+- `running` and `wire` are `runtime._run` and `runtime._wire`, for annotations that type checkers can resolve.
 
 A name of this module changes only after one release with a deprecation, which the changelog announces.
 """

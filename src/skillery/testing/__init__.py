@@ -1,17 +1,28 @@
 """Contract suites for plugin authors: subclass one, provide its backend as a fixture, run it with pytest
 (asyncio_mode=auto)."""
 
-from skillery.testing.authenticator import AuthenticatorContract
-from skillery.testing.sandbox import SandboxContract, SandboxFunctions, SandboxIsolation, SharedSandbox
-from skillery.testing.secrets import SecretsContract
-from skillery.testing.storage import StorageContract
+import pytest
+
+# Before the imports: pytest then shows the values of a failed assertion, as in the author's own tests.
+pytest.register_assert_rewrite(
+    *(f"{__name__}.{module}" for module in ("authenticator", "events", "sandbox", "secrets", "storage", "upstreams"))
+)
+
+from skillery.testing.authenticator import AuthenticatorContract, BrowserLoginContract  # noqa: E402
+from skillery.testing.events import EventsContract, sample_events  # noqa: E402
+from skillery.testing.sandbox import SandboxContract, SandboxFunctions, SandboxIsolation, SharedSandbox  # noqa: E402
+from skillery.testing.secrets import SecretsContract  # noqa: E402
+from skillery.testing.storage import StorageContract  # noqa: E402
 
 __all__ = [
     "AuthenticatorContract",
+    "BrowserLoginContract",
+    "EventsContract",
     "SandboxContract",
     "SandboxFunctions",
     "SandboxIsolation",
     "SecretsContract",
     "SharedSandbox",
     "StorageContract",
+    "sample_events",
 ]

@@ -10,6 +10,7 @@ import pytest
 
 from skillery.backends import Secrets
 from skillery.errors import NotAllowed
+from skillery.testing.rules import Contract
 
 VALUES = [
     "x",
@@ -24,7 +25,7 @@ VALUES = [
 Put = Callable[[str, str], None]
 
 
-class SecretsContract:
+class SecretsContract(Contract):
     """The contract: a value is found by its exact name and is unchanged. `repr` of the backend shows no value."""
 
     @pytest.fixture
@@ -38,11 +39,13 @@ class SecretsContract:
 
     @pytest.mark.parametrize("value", VALUES, ids=range(len(VALUES)))
     def test_what_goes_in_comes_out(self, secrets: Secrets, put: Put, value: str) -> None:
+        """`get` returns exactly the text that was set, with all spaces, lines and characters."""
         put("API_KEY", value)
 
         assert secrets.get("API_KEY") == value
 
     def test_what_was_never_set_is_none(self, secrets: Secrets, put: Put) -> None:
+        """`get` returns None for a name without a value. Names are compared exactly."""
         put("API_KEY", "value")
 
         assert secrets.get("OTHER") is None
@@ -51,6 +54,7 @@ class SecretsContract:
         assert secrets.get("API") is None
 
     def test_a_new_value_takes_the_place_of_the_old(self, secrets: Secrets, put: Put) -> None:
+        """`set` replaces the present value, and `names` lists the name once."""
         put("API_KEY", "the first")
         put("API_KEY", "the second")
 
@@ -58,6 +62,7 @@ class SecretsContract:
         assert secrets.names() == ["API_KEY"]
 
     def test_the_names_are_sorted(self, secrets: Secrets, put: Put) -> None:
+        """`names` returns the names of all values, sorted by their characters."""
         assert secrets.names() == []
         for name in ("B", "a", "_C", "A"):
             put(name, f"value of {name}")
@@ -65,6 +70,7 @@ class SecretsContract:
         assert secrets.names() == ["A", "B", "_C", "a"]
 
     def test_what_is_removed_is_gone(self, secrets: Secrets, put: Put) -> None:
+        """`remove` removes the value and returns True; without a value it returns False."""
         put("API_KEY", "value")
         put("OTHER", "kept")
         if secrets.read_only:
@@ -79,6 +85,7 @@ class SecretsContract:
         assert secrets.remove("API_KEY") is False
 
     def test_one_that_is_read_only_says_where_values_are_set(self, secrets: Secrets) -> None:
+        """A read-only backend raises NotAllowed from `set`, with a hint and without the value."""
         if not secrets.read_only:
             secrets.set("API_KEY", "value")
             return
@@ -90,6 +97,7 @@ class SecretsContract:
         assert secrets.get("API_KEY") is None
 
     def test_several_ask_at_once(self, secrets: Secrets, put: Put) -> None:
+        """Several threads may call `get` at the same time."""
         for number in range(8):
             put(f"NAME_{number}", f"value {number}")
         found: dict[int, str | None] = {}
@@ -107,6 +115,7 @@ class SecretsContract:
         assert found == {number: f"value {number}" for number in range(8)}
 
     def test_a_backend_does_not_show_a_value(self, secrets: Secrets, put: Put) -> None:
+        """The repr and the attributes of the backend do not show a value."""
         put("API_KEY", "the-value-itself")
         secrets.get("API_KEY")
 

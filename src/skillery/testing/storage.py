@@ -6,12 +6,14 @@ import hashlib
 import io
 import os
 import threading
+import urllib.request
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from skillery.backends import KnowsRegistry, ListsContents, Storage
+from skillery.backends import KnowsRegistry, ListsContents, RemovesUnfinished, SignsDownloads, Storage
 from skillery.errors import ContentMissing
+from skillery.testing.rules import Contract
 
 MIB = 1024 * 1024
 
@@ -34,7 +36,7 @@ def get(storage: Storage, digest: str) -> bytes:
         return stream.read()
 
 
-class StorageContract:
+class StorageContract(Contract):
     """The contract: a content is stored completely or not at all, and is returned unchanged by its digest."""
 
     @pytest.fixture
@@ -43,11 +45,13 @@ class StorageContract:
 
     @pytest.mark.parametrize("size", [0, 1, 65_536, 65_537, 3 * MIB])
     def test_what_goes_in_comes_out(self, storage: Storage, size: int) -> None:
+        """`open(digest)` returns exactly the bytes that were written before `commit(digest)`, of any size."""
         content = os.urandom(size)
 
         assert get(storage, put(storage, content)) == content
 
     def test_a_stream_can_be_read_from_anywhere(self, storage: Storage) -> None:
+        """The stream of `open` is seekable: `seek` and `tell` work from any position."""
         content = os.urandom(200_000)
         digest = put(storage, content)
 
@@ -58,6 +62,7 @@ class StorageContract:
             assert stream.tell() == len(content)
 
     def test_nothing_is_visible_before_commit(self, storage: Storage) -> None:
+        """Before `commit`, and after `abort`, `open` raises ContentMissing."""
         content = b"not yet"
         upload = storage.begin()
         upload.write(content)
@@ -69,10 +74,12 @@ class StorageContract:
             storage.open(digest_of(content))
 
     def test_the_same_content_twice_is_no_error(self, storage: Storage) -> None:
+        """Storing a content that is already stored succeeds and changes nothing."""
         assert put(storage, b"twice") == put(storage, b"twice")
         assert get(storage, digest_of(b"twice")) == b"twice"
 
     def test_a_reader_keeps_its_stream_through_a_second_put(self, storage: Storage) -> None:
+        """An open stream stays valid while the same content is stored again."""
         content = os.urandom(MIB)
         digest = put(storage, content)
         with storage.open(digest) as stream:
@@ -81,6 +88,7 @@ class StorageContract:
             assert first + stream.read() == content
 
     def test_several_write_at_once(self, storage: Storage) -> None:
+        """Several threads may store contents at the same time, also the same content."""
         contents = [os.urandom(100_000 + number) for number in range(8)] * 2
         threads = [threading.Thread(target=put, args=(storage, content)) for content in contents]
         for thread in threads:
@@ -91,12 +99,14 @@ class StorageContract:
         assert [get(storage, digest_of(content)) for content in contents] == contents
 
     def test_a_local_path_holds_the_content(self, storage: Storage) -> None:
+        """`local_path` is None, or the path of a file with exactly the content."""
         path = storage.local_path(put(storage, b"local"))
 
         assert path is None or path.read_bytes() == b"local"
         assert storage.local_path(digest_of(b"unknown")) is None
 
     def test_what_is_deleted_is_gone(self, storage: Storage) -> None:
+        """After `delete`, the content is missing. Deleting a missing content is no error."""
         digest = put(storage, b"gone")
         storage.delete(digest)
         storage.delete(digest)
@@ -105,6 +115,7 @@ class StorageContract:
             storage.open(digest)
 
     def test_what_is_stored_is_listed(self, storage: Storage) -> None:
+        """`stored_before` yields the digest and the size of each content that is older than the given time."""
         if not isinstance(storage, ListsContents):
             return
         kept, gone = put(storage, b"kept"), put(storage, b"gone")
@@ -118,10 +129,12 @@ class StorageContract:
 
     @pytest.mark.parametrize("digest", ["", "x", "../../etc/passwd", "0" * 63, "G" * 64, "0" * 64, "A" * 64])
     def test_what_is_no_digest_of_ours_is_missing(self, storage: Storage, digest: str) -> None:
+        """`open` raises ContentMissing for every text that is no stored digest. It reads no other file."""
         with pytest.raises(ContentMissing):
             storage.open(digest)
 
     def test_the_first_mark_stays(self, storage: Storage) -> None:
+        """`mark` stores the first mark, and returns it to all later callers."""
         if not isinstance(storage, KnowsRegistry):
             return
         assert storage.find_mark() is None
@@ -138,5 +151,33 @@ class StorageContract:
         assert list(storage.stored_before(datetime.now(UTC) + timedelta(minutes=1))) == []
         assert storage.find_mark() == "one"
 
+    def test_an_active_upload_survives_a_sweep(self, storage: Storage) -> None:
+        """`remove_unfinished` removes no upload that began later, and with `dry_run` none at all."""
+        if not isinstance(storage, RemovesUnfinished):
+            return
+        upload = storage.begin()
+        upload.write(b"active")
+        storage.remove_unfinished(datetime.now(UTC) - timedelta(days=1), False)
+        storage.remove_unfinished(datetime.now(UTC) + timedelta(days=1), True)
+        upload.commit(digest_of(b"active"))
+
+        assert get(storage, digest_of(b"active")) == b"active"
+
+    def test_a_signed_address_answers_the_content_with_the_given_headers(self, storage: Storage) -> None:
+        """The address of `sign` answers the content, with the requested headers."""
+        if not isinstance(storage, SignsDownloads):
+            return
+        headers = {
+            "content-type": "text/csv; charset=utf-8",
+            "content-disposition": "attachment; filename*=UTF-8''%C3%A4%20b",
+        }
+        address = storage.sign(put(storage, b"a,b"), 60, headers)
+        if address is None:
+            return
+        with urllib.request.urlopen(address, timeout=30) as answer:  # noqa: S310 - the storage chose the address
+            assert answer.read() == b"a,b"
+            assert {name: answer.headers[name] for name in headers} == headers
+
     def test_a_store_that_works_says_so(self, storage: Storage) -> None:
+        """`check` returns without an exception if the storage works."""
         storage.check()

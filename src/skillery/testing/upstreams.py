@@ -89,7 +89,7 @@ def redirect(to: str) -> Callable[[bytes], bytes]:
 
 @cache
 def authority() -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
-    """Return a key and certificate. Each process creates its own, and the key is never stored."""
+    """Return the key and the certificate of an authority. Each process creates its own, and the key is never stored."""
     key = ec.generate_private_key(ec.SECP256R1())
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tests only")])
     known = x509.SubjectKeyIdentifier.from_public_key(key.public_key())

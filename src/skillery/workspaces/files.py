@@ -19,7 +19,7 @@ from skillery.database import Database, take_turns
 from skillery.errors import InvalidParams, Unavailable, WorkspaceFileNotFound
 from skillery.formats.wording import quoted
 from skillery.identity.quotas import Quotas
-from skillery.identity.workspace_quotas import check_use, check_workspaces, workspaces_used
+from skillery.identity.workspace_quotas import admit_to_workspaces, check_use, workspaces_used
 from skillery.workspaces import locks, rows
 from skillery.workspaces.manifests import Manifest, make_manifest
 from skillery.workspaces.results import WorkspaceInfo, info
@@ -27,7 +27,7 @@ from skillery.workspaces.saver import Content, Saver
 from skillery.workspaces.snapshots import manifest_of, open_file
 
 MOST_FILES = 16_384
-"""The most entries of a workspace. A run has room for as many files."""
+"""The maximum number of entries of a workspace. By default, a run has room for the same number of files."""
 PIECE = 256 * 1024
 FOLDER, LINK, EXECUTABLE = "040000", "120000", "100755"
 
@@ -49,7 +49,7 @@ class WorkspaceFiles:
         self._quotas = quotas
 
     async def find(self, identity: Identity, workspace_id: str, path: str) -> KeptFile:
-        """Return the entry of a file or link. Raise WorkspaceNotFound, WorkspaceFileNotFound."""
+        """Return the entry of a file or link. Raise WorkspaceNotFound or WorkspaceFileNotFound."""
         row, manifest = await self._current(identity, workspace_id)
         return found_file(manifest, row.id, path)
 
@@ -58,7 +58,7 @@ class WorkspaceFiles:
         return open_file(self._database, self._storage, file)
 
     async def manifest(self, identity: Identity, workspace_id: str) -> Manifest:
-        """Return the present files. Raise WorkspaceNotFound."""
+        """Return the manifest of the current snapshot. Raise WorkspaceNotFound."""
         return (await self._current(identity, workspace_id))[1]
 
     def archive(self, manifest: Manifest) -> Iterator[bytes]:
@@ -73,9 +73,10 @@ class WorkspaceFiles:
         yield bytes(2 * tarfile.BLOCKSIZE)
 
     async def write(self, identity: Identity, workspace_id: str, new: NewFile) -> WorkspaceInfo:
-        """Add or replace a file. The workspace then has a new snapshot.
+        """Add or replace a file. If the file changes, the workspace gets a new snapshot.
 
-        Raise WorkspaceNotFound, WorkspaceHeld if a run writes the workspace, QuotaExceeded, or InvalidPath.
+        Raise WorkspaceNotFound, WorkspaceHeld if a run writes the workspace, QuotaExceeded, InvalidPath, or
+        InvalidParams if the workspace has too many files.
         """
         row, manifest = await self._current(identity, workspace_id)
         locks.check_free(row)
@@ -96,7 +97,9 @@ class WorkspaceFiles:
     async def _receive(
         self, identity: Identity, row: rows.WorkspaceRow, new: NewFile, freed_bytes: int
     ) -> StoredContent:
-        """Store the content, and let the family of the workspace refer to it. The new file replaces `freed_bytes`."""
+        """Store the content, and let the family of the workspace refer to it. `freed_bytes` is the size of the file
+        that it replaces, or 0.
+        """
         used = await self._database.read(partial(workspaces_used, identity=identity.name))
         quota = self._quotas.of(identity.name)
 
@@ -140,8 +143,9 @@ def _entry(new: NewFile, sha256: str, size_bytes: int) -> KeptFile:
 
 
 def _with_file(manifest: Manifest, entry: KeptFile) -> Manifest:
-    """Return the manifest with the entry. Folders of the entry are no longer empty. Raise InvalidPath,
-    InvalidParams.
+    """Return the manifest with the entry, and without entries of folders that are no longer empty.
+
+    Raise InvalidPath, or InvalidParams if there are too many files.
     """
     kept = [
         file
@@ -179,7 +183,7 @@ def _replace(
     content: Content,
     quotas: Quotas,
 ) -> rows.WorkspaceRow | None:
-    """Make the manifest the current snapshot. Return None if another snapshot has become the current one since."""
+    """Make the manifest the current snapshot. Return None if the current snapshot is not the one of `row` any more."""
     now = rows.lock_workspace(connection, identity, row.id)
     locks.check_free(now)
     if now.snapshot_id != row.snapshot_id:
@@ -187,7 +191,7 @@ def _replace(
     if manifest.digest == now.snapshot:
         return now
     take_turns(connection, "workspaces of", identity.name)
-    check_workspaces(connection, quotas, identity.name, more_bytes=manifest.size_bytes - now.size_bytes)
+    admit_to_workspaces(connection, quotas, identity.name, more_bytes=manifest.size_bytes - now.size_bytes)
     stored = {entry.sha256} if content[2] is not None else {entry.sha256, content[0]}
     if not rows.still_has(connection, row.family_id, stored):  # a sweep has run since the contents were stored
         raise Unavailable("storing this took too long", hint="Nothing was stored. Try again.")

@@ -20,7 +20,7 @@ from skillery.database.tables import runs
 from skillery.errors import InvalidParams, SnapshotNotFound, WorkspaceFileTooLarge
 from skillery.formats.wording import quoted
 from skillery.identity.quotas import Quotas
-from skillery.identity.workspace_quotas import check_workspaces
+from skillery.identity.workspace_quotas import admit_to_workspaces
 from skillery.workspaces import locks, rows
 from skillery.workspaces.files import WorkspaceFiles
 from skillery.workspaces.manifests import Manifest, make_manifest
@@ -84,7 +84,7 @@ class Workspaces:
         return await self._database.write(partial(work, quotas=self._quotas))
 
     async def list_workspaces(self, identity: Identity, after: str, limit: int) -> list[WorkspaceInfo]:
-        """Return up to `limit` workspaces after an id."""
+        """Return up to `limit` workspaces of the identity whose ids follow `after`, sorted by id."""
         return [
             info(row)
             for row in await self._database.read(partial(rows.list_rows, identity=identity, after=after, limit=limit))
@@ -93,7 +93,10 @@ class Workspaces:
     async def describe(
         self, identity: Identity, workspace_id: str, path: str, after: str, limit: int
     ) -> tuple[WorkspaceInfo, list[WorkspaceFile], list[Snapshot]]:
-        """Return a workspace, up to `limit` of its files below `path` after a path, and its snapshots."""
+        """Return a workspace, up to `limit` of its entries, and its snapshots.
+
+        The entries are those at `path` and below, after the path `after`.
+        """
         row, snapshots = await self._database.read(partial(_described, identity=identity, workspace_id=workspace_id))
         manifest = await manifest_of(self._database, self._storage, row.snapshot_id)
         below = f"{path.rstrip('/')}/" if path else ""
@@ -102,7 +105,10 @@ class Workspaces:
         return info(row), [shown(file) for file in found if not after or file.path.encode() > first][:limit], snapshots
 
     async def read_file(self, identity: Identity, workspace_id: str, path: str) -> WorkspaceFileContent:
-        """Return the content of a file of at most 1 MiB. Raise WorkspaceNotFound, WorkspaceFileNotFound, TooLarge."""
+        """Return the content of a file.
+
+        Raise WorkspaceNotFound, WorkspaceFileNotFound, or WorkspaceFileTooLarge if the file is larger than 1 MiB.
+        """
         file = await self.files.find(identity, workspace_id, path)
         if file.size_bytes > MOST_READ:
             raise WorkspaceFileTooLarge(
@@ -119,12 +125,18 @@ class Workspaces:
             return WorkspaceFileContent(base64.b64encode(content).decode(), "base64")
 
     async def reset(self, identity: Identity, workspace_id: str, snapshot: str) -> WorkspaceInfo:
-        """Make an earlier snapshot the current one. Raise WorkspaceNotFound, SnapshotNotFound, WorkspaceHeld."""
+        """Make an earlier snapshot the current one.
+
+        Raise WorkspaceNotFound, SnapshotNotFound, or WorkspaceHeld if a run writes the workspace.
+        """
         work = partial(_reset, identity=identity, workspace_id=workspace_id, snapshot=snapshot)
         return info(await self._database.write(work))
 
     async def delete(self, identity: Identity, workspace_id: str) -> DeletedWorkspace:
-        """Delete a workspace. Its forks keep their files. Raise WorkspaceNotFound, WorkspaceHeld."""
+        """Delete a workspace. Its forks keep their files.
+
+        Raise WorkspaceNotFound, or WorkspaceHeld if a run writes the workspace.
+        """
         await self._database.write(partial(_delete, identity=identity, workspace_id=workspace_id))
         return DeletedWorkspace(workspace_id)
 
@@ -158,7 +170,7 @@ class _Use(msgspec.Struct):
 
 
 def _left_by(connection: Connection, identity: Identity, run_id: str) -> rows.SnapshotRow:
-    """Return the snapshot that a run has saved. Raise SnapshotNotFound if there is no such snapshot."""
+    """Return the snapshot that was current at the end of a run. Raise SnapshotNotFound if there is none."""
     found = select(runs.c.workspace_json).where(runs.c.id == run_id.replace("\0", ""), runs.c.identity == identity.name)
     text = connection.scalar(found)
     if not text:
@@ -192,7 +204,7 @@ def _fill(
     quotas: Quotas,
 ) -> rows.WorkspaceRow:
     _kept_files(connection, identity=identity, files=files)  # the blobs are still there, and so are their contents
-    check_workspaces(connection, quotas, identity.name, more_bytes=manifest.size_bytes)
+    admit_to_workspaces(connection, quotas, identity.name, more_bytes=manifest.size_bytes)
     contents: list[Content] = [(sha256, size, None) for sha256, size in manifest.contents.items()]
     rows.refer(connection, row.family_id, [content, *(one for one in contents if one[0] != content[0])])
     rows.move(connection, row.id, row.family_id, manifest.digest, content[0], manifest.size_bytes, len(files), None)

@@ -14,9 +14,9 @@ from skillery.errors import ContentMissing
 from skillery.workspaces.manifests import Manifest
 
 MOST_BYTES = 64 << 20
-"""The bytes of all contents in memory."""
+"""The maximum number of bytes of all contents in memory."""
 MOST_OF_ONE = 32 << 20
-"""The bytes of a workspace whose contents are kept in memory."""
+"""The maximum number of bytes of a workspace whose contents are kept in memory."""
 FILES_AT_ONCE = 400
 
 
@@ -63,7 +63,8 @@ class RecentContents:
     async def open(self, family_id: int, manifest: Manifest) -> OpenContents | None:
         """Return the contents of all files of a manifest. The caller closes the descriptor.
 
-        Return None if the files are too large, or if the system has no files in memory. Raise ContentMissing.
+        Return None if the files are empty or too large, or if the system is not Linux. Raise ContentMissing if a
+        content is not in the storage.
         """
         if not 0 < manifest.size_bytes <= MOST_OF_ONE or sys.platform != "linux":
             return None

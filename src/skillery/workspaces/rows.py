@@ -22,7 +22,7 @@ from skillery.database.tables import (
 )
 from skillery.errors import SnapshotNotFound, WorkspaceNotFound
 from skillery.identity.quotas import Quotas
-from skillery.identity.workspace_quotas import check_workspaces
+from skillery.identity.workspace_quotas import admit_to_workspaces
 from skillery.workspaces.manifests import EMPTY
 
 SNAPSHOTS = 20
@@ -93,7 +93,10 @@ def find_workspace(connection: Connection, identity: Identity, workspace_id: str
 
 
 def lock_workspace(connection: Connection, identity: Identity, workspace_id: str) -> WorkspaceRow:
-    """Return a workspace as `find_workspace`. Until the transaction ends, no run takes the workspace."""
+    """Lock the row of a workspace until the transaction ends. Return the workspace, as `find_workspace` does.
+
+    While the row is locked, no run can take the lock of the workspace (`locks.take`).
+    """
     # SQLite has one writer at a time and no FOR UPDATE.
     wanted = workspaces.c.id == workspace_id.replace("\0", "")
     connection.execute(select(workspaces.c.id).where(wanted).with_for_update())
@@ -172,7 +175,7 @@ def add_workspace(connection: Connection, identity: Identity, new: New, quotas: 
     """Insert a workspace. A fork costs a few rows, whatever its size. Raise QuotaExceeded if a quota is reached."""
     size = new.origin.size_bytes if new.origin else 0
     take_turns(connection, "workspaces of", identity.name)
-    check_workspaces(connection, quotas, identity.name, more=1, more_bytes=size)
+    admit_to_workspaces(connection, quotas, identity.name, more=1, more_bytes=size)
     now, workspace_id = datetime.now(UTC), f"ws_{secrets.token_hex(12)}"
     family = _family_of(connection, new.origin)
     values = {
@@ -196,7 +199,7 @@ def add_workspace(connection: Connection, identity: Identity, new: New, quotas: 
 
 
 def _copy_snapshot(connection: Connection, workspace_id: str, family_id: int, origin: SnapshotRow) -> None:
-    """Make a copy of the snapshot the first one of a new workspace. Its family refers to the contents already."""
+    """Make a copy of the snapshot `origin` the current one of a new workspace. The family has its contents already."""
     _note_change(connection, family_id)
     values = {**origin._asdict(), "workspace_id": workspace_id, "run_id": None, "created_at": datetime.now(UTC)}
     del values["id"]
@@ -254,8 +257,8 @@ def move(
     files: int,
     run_id: str | None,
 ) -> None:
-    """Insert a snapshot and make it the current one. Its contents must be recorded already. The oldest snapshots are
-    deleted.
+    """Insert a snapshot and make it the current one. Its contents must be recorded already. Only the newest SNAPSHOTS
+    snapshots of the workspace are kept.
     """
     now = datetime.now(UTC)
     _note_change(connection, family_id)
@@ -303,6 +306,6 @@ def _later(connection: Connection, workspace_id: str) -> datetime | None:
 
 
 def remove(connection: Connection, workspace_ids: Sequence[str]) -> None:
-    """Delete workspaces with their snapshots. A later sweep deletes the contents."""
+    """Delete workspaces with their snapshots. A later sweep deletes the unused contents."""
     connection.execute(delete(workspace_snapshots).where(workspace_snapshots.c.workspace_id.in_(workspace_ids)))
     connection.execute(delete(workspaces).where(workspaces.c.id.in_(workspace_ids)))

@@ -88,7 +88,7 @@ class Saver:
             await self._database.write(partial(refer, family_id=self._family_id, contents=batch))
 
     async def _add_large(self, file: KeptFile, rest: bytes, pieces: AsyncIterator[bytes]) -> bytes:
-        """Store a large file. Return the bytes of the next file that its last piece also contained."""
+        """Store a large file from `rest` and `pieces`. Return the bytes after the end of the file in its last piece."""
         incoming, left = Incoming(self._database, self._storage), file.size_bytes
         try:
             while left:

@@ -45,7 +45,10 @@ def forget_contents(database: Database, storage: Storage, is_stopped: Callable[[
 
 
 def _forget_of(database: Database, storage: Storage, family: int) -> None:
-    """Delete the unused rows of one family, unless the family changes during the sweep or a run writes to it."""
+    """Delete the unused rows of one family, and the family if it has no workspace.
+
+    Delete nothing if the family changes during the sweep, or if a run writes to it.
+    """
     before = database.read_now(lambda connection: _changes(connection, family))
     if before is None:
         return

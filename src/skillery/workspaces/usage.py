@@ -16,6 +16,7 @@ from sqlalchemy import Connection
 from skillery.backends import Identity, OpenContents, Storage, Workspace
 from skillery.database import Database
 from skillery.errors import InvalidParams, QuotaExceeded, SkilleryError
+from skillery.identity.near_quotas import note_if_near
 from skillery.identity.quotas import Quotas
 from skillery.identity.workspace_quotas import check_workspaces
 from skillery.workspaces import locks, rows
@@ -49,7 +50,7 @@ class WorkspaceUse(msgspec.Struct, frozen=True):
 
 
 class HeldWorkspace:
-    """A workspace that one run has locked. No other run writes it until `finish` or `release` is called."""
+    """The workspace of one run. If the run may write, no other run writes until `finish` or `release` is called."""
 
     def __init__(
         self, target: Target, row: rows.WorkspaceRow, database: Database, storage: Storage, recent: RecentContents
@@ -62,8 +63,10 @@ class HeldWorkspace:
         self.saver = Saver(database, storage, row.family_id) if target.writes else None
         self._before: Manifest = EMPTY
         self._new: Content | None = None
+        self._bytes_of_quota = (0, 0)
+        """The used bytes of the owner's workspaces and their limit, before the run saves its files."""
         self.use: WorkspaceUse | None = None
-        """What the run did, once it has ended."""
+        """What the run did with the workspace. None until `settle` is called."""
         self.is_held = target.writes
         self._is_open = False
         self._opened: OpenContents | None = None
@@ -81,7 +84,7 @@ class HeldWorkspace:
         return Workspace(before.files, contents, saves=self.target.writes, opened=self._opened)
 
     def close(self) -> None:
-        """Close the open contents. No sandbox reads them any more."""
+        """Close the open contents. Call this when no sandbox reads them any more."""
         opened, self._opened = self._opened, None
         if opened is not None:
             os.close(opened.descriptor)
@@ -115,13 +118,16 @@ class HeldWorkspace:
         more = saver.manifest.size_bytes - self._row.size_bytes
         check = partial(check_workspaces, quotas=quotas, identity=self._row.identity, more_bytes=more)
         try:
-            await self._database.read(check)
+            _, used = await self._database.read(check)
+            self._bytes_of_quota = used, quotas.of(self._row.identity).workspace_bytes
         except QuotaExceeded as error:
             return error.message
         return None
 
     def finish(self, connection: Connection, run_id: str) -> None:
-        """Move the current snapshot and release the workspace, in the transaction that records the end of the run."""
+        """Make the saved files, if any, the current snapshot, and release the workspace. Call this in the transaction
+        that records the end of the run.
+        """
         if not self.is_held:
             return
         saver, row = self.saver, self._row
@@ -129,6 +135,8 @@ class HeldWorkspace:
             manifest, (sha256, size, data) = saver.manifest, self._new
             rows.refer(connection, row.family_id, [(sha256, size, data)])
             files = sum(file.is_file for file in manifest.files)
+            (used, limit), more = self._bytes_of_quota, manifest.size_bytes - row.size_bytes
+            note_if_near(connection, "workspace_bytes", used, more, limit, identity=row.identity)
             rows.move(connection, row.id, row.family_id, manifest.digest, sha256, manifest.size_bytes, files, run_id)
         else:
             locks.touch(connection, row)
@@ -150,7 +158,10 @@ class RunWorkspaces:
         self._recent = RecentContents(database, storage)
 
     async def find(self, identity: Identity, text: str, mode: str) -> Target | None:
-        """Return the workspace, or the snapshot, that a request names. Raise WorkspaceNotFound, SnapshotNotFound."""
+        """Return the workspace or snapshot that `text` names, or None if `text` is empty.
+
+        Raise WorkspaceNotFound, SnapshotNotFound, or InvalidParams if `text` is neither an id nor a digest.
+        """
         if not text:
             return None
         if text.startswith("sha256:"):
@@ -168,10 +179,10 @@ class RunWorkspaces:
     async def take(
         self, identity: Identity, target: Target, run_id: str, is_patient: Callable[[], bool]
     ) -> HeldWorkspace:
-        """Lock the workspace, after the run that holds the lock has ended. Raise WorkspaceHeld if that takes too
-        long.
+        """Return the workspace for a run. If the run may write, wait for the lock of the workspace, and take the lock.
 
-        While `is_patient` returns true, wait without a limit.
+        Raise WorkspaceHeld if another run holds the lock too long. While `is_patient` returns true, wait without a
+        limit.
         """
         deadline = time.monotonic() + self._wait_seconds
         find = partial(rows.find_workspace, identity=identity, workspace_id=target.workspace_id)

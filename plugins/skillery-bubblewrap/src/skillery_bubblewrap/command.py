@@ -34,7 +34,9 @@ class NotThere(Exception):
 
 
 class Descriptors(msgspec.Struct, frozen=True):
-    """Descriptors that the process inherits."""
+    """Numbers of three descriptors that bwrap inherits: the input of the prologue, the pipe for the status of bwrap,
+    and the system call filter.
+    """
 
     prologue: int
     status: int

@@ -84,7 +84,7 @@ class Bwrap:
         self._first: Watched | None = None
         self._status = b""
         self.message = ""
-        """Why the launcher could not become bwrap."""
+        """The reason if the run could not be started."""
         self._errors = os.memfd_create("errors")
         self._read_end = status
         try:
@@ -153,7 +153,9 @@ class Bwrap:
             self._known.set_result(None)
 
     async def first(self) -> int | None:
-        """The pid of the run's pid 1 on the host; None if it has ended."""
+        """Return the host's pid of the run's pid 1; None if the server cannot watch it, for example after the end of
+        bwrap.
+        """
         await asyncio.wait({self._known, self._outer.gone}, return_when=asyncio.FIRST_COMPLETED)
         return self._first.pid if self._first else None
 

@@ -92,7 +92,7 @@ class BubblewrapRun:
     """A job in bwrap. Call `live`, then always `end`."""
 
     def __init__(self, means: HostCapabilities, job: Job, host: RunHost, collected: Ended | None = None) -> None:
-        """`collected` is the run whose files this one collects."""
+        """`collected` is the run whose files this run collects."""
         self._collected = collected
         self._workspace = -1
         self._means = means

@@ -44,7 +44,8 @@ async def without_arguments(body: bytes) -> tuple[bytes, msgspec.Raw | None]:
     message.
 
     A large message is encoded again, so that the SDK and this module cannot interpret it differently. Raise HttpRefusal
-    400 if a large message is not valid JSON, and 413 if it is large even without the arguments of a tool.
+    400 if a large message is not valid, and 413 if it has too many values or is large even without the arguments of a
+    tool.
     """
     if len(body) <= MOST_OF_SDK:
         return body, None

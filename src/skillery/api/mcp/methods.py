@@ -1,4 +1,4 @@
-"""The methods of MCP for resources and skills, with their params and results."""
+"""The methods of MCP for resources, skills and tasks, with their params and results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ minute, because skills change.
 
 
 class Complete(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The base of all results. A client must not cache a result, unless it is a `Fresh`."""
+    """The base of results for resources and skills. A client must not cache a result, unless it is a `Fresh`."""
 
     result_type: str = COMPLETE["resultType"]
 
@@ -42,7 +42,7 @@ class Fresh(Complete, frozen=True, kw_only=True, rename="camel"):
 
 
 class ListedResource(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """A file or a folder of a skill."""
+    """A file or a folder. A skill or a namespace is a folder too."""
 
     uri: str
     name: str
@@ -59,7 +59,7 @@ class ResourcePage(Fresh, frozen=True, kw_only=True, rename="camel"):
 
 
 class FolderPage(Complete, frozen=True, kw_only=True, rename="camel"):
-    """A page of the files in a folder."""
+    """A page of the direct children of a folder: files and folders. A skill or a namespace is a folder too."""
 
     resources: list[ListedResource]
     next_cursor: str | msgspec.UnsetType = msgspec.UNSET

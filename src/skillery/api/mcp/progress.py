@@ -113,7 +113,7 @@ class _Teller:
         return max(self._begun + FIRST_SECONDS, self._due - IDLE_SECONDS + LINE_SECONDS)
 
     async def _changed(self) -> None:
-        """Wait for a change of the run, or until the next notification is due."""
+        """Wait for a change of the run, or until the next notification is due. If no run has started, do not wait."""
         if self._followed is None:
             return
         source = self._followed.source

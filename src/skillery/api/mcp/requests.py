@@ -37,8 +37,9 @@ class TaskTerms(NamedTuple):
 
 
 class ActiveCalls:
-    """The tool calls in progress, with the runs that they started. Clients with a session cancel a call by the id of
-    its request.
+    """The tool calls in progress, each with the runs that it started.
+
+    Only calls of clients with a session are listed, because these clients cancel a call by the id of its request.
     """
 
     def __init__(self) -> None:
@@ -86,7 +87,7 @@ class Visit:
         self.explains_code = OPT_IN in asked
         """Whether the schemas explain the code contract."""
         self.skills = tuple(name for name in asked if name not in (*ON_REQUEST, OPT_IN))
-        """Skills that the connection names. It gets the tools of these skills."""
+        """Skills that the connection names, to get their tools."""
         self.arguments: msgspec.Raw | None = None
         """Arguments of the called tool, if they are too large for the SDK."""
         self.held = held

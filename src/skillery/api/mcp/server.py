@@ -54,7 +54,7 @@ class DirectoryParams(PaginatedRequestParams):
 
 
 class _Server(Server[Any]):
-    """A server of the SDK that states its capabilities by the version of the protocol."""
+    """A server of the SDK whose capabilities depend on the version of the protocol."""
 
     def get_capabilities(self, *options: Any, protocol_version: str | None = None, **more: Any) -> ServerCapabilities:
         found = super().get_capabilities(*options, protocol_version=protocol_version, **more)

@@ -87,7 +87,8 @@ def arguments_of(tool: SkillTool, arguments: msgspec.Raw, files: Any = None) -> 
 def result_of(answer: dict[str, Any]) -> dict[str, Any]:
     """Return the MCP result for the result of the method call_tool.
 
-    The text content is the value that the handler returned. The structured content is the whole result of call_tool.
+    The text content is the value that the handler returned, and the ids of output blobs, if there are any. The
+    structured content is the whole result of call_tool.
     """
     value = answer["result"]
     texts = [value if isinstance(value, str) else encode(value).decode()]

@@ -11,7 +11,14 @@ from skillery.api.mcp.large_messages import MOST_OF_SDK
 from skillery.api.mcp.requests import Visit
 from skillery.api.rpc.dispatch import Parts
 from skillery.errors import SkilleryError
-from skillery.formats.json_pieces import string_pieces
+from skillery.formats.json_pieces import is_exactly, string_pieces
+
+
+class _WithStatus(msgspec.Struct):
+    status: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+_with_status = msgspec.json.Decoder(_WithStatus)
 
 
 def tool_result(answer: bytes) -> dict[str, Any]:
@@ -31,7 +38,7 @@ def is_large(answer: Parts) -> bool:
 def large_result(visit: Visit, answer: Parts) -> dict[str, Any]:
     """Return the result of a tool call like `tool_result`, but with placeholders for the large values.
 
-    `isError` is always false: only results of failed runs have `isError` true, and results of runs are never so large.
+    If the text does not fit into the memory budget, return an error result.
     """
     try:
         text = string_pieces((bytes(part).decode() for part in answer), visit.held.expect)
@@ -41,8 +48,13 @@ def large_result(visit: Visit, answer: Parts) -> dict[str, Any]:
     return {
         "content": [{"type": "text", "text": visit.splices.text(text)}],
         "structuredContent": visit.splices.object(answer),
-        "isError": False,
+        "isError": _is_failed_run(answer),
     }
+
+
+def _is_failed_run(answer: Parts) -> bool:
+    # The result of a run has one part. Answers with several parts are contents, and joining them would copy them.
+    return len(answer) == 1 and is_exactly(_with_status.decode(answer[0]).status, b'"failed"')
 
 
 def error_result(error: dict[str, Any]) -> dict[str, Any]:

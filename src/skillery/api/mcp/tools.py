@@ -54,7 +54,7 @@ async def list_tools(context: Context, _: PaginatedRequestParams) -> dict[str, A
 
 
 async def call_tool(context: Context, asked: CallToolRequestParams) -> dict[str, Any]:
-    """Return the result of a tool call as text and as structured content.
+    """Return the result of a tool call as text and as structured content, or a task if its run takes long.
 
     Errors of a method are returned as results, so that models see them. Raise MCPError if the tool does not exist.
     """

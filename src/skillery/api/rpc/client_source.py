@@ -30,7 +30,7 @@ AWAITED = {"asynchronous.py": "synchronous.py", "async_transfers.py": "generated
 AS_ANSWERED = {"LockEntry": "Locked"}
 """Structs of params that the client replaces by a struct of results, because callers pass a part of a result."""
 UPLOADED = "Sequence[RunFile]"
-"""A type for which callers may also pass paths and contents. The client uploads them. A batch cannot upload."""
+"""A parameter type. Except in a batch, callers may also pass a mapping from paths to contents, which are uploaded."""
 _SIMPLE = {str: "str", int: "int", float: "float", bool: "bool", Any: "Any"}
 _WITHOUT_AWAITING = (
     (r"\basync (def|with|for)\b", r"\1"),
@@ -115,7 +115,7 @@ def _calls() -> str:
         f"{MADE}ONCE = frozenset({once!r})\n"
         '"""Methods that the server executes once for each Idempotency-Key."""\n'
         f"REPEATABLE = frozenset({harmless!r})\n"
-        '"""Methods that change nothing, so that calling them twice is harmless."""\n'
+        '"""Further methods that a client may call twice without harm: most of them change nothing."""\n'
         f"TOOLS = {tuple(tools)!r}\n"
         '"""The tools of the protocol."""\n'
     )
@@ -177,7 +177,8 @@ def _method(flavour: Flavour, name: str, method: Method) -> str:
 def _documentation(struct: type[Params], *, keyed: bool) -> str:
     lines = [" ".join(inspect.cleandoc(struct.__doc__ or "").split())]
     told = [f"{field}: {description}" for field, _, description, _ in _fields(struct) if description]
-    told += ["idempotency_key: the same call under the same key is made once; without one it gets its own"] * keyed
+    key = "idempotency_key: Calls with the same key are executed once (if omitted, a client that retries makes a key)"
+    told += [key] * keyed
     return "\n\n        ".join([*lines, "\n        ".join(told)]).rstrip() + ("\n        " if told else "")
 
 

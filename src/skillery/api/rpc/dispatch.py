@@ -119,7 +119,7 @@ async def perform(
 ) -> tuple[Parts | None, dict[str, Any]]:
     """Call a method. Return the result as JSON and {}. If the call fails, return None and an error object.
 
-    If `key` is an idempotency key, a method that honours idempotency keys is executed at most once. The bytes of the
+    If `key` is given, a method that honours idempotency keys is executed at most once for this key. The bytes of the
     result are counted in `held_answer`.
     """
     failed: dict[str, Any] = {}
@@ -147,10 +147,7 @@ async def perform(
 
 
 def _kept(result: Any) -> Parts:
-    """Return a result as JSON, and count its bytes in the budget.
-
-    Raise AnswerTooLarge if the result is larger than one answer may be. Raise Busy if the budget has no room.
-    """
+    """Return a result as JSON, and count its bytes in the budget. Raise the errors of `HeldAnswer.keep`."""
     parts = encoded_parts(result)
     held = held_answer.get()
     if held is not None:

@@ -18,9 +18,7 @@ Subject = Annotated[str, Meta(min_length=1, max_length=100)]
 class ListEnvironments(Params, frozen=True, kw_only=True):
     """List the named environments, with the packages that the code of run_code may import."""
 
-    installed: Annotated[bool, shown("All locks that servers have installed instead (for admins)", default=False)] = (
-        False
-    )
+    installed: Annotated[bool, shown("List all installed locks instead (for admins)", default=False)] = False
     limit: Annotated[int, Meta(ge=1, le=1000), shown("Maximum number of results", default=50)] = 50
     cursor: Annotated[str, shown("Pagination cursor from previous response")] = ""
 

@@ -10,7 +10,15 @@ from typing import Any, NamedTuple
 import msgspec
 
 from skillery.api.core import Core
-from skillery.api.rpc import development_params, environment_params, params, tool_params, workspace_params
+from skillery.api.rpc import (
+    development_params,
+    environment_params,
+    params,
+    tool_params,
+    trust_params,
+    webhook_params,
+    workspace_params,
+)
 from skillery.api.rpc.calls import (
     administration,
     blobs,
@@ -20,6 +28,8 @@ from skillery.api.rpc.calls import (
     runs,
     skills,
     tools,
+    trust,
+    webhooks,
     workspaces,
 )
 from skillery.backends import Identity, Scope
@@ -30,7 +40,8 @@ from skillery.formats.version_diffs import VersionsDiff
 from skillery.identity.tokens import CreatedToken, Token, Tokens
 from skillery.identity.usage import IdentityUse
 from skillery.maintenance.garbage.collector import Garbage
-from skillery.publishing import CheckedSkill, DefinedTool, DevelopedSkill, KeptSkills
+from skillery.maintenance.purges import PurgedVersion
+from skillery.publishing import CheckedSkill, DefinedTool, DevelopedSkill, KeptSkills, RecheckedVersion
 from skillery.registry import (
     DescribedSkill,
     FoundSkillPage,
@@ -48,6 +59,8 @@ from skillery.registry import (
 )
 from skillery.registry.audit_trail import AuditPage
 from skillery.runs.results import Run, RunLog, RunPage, RunRecord, ToolResult
+from skillery.trust.results import RemovedTrustRule, TrustRule, TrustRules
+from skillery.webhooks.results import AddedWebhook, DeadLetterPage, RemovedWebhook, WebhookList, WebhookTest
 from skillery.workspaces.results import (
     DeletedWorkspace,
     DescribedWorkspace,
@@ -73,8 +86,9 @@ class Method(NamedTuple):
     audits: str | None = None
     """The param that names the subject in the audit trail. Each change and each refused change leaves an entry.
 
-    "" if the method changes nothing, or only starts runs or creates blobs: the rows of runs and blobs name the caller.
-    None is not allowed in METHODS: a test fails, so that the author of a new method must decide.
+    "" if a call needs no such entry: the method changes nothing, or starts runs or creates blobs (their rows name the
+    caller), or changes only memory, or records its own entry. None is not allowed in METHODS: a test fails, so that the
+    author of a new method must decide.
     """
     once: bool = False
     """Whether the method honours an Idempotency-Key. Such a method has a second effect if a call is repeated without
@@ -110,6 +124,7 @@ METHODS: dict[str, Method] = {
     "approve_version": Method(lifecycle.approve_version, params.ApproveVersion, NewVersion, "review", audits="name"),
     "reject_version": Method(lifecycle.reject_version, params.RejectVersion, NewVersion, "review", audits="name"),
     "yank_version": Method(lifecycle.yank_version, params.YankVersion, NewVersion, "publish", audits="name"),
+    "purge_version": Method(lifecycle.purge_version, params.PurgeVersion, PurgedVersion, "admin", audits="name"),
     "unyank_version": Method(lifecycle.unyank_version, params.UnyankVersion, NewVersion, "publish", audits="name"),
     "deprecate_skill": Method(lifecycle.deprecate_skill, params.DeprecateSkill, NewVersion, "publish", audits="name"),
     "undeprecate_skill": Method(
@@ -142,6 +157,9 @@ METHODS: dict[str, Method] = {
         skills.end_development, development_params.EndDevelopment, KeptSkills, "publish", audits=""
     ),
     "waive_finding": Method(lifecycle.waive_finding, params.WaiveFinding, Waiver, "review", audits="name"),
+    "recheck_version": Method(
+        lifecycle.recheck_version, params.RecheckVersion, RecheckedVersion, "review", audits="name"
+    ),
     "list_waivers": Method(lifecycle.list_waivers, params.ListWaivers, WaiverPage, "review", audits=""),
     "revoke_waiver": Method(lifecycle.revoke_waiver, params.RevokeWaiver, Waiver, "review", audits="id"),
     "list_tools": Method(tools.list_tools, tool_params.ListTools, ToolPage, "read", audits="", develops=True),
@@ -189,5 +207,19 @@ METHODS: dict[str, Method] = {
     "create_token": Method(administration.create_token, params.CreateToken, CreatedToken, "admin", audits="name"),
     "list_tokens": Method(administration.list_tokens, params.ListTokens, Tokens, "admin", audits=""),
     "revoke_token": Method(administration.revoke_token, params.RevokeToken, Token, "admin", audits="id"),
+    "add_webhook": Method(webhooks.add_webhook, webhook_params.AddWebhook, AddedWebhook, "admin", audits="url"),
+    "list_webhooks": Method(webhooks.list_webhooks, webhook_params.ListWebhooks, WebhookList, "admin", audits=""),
+    "test_webhook": Method(webhooks.test_webhook, webhook_params.TestWebhook, WebhookTest, "admin", audits=""),
+    "remove_webhook": Method(
+        webhooks.remove_webhook, webhook_params.RemoveWebhook, RemovedWebhook, "admin", audits="id"
+    ),
+    "list_dead_letters": Method(
+        webhooks.list_dead_letters, webhook_params.ListDeadLetters, DeadLetterPage, "admin", audits=""
+    ),
+    "add_trust_rule": Method(trust.add_trust_rule, trust_params.AddTrustRule, TrustRule, "publish", audits="target"),
+    "list_trust_rules": Method(trust.list_trust_rules, trust_params.ListTrustRules, TrustRules, "publish", audits=""),
+    "remove_trust_rule": Method(
+        trust.remove_trust_rule, trust_params.RemoveTrustRule, RemovedTrustRule, "publish", audits="id"
+    ),
     "list_audit": Method(administration.list_audit, params.ListAudit, AuditPage, "admin", audits=""),
 }

@@ -1,9 +1,9 @@
 """The params of the methods: one struct for each method. The structs decode requests, and the tool schemas are made
 from them.
 
-Names, descriptions, enums, defaults and `required` are those of "Tool Schemas" in the Skills Protocol v0.1. If an
-optional parameter has no default in the Skills Protocol, its Python default here means "omitted". Fields with `HIDDEN`
-are accepted, but are not part of the tool schemas.
+For the eight tools of the Skills Protocol v0.1, its section "Tool Schemas" prescribes names, descriptions, enums,
+defaults and `required`. If an optional parameter has no default there, its Python default here means "omitted". Fields
+with `HIDDEN` are accepted, but are not part of the tool schemas.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class DiffVersions(Params, frozen=True, kw_only=True):
     """Compare two versions of a skill: permissions first, then manifest, instructions and files."""
 
     name: Annotated[str, shown("Skill name")]
-    from_version: Annotated[str, shown("The older version, as everywhere: exact, range, label or digest")]
+    from_version: Annotated[str, shown("The older version, as a version spec: exact, range, label or digest")]
     to_version: Annotated[str, shown("The newer version (omit for latest)")] = ""
 
 
@@ -81,9 +81,9 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     executable: Annotated[bool, shown("Whether the copy is executable", default=False)] = False
 
 
-OUTPUTS = shown("Globs below /workspace of files to keep, next to those in /workspace/out (e.g., 'report/*.pdf')")
+OUTPUTS = shown("Globs of files below /workspace to keep, in addition to /workspace/out (e.g., 'report/*.pdf')")
 WorkspaceMode = Literal["write", "read"]
-WORKSPACE = shown("Workspace (ws_…) whose files the run has and saves, or snapshot (sha256:…) whose files it has")
+WORKSPACE = shown("Workspace (ws_…): the run gets and saves its files. Snapshot (sha256:…): the run gets its files")
 WORKSPACE_MODE = shown("'read': save nothing, so that other runs may use the workspace", default="write")
 FILES = shown("Blobs to copy into the workspace: writable files at their paths")
 
@@ -100,7 +100,7 @@ class ExecuteSkill(Params, frozen=True, kw_only=True):
     environment: Annotated[
         EnvironmentName | msgspec.UnsetType,
         HIDDEN,
-        shown("Named environment of a skill that declares no packages; '' for none, omit for the default"),
+        shown("Named environment, for a skill that declares no packages; '' for none, omit for the default"),
     ] = msgspec.UNSET
     module: Annotated[str, HIDDEN, shown("Module to run as 'python -m' does, instead of 'script'")] = ""
     cwd: Annotated[
@@ -232,6 +232,14 @@ class YankVersion(Params, frozen=True, kw_only=True):
     reason: Annotated[Text, shown("Reason for callers who request exactly this version")]
 
 
+class PurgeVersion(Params, frozen=True, kw_only=True):
+    """Remove the files of a version for good, for example after a leaked key. Its number stays taken."""
+
+    name: Annotated[str, NAME]
+    version: Annotated[str, VERSION]
+    reason: Annotated[Text, shown("Reason, for all readers of the skill")]
+
+
 class UnyankVersion(Params, frozen=True, kw_only=True):
     """Undo a yank."""
 
@@ -278,7 +286,7 @@ class SetLabel(Params, frozen=True, kw_only=True):
 
 
 class RollbackLabel(Params, frozen=True, kw_only=True):
-    """Undo the last move of a label."""
+    """Point a label to its previous published version. Repeated calls go further back."""
 
     name: Annotated[str, NAME]
     label: Annotated[str, LABEL]
@@ -349,12 +357,19 @@ class WaiveFinding(Params, frozen=True, kw_only=True):
     version: Annotated[str, shown("Only this exact version")] = ""
 
 
+class RecheckVersion(Params, frozen=True, kw_only=True):
+    """Check a published version again with the checks of today, and store the findings."""
+
+    name: Annotated[str, NAME]
+    version: Annotated[str, VERSION]
+
+
 class ListVersions(Params, frozen=True, kw_only=True):
-    """List versions of a skill or of all skills, the most recently published first."""
+    """List versions of a skill or of all skills, the most recently created first."""
 
     name: Annotated[str, shown("Only versions of this skill")] = ""
     status: Annotated[
-        Literal["draft", "in_review", "published", "deprecated", "yanked", "rejected"] | msgspec.UnsetType,
+        Literal["draft", "in_review", "published", "deprecated", "yanked", "rejected", "purged"] | msgspec.UnsetType,
         shown("Only versions with this status (e.g., 'in_review' for versions that wait for a reviewer)"),
     ] = msgspec.UNSET
     namespace: Annotated[str, shown("Only versions in this namespace and below it")] = ""
@@ -377,7 +392,7 @@ class RevokeWaiver(Params, frozen=True, kw_only=True):
 
 
 class DeleteBlob(Params, frozen=True, kw_only=True):
-    """Delete a blob of the caller."""
+    """Delete a blob of the caller. Admins may delete any blob."""
 
     blob_id: Annotated[str, shown("Blob identifier")]
 
@@ -385,7 +400,7 @@ class DeleteBlob(Params, frozen=True, kw_only=True):
 class GetUsage(Params, frozen=True, kw_only=True):
     """Return the used amount and the limit of each quota."""
 
-    identity: Annotated[str, shown("Identity; omit for the caller (other identities need the scope admin)")] = ""
+    identity: Annotated[str, shown("Identity; omit for the caller (only admins may name others)")] = ""
     namespace: Annotated[str, shown("Namespace; omit for the namespaces of the caller's grants")] = ""
 
 
@@ -434,7 +449,7 @@ class ListAudit(Params, frozen=True, kw_only=True):
 
 
 class GetRun(Params, frozen=True, kw_only=True):
-    """Return the record of a run: the fields of the first answer, and further recorded fields."""
+    """Return the record of a run: its result, its caller, its times and its limits."""
 
     run_id: Annotated[str, shown("The run's id")]
     wait_ms: Annotated[int, Meta(ge=0, le=60_000), shown("Wait up to this long for the end of the run")] = 0
@@ -457,7 +472,7 @@ class ListRuns(Params, frozen=True, kw_only=True):
         Literal["queued", "started", "completed", "failed"] | msgspec.UnsetType, shown("Only runs with this status")
     ] = msgspec.UNSET
     since: Annotated[str, shown("Only runs since then (e.g., '2026-11-22T10:00:00Z' or '24h')")] = ""
-    identity: Annotated[str, shown("Only runs of this identity; other identities need the scope admin")] = ""
+    identity: Annotated[str, shown("Only runs of this identity (only admins may name others)")] = ""
     limit: Annotated[int, Meta(ge=1, le=1000), shown("Maximum number of results", default=50)] = 50
     cursor: Annotated[str, shown("Pagination cursor from previous response")] = ""
 

@@ -31,7 +31,7 @@ SESSION = shown("Session of the caller, by a name that the caller chooses; omit 
 
 
 class ListTools(Params, frozen=True, kw_only=True):
-    """List the tools that skills offer."""
+    """List the tools that skills offer, and the tools of a session."""
 
     skill: Annotated[str, shown("Only tools of this skill: 'name' or 'name@version spec'")] = ""
     session: Annotated[Session, SESSION] = ""
@@ -40,11 +40,13 @@ class ListTools(Params, frozen=True, kw_only=True):
 
 
 class CallTool(Params, frozen=True, kw_only=True):
-    """Call a tool of a skill."""
+    """Call a tool of a skill or of a session."""
 
     name: Annotated[Address, shown("Name of the tool, or 'skill/tool' if several skills have a tool of that name")]
     args: Annotated[dict[str, Any], shown("Arguments for the tool")] = msgspec.field(default_factory=dict)
-    skill: Annotated[str, shown("Skill that offers the tool; omit for the most recently published one")] = ""
+    skill: Annotated[
+        str, shown("Skill that offers the tool (omit for a tool of the session, else the most recently published one)")
+    ] = ""
     version: Annotated[str, shown("Version of that skill (omit for latest)")] = ""
     timeout_ms: Annotated[TimeoutMs | msgspec.UnsetType, shown("Execution timeout in milliseconds")] = msgspec.UNSET
     input_blobs: Annotated[list[str], shown("Blob IDs to mount in the sandbox")] = msgspec.field(default_factory=list)
@@ -75,11 +77,14 @@ class DefineTool(Params, frozen=True, kw_only=True):
     persistent: Annotated[str, shown('"true" to keep it as a skill that others can use')] = ""
     language: Annotated[
         Language | msgspec.UnsetType,
-        shown("Language of the code; omit for JavaScript if the server can run it, else Python"),
+        shown("Language of the code. If omitted: JavaScript if the server can run it, else Python"),
     ] = msgspec.UNSET
     namespace: Annotated[
         str | msgspec.UnsetType,
-        shown("Namespace of a persistent tool; omit for none, or for the first granted namespace"),
+        shown(
+            "Namespace of a persistent tool. If omitted: none if the caller may publish names without a namespace, "
+            "else the first granted namespace"
+        ),
     ] = msgspec.UNSET
     session: Annotated[Session, SESSION] = ""
 

@@ -26,7 +26,7 @@ class CreateWorkspace(Params, frozen=True, kw_only=True):
     """Create a workspace: files that stay from run to run."""
 
     origin: Annotated[
-        str, shown("Fork of this: a workspace (ws_…), a snapshot (sha256:…), or the snapshot that a run left (run_…)")
+        str, shown("Workspace (ws_…) or snapshot (sha256:…) to fork, or a run (run_…) whose snapshot to fork")
     ] = ""
     name: Annotated[str, Meta(max_length=200), shown("Any text, shown in lists")] = ""
     files: Annotated[list[RunFile], shown("Blobs to copy into a new workspace")] = msgspec.field(default_factory=list)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from litestar.openapi.spec import Parameter, Schema
 from litestar.openapi.spec.enums import OpenAPIType
 
-from skillery.api.operations import BINARY, Body, Operation, Response, in_query
+from skillery.api.operations import BINARY, ELSEWHERE, Body, Operation, Response, in_query
 from skillery.api.v1.parts import V1Parts
 from skillery.api.v1.requests import DEFAULT_LIMIT, MOST_LISTED, Headers
 from skillery.api.v1.shapes import Deleted, Skill, Skills, SkillVersion, SkillVersions
@@ -64,7 +64,7 @@ def _operation(
     body: Body | None = None,
 ) -> Operation:
     shown = answer if isinstance(answer, Response) else Response(summary, answer)
-    answers = {200: shown, 304: _SAME} if shown is _ZIP else {200: shown}
+    answers = {200: shown, 304: _SAME, 307: ELSEWHERE} if shown is _ZIP else {200: shown}
     return Operation(
         method, path, summary, answers, (400, *errors), needs, parameters=parameters, body=body, tag="/v1/skills"
     )

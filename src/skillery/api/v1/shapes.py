@@ -1,6 +1,6 @@
 """Skills and versions for clients of OpenAI and Anthropic. One object has the fields that the clients of both expect.
 
-Only timestamps differ between OpenAI and Anthropic.
+Only timestamps, and the id of a deleted version, differ between OpenAI and Anthropic.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class SkillVersion(msgspec.Struct):
 
 
 class Skills(msgspec.Struct):
-    """A page of skills, sorted by name."""
+    """A page of skills, sorted by namespace and then by name."""
 
     object: str
     data: list[Skill]

@@ -115,7 +115,8 @@ async def _cursor_after(asked: Asked, name: str) -> str:
 
 
 async def _skill(asked: Asked, name: str, spec: VersionSpec) -> Skill:
-    """Return a skill in the shape of `/v1/skills`. If no version is published, describe a draft that the caller sees.
+    """Return a skill in the shape of `/v1/skills`. If no version is published, describe the newest version that the
+    caller sees, if it is a draft or in review.
 
     Raise SkillNotFound or VersionNotFound if the caller sees no such skill or version.
     """

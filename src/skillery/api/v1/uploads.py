@@ -14,7 +14,7 @@ from skillery.importing import Begun, ImportOptions, SkillReport
 
 
 async def published(asked: Asked, receive: Any, options: ImportOptions) -> SkillReport:
-    """Publish the skill in the form of a request, and return the report of the import.
+    """Publish the skill that a form contains, and return the report of the import.
 
     If the form or the skill is refused, raise the error of the refusal. Record a refused skill in the audit trail.
     """

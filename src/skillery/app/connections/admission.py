@@ -16,7 +16,7 @@ request.
 
 
 class Client(Protocol):
-    """A connection, as `Admission` uses it."""
+    """A connection, as `ConnectionAdmission` uses it."""
 
     def evict(self) -> None:
         """Close the connection immediately, without a response."""
@@ -50,8 +50,9 @@ class ConnectionCount:
 class ConnectionAdmission:
     """Admits connections up to the limits.
 
-    At a limit, the connection that has been idle for the longest time is closed. If every connection has an active
-    request, the new connection is refused. All addresses of an IPv6 /64 network count as one address.
+    At a limit, the connection that has been idle for the longest time is closed; at the limit of an address, only its
+    own connections can be closed. If all these connections have active requests, the new connection is refused. All
+    addresses of an IPv6 /64 network count as one address.
 
     most: limit of `count.total`; 0 means no limit.
     most_of_address: limit of `count.of(address)`; 0 means no limit. Addresses with `is_exempt` have no limit.

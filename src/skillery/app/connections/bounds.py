@@ -20,8 +20,8 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     """Limit of the headers of one request. Even a short header takes about a hundred bytes of memory."""
     framing_bytes: int = 16 * KIB
     framing_seconds: float = 10
-    """Limits of chunk sizes, chunk extensions and trailers, `framing_bytes` and `framing_seconds`: they apply from
-    one byte of the body to the next.
+    """`framing_bytes` and `framing_seconds` limit the chunk sizes, chunk extensions and trailers between two bytes of
+    the body, or after the last one.
     """
     pipelined: int = 16
     """Limit of the requests of one connection that wait for the response to an earlier request."""

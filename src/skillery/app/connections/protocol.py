@@ -37,7 +37,7 @@ class Connection(HttpToolsProtocol):
       keep-alive timer runs.
     - Framing: chunk sizes, chunk extensions and trailers. Trailers are discarded and never become headers.
     - Body: a minimum rate, unless the application has paused reading or has begun to respond.
-    - Response: a minimum rate while the client does not read.
+    - Response: a minimum rate while the write buffer is full.
     - Closing: see `ClosingTransport`. If a request's body was not read completely, the connection is closed.
     """
 
@@ -240,8 +240,8 @@ class Connection(HttpToolsProtocol):
 
     # End of a connection.
     def _give_up(self, problem: str) -> None:
-        """Close the connection after invalid input. If earlier requests wait, answer them first; otherwise, send a
-        response 400.
+        """Close the connection after invalid input. If earlier requests wait, answer them first. Otherwise, send a
+        response 400, unless a response has begun.
         """
         self._note(problem)
         broken = None if self._in_head else self._drop_newest()

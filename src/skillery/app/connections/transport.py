@@ -22,8 +22,8 @@ class ClosingTransport(asyncio.Transport):
     for a while and then closes. After an immediate close, the kernel would reset the connection, and a reset can
     discard a response that the client has not read yet (RFC 9112 §9.6).
 
-    is_unread: returns whether the client may be sending input that no request will read. on_closing: called once, when
-    the connection starts to close. on_slow: called before a connection is closed because its client does not read.
+    is_unread: returns whether the client may be sending input that no request will read. on_closing: called by the
+    first `close`, but not by `abort`. on_slow: called before a connection is closed because its client does not read.
     """
 
     def __init__(

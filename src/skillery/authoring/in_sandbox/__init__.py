@@ -1,1 +1,1 @@
-"""The code that tests run inside the sandbox. It is sent there as text, and never imported here."""
+"""Code that `skillery test` runs in the sandbox. It is sent there as text, and never imported here."""

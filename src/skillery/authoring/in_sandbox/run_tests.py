@@ -1,6 +1,7 @@
 """The code of a run that executes the tests of a mounted skill. It is sent to the sandbox as `run_code`.
 
-After each test, `progress` has the name and status of the test, because a run that is killed returns nothing.
+Before and after each test, the code reports the name and status of the test as progress, because a run that is killed
+returns nothing.
 """
 
 # ruff: noqa: N802 - unittest calls these names
@@ -63,7 +64,7 @@ class Results:
 
     @contextmanager
     def limited(self) -> Iterator[None]:
-        """Raise TestTimeout in the code below if it takes longer than one test may."""
+        """Context manager that raises TestTimeout in its body if the body takes longer than one test may."""
 
         def stop(_number: int, _frame: object) -> None:
             raise TestTimeout(f"the test did not end within {self.seconds:g} s")

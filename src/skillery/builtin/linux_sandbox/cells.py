@@ -31,7 +31,7 @@ UNMOUNTING = ThreadPoolExecutor(4, "unmounting")
 
 
 class CellEnd(msgspec.Struct, frozen=True):
-    """The end of a cell: `ended` or `failed`. `status` is the wait status of the code's process."""
+    """The end of a cell. `event` is `ended` or `failed`. `status` is the wait status of the code's process."""
 
     event: str
     status: int = 0
@@ -65,7 +65,7 @@ class Demand(msgspec.Struct, frozen=True):
 
 
 class Ends:
-    """The server's ends of the connections to a cell. Until they are sent, also the ends of the cell."""
+    """The server's ends of the connections to a cell, and the cell's ends until they are sent."""
 
     def __init__(self, *, wary: bool = False) -> None:
         """Open all connections. Raise OSError if that fails; then no connection stays open.

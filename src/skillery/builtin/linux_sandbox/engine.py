@@ -109,7 +109,8 @@ class CellRun:
     async def _set_up(self) -> Dialogue:
         """Prepare a cell until the code can start. Return the dialogue with it.
 
-        If a cell is lost before that, take another cell. The run is not affected.
+        If a cell is lost before that, take another cell, at most ATTEMPTS cells in all. No code of the run has started
+        then.
         """
         for attempt in range(ATTEMPTS):
             self._pool = self._capabilities.pool_for(self._job, attempt)
@@ -149,7 +150,10 @@ class CellRun:
                 mounting.cancel()
 
     async def _open_channel(self, cell: Cell) -> Channel:
-        """Open the channel to the cell. Raise EgressBroken if the proxy fails, ZygoteLost if the zygote has died."""
+        """Open the channel to the cell, and let the proxy serve the run, if it may use the network.
+
+        Raise EgressBroken if the proxy fails, BrokenSetup if the cell has ended.
+        """
         if self._job.network:  # the first message is the listener for the proxy
             job, egress = self._job, self._capabilities.egress
             self._way_out = await egress.open_over(
@@ -198,7 +202,10 @@ class CellRun:
     # -- the end -----------------------------------------------------------------------------------------------
 
     async def end(self) -> Outcome:
-        """End the run and return its outcome. Afterwards no process, mount or file of the run is left."""
+        """End the run and return its outcome. No process of the run is left.
+
+        Its mounts, its files and the collecting process are removed in the background.
+        """
         oom_killed, log = False, Log()
         if self._cell is not None:
             await self._cell.end()

@@ -18,7 +18,7 @@ from skillery.sandboxing.python_runner.wire import refuse_descriptors
 MOST_BYTES = 128 * 1024
 MOST_DESCRIPTORS = 16
 MOST_UNREAD = 16
-"""Most unread messages of an untrusted process."""
+"""The number of unread messages at which reading stops."""
 CREDENTIALS = struct.Struct("=3i")
 
 
@@ -48,10 +48,11 @@ class Received:
 
 
 class Packets:
-    """Messages over a socket, without blocking the event loop. After the end, `receive` returns None.
+    """Messages over a socket, without blocking the event loop. After the end, `receive` returns the unread messages,
+    then None. Too many unread messages end the reading.
 
-    With `wary`, the other process is untrusted. Then this end accepts no descriptors (if the kernel cannot refuse them,
-    the system call filter of the other process must prevent them), and stops reading if too many messages arrive.
+    With `wary`, the other process is untrusted. Then this end accepts no descriptors. If the kernel cannot refuse them,
+    the system call filter of the other process must prevent them.
     """
 
     def __init__(self, *, wary: bool = False) -> None:
@@ -112,7 +113,10 @@ class Packets:
             return
         except OSError:
             received = None
-        if received is None or len(self._received) >= MOST_UNREAD:
+        if received is None:
+            self._end()
+        elif len(self._received) >= MOST_UNREAD:
+            received.close()
             self._end()
         else:
             self._received.append(received)

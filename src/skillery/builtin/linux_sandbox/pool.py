@@ -235,7 +235,7 @@ class Pool:
     # -- the few that are ready ----------------------------------------------------------------------------------
 
     def _consider(self) -> None:
-        """Prepare more cells if a processor is idle."""
+        """Prepare more cells if the pool is not full and at most half of the processors have runs."""
         if self._wanting() and (self._refilling is None or self._refilling.done()):
             self._refilling = self._keep(self._refill())
 

@@ -1,7 +1,8 @@
 """The server's side of a zygote that has imported the packages of an environment. Its messages are untrusted.
 
-Such a zygote has a separate host uid, cgroup and pid namespace. The kernel, not the zygote, tells the server the pid,
-the pidfd and the mount namespace of a run. The server never accepts descriptors from the zygote.
+Such a zygote has a separate pid namespace. It also has a separate cgroup and host uid, if the host and the rights of
+the server allow that. The kernel, not the zygote, tells the server the pid, the pidfd and the mount namespace of a run.
+The server never accepts descriptors from the zygote.
 """
 
 from __future__ import annotations
@@ -204,8 +205,7 @@ class PreloadedZygote(Zygote):
         self._forks.lose()
         return ZygoteLost("the process that had imported its packages is lost")
 
-    # -- without a cgroup
-    # ----------------------------------------------------------------------------------------------
+    # -- without a cgroup ----------------------------------------------------------------------------------------
 
     async def _guard(self) -> None:
         while not self._gone.done():

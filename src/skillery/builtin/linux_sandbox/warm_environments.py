@@ -70,7 +70,10 @@ class WarmEnvironments:
         self._closed = False
 
     def pool_for(self, job: Job) -> PreloadedPool | None:
-        """Return the pool for the job if the pool is ready. Otherwise start the pool and return None."""
+        """Return the pool for the job if the pool is ready.
+
+        Otherwise return None, and start the pool if there is room and it has not failed recently.
+        """
         environment = environment_of(job)
         if environment is None or self._closed or not self._bounds.most:
             return None

@@ -22,11 +22,11 @@ class ZygoteLost(Exception):
 
 
 class CannotStart(Exception):
-    """Raised if the host does not allow the set-up. The message says what failed."""
+    """Raised if no cell can be started. The message says what failed."""
 
 
 class CannotMount(Exception):
-    """Raised if a file for the run is missing. The message contains no path of the host."""
+    """Raised if the files of a run cannot be mounted. The message contains no path of the host."""
 
 
 class ZygoteAnswers:
@@ -83,7 +83,8 @@ class ZygoteAnswers:
         self._asked.clear()
 
     async def ask(self, messages: list[dict[str, Any]], descriptors: tuple[int, ...] = ()) -> Received:
-        """Send a request and return its answer. Raise ZygoteLost if there is none.
+        """Send a request and return its answer. Raise ZygoteLost if there is none, OSError if descriptors of it were
+        lost.
 
         A request may have several messages. The last one carries the descriptors.
         """

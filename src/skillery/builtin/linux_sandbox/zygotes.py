@@ -156,16 +156,14 @@ class Zygote:
             self._free_slots.append(cell.slot)
 
     async def mount(self, cell: Cell, entries: list[dict[str, Any]]) -> None:
-        """Mount these entries for a cell. Raise ZygoteLost if the workshop has died, CannotMount if a source is
-        missing.
-        """
+        """Mount the entries for a cell. Raise ZygoteLost if the workshop has died, CannotMount if a mount fails."""
         messages = [{"uid": cell.uid, "entries": piece} for piece in in_pieces(entries)]
         received = await self._mounts.ask(messages, (cell.mounts,))
         if "done" not in received.content:
             raise CannotMount(received.content.get("message", ""))
 
     async def show_workspace(self, of: Cell, to: Cell) -> None:
-        """Mount the workspace of the cell `of` over that of `to`. Raise ZygoteLost, CannotMount."""
+        """Mount the workspace of the cell `of` over that of `to`. Raise as `mount`."""
         received = await self._mounts.ask([{"uid": to.uid, "entries": []}], (of.mounts, to.mounts))
         if "done" not in received.content:
             raise CannotMount(received.content.get("message", ""))

@@ -31,7 +31,7 @@ WIDTH = 100
 def demo(target: Target, token: str | None, port: int, as_json: bool) -> None:
     """Run the workflow of the Skills Protocol on a new server.
 
-    Each step uses a real CSV file. Afterwards, the server continues in the background. The last lines give the address
+    The steps use a real CSV file. Afterwards, the server continues in the background. The last lines give the address
     of the server and the command that stops it. If a server already holds the home, the demo uses that server.
     """
     import asyncio

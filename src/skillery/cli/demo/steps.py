@@ -168,7 +168,7 @@ def _expect(holds: bool, otherwise: str) -> None:
 
 
 def _completed(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the output of a run. Raise CheckFailed with the error of the run if the run failed."""
+    """Return the output of a run. Raise CheckFailed if the run failed or its output is not an object."""
     error = answer.get("error") or {}
     _expect(answer["status"] == "completed", f"the run failed: {error.get('type')}: {error.get('message')}")
     _expect(isinstance(answer["output"], dict), f"the run answered {as_json(answer['output'], -1)[:200]}")

@@ -36,10 +36,14 @@ REPEATABLE = frozenset(
         "get_usage",
         "collect_garbage",
         "list_tokens",
+        "list_webhooks",
+        "test_webhook",
+        "list_dead_letters",
+        "list_trust_rules",
         "list_audit",
     ]
 )
-"""Methods that change nothing, so that calling them twice is harmless."""
+"""Further methods that a client may call twice without harm: most of them change nothing."""
 TOOLS = (
     "list_skills",
     "describe_skill",

@@ -7,10 +7,12 @@ from typing import Any, Literal
 
 from skillery.client.blobs import Source
 from skillery.client.generated.results import (
+    AddedWebhook,
     AuditPage,
     BlobContent,
     CheckedSkill,
     CreatedToken,
+    DeadLetterPage,
     DefinedTool,
     DeletedBlob,
     DeletedWorkspace,
@@ -30,6 +32,10 @@ from skillery.client.generated.results import (
     MovedLabel,
     NewBlob,
     NewVersion,
+    PurgedVersion,
+    RecheckedVersion,
+    RemovedTrustRule,
+    RemovedWebhook,
     Run,
     RunLog,
     RunPage,
@@ -40,11 +46,15 @@ from skillery.client.generated.results import (
     Tokens,
     ToolPage,
     ToolResult,
+    TrustRule,
+    TrustRules,
     Verified,
     VersionPage,
     VersionsDiff,
     Waiver,
     WaiverPage,
+    WebhookList,
+    WebhookTest,
     WorkspaceFileContent,
     WorkspaceInfo,
     WorkspacePage,
@@ -127,15 +137,15 @@ class Methods:
         input_blobs: Blob IDs to mount in the sandbox
         timeout_ms: Execution timeout in milliseconds
         script: Path of a file to run as a program, in a skill without an entrypoint
-        environment: Named environment of a skill that declares no packages; '' for none, omit for the default
+        environment: Named environment, for a skill that declares no packages; '' for none, omit for the default
         module: Module to run as 'python -m' does, instead of 'script'
         cwd: Where a script or module starts
         files: Blobs to copy into the workspace: writable files at their paths
-        outputs: Globs below /workspace of files to keep, next to those in /workspace/out (e.g., 'report/*.pdf')
-        workspace: Workspace (ws_…) whose files the run has and saves, or snapshot (sha256:…) whose files it has
+        outputs: Globs of files below /workspace to keep, in addition to /workspace/out (e.g., 'report/*.pdf')
+        workspace: Workspace (ws_…): the run gets and saves its files. Snapshot (sha256:…): the run gets its files
         workspace_mode: 'read': save nothing, so that other runs may use the workspace
         background: Answer at once with the run_id; get_run and read_run_log follow the run
-        idempotency_key: the same call under the same key is made once; without one it gets its own
+        idempotency_key: Calls with the same key are executed once (if omitted, a client that retries makes a key)
         """
         answer: Run = self.call(
             "execute_skill",
@@ -186,13 +196,13 @@ class Methods:
         mount_skills: Skill names to mount in sandbox
         input_blobs: Blob IDs to mount in sandbox
         files: Blobs to copy into the workspace: writable files at their paths
-        outputs: Globs below /workspace of files to keep, next to those in /workspace/out (e.g., 'report/*.pdf')
-        workspace: Workspace (ws_…) whose files the run has and saves, or snapshot (sha256:…) whose files it has
+        outputs: Globs of files below /workspace to keep, in addition to /workspace/out (e.g., 'report/*.pdf')
+        workspace: Workspace (ws_…): the run gets and saves its files. Snapshot (sha256:…): the run gets its files
         workspace_mode: 'read': save nothing, so that other runs may use the workspace
         limits: Execution limits
         environment: Named environment whose Python packages the code may import; '' for none, omit for the default
         background: Answer at once with the run_id; get_run and read_run_log follow the run
-        idempotency_key: the same call under the same key is made once; without one it gets its own
+        idempotency_key: Calls with the same key are executed once (if omitted, a client that retries makes a key)
         """
         answer: Run = self.call(
             "run_code",
@@ -228,7 +238,7 @@ class Methods:
 
         content: Content to store
         kind: MIME type (e.g., 'text/plain', 'application/json')
-        idempotency_key: the same call under the same key is made once; without one it gets its own
+        idempotency_key: Calls with the same key are executed once (if omitted, a client that retries makes a key)
         """
         answer: NewBlob = self.call(
             "create_blob",
@@ -273,7 +283,7 @@ class Methods:
         skill_md: SKILL.md: markdown for the LLM, with YAML frontmatter at the top
         files: Code and resources of the skill
         submit: true: submit the version for review if it is not published at once; false: make it a draft
-        idempotency_key: the same call under the same key is made once; without one it gets its own
+        idempotency_key: Calls with the same key are executed once (if omitted, a client that retries makes a key)
         """
         answer: NewVersion = self.call(
             "create_skill",
@@ -326,6 +336,16 @@ class Methods:
         answer: NewVersion = self.call("yank_version", {"name": name, "version": version, "reason": reason})
         return answer
 
+    def purge_version(self, name: str, version: str, reason: str) -> PurgedVersion:
+        """Remove the files of a version for good, for example after a leaked key. Its number stays taken.
+
+        name: Skill name
+        version: Exact version
+        reason: Reason, for all readers of the skill
+        """
+        answer: PurgedVersion = self.call("purge_version", {"name": name, "version": version, "reason": reason})
+        return answer
+
     def unyank_version(self, name: str, version: str) -> NewVersion:
         """Undo a yank.
 
@@ -366,12 +386,12 @@ class Methods:
         self,
         *,
         name: str | None = None,
-        status: Literal["draft", "in_review", "published", "deprecated", "yanked", "rejected"] | None = None,
+        status: Literal["draft", "in_review", "published", "deprecated", "yanked", "rejected", "purged"] | None = None,
         namespace: str | None = None,
         limit: int | None = None,
         cursor: str | None = None,
     ) -> VersionPage:
-        """List versions of a skill or of all skills, the most recently published first.
+        """List versions of a skill or of all skills, the most recently created first.
 
         name: Only versions of this skill
         status: Only versions with this status (e.g., 'in_review' for versions that wait for a reviewer)
@@ -388,7 +408,7 @@ class Methods:
         """Compare two versions of a skill: permissions first, then manifest, instructions and files.
 
         name: Skill name
-        from_version: The older version, as everywhere: exact, range, label or digest
+        from_version: The older version, as a version spec: exact, range, label or digest
         to_version: The newer version (omit for latest)
         """
         answer: VersionsDiff = self.call(
@@ -397,7 +417,7 @@ class Methods:
         return answer
 
     def get_run(self, run_id: str, *, wait_ms: int | None = None) -> RunRecord:
-        """Return the record of a run: the fields of the first answer, and further recorded fields.
+        """Return the record of a run: its result, its caller, its times and its limits.
 
         run_id: The run's id
         wait_ms: Wait up to this long for the end of the run
@@ -435,7 +455,7 @@ class Methods:
         skill: Only runs of this skill
         status: Only runs with this status
         since: Only runs since then (e.g., '2026-11-22T10:00:00Z' or '24h')
-        identity: Only runs of this identity; other identities need the scope admin
+        identity: Only runs of this identity (only admins may name others)
         limit: Maximum number of results
         cursor: Pagination cursor from previous response
         """
@@ -464,7 +484,7 @@ class Methods:
         return answer
 
     def rollback_label(self, name: str, label: str) -> MovedLabel:
-        """Undo the last move of a label.
+        """Point a label to its previous published version. Repeated calls go further back.
 
         name: Skill name
         label: Label (e.g., 'stable')
@@ -610,6 +630,15 @@ class Methods:
         )
         return answer
 
+    def recheck_version(self, name: str, version: str) -> RecheckedVersion:
+        """Check a published version again with the checks of today, and store the findings.
+
+        name: Skill name
+        version: Exact version
+        """
+        answer: RecheckedVersion = self.call("recheck_version", {"name": name, "version": version})
+        return answer
+
     def list_waivers(
         self, *, name: str | None = None, limit: int | None = None, cursor: str | None = None
     ) -> WaiverPage:
@@ -638,7 +667,7 @@ class Methods:
         limit: int | None = None,
         cursor: str | None = None,
     ) -> ToolPage:
-        """List the tools that skills offer.
+        """List the tools that skills offer, and the tools of a session.
 
         skill: Only tools of this skill: 'name' or 'name@version spec'
         session: Session of the caller, by a name that the caller chooses; omit for the unnamed session
@@ -668,22 +697,22 @@ class Methods:
         background: bool | None = None,
         idempotency_key: str | None = None,
     ) -> ToolResult:
-        """Call a tool of a skill.
+        """Call a tool of a skill or of a session.
 
         name: Name of the tool, or 'skill/tool' if several skills have a tool of that name
         args: Arguments for the tool
-        skill: Skill that offers the tool; omit for the most recently published one
+        skill: Skill that offers the tool (omit for a tool of the session, else the most recently published one)
         version: Version of that skill (omit for latest)
         timeout_ms: Execution timeout in milliseconds
         input_blobs: Blob IDs to mount in the sandbox
         files: Blobs to copy into the workspace: writable files at their paths
-        outputs: Globs below /workspace of files to keep, next to those in /workspace/out (e.g., 'report/*.pdf')
-        workspace: Workspace (ws_…) whose files the run has and saves, or snapshot (sha256:…) whose files it has
+        outputs: Globs of files below /workspace to keep, in addition to /workspace/out (e.g., 'report/*.pdf')
+        workspace: Workspace (ws_…): the run gets and saves its files. Snapshot (sha256:…): the run gets its files
         workspace_mode: 'read': save nothing, so that other runs may use the workspace
         session: Session of the caller, by a name that the caller chooses; omit for the unnamed session
         environment: Named environment, for a tool of a skill that declares no packages; '' for none
         background: Answer at once with the run_id; get_run and read_run_log follow the run
-        idempotency_key: the same call under the same key is made once; without one it gets its own
+        idempotency_key: Calls with the same key are executed once (if omitted, a client that retries makes a key)
         """
         answer: ToolResult = self.call(
             "call_tool",
@@ -726,10 +755,10 @@ class Methods:
         parameters: JSON string of parameter definitions
         code: Body of the function that gets 'args' and returns the result
         persistent: "true" to keep it as a skill that others can use
-        language: Language of the code; omit for JavaScript if the server can run it, else Python
-        namespace: Namespace of a persistent tool; omit for none, or for the first granted namespace
+        language: Language of the code. If omitted: JavaScript if the server can run it, else Python
+        namespace: Namespace of a persistent tool. If omitted: none if the caller may publish names without a namespace, else the first granted namespace
         session: Session of the caller, by a name that the caller chooses; omit for the unnamed session
-        idempotency_key: the same call under the same key is made once; without one it gets its own
+        idempotency_key: Calls with the same key are executed once (if omitted, a client that retries makes a key)
         """
         answer: DefinedTool = self.call(
             "define_tool",
@@ -767,11 +796,11 @@ class Methods:
     ) -> WorkspaceInfo:
         """Create a workspace: files that stay from run to run.
 
-        origin: Fork of this: a workspace (ws_…), a snapshot (sha256:…), or the snapshot that a run left (run_…)
+        origin: Workspace (ws_…) or snapshot (sha256:…) to fork, or a run (run_…) whose snapshot to fork
         name: Any text, shown in lists
         files: Blobs to copy into a new workspace
         ttl: Seconds after its last use until it expires
-        idempotency_key: the same call under the same key is made once; without one it gets its own
+        idempotency_key: Calls with the same key are executed once (if omitted, a client that retries makes a key)
         """
         answer: WorkspaceInfo = self.call(
             "create_workspace",
@@ -835,7 +864,7 @@ class Methods:
     ) -> EnvironmentPage:
         """List the named environments, with the packages that the code of run_code may import.
 
-        installed: All locks that servers have installed instead (for admins)
+        installed: List all installed locks instead (for admins)
         limit: Maximum number of results
         cursor: Pagination cursor from previous response
         """
@@ -861,7 +890,7 @@ class Methods:
         return answer
 
     def delete_blob(self, blob_id: str) -> DeletedBlob:
-        """Delete a blob of the caller.
+        """Delete a blob of the caller. Admins may delete any blob.
 
         blob_id: Blob identifier
         """
@@ -871,7 +900,7 @@ class Methods:
     def get_usage(self, *, identity: str | None = None, namespace: str | None = None) -> IdentityUse:
         """Return the used amount and the limit of each quota.
 
-        identity: Identity; omit for the caller (other identities need the scope admin)
+        identity: Identity; omit for the caller (only admins may name others)
         namespace: Namespace; omit for the namespaces of the caller's grants
         """
         answer: IdentityUse = self.call("get_usage", {"identity": identity, "namespace": namespace})
@@ -919,6 +948,109 @@ class Methods:
         id: The token's id
         """
         answer: Token = self.call("revoke_token", {"id": id})
+        return answer
+
+    def add_webhook(
+        self, url: str, *, events: list[str] | None = None, skills: list[str] | None = None
+    ) -> AddedWebhook:
+        """Send events to a URL, as signed HTTP requests. Only this answer contains the secret.
+
+        url: Target of the requests (e.g., 'https://hooks.example.org/skillery')
+        events: Types of events; omit for all except run_failed
+        skills: Only events about these: skills ('sales.report') or namespaces ('sales.*'); omit for all
+        """
+        answer: AddedWebhook = self.call("add_webhook", {"url": url, "events": events, "skills": skills})
+        return answer
+
+    def list_webhooks(self) -> WebhookList:
+        """List all webhooks, without their secrets."""
+        answer: WebhookList = self.call("list_webhooks", {})
+        return answer
+
+    def test_webhook(self, id: str) -> WebhookTest:
+        """Send a message of the type test to a webhook now.
+
+        id: The webhook's id
+        """
+        answer: WebhookTest = self.call("test_webhook", {"id": id})
+        return answer
+
+    def remove_webhook(self, id: str) -> RemovedWebhook:
+        """Remove a webhook, its waiting events and its dead letters.
+
+        id: The webhook's id
+        """
+        answer: RemovedWebhook = self.call("remove_webhook", {"id": id})
+        return answer
+
+    def list_dead_letters(self, id: str, *, limit: int | None = None, cursor: str | None = None) -> DeadLetterPage:
+        """List the events that a webhook did not accept in time, oldest first.
+
+        id: The webhook's id
+        limit: Maximum number of results
+        cursor: Pagination cursor from previous response
+        """
+        answer: DeadLetterPage = self.call("list_dead_letters", {"id": id, "limit": limit, "cursor": cursor})
+        return answer
+
+    def add_trust_rule(
+        self,
+        target: str,
+        provider: Literal["github", "gitlab", "oidc"],
+        *,
+        issuer: str | None = None,
+        repository: str | None = None,
+        repository_id: str | None = None,
+        owner_id: str | None = None,
+        workflow: str | None = None,
+        ref: str | None = None,
+        environment: str | None = None,
+        claims: Mapping[str, str] | None = None,
+        kind: Literal["person", "agent"] | None = None,
+    ) -> TrustRule:
+        """Let CI jobs publish a skill or a namespace, without a stored token.
+
+        target: The skill ('sales.report') or the namespace ('sales.*') that the jobs may publish
+        provider: The CI service; oidc for another issuer
+        issuer: Issuer of the tokens; omit for github.com and gitlab.com
+        repository: Repository (e.g., 'acme/skills'), for github and gitlab
+        repository_id: Number of the repository or project
+        owner_id: Number of the owner (github) or group (gitlab)
+        workflow: File of the workflow (e.g., 'release.yml'); for gitlab, default .gitlab-ci.yml
+        ref: Branch or tag (e.g., 'refs/heads/main', 'refs/tags/*'); omit for all
+        environment: Environment of the job; omit for all
+        claims: Further claims that a token must have
+        kind: Whose publishing rules apply to the jobs
+        """
+        answer: TrustRule = self.call(
+            "add_trust_rule",
+            {
+                "target": target,
+                "provider": provider,
+                "issuer": issuer,
+                "repository": repository,
+                "repository_id": repository_id,
+                "owner_id": owner_id,
+                "workflow": workflow,
+                "ref": ref,
+                "environment": environment,
+                "claims": claims,
+                "kind": kind,
+            },
+        )
+        return answer
+
+    def list_trust_rules(self) -> TrustRules:
+        """List the trust rules for the namespaces of the caller."""
+        answer: TrustRules = self.call("list_trust_rules", {})
+        return answer
+
+    def remove_trust_rule(self, id: str) -> RemovedTrustRule:
+        """Remove a trust rule, and end the tokens that CI jobs got by it.
+
+        id: The rule's id
+        """
+        answer: RemovedTrustRule = self.call("remove_trust_rule", {"id": id})
         return answer
 
     def list_audit(

@@ -4,7 +4,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 Kind = Literal["action", "instruction"]
 IdentityKind = Literal["person", "agent"]
-Status = Literal["draft", "in_review", "published", "deprecated", "yanked", "rejected"]
+Status = Literal["draft", "in_review", "published", "deprecated", "yanked", "rejected", "purged"]
 RunStatus = Literal["queued", "started", "completed", "failed"]
 
 
@@ -100,7 +100,7 @@ class Usage(TypedDict):
 
 
 class CheckedExample(TypedDict):
-    """An example and the run that tested it. `waiting`: the test needs permissions, and follows the publication."""
+    """An example and the run that tested it. `waiting`: the example needs permissions, and runs at the approval."""
 
     name: str
     status: Literal["passed", "failed", "waiting", "not_run"]
@@ -146,6 +146,21 @@ class PermissionsDiff(TypedDict):
     removed: PermissionNames
 
 
+class Provenance(TypedDict):
+    """The CI job that published a version, from signed claims. A field without a claim is ""."""
+
+    issuer: str
+    subject: str
+    repository: str
+    repository_id: str
+    owner_id: str
+    workflow: str
+    ref: str
+    commit: str
+    environment: str
+    run: str
+
+
 class SkillFileEntry(TypedDict):
     """A file of a bundle."""
 
@@ -162,7 +177,7 @@ class Skill(TypedDict):
     version: str
     kind: Literal["action", "instruction"]
     digest: str
-    status: Literal["draft", "in_review", "published", "deprecated", "yanked", "rejected"]
+    status: Literal["draft", "in_review", "published", "deprecated", "yanked", "rejected", "purged"]
     visibility: Literal["public", "namespace", "private"]
     warnings: list[str]
     manifest: dict[str, Any]
@@ -182,6 +197,8 @@ class Skill(TypedDict):
     examples: NotRequired[list[CheckedExample]]
     findings: NotRequired[list[CheckFinding]]
     permissions_diff: NotRequired[PermissionsDiff]
+    provenance: NotRequired[Provenance]
+    """From detail 'summary' on, if a CI job published it."""
     skill_md: NotRequired[str]
     """With detail 'full'."""
     files: NotRequired[list[SkillFileEntry]]
@@ -322,6 +339,18 @@ class NewVersion(TypedDict):
     status: str
 
 
+class PurgedVersion(TypedDict):
+    """A purged version. Its number stays taken, and its digest stays known."""
+
+    name: str
+    version: str
+    digest: str
+    status: Literal["purged"]
+    deleted_contents: int
+    deleted_bytes: int
+    kept_files: list[str]
+
+
 class Who(TypedDict):
     """An identity."""
 
@@ -334,12 +363,14 @@ class ListedVersion(TypedDict):
 
     name: str
     version: str
-    status: Literal["draft", "in_review", "published", "deprecated", "yanked", "rejected"]
+    status: Literal["draft", "in_review", "published", "deprecated", "yanked", "rejected", "purged"]
     digest: str
     kind: Literal["action", "instruction"]
     publisher: Who
     created_at: str
     size_bytes: int
+    provenance: Provenance | None
+    """The CI job that published the version."""
 
 
 class VersionPage(TypedDict):
@@ -356,6 +387,8 @@ class DiffSide(TypedDict):
     name: str
     version: str
     digest: str
+    provenance: dict[str, str] | None
+    """The CI job that published the version."""
 
 
 class ManifestChange(TypedDict):
@@ -375,7 +408,7 @@ class FileFacts(TypedDict):
 
 
 class FileChange(TypedDict):
-    """A file that differs. `diff` has the hunks of a unified diff, or is empty, and `note` says why."""
+    """A file that differs. `diff` has the hunks of a unified diff. If its lines cannot be shown, `note` says why."""
 
     path: str
     change: Literal["added", "removed", "changed", "mode"]
@@ -545,7 +578,7 @@ class LockProblem(TypedDict):
     name: str
     version: str
     problem: (
-        Literal["gone", "yanked", "rejected", "digest_changed", "two_versions", "invalid"]
+        Literal["gone", "yanked", "rejected", "purged", "digest_changed", "two_versions", "invalid"]
         | Literal["deprecated", "not_published"]
     )
     message: str
@@ -634,6 +667,16 @@ class Waiver(TypedDict):
     until: str | None
     revoked_by: str | None
     revoked_at: str | None
+
+
+class RecheckedVersion(TypedDict):
+    """The findings of a version after a recheck. `new` are those that the version did not have before."""
+
+    name: str
+    version: str
+    status: str
+    findings: list[CheckFinding]
+    new: list[CheckFinding]
 
 
 class WaiverPage(TypedDict):
@@ -800,7 +843,7 @@ class ShownRebuild(TypedDict):
 
 
 class WarmProcess(TypedDict):
-    """A process that has imported the modules of `preload`."""
+    """A process that imports the modules of `preload` ahead of runs."""
 
     state: Literal["starting", "ready", "failed"]
     memory_mb: float
@@ -939,6 +982,126 @@ class Tokens(TypedDict):
     tokens: list[Token]
 
 
+class AddedWebhook(TypedDict):
+    """Result of `add_webhook`. No other method returns `secret`."""
+
+    id: str
+    url: str
+    events: list[str]
+    skills: list[str]
+    secret: str
+    """The receiver verifies signatures with it."""
+
+
+class Webhook(TypedDict):
+    """A webhook without its secret."""
+
+    id: str
+    url: str
+    events: list[str]
+    """Types of the events that it gets."""
+    skills: list[str]
+    """Skills and namespaces whose events it gets; empty: all."""
+    state: Literal["live", "failing", "gone"]
+    """gone: the target answered 410 and gets no more events."""
+    waiting: int
+    """Events that are not delivered yet. At most 10000 are counted."""
+    dead_letters: int
+    """Events that could not be delivered in time."""
+    delivered: int
+    """Events that the target has accepted."""
+    delivered_at: str | None
+    attempts: int
+    """Failed attempts to send the next event."""
+    next_at: str | None
+    """When the next event is sent again, after a failure."""
+    last_error: str | None
+    """Why the last attempt failed; null after a success."""
+    created_at: str
+    created_by: str
+
+
+class WebhookList(TypedDict):
+    """Every webhook, oldest first."""
+
+    webhooks: list[Webhook]
+
+
+class WebhookTest(TypedDict):
+    """Result of `test_webhook`."""
+
+    id: str
+    ok: bool
+    status: int | None
+    """HTTP status of the answer; null if there was no answer."""
+    error: str | None
+    """Why the target did not accept the event."""
+    duration_ms: float
+
+
+class RemovedWebhook(TypedDict):
+    """Result of `remove_webhook`."""
+
+    id: str
+    url: str
+    dropped: int
+    """Waiting events (at most 10000 are counted) and dead letters that were lost."""
+
+
+class DeadLetter(TypedDict):
+    """An event that a webhook did not accept in time."""
+
+    event_id: str
+    type: str
+    at: str
+    """Time of the event."""
+    data: dict[str, Any]
+    attempts: int
+    error: str
+    """Why the last attempt failed."""
+    died_at: str
+
+
+class DeadLetterPage(TypedDict):
+    """A page of the dead letters of a webhook, oldest first."""
+
+    dead_letters: list[DeadLetter]
+    next_cursor: str | None
+    """For the next page; null on the last page."""
+
+
+class TrustRule(TypedDict):
+    """A rule that lets CI jobs publish."""
+
+    id: str
+    target: str
+    """The skill, or the namespace and '.*', that the jobs may publish."""
+    provider: Literal["github", "gitlab", "oidc"]
+    issuer: str
+    claims: dict[str, str]
+    """Claims that the token of a job must have."""
+    kind: Literal["person", "agent"]
+    """Whose publishing rules apply to the jobs."""
+    created_by: str
+    created_at: str
+    last_used_at: str | None
+
+
+class TrustRules(TypedDict):
+    """The trust rules for the namespaces of the caller, oldest first. Admins get all rules."""
+
+    rules: list[TrustRule]
+
+
+class RemovedTrustRule(TypedDict):
+    """Result of `remove_trust_rule`."""
+
+    id: str
+    target: str
+    ended: int
+    """Tokens of CI jobs that ended with the rule."""
+
+
 class AuditEntry(TypedDict):
     """One entry of the audit trail, as `list_audit` returns it."""
 
@@ -967,6 +1130,7 @@ class AuditPage(TypedDict):
 
 
 __all__ = [
+    "AddedWebhook",
     "Approval",
     "AuditEntry",
     "AuditPage",
@@ -975,6 +1139,8 @@ __all__ = [
     "CheckedExample",
     "CheckedSkill",
     "CreatedToken",
+    "DeadLetter",
+    "DeadLetterPage",
     "DefinedTool",
     "DeletedBlob",
     "DeletedWorkspace",
@@ -1019,6 +1185,11 @@ __all__ = [
     "PermissionNames",
     "PermissionsDiff",
     "Progress",
+    "Provenance",
+    "PurgedVersion",
+    "RecheckedVersion",
+    "RemovedTrustRule",
+    "RemovedWebhook",
     "Run",
     "RunError",
     "RunLog",
@@ -1044,6 +1215,8 @@ __all__ = [
     "ToolPage",
     "ToolResult",
     "ToolRow",
+    "TrustRule",
+    "TrustRules",
     "Usage",
     "Used",
     "Verified",
@@ -1053,6 +1226,9 @@ __all__ = [
     "WaiverNote",
     "WaiverPage",
     "WarmProcess",
+    "Webhook",
+    "WebhookList",
+    "WebhookTest",
     "Who",
     "WithLock",
     "WorkspaceFile",

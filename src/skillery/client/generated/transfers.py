@@ -143,7 +143,7 @@ class Transfers(Methods):
         while not position.is_done:
             try:
                 with connection_errors(self._http):
-                    with self._http.stream("GET", _address(blob_id), headers=position.headers()) as response:
+                    with self._download(_address(blob_id), position.headers()) as response:
                         if response.status_code not in {200, 206}:
                             response.read()
                             object_of(response)
@@ -158,6 +158,19 @@ class Transfers(Methods):
                 return
             except ClientError as error:
                 sleep(patience.wait_after(error))
+
+    @contextmanager
+    def _download(self, address: str, headers: dict[str, str]) -> Iterator[httpx.Response]:
+        """Context manager: request a content, and yield the response of the server or of its storage."""
+        with self._http.stream("GET", address, headers=headers) as response:
+            elsewhere = response.headers.get("location") if response.status_code == 307 else None
+            if elsewhere is None:
+                yield response
+        if elsewhere is not None:
+            # Another client, so that the token is not sent to the storage, and its certificate is checked.
+            other = httpx.Client(timeout=self._http.timeout)
+            with other, other.stream("GET", elsewhere, headers=headers) as response:
+                yield response
 
     # -- files of a run ------------------------------------------------------------------------------------------
 

@@ -4,7 +4,15 @@ from skillery.database.tables.audit import audit, audit_head
 from skillery.database.tables.base import metadata
 from skillery.database.tables.contents import blobs, deletions, objects, uploads
 from skillery.database.tables.environments import environment_rebuilds, environments, locks, named_locks
-from skillery.database.tables.identity import backend_values, secret_grants, tokens
+from skillery.database.tables.events import dead_letters, event_readers, events, webhooks
+from skillery.database.tables.identity import (
+    backend_values,
+    exchanged_tokens,
+    secret_grants,
+    tokens,
+    trust_rules,
+    web_sessions,
+)
 from skillery.database.tables.runs import idempotency_keys, run_log_pieces, runs, servers, version_usage
 from skillery.database.tables.search import SEARCH_INDEX, search_postings, search_spellings, search_words
 from skillery.database.tables.skills import (
@@ -31,9 +39,13 @@ __all__ = [
     "audit_head",
     "backend_values",
     "blobs",
+    "dead_letters",
     "deletions",
     "environment_rebuilds",
     "environments",
+    "event_readers",
+    "events",
+    "exchanged_tokens",
     "exports",
     "idempotency_keys",
     "import_aliases",
@@ -58,10 +70,13 @@ __all__ = [
     "skills",
     "tokens",
     "tools",
+    "trust_rules",
     "uploads",
     "version_steps",
     "version_usage",
     "waivers",
+    "web_sessions",
+    "webhooks",
     "workspace_contents",
     "workspace_families",
     "workspace_snapshots",

@@ -36,7 +36,7 @@ runs = Table(
     Column("status", String(16), nullable=False),
     Column("identity", String(255), nullable=False),
     Column("identity_kind", String(16), nullable=False),
-    # The server that executes the run. If it dies, its next start closes the run.
+    # The server that executes the run. If it dies, its next start or another server closes the run.
     Column("server", String(64), nullable=False),
     Column("summary", Text, nullable=False, server_default=""),
     Column("output_json", Text, nullable=True),
@@ -48,7 +48,7 @@ runs = Table(
     Column("network_json", Text, nullable=False, server_default="[]"),
     # Limits of the run: Limits.
     Column("limits_json", Text, nullable=True),
-    # The named environment of run_code, and its lock at that time.
+    # The named environment of the run, and its lock at that time.
     Column("environment_json", Text, nullable=True),
     # The workspace of the run: WorkspaceUse.
     Column("workspace_json", Text, nullable=True),

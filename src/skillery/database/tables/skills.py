@@ -106,17 +106,21 @@ skill_versions = Table(
     Column("publisher", String(255), nullable=False),
     Column("publisher_kind", String(16), nullable=False, server_default="person"),
     Column("created_at", Moment, nullable=False),
-    # Further fields of describe_skill by key: approval, rejected, yanked, deprecated. None: no fields.
+    # Further fields of describe_skill by key: approval, rejected, yanked, deprecated, purged. None: no fields.
     Column("standing_json", Text, nullable=True),
     # The searchable start of a SKILL.md that the storage holds. None if the SKILL.md is small.
     Column("skill_md_start", Text, nullable=True),
-    # Findings of the checks: skillery.registry.checks. None: no findings.
+    # Results of the checks: skillery.registry.checks. None: no results.
     Column("checks_json", Text, nullable=True),
     # The method that made the version, if it was not create_skill.
     Column("made_by", String(16), nullable=True),
+    # The CI job that published the version: skillery.backends.Provenance. None: no CI job.
+    Column("provenance_json", Text, nullable=True),
     # Versions that differ only in build metadata are one version.
     UniqueConstraint("skill_id", "precedence"),
-    CheckConstraint("status IN ('draft', 'in_review', 'published', 'deprecated', 'yanked', 'rejected')", name="status"),
+    CheckConstraint(
+        "status IN ('draft', 'in_review', 'published', 'deprecated', 'yanked', 'rejected', 'purged')", name="status"
+    ),
     CheckConstraint("kind IN ('action', 'instruction')", name="kind"),
 )
 RESOLVABLE = ("published", "deprecated")
@@ -140,6 +144,14 @@ Index(
     skill_versions.c.id,
     postgresql_where=_is_waiting_literal,
     sqlite_where=_is_waiting_literal,
+)
+# Purged versions. They are few, and every server looks for their digests.
+_is_purged_literal = text("status = 'purged'")
+Index(
+    "ix_skill_versions_purged",
+    skill_versions.c.digest,
+    postgresql_where=_is_purged_literal,
+    sqlite_where=_is_purged_literal,
 )
 # For private skills, which are visible to their publishers.
 Index("ix_skill_versions_publisher", skill_versions.c.publisher, skill_versions.c.skill_id)

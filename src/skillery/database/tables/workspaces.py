@@ -22,7 +22,7 @@ workspaces = Table(
     Column("family_id", Key, ForeignKey("workspace_families.id"), nullable=False),
     Column("identity", String(255), nullable=False),
     Column("name", Name, nullable=False),
-    # The workspace or run that this one was forked from. No foreign key: it may be deleted.
+    # The workspace, snapshot or run that this one was forked from. No foreign key: it may be deleted.
     Column("parent", String(80), nullable=True),
     # The row of workspace_snapshots. No foreign key, because each of the two tables would refer to the other.
     Column("snapshot_id", Key, nullable=True),

@@ -147,7 +147,7 @@ def hash_of(path: str) -> str:
 
 
 def choose(args: dict[str, Any], pin: dict[str, Any], files: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the best file of a package that the lock allows. Raise Problem if there is none."""
+    """Return the best file of a package that the lock allows. Raise PackageProblem if there is none."""
     package = f"{pin['name']} {pin['version']}"
     ranks = {tag: rank for rank, tag in enumerate(args["tags"])}
     wheels = []
@@ -208,7 +208,9 @@ def contents(where: str) -> Iterator[bytes]:
 
 
 def send_file(file: dict[str, Any]) -> None:
-    """Send one file to the host. If the download is interrupted, it starts again. Raise Problem if it fails."""
+    """Send one file to the host. If the download is interrupted, start it again. Raise PackageProblem if all attempts
+    fail.
+    """
     pin = file["pin"]
     package = f"{pin['name']} {pin['version']}"
     for number in range(TRIES):
@@ -234,7 +236,7 @@ def send_file(file: dict[str, Any]) -> None:
 
 
 def fetch(args: dict[str, Any]) -> dict[str, Any]:
-    """Send a file for each pin to the host. Return a problem as JSON; {} if there is none."""
+    """Send a file for each pin to the host. Return the problem, or {} if there is none."""
     trust()
     try:
         found = candidates(args)
@@ -253,7 +255,7 @@ def fetch(args: dict[str, Any]) -> dict[str, Any]:
 
 
 def build(args: dict[str, Any]) -> dict[str, Any]:
-    """Build a wheel from a source archive and send it to the host."""
+    """Build a wheel from a source archive and send it to the host. Return the problem, or {} if there is none."""
     trust()
     pin = args["pin"]
     os.symlink(given("source"), args["file"])  # noqa: PTH211 - the name contains package and version

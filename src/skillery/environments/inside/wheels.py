@@ -102,7 +102,7 @@ def share(path: str, entries: list[zipfile.ZipInfo], number: int) -> None:
 
 
 def unpack(args: dict[str, Any]) -> dict[str, str]:
-    """Unpack and compile wheels in parallel processes. Return a problem; {} if there is none."""
+    """Unpack and compile a wheel in parallel processes. Return the problem, or {} if there is none."""
     path = f"{_host.blobs_folder()}/wheel"
     try:
         with zipfile.ZipFile(path) as archive:

@@ -121,6 +121,11 @@ def verify_archive(path: Path) -> ArchiveHead:
     Raise DamagedArchive if the file is not a backup or was changed. Raise StartupError if the file cannot be read or
     has another format.
     """
+    with _speaking(path):
+        return _verified(path)
+
+
+def _verified(path: Path) -> ArchiveHead:
     found: dict[str, str] = {}
     head: ArchiveHead | None = None
     sums: dict[str, str] | None = None
@@ -155,7 +160,7 @@ def members(path: Path) -> Iterator[tuple[str, BinaryIO, int]]:
     """Yield name, stream and size of each member, in order.
 
     Raise DamagedArchive if the file is not a backup or has other members than a backup. Raise StartupError if the file
-    cannot be read.
+    cannot be read. A stream raises tarfile.ReadError if the file was cut off.
     """
     with _speaking(path), tarfile.open(path, "r:") as tar:
         for member in tar:

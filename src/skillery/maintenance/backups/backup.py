@@ -24,17 +24,19 @@ from skillery.database.tables import (
     search_words,
     servers,
     uploads,
+    web_sessions,
 )
 from skillery.errors import ContentMissing, StartupError
 from skillery.maintenance.backups.archive import FORMAT, SECRET_KEY, ArchiveHead, ArchiveWriter, encode_row
 
 ROWS_AT_ONCE = 200
 _OF_MACHINES = (servers, uploads, deletions, locks, environments, environment_rebuilds)
-LEFT_OUT = {table.name for table in (*_OF_MACHINES, search_words, search_postings, search_spellings, exports)}
+_COMPUTED = (search_words, search_postings, search_spellings, exports)
+LEFT_OUT = {table.name for table in (*_OF_MACHINES, *_COMPUTED, web_sessions)}
 """Tables that are not in a backup.
 
-Some describe the machines of the running servers. The others can be computed again: search tables have another form in
-each kind of database, and `exports` is a cache.
+Some describe the machines of the running servers. Others can be computed again: search tables have another form in each
+kind of database, and `exports` is a cache. Sessions of browsers that have ended must not return with a backup.
 """
 
 

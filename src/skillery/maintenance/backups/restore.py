@@ -13,6 +13,7 @@ from sqlalchemy import Connection, MetaData, Table, func, insert, select, text, 
 
 from skillery import audit
 from skillery.backends import Storage
+from skillery.contents.storage_copies import forget_copies
 from skillery.contents.storage_marks import forget_mark
 from skillery.database import Database, migrate
 from skillery.database.tables import SEARCH_INDEX, audit_head, skills
@@ -50,8 +51,8 @@ def restore(database: Database, storage: Storage, path: Path, secret_key: Path, 
     Then one transaction creates the tables, adds all rows, removes the state of the old servers, and adds an audit
     entry. So the database is either empty or complete.
 
-    Raise StartupError if the database is not empty, if the backup is damaged or of a newer release, or if `secret_key`
-    exists with another key.
+    Raise StartupError if the database is not empty, or if the backup is damaged or of a newer release. If `secret_key`
+    exists with another key, restore everything else, and then raise StartupError.
     """
     head = verify_archive(path)
     if head.revision not in migrate.revisions():
@@ -74,7 +75,7 @@ def restore(database: Database, storage: Storage, path: Path, secret_key: Path, 
             if table_name is not None:
                 rows[table_name] = _load_table(connection, by_name.get(table_name), table_name, stream)
         if not database.is_sqlite:
-            _advance_sequences(connection, by_name.values())
+            advance_sequences(connection, by_name.values())
 
     def settle(connection: Connection) -> None:
         _settle(connection)
@@ -154,8 +155,8 @@ def _batches(lines: Iterator[bytes]) -> Iterator[list[bytes]]:
         yield batch
 
 
-def _advance_sequences(connection: Connection, tables: Any) -> None:
-    """Set each id counter of Postgres to the highest restored id."""
+def advance_sequences(connection: Connection, tables: Any) -> None:
+    """Set each id counter of Postgres to the highest id of its table."""
     for table in tables:
         keys = list(table.primary_key.columns)
         if len(keys) != 1 or not keys[0].autoincrement:
@@ -163,17 +164,19 @@ def _advance_sequences(connection: Connection, tables: Any) -> None:
         sequence = connection.scalar(
             text("SELECT pg_get_serial_sequence(:table, :column)"), {"table": table.name, "column": keys[0].name}
         )
-        highest = connection.scalar(select(func.max(keys[0])))
-        if sequence and highest is not None:
+        # Postgres has no max() of bytes, and keys of bytes have no counter.
+        highest = connection.scalar(select(func.max(keys[0]))) if sequence else None
+        if highest is not None:
             connection.execute(text("SELECT setval(:sequence, :highest)"), {"sequence": sequence, "highest": highest})
 
 
 def _settle(connection: Connection) -> None:
-    """Remove the state of the servers that made the backup: close their runs, delete the storage mark, rebuild the
-    search.
+    """Prepare the restored rows for new servers: close the runs of the old servers, delete the storage mark, and fill
+    the search tables, which a backup does not contain.
     """
     close_all(connection, "the registry was restored from a backup that was made while this ran")
     forget_mark(connection)
+    forget_copies(connection)
     for skill_id, latest in connection.execute(select(skills.c.id, skills.c.latest_version_id)).all():
         index_latest(connection, skill_id, latest)
 

@@ -3,9 +3,11 @@
 from skillery.maintenance.garbage.collector import Collector, Sweep, SweepStep, Swept
 from skillery.maintenance.garbage.steps import (
     cached_files,
+    ended_sessions,
     expired_blobs,
     expired_workspaces,
     leftovers,
+    old_exchanges,
     old_locks,
     old_runs,
     unused_contents,
@@ -18,9 +20,11 @@ __all__ = [
     "SweepStep",
     "Swept",
     "cached_files",
+    "ended_sessions",
     "expired_blobs",
     "expired_workspaces",
     "leftovers",
+    "old_exchanges",
     "old_locks",
     "old_runs",
     "unused_contents",

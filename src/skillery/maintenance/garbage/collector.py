@@ -63,8 +63,9 @@ class Collector:
     def collect(self, *, by: Identity = SERVER, dry_run: bool = False, only: Sequence[str] = ()) -> dict[str, Swept]:
         """Execute all steps, or only those named in `only`. `by` is the caller who requested the sweep. Blocking.
 
-        Return the removed items by step. With `dry_run`, nothing is removed. Raise Busy if another sweep of this
-        database is running, and InvalidParams if `only` names an unknown step.
+        Return the number and bytes of the removed items by step. With `dry_run`, nothing is removed, and the result has
+        the items that would be removed. Raise Busy if another sweep of this database is running, and InvalidParams if
+        `only` names an unknown step.
         """
         steps = self._chosen(only)
         with self._database.alone("garbage") as is_alone:
@@ -103,9 +104,10 @@ class Collector:
                     if not self._stopping.is_set():
                         swept[step.name] = step.work(sweep)
             finally:
-                # What was removed is recorded even if a later step fails.
+                # What was removed is recorded and erased even if a later step fails.
                 if not dry_run:
                     self._record(by, swept)
+                    self._database.empty_log()
         return swept
 
     def _record(self, by: Identity, swept: dict[str, Swept]) -> None:

@@ -7,22 +7,26 @@ without a row can remain, which the next sweep deletes. A row without its file c
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from typing import NamedTuple
 
 from sqlalchemy import Connection, and_, delete, exists, func, not_, or_, select
 
-from skillery.backends import ListsContents, Storage
+from skillery.backends import ListsContents, RemovesUnfinished, Storage
 from skillery.contents.deletions import TombstoneClaim, carry_out, claim, drop_files, finish_abandoned_deletions
 from skillery.contents.uploads import forget_uploads
 from skillery.database import Database
 from skillery.database.tables import blobs, objects, skill_files, workspace_contents, workspace_snapshots
 from skillery.environments import Environments
 from skillery.environments.lock_rows import count_old_locks, forget_locks
+from skillery.identity.web_session_rows import count_ended, forget_ended
 from skillery.maintenance.garbage.collector import Sweep, Swept
+from skillery.registry.purges import purged_among
 from skillery.runs.cache import Cache
 from skillery.runs.records import count_old_runs, cutoff_of, forget_runs
+from skillery.trust import forget_expired
 from skillery.workspaces.sweeps import AT_ONCE as EXPIRED_AT_ONCE
 from skillery.workspaces.sweeps import count_expired, forget_contents, remove_expired
 
@@ -37,7 +41,7 @@ UPLOAD = timedelta(days=1)
 
 
 def old_runs(database: Database, keep_for: timedelta, keep_count: int, sweep: Sweep) -> Swept:
-    """Delete runs that are older than `keep_for`, or that are not among the `keep_count` newest. 0 means no limit.
+    """Delete ended runs that are older than `keep_for` or not among the `keep_count` newest runs. 0 means no limit.
 
     The blobs of these runs expire separately.
     """
@@ -89,8 +93,21 @@ def _delete_expired(connection: Connection, until: datetime) -> Swept:
     return Swept(len(gone), sum(gone))
 
 
+def old_exchanges(database: Database, sweep: Sweep) -> Swept:
+    """Delete the records of exchanged tokens of CI jobs, and expired tokens that CI jobs got."""
+    if sweep.dry_run:
+        return Swept(database.read_now(partial(forget_expired, limit=AT_ONCE, dry_run=True)))
+    swept = Swept()
+    while not sweep.stopped():
+        more = database.write_now(partial(forget_expired, limit=AT_ONCE))
+        swept += Swept(more)
+        if more < AT_ONCE:
+            break
+    return swept
+
+
 def unused_contents(database: Database, storage: Storage, grace: timedelta, sweep: Sweep) -> Swept:
-    """Delete contents that no skill file and no blob refers to, from the database and the storage.
+    """Delete contents that no skill file, blob or workspace refers to, from the database and the storage.
 
     A dry run also counts contents of blobs that expired at least `grace` ago.
     """
@@ -102,9 +119,10 @@ def unused_contents(database: Database, storage: Storage, grace: timedelta, swee
     while not sweep.stopped():
         found = database.read_now(partial(_find_unused, after=last))
         if found:
-            more, claimed = database.write_now(partial(_delete_unused, server=database.server, digests=found))
-            swept += more
-            carry_out(database, storage, claimed)
+            # Contents of a purged version may have been in use elsewhere until now.
+            deleted = database.erase_now(partial(delete_unused, server=database.server, digests=found))
+            swept += deleted.swept
+            carry_out(database, storage, deleted.claimed)
         if len(found) < FILES_AT_ONCE:
             break
         last = found[-1]
@@ -133,6 +151,19 @@ def expired_workspaces(database: Database, storage: Storage, sweep: Sweep) -> Sw
     return swept
 
 
+def ended_sessions(database: Database, sweep: Sweep) -> Swept:
+    """Delete the sessions of browsers that have ended."""
+    if sweep.dry_run:
+        return Swept(database.read_now(count_ended))
+    swept = Swept()
+    while not sweep.stopped():
+        more = database.write_now(partial(forget_ended, limit=AT_ONCE))
+        swept += Swept(more)
+        if more < AT_ONCE:
+            break
+    return swept
+
+
 def _count_unused(connection: Connection, until: datetime) -> Swept:
     """Return the number and bytes of unused contents, with those of blobs that the same sweep would delete."""
     stays = or_(blobs.c.expires_at.is_(None), blobs.c.expires_at > until)
@@ -151,29 +182,44 @@ def _find_unused(connection: Connection, after: str) -> list[str]:
     return list(connection.scalars(unused.order_by(objects.c.sha256).limit(FILES_AT_ONCE)))
 
 
-def _delete_unused(connection: Connection, server: str, digests: list[str]) -> tuple[Swept, TombstoneClaim]:
+class DeletedContents(NamedTuple):
+    digests: set[str]
+    swept: Swept
+    claimed: TombstoneClaim
+    """The contents with files in the storage. The caller deletes these files."""
+
+
+def delete_unused(
+    connection: Connection, server: str, digests: Collection[str], *, waits: bool = False
+) -> DeletedContents:
     """Delete the rows of contents that are still unused. Add tombstones for those with files in the storage.
 
     The rows are locked first: so the delete statement sees every reference that was added before, and no reference can
     be added later. Rows that another transaction has locked are skipped, because that transaction may add a reference.
+    With `waits`, this function waits for the other transaction instead.
     """
     wanted = select(objects.c.sha256, objects.c.size_bytes, objects.c.data.is_(None).label("has_file"))
-    locked = wanted.where(objects.c.sha256.in_(digests)).with_for_update(skip_locked=True)
-    held = {row.sha256: row for row in connection.execute(locked)}
+    # Sorted, because the same order for all callers prevents deadlocks on Postgres.
+    locked = wanted.where(objects.c.sha256.in_(digests)).order_by(objects.c.sha256)
+    held = {row.sha256: row for row in connection.execute(locked.with_for_update(skip_locked=not waits))}
     unused = delete(objects).where(objects.c.sha256.in_(held), _IS_UNUSED).returning(objects.c.sha256)
     gone = [held[sha256] for sha256 in connection.scalars(unused)]
     swept = Swept(len(gone), sum(row.size_bytes for row in gone))
-    return swept, claim(connection, server, [row.sha256 for row in gone if row.has_file])
+    claimed = claim(connection, server, [row.sha256 for row in gone if row.has_file])
+    return DeletedContents({row.sha256 for row in gone}, swept, claimed)
 
 
 def leftovers(database: Database, storage: Storage, grace: timedelta, sweep: Sweep) -> Swept:
-    """Delete files in the storage that have no row and are older than `grace`.
+    """Delete files in the storage that have no row and are older than `grace`, and the parts of uploads that have not
+    ended after a day.
 
     Such files remain if a process dies before it writes the row, or before it deletes the files of a failed upload.
     """
-    if not isinstance(storage, ListsContents):
-        return Swept()
     swept = Swept()
+    if isinstance(storage, RemovesUnfinished):
+        swept += Swept(storage.remove_unfinished(datetime.now(UTC) - UPLOAD, sweep.dry_run))
+    if not isinstance(storage, ListsContents):
+        return swept
     for some in _batches(storage.stored_before(datetime.now(UTC) - grace), FILES_AT_ONCE):
         known = database.read_now(partial(_known, digests=list(some)))
         unknown = {sha256: size for sha256, size in some.items() if sha256 not in known}
@@ -194,12 +240,14 @@ def _known(connection: Connection, digests: list[str]) -> set[str]:
 
 
 def cached_files(database: Database, cache: Cache, grace: timedelta, unused_for: timedelta, sweep: Sweep) -> Swept:
-    """Delete files from the cache of this machine: files unused for `unused_for` (0: never), and copies of deleted
-    contents.
+    """Delete files from the cache of this machine: files unused for `unused_for` (0: never), copies of deleted
+    contents, and purged versions.
 
-    Copies that were used within `grace` stay.
+    Copies of deleted contents that were used within `grace` stay. Files of purged versions do not stay.
     """
     now, swept = datetime.now(UTC), Swept()
+    purged = database.read_now(partial(purged_among, digests=cache.bundle_digests()))
+    swept += Swept(*cache.drop_bundles(purged, dry_run=sweep.dry_run))
     for some in _batches(cache.blobs_unused_since(now - grace)):
         known = database.read_now(partial(_known, digests=list(some)))
         for sha256, size in some.items():

@@ -1,7 +1,7 @@
 """The first message of a TLS client, parsed only as far as its host name (RFC 8446 §4, RFC 6066 §3).
 
-The input comes from untrusted code. Every length is checked against the data, no byte is copied twice, and unusual
-messages are refused instead of interpreted.
+The input comes from untrusted code. Every length is checked against the data, and unusual messages are refused instead
+of interpreted.
 """
 
 from __future__ import annotations

@@ -144,7 +144,9 @@ class Exchange:
             await upstream.send(piece)
 
     async def _send_chunks(self, upstream: Stream) -> None:
-        """Forward a chunked body. Chunks are parsed strictly and encoded again, without extensions and trailers."""
+        """Forward a chunked body. Chunks are parsed strictly and encoded again. An extension is refused, trailers are
+        dropped.
+        """
         while size := http_heads.chunk_size(await self._line()):
             await upstream.send(b"%x\r\n" % size)
             await self._send_length(size, upstream)
@@ -199,7 +201,9 @@ class Exchange:
 
 
 def check_connect(request: Request, target: Target) -> None:
-    """Check a CONNECT request. Raise BadHead if it has a body, Denied if its Host header names another host."""
+    """Check a CONNECT request. Raise BadHead if it has a body or two Host headers, Denied if its Host header names
+    another host.
+    """
     if request.values(b"content-length") or request.values(b"transfer-encoding"):
         raise BadHead("CONNECT with a body")
     hosts = request.values(b"host")

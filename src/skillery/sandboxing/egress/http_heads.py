@@ -35,7 +35,9 @@ Fields = list[tuple[bytes, bytes]]
 
 
 class BadHead(Exception):
-    """Raised if the input is not a head of HTTP/1.1, or if two parsers could read the head differently."""
+    """Raised if a head, a chunk or a trailer is malformed, too large, late or cut off, or if two parsers could read the
+    message differently.
+    """
 
 
 class Body(msgspec.Struct, frozen=True):
@@ -121,7 +123,10 @@ def forwarded_head(request: Request, target: Target, path: str) -> bytes:
 
 
 def end_to_end(fields: Fields, also: set[bytes]) -> Fields:
-    """Return the fields without hop-by-hop fields, and without the fields that Connection names."""
+    """Return the fields without hop-by-hop fields, and without the fields that Connection names.
+
+    Connection cannot remove Host and the fields with the length of the body.
+    """
     named = {
         word.strip().lower() for key, value in fields if key.lower() == b"connection" for word in value.split(b",")
     } - {b"content-length", b"transfer-encoding", b"host"}

@@ -1,4 +1,4 @@
-"""The transfer of a run's listening socket to the host: one byte with the descriptor, first on the channel."""
+"""The transfer of a run's listening socket to the host: the first byte on the channel carries the descriptor."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ OTHERS = "…"
 
 
 class Event(msgspec.Struct, frozen=True):
-    """An event of a connection: `allowed`, `refused` or `ended`.
+    """An event of a connection: it was allowed, it was refused (not `allowed`), or it has `ended`.
 
     Only an `ended` event has `bytes_*` other than 0. These bytes are added to the figures of the host.
     """
@@ -47,8 +47,9 @@ class Uses:
         )
 
     def line(self, event: Event) -> str | None:
-        """Return the line for the run's log. Only the first MAX_LINES refusals have a line; other events return
-        None.
+        """Return the line for the run's log. Only refusals have a line; other events return None.
+
+        After MAX_LINES refusals, one last line says that more was refused.
         """
         if event.allowed or event.ended or self._lines > MAX_LINES:
             return None

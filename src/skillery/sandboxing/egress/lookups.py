@@ -79,13 +79,12 @@ class LookUpThreads:
 class RunLookUps:
     """The look-ups of one run. If several connections need the same name at the same time, they share one look-up.
 
-    Failures are cached. Addresses are not cached: each connection uses the result of its own look-up.
+    Failures are cached for FAILURE_SECONDS. Addresses are not cached: a later connection starts a new look-up.
     """
 
     def __init__(self, threads: LookUpThreads, identity: str, caps: Caps, *, of_the_house: bool = False) -> None:
         """`of_the_house` also allows names of the server's network (search domains, /etc/hosts). It is set if the
-        server's
-        admin wrote the patterns.
+        server's admin wrote the patterns.
         """
         self._threads = threads
         self._identity = threads.share_of(identity)
@@ -98,7 +97,8 @@ class RunLookUps:
     async def look_up(self, host: str) -> Found:
         """Return the addresses of a host.
 
-        Raise OSError if the name has none or the look-up takes too long, Denied if no thread becomes free.
+        Raise OSError if the name has none, if the look-up takes too long, or if it failed recently. Raise Denied if no
+        thread becomes free.
         """
         if host not in self._under_way:
             if time.monotonic() < self._failed_until.get(host, 0.0):
@@ -108,7 +108,7 @@ class RunLookUps:
         return await asyncio.shield(self._under_way[host])
 
     def close(self) -> None:
-        """Cancel the look-ups that still wait for a thread."""
+        """Cancel all look-ups. A look-up that has a thread occupies it until `getaddrinfo` returns."""
         for task in self._under_way.values():
             task.cancel()
 

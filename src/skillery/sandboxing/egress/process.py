@@ -4,8 +4,8 @@ So the process of the server neither parses nor forwards bytes of a run, and hol
 
 The process starts with one descriptor, a SOCK_SEQPACKET socket. The server sends a pair of descriptors for each run:
 the listening socket of the run, and a report socket. The first line on the report socket is the order of the server.
-The proxy sends events back, one line each. Either end closes the report socket when the run is over. The process ends
-with the server.
+The proxy sends events back, one line each. When the run is over, the server closes its half of the report socket, and
+the proxy answers with GOODBYE. The process ends with the server.
 """
 
 from __future__ import annotations

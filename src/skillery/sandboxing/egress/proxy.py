@@ -37,7 +37,10 @@ class RunProxy:
         self.spent = Spent(caps)
 
     async def serve(self, listener: socket.socket) -> None:
-        """Accept connections until cancelled. Then close the listening socket and all connections."""
+        """Accept connections until cancelled, at most `caps.in_all`.
+
+        Afterwards, the listening socket and all connections are closed.
+        """
         slots = asyncio.Semaphore(self.caps.open_at_once)
         tasks: set[asyncio.Task[None]] = set()
 

@@ -1,6 +1,6 @@
 """Resolution of host names to addresses that the proxy may connect to.
 
-The host resolves a name once for each connection, and connects to the checked addresses. A later answer of the name
+The proxy resolves the name for a connection once, and connects to the checked addresses. A later answer of the name
 server has no effect.
 """
 
@@ -60,7 +60,9 @@ class FixedHosts:
 
 
 class AddressRules:
-    """The rules for addresses: public addresses are allowed, and the addresses in the operator's list."""
+    """The rules for addresses: public addresses of other machines are allowed, and the addresses in the operator's
+    list.
+    """
 
     def __init__(self, allow_private: Sequence[str] = (), *, every: bool = False) -> None:
         """Allow the addresses and networks (`10.1.0.0/16`) of `allow_private`, or `every` address.

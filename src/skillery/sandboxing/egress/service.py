@@ -119,7 +119,8 @@ class Egress:
         """Let the proxy accept connections on `listener`. This method closes `listener`. Raise EgressBroken if the
         proxy fails.
 
-        `note` gets the lines for the run's log. `private` allows any address. `identity` requested the run.
+        `note` gets the lines for the run's log. `private` allows any address. `identity` is the identity that requested
+        the run.
         """
         with listener:
             try:
@@ -146,7 +147,7 @@ class Egress:
         private: bool = False,
         identity: str = "",
     ) -> Session:
-        """Call `open` with the listening socket that arrives on `channel`."""
+        """Call `open` with the listening socket that arrives on `channel`. Raise BrokenSetup if none arrives."""
         try:
             listener = await receive_listener(channel)
         except EOFError:

@@ -37,7 +37,10 @@ class Caps(msgspec.Struct, frozen=True):
 
 
 class Spent:
-    """The bytes of one connection, which count towards the limits of its run."""
+    """The bytes of one connection, which also count for its `run`.
+
+    If `run` is None, this object counts the bytes of a whole run, and enforces the limits of `caps`.
+    """
 
     def __init__(self, caps: Caps, run: Spent | None = None) -> None:
         self._caps = caps
@@ -65,7 +68,7 @@ class Spent:
 
 
 class Stream:
-    """A connected, non-blocking socket. It stops reading while its buffer is full, so its memory is bounded."""
+    """A connected, non-blocking socket. It is read only when a caller needs bytes, so its memory is bounded."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
@@ -80,9 +83,7 @@ class Stream:
         return await self._loop.sock_recv(self._socket, most)
 
     async def more(self) -> bytes:
-        """Read at least one more piece into the buffer, and return the whole buffer. Raise EOFError at the end of
-        the stream.
-        """
+        """Read one more piece into the buffer, and return the whole buffer. Raise EOFError at the end of the stream."""
         piece = await self._loop.sock_recv(self._socket, PIECE)
         if not piece:
             raise EOFError
@@ -94,8 +95,9 @@ class Stream:
         return self._unread
 
     async def until(self, end: bytes, most: int) -> bytes | None:
-        """Return and consume the data before `end`; None if `end` is not within `most` bytes. Raise EOFError if the
-        stream ends.
+        """Return the data before `end`. Consume this data and `end`. Raise EOFError if the stream ends first.
+
+        Return None if more than `most` bytes come before `end`.
         """
         looked_at = 0
         while (at := self._unread.find(end, max(0, looked_at - len(end)))) < 0:
@@ -116,8 +118,9 @@ class Stream:
             self._socket.shutdown(socket.SHUT_WR)
 
     async def end_gently(self, seconds: float) -> None:
-        """Wait until the other end has read the last bytes. Closing a socket with unread input would reset the
-        connection.
+        """Close the writing half, and wait for at most `seconds` until the other end closes too.
+
+        Closing a socket with unread input would reset the connection before the other end has read the last bytes.
         """
         self.end_writing()
         with contextlib.suppress(OSError, TimeoutError):

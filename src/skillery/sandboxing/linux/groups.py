@@ -138,8 +138,9 @@ class ControlGroup:
         return not any(folder.exists() for _, folder in self._folders)
 
     async def remove(self) -> None:
-        """Remove the group, and wait for its last processes. If the group cannot be removed, the next start of a
-        server removes it.
+        """Remove the group when its processes have ended. Kill the processes that are left after half of PATIENCE.
+
+        If the group cannot be removed within PATIENCE seconds, a later server removes it at its start.
         """
         if self.remove_now():
             return
@@ -178,7 +179,10 @@ def remove_dead(group: Path) -> None:
 
 
 def find() -> ControlGroups | None:
-    """Return the groups that this server can create; None if the host allows none."""
+    """Return the `ControlGroups` of this server; None if the host allows none.
+
+    The groups of dead servers are removed before.
+    """
     found: list[Hierarchy] = []
     for candidate in candidates():
         hierarchy = usable(candidate)

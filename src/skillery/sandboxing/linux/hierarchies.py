@@ -50,7 +50,7 @@ def settings_of(controller: str, version: int, limits: Limits) -> dict[str, str]
 
 
 def write(folder: Path, name: str, content: str) -> None:
-    """Write a setting. Raise OSError, unless the name ends in `?` and the file does not exist."""
+    """Write a setting. Raise OSError if that fails. If the name ends in `?`, a missing file is no error."""
     try:
         # Not write_text, which would create a file that the kernel does not offer.
         descriptor = os.open(folder / name.rstrip("?"), os.O_WRONLY)
@@ -65,7 +65,7 @@ def write(folder: Path, name: str, content: str) -> None:
 
 
 def counted(path: Path, name: str) -> int:
-    """Return the number after `name` in a file of `name value` lines; 0 if it is missing."""
+    """Return the number after `name` in a file of `name value` lines; 0 if the name or the file is missing."""
     with contextlib.suppress(OSError):
         for line in path.read_text().splitlines():
             key, _, value = line.partition(" ")
@@ -128,7 +128,8 @@ def candidates() -> list[Hierarchy]:
 def delegate(hierarchy: Hierarchy) -> Hierarchy:
     """Enable the controllers for child groups, and return the hierarchy. Raise OSError if that is impossible.
 
-    v2 allows this only for a group without processes. If this process is the only one, it moves to a new child group.
+    v2 allows this only for a group without processes, and for the root group. If this process is the only one, it moves
+    to a new child group.
     """
     offered = (hierarchy.folder / "cgroup.controllers").read_text().split()
     names = tuple(name for name in CONTROLLERS if name in offered)

@@ -66,7 +66,7 @@ def is_open_to_all(path: str) -> bool:
 
 
 def shape(limits: Limits) -> Limits:
-    """Return the limits that a cell has from its set-up. All other limits are set from outside, or with the job."""
+    """Return the limits that a cell has from its set-up. The other limits are applied from outside, or with the job."""
     return Limits(
         memory_mb=limits.memory_mb,
         processes=limits.processes,
@@ -78,7 +78,7 @@ def shape(limits: Limits) -> Limits:
 
 
 def cpu_seconds(limits: Limits) -> int:
-    """Return the CPU seconds of one process. The limit is a backup in case the timeout does not work."""
+    """Return the limit on the CPU time of one process in seconds: a backup in case the timeout does not work."""
     return int(limits.timeout_ms / 1000 * max(1.0, limits.cpus)) + 2
 
 
@@ -86,8 +86,9 @@ def cpu_seconds(limits: Limits) -> int:
 def tree_limits(limits: Limits, *, cgroups: bool, base: int = 0) -> dict[str, int]:
     """Return the limits as rlimits and mount options.
 
-    Without cgroups, each process has about the memory limit of the whole run as its address space. With cgroups, the
-    address space is only a backup. `base` is the address space in bytes that a process inherits from its zygote.
+    Without cgroups, the address space of each process is limited to the memory limit of the whole run, plus room for
+    the interpreter. With cgroups, the address space is only a backup. `base` is the address space in bytes that a
+    process inherits from its zygote.
     """
     memory = limits.memory_mb * MEBIBYTE
     return {

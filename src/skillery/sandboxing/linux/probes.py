@@ -135,7 +135,7 @@ def run_probes(run_jobs: languages.RunJobs) -> list[Probe]:
 
 
 def all_probes(run_jobs: languages.RunJobs | None = None) -> list[Probe]:
-    """Return all probes. A probe comes after the probes that it depends on."""
+    """Return all probes, each after the probes that it depends on. On an unsupported machine, return only its probe."""
     machine = machine_probe()
     if not machine.ok:
         return [machine]

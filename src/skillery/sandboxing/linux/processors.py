@@ -14,7 +14,7 @@ class Processors:
         self._turn = itertools.cycle(sorted(os.sched_getaffinity(0)))
 
     def some(self, cpus: float) -> list[int]:
-        """Return processors for a run, other ones for the next run. [] means that the run may use all processors."""
+        """Return processors for a run: the next ones in turn. [] means that the run may use all processors."""
         if self._counted:
             return []
         count = math.ceil(cpus)

@@ -73,7 +73,7 @@ def socket_type(*types: int, refused: int = errno.EPERM) -> Code:
 
 
 def by_argument(*, cgroups: bool, rights: bool) -> dict[str, Code]:
-    """Return the code for each call whose arguments are checked, except the socket calls."""
+    """Return the code for each call whose arguments are checked, except the calls of `sockets`."""
     allow, eperm, ignored = answer(ALLOW), refuse(errno.EPERM), refuse(0)
     # Leases and notices concern files that the host and other runs use too. A large pipe takes pages from the server
     # user's share if no cgroup counts them.
@@ -100,7 +100,7 @@ def by_argument(*, cgroups: bool, rights: bool) -> dict[str, Code]:
 
 
 def socket_options() -> Code:
-    """Return the code for setsockopt. It refuses to change buffer sizes and to attach BPF programs.
+    """Return the code for setsockopt. It ignores changes of buffer sizes, and refuses to attach BPF programs.
 
     The kernel has one budget of memory for compiled BPF programs of the whole host, which no cgroup counts.
     """
@@ -118,10 +118,11 @@ def without_flag(index: int, flag: int, otherwise: Code) -> Code:
 
 
 def sockets(*, network: bool) -> dict[str, Code]:
-    """Return the code for socket calls. UNIX socket pairs are allowed, TCP client sockets only with `network`.
+    """Return the code for the calls that create and connect sockets. TCP clients are allowed only with `network`.
 
-    Landlock restricts TCP connections to the proxy. `bind` is refused, because the channel's socket belongs to the
-    host's net namespace. Datagrams are refused, because queued datagrams on loopback use memory that no limit counts.
+    With Landlock version 4, these clients can connect only to the port of the proxy. `bind`, `listen` and `accept` are
+    refused: the channel's socket belongs to the host's net namespace, so `bind` would give it an address there.
+    Datagrams are refused, because queued datagrams on loopback use memory that no limit counts.
     """
     allow, eacces = answer(ALLOW), refuse(errno.EACCES)
     client = (*socket_type(STREAM, refused=errno.EACCES), *one_of(2, (0, 6), allow, refuse(errno.EPERM)))
@@ -134,9 +135,10 @@ def sockets(*, network: bool) -> dict[str, Code]:
 
 
 def of_all_but_pid_1(*, cgroups: bool) -> dict[str, Code]:
-    """Return code that lets the code change the scheduling of all processes except pid 1.
+    """Return the code for the calls that change the scheduling of a process. They are refused for pid 1.
 
-    Without processor time, pid 1 could not end, and could not end the others.
+    Without processor time, pid 1 could not end, and could not end the others. Without `cgroups`, a run may not change
+    its processors at all.
     """
     allow, eperm = answer(ALLOW), refuse(errno.EPERM)
     others = one_of(0, (1,), eperm, allow)
@@ -151,9 +153,10 @@ def of_all_but_pid_1(*, cgroups: bool) -> dict[str, Code]:
 
 
 def mmap_that_a_watchdog_sees() -> Code:
-    """Return the code for mmap if no cgroup counts memory. It refuses shared anonymous mappings.
+    """Return the code for mmap on hosts where no cgroup counts memory. The code refuses shared anonymous mappings.
 
-    After unmapping, their pages would stay in no process, so the watchdog would not count them.
+    Pages of such a mapping can stay in memory after a process unmaps them. They then belong to no process, so the
+    watchdog would not count them.
     """
     shared = (load_argument(3), (AND, 0, 0, SHARED_ANONYMOUS), (EQUAL, 0, 1, SHARED_ANONYMOUS))
     return (*shared, *refuse(errno.EPERM), *answer(ALLOW))

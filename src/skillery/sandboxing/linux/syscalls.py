@@ -63,8 +63,8 @@ prctl:157:167 prlimit64:302:261 sendmsg:46:211 sendmmsg:307:269 setpriority:141:
 sched_setscheduler:144:119 sched_setattr:314:274 sched_setaffinity:203:122 ioprio_set:251:30
 """
 
-# Memory that no rlimit and no watchdog counts (vmsplice: pages that only a pipe holds), and calls that leave a run's
-# processors: refused if no cgroup counts them.
+# Calls that use memory that no rlimit and no watchdog counts (vmsplice: pages that only a pipe holds). They are refused
+# if no cgroup counts it.
 ONLY_WITH_CGROUPS = """
 shmget:29:194 msgget:68:186 mq_open:240:180 vmsplice:278:75
 """

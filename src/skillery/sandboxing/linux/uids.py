@@ -1,4 +1,4 @@
-"""Host uids for the runs of a server that is root. No two runs have the same uid at the same time."""
+"""Host uids for the runs of a server that is root. No two of its runs have the same uid at the same time."""
 
 from __future__ import annotations
 

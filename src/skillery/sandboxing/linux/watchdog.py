@@ -45,16 +45,17 @@ def memory_of(pid: int, thread_memory: Callable[[int], int]) -> int:
 
 
 def rough_memory(thread: int) -> int:
-    """Return all mapped memory in bytes; shared memory counts in full. The kernel has counters for it, so the call
-    is cheap.
+    """Return the memory of a process in bytes, without pages of files. Shared memory counts in full.
+
+    The kernel has counters for it, so the call is cheap.
     """
     return fields(Path(f"/proc/{thread}/status"), ("RssAnon", "RssShmem", "VmSwap", "VmPTE"))
 
 
 def shared_memory(thread: int) -> int:
-    """Return all mapped memory in bytes; shared pages are divided among their processes.
+    """Return the memory of a process in bytes, with mapped files. Shared pages are divided among their processes.
 
-    If the kernel does not report the shares, shared pages count in full.
+    If the kernel does not report the shares, return `rough_memory`.
     """
     pages = fields(Path(f"/proc/{thread}/smaps_rollup"), ("Pss", "SwapPss"))
     return pages + fields(Path(f"/proc/{thread}/status"), ("VmPTE",)) if pages else rough_memory(thread)

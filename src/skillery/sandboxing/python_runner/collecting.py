@@ -1,6 +1,6 @@
-"""The files of a run whose code did not keep them itself: collected after its processes have ended.
+"""Collection: keep the files that the code of an ended run did not keep, and save the workspace of the run.
 
-Only our own code runs in the sandbox that collects, and it sees the workspace of the run.
+A separate process collects. It sees the workspace, and executes no code of the run.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ LIMITS = Limits(timeout_ms=30_000)
 """Limits of the collecting process."""
 SECONDS = 10.0
 BYTES_PER_SECOND = 20 << 20
-"""The slowest collection that an ending run waits for."""
+"""An ending run waits for a collection of at least this speed."""
 
 
 class Collection(msgspec.Struct, frozen=True):
-    """What is collected of a run, and where the collecting process finds it."""
+    """The files to collect of a run, and their folder in the sandbox of the collecting process."""
 
     job: Job
     kept: Iterable[str] | None
-    """Paths that the run kept before it was stopped. None if it kept all its files."""
+    """Paths of the files that the code kept before it was stopped. None if the code kept all its files itself."""
     folder: str = "/workspace"
     lock_folder: str = "/tmp"  # noqa: S108 - a path of the sandbox
     """Any folder that the collecting process can open."""
 
     @property
     def seconds(self) -> float:
-        """How long the collection may take."""
+        """Time limit of the collection in seconds."""
         return SECONDS + (self.job.limits.disk_mb << 20) / BYTES_PER_SECOND
 
     def header(self) -> dict[str, Any]:
@@ -81,7 +81,9 @@ def collection_of(
 
 
 async def collect(dialogue: Dialogue) -> None:
-    """Let the collecting process, which has its header, pass the files to the host. Raise BrokenSetup."""
+    """Let the collecting process, which has received its header, pass the files to the host. Raise BrokenSetup on
+    failure.
+    """
     await dialogue.go()
     await dialogue.listen()
     if dialogue.failure is not None or dialogue.result is None:
@@ -89,7 +91,10 @@ async def collect(dialogue: Dialogue) -> None:
 
 
 async def try_to_collect(work: Any, collection: Collection) -> None:
-    """Await `work` in bounded time. An error never changes how the run ended: its files are then lost."""
+    """Await `work` until it ends, or until the time limit of the collection is over.
+
+    An error is logged and does not change the outcome of the run. Its uncollected files are lost.
+    """
     try:
         async with asyncio.timeout(collection.seconds):
             await work

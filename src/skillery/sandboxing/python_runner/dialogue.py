@@ -83,11 +83,11 @@ class _Pace:
 class Dialogue:
     """The dialogue with the code of one run.
 
-    After `listen`, exactly one of `result` and `failure` is set, or neither if the code ended without a message.
+    After `listen`, either `result` or `failure` is set. Both are None if the code ended and sent neither.
     """
 
     def __init__(self, channel: Channel, job: Job, host: RunHost, *, collects: bool = False) -> None:
-        """`collects`: the process inside is our own, and may pass the workspace of a run."""
+        """With `collects`, the process inside executes no code of a run, and may send the workspace of a run."""
         self._collects = collects
         self._workspace = job.workspace
         self._channel = channel
@@ -100,7 +100,7 @@ class Dialogue:
         self._ahead: asyncio.Future[Message | None] | None = None
         """The next message, if it was received during a call."""
         self.heard = asyncio.Event()
-        """Set when the last byte of the result or failure has arrived. Later work is the host's time."""
+        """Set when the last byte of the result or failure has arrived. Later work does not count as time of the run."""
         self.summary: str | None = None
         self.result: bytes | None = None
         self.failure: Failure | None = None
@@ -302,7 +302,8 @@ MANY_SLOW_NUMBERS = 100
 def normal_json(body: bytes) -> bytes:
     """Return a JSON text without blanks. Raise ValueError if the text is not JSON.
 
-    A large text is checked without decoding: decoding millions of small values would block the server for seconds.
+    A text that is large or has many slow numbers is checked without decoding: decoding would block the server for
+    seconds.
     """
     if len(body) > BIG_TEXT or slow_numbers(body) > MANY_SLOW_NUMBERS:
         return msgspec.json.format(str(body, "utf-8"), indent=-1).encode()

@@ -30,7 +30,7 @@ JOBS = [
 
 
 def run_apart(run_jobs: RunJobs, jobs: Sequence[Job]) -> list[Outcome]:
-    """Run the jobs in the event loop of a new thread. If that raises, return fewer outcomes than jobs."""
+    """Run the jobs in the event loop of a new thread, and return their outcomes; [] if that raises."""
     outcomes: list[Outcome] = []
     thread = threading.Thread(target=lambda: outcomes.extend(asyncio.run(run_jobs(jobs))))
     thread.start()

@@ -55,7 +55,7 @@ class LogPipe:
         self._sink: Sink = host.printed if isinstance(host, FollowsLog) else self._kept.add
 
     def note(self, line: str) -> None:
-        """Add a line of the server after all output so far."""
+        """Add a line of the server, after one more piece of the output that the pipe holds."""
         if not self._ended.done():
             self._drain()
         self._sink(line.encode("utf-8", "replace") + b"\n")

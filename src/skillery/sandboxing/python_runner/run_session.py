@@ -13,7 +13,9 @@ from skillery.sandboxing.python_runner.process_ends import ended_early, finish_w
 
 
 class RunSession:
-    """A run from the start of its code. Call `follow` when the code can start, and `outcome` after its end."""
+    """A run, from the start of its code to its outcome. Call `follow` when the code can start, and `outcome` after the
+    run has ended.
+    """
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -30,7 +32,8 @@ class RunSession:
         ended: Callable[[], Awaitable[int | None]],
         exceeds: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """Wait until the code has ended, its time is over, or `exceeds` returns because its memory limit is exceeded.
+        """Wait until the code has sent its result or has ended, or until its time is over. Also return when `exceeds`
+        returns: its memory limit is then exceeded.
 
         The measured time ends with the last byte of the result; the check of the result does not count. `ended` waits
         for the end of the code's process, and returns its wait status or None.

@@ -52,7 +52,7 @@ def filling_seconds(job: Job) -> float:
 
 
 async def send_workspace(channel: Channel, workspace: Workspace) -> None:
-    """Send the kept files to the runtime, which writes them. Raise BrokenSetup."""
+    """Send the kept files to the runtime, which writes them. Raise BrokenSetup if a file cannot be read or written."""
     listed = msgspec.json.encode(workspace.files)
     if workspace.opened is not None:
         header = {"offsets": len(listed)}

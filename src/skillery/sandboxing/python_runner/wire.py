@@ -80,8 +80,9 @@ class Channel:
 
     @classmethod
     async def over(cls, end: socket.socket) -> Channel:
-        """Return a channel that owns the socket and refuses descriptors. If this coroutine is cancelled, the socket
-        is closed.
+        """Return a channel that owns the socket. The socket refuses descriptors, if the kernel supports that.
+
+        If this coroutine fails or is cancelled, the socket is closed.
         """
         refuse_descriptors(end)
         end.setblocking(False)
@@ -113,7 +114,7 @@ class Channel:
             raise ChannelAbused("a header that is not JSON of the known shape") from None
 
     async def pieces(self, size: int) -> AsyncIterator[bytes]:
-        """Yield the body in pieces of at most 256 KiB."""
+        """Yield the body in pieces of at most 256 KiB. Raise ChannelAbused if the body ends early."""
         while size:
             piece = await self._reader.read(min(size, PIECE))
             if not piece:

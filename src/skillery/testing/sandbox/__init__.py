@@ -1,4 +1,4 @@
-"""The contract of a sandbox. A plugin's tests subclass SandboxContract and provide their backend:"""
+"""The contract of a sandbox. A plugin's tests subclass SandboxContract, and override its fixture `sandbox`."""
 
 from skillery.testing.sandbox.attacks import EscapeCases, SystemCallCases
 from skillery.testing.sandbox.between_runs import BetweenRunsCases

@@ -1,4 +1,4 @@
-"""Escapes that worked against other sandboxes. Each case tries one, and expects that the kernel refuses it."""
+"""Attacks on a sandbox, for example escapes that worked against other sandboxes. Each case expects that they fail."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from skillery.backends import KeepsWarm, Sandbox
+from skillery.testing.rules import Contract
 from skillery.testing.sandbox.leftovers import assert_none_since, traces
 from skillery.testing.sandbox.trial import Trial
 
@@ -23,7 +24,7 @@ allowed.
 """
 
 
-class SandboxCases:
+class SandboxCases(Contract):
     """Base class of all cases.
 
     Override `sandbox` with a fixture that yields your started backend and closes it, once per case (with

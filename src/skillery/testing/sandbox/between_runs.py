@@ -138,7 +138,7 @@ class BetweenRunsCases(SandboxCases):
 
 
 async def check_nothing_is_left(trial: Trial, **options: Any) -> None:
-    """Check that runs leave no trace: an observation after several runs must equal the observation before them."""
+    """Check that runs leave no trace: each observation after several runs must equal one from before them."""
     calls = CALLS[platform.machine()]
 
     async def look(times: int) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Files that a run leaves below /workspace/out."""
+"""Files that a run leaves: all below /workspace/out, and others that match a glob of the caller."""
 
 from __future__ import annotations
 

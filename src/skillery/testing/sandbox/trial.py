@@ -63,8 +63,9 @@ class MemoryHost:
         """Blob ids by path, for blobs that have a path."""
         self.aborted = 0
         self.listed: list[KeptFile] = []
-        """The files of the workspace of a run, and the names of those that cannot be saved."""
+        """The files of the workspace that was saved last."""
         self.left_out: list[str] = []
+        """The names of files of this workspace that could not be saved."""
         self.contents: dict[str, bytes] = {}
         """The contents of these files by digest."""
         self.callable: dict[tuple[str, str], Callable[..., Any]] = {}

@@ -106,7 +106,7 @@ class WorkspaceCases(SandboxCases):
         assert [(file.path, file.size_bytes) for file in trial.host.listed] == [("a", 12 << 20)]
 
     async def test_a_change_through_a_mapping_is_saved(self, trial: Trial) -> None:
-        """A write to a page that was read through the mapping before changes no timestamp on tmpfs."""
+        """On tmpfs, a write through a mapping changes no timestamp if the page was read through the mapping before."""
         await trial.code("def main(args): open('a', 'w').write('old ' * 4096)", workspace=trial.host.workspace())
         code = """
         import mmap, os

@@ -31,8 +31,8 @@ _begun = msgspec.json.Decoder(_Begun)
 
 @contextmanager
 def answered_within(context: Context, seconds: float) -> Iterator[None]:
-    """Context manager: if the client supports tasks, a call in the `with` block is answered after `seconds`, although
-    its run has not ended.
+    """Context manager: if the client supports tasks, and the run of a call in the `with` block takes longer than
+    `seconds`, the call is answered before the run has ended.
     """
     token = answer_within.set(seconds if declares_tasks(context) else None)
     try:

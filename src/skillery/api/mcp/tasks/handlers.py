@@ -22,7 +22,7 @@ class UpdateParams(TaskParams):
 
 
 async def get_task(context: Context, asked: TaskParams) -> dict[str, Any]:
-    """Return the state of a task, with the result of the tool call if its run has ended."""
+    """Return the state of a task, with the result of the tool call if the task is completed."""
     _check(context, asked)
     visit = visit_of(context)
     state = decoded_state(await answer_of(visit, "tasks/get", task_id=asked.task_id))

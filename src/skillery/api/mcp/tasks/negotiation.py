@@ -23,7 +23,7 @@ def declares_tasks(context: Context) -> bool:
 
 
 def require_tasks(context: Context) -> None:
-    """Raise MCPError if the protocol version has no such method, or if the request does not declare the extension."""
+    """Raise MCPError if the protocol version has no tasks, or if the request does not declare the extension."""
     if context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
         hint = f"The extension {TASKS_EXTENSION} needs version {MODERN_PROTOCOL_VERSIONS[0]} of the protocol."
         message = f"there is no method {context.method!r} in version {context.protocol_version}"

@@ -1,4 +1,4 @@
-"""The shapes of a task: `Task` as in the specification, with the result of the tool call after the run has ended."""
+"""The shapes of a task: `Task` as in the specification, with the result of the tool call if the task is completed."""
 
 from __future__ import annotations
 

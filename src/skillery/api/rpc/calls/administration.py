@@ -43,6 +43,7 @@ async def revoke_token(core: Core, identity: Identity, asked: params.RevokeToken
     revoked = await core.registry.write(partial(tokens.revoke_token, actor=identity, token_id=asked.id))
     if isinstance(core.authenticator, KeepsTokens):
         core.authenticator.forget()
+    core.sessions.forget()
     return revoked
 
 

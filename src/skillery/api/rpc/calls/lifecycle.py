@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 from functools import partial
 
@@ -16,6 +17,8 @@ from skillery.formats.names import parse_namespace, parse_skill_name
 from skillery.formats.paths import parse_path
 from skillery.formats.semver import Version
 from skillery.formats.timestamps import parse_until
+from skillery.maintenance.purges import PurgedVersion
+from skillery.publishing import RecheckedVersion
 from skillery.registry import (
     NewVersion,
     VersionPage,
@@ -45,6 +48,11 @@ async def yank_version(core: Core, identity: Identity, asked: params.YankVersion
     name, version, reason = parse_skill_name(asked.name), Version.parse(asked.version), sentence(asked.reason, "reason")
     work = partial(registry.yank_version, identity=identity, name=name, version=version, reason=reason)
     return await core.registry.write(work)
+
+
+async def purge_version(core: Core, identity: Identity, asked: params.PurgeVersion) -> PurgedVersion:
+    name, version, reason = parse_skill_name(asked.name), Version.parse(asked.version), sentence(asked.reason, "reason")
+    return await asyncio.to_thread(core.purger.purge_version, identity, name, version, reason)
 
 
 async def unyank_version(core: Core, identity: Identity, asked: params.UnyankVersion) -> NewVersion:
@@ -83,6 +91,11 @@ async def list_versions(core: Core, identity: Identity, asked: params.ListVersio
     )
     # Slow: with a filter, one page may read many rows.
     return await core.registry.read_page(work)
+
+
+async def recheck_version(core: Core, identity: Identity, asked: params.RecheckVersion) -> RecheckedVersion:
+    name, version = parse_skill_name(asked.name), Version.parse(asked.version)
+    return await core.rechecks.recheck_version(identity, name, version)
 
 
 async def waive_finding(core: Core, identity: Identity, asked: params.WaiveFinding) -> Waiver:

@@ -1,4 +1,4 @@
-"""Methods that list, call, define and remove tools of skills."""
+"""Methods that list, call, define and remove tools of skills and sessions."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def run_files(files: Sequence[params.RunFile]) -> tuple[RunFile, ...]:
 
 
 def sentence(value: str, where: str) -> str:
-    """Return the text without surrounding blanks. Raise InvalidParams if the text is blank or contains a NUL.
+    """Return `value` without surrounding blanks. Raise InvalidParams if `value` is blank or contains a NUL.
 
     `where` is the name of the parameter, for the error.
     """

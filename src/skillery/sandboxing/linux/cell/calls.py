@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 PATH = "/run/skillery/calls"
 CONTROL = 204
-"""The descriptor to which a failed process writes the name of the step and FAILURE."""
+"""The descriptor to which a process writes the name of its failed step and the result of the call (FAILURE)."""
 FAILURE = struct.Struct("=q")
 ENTRY = struct.Struct("=Q6QqqQQ")
 """One call: its number, six arguments, its kind, its required result, and the address and length of the step's name."""
@@ -177,8 +177,8 @@ def load(path: str = PATH) -> Callable[[int], int]:
 class Script:
     """System calls in their order. Inside `with script:`, each `kernel.call` appends its call to the script.
 
-    The script must know which descriptor a call will open. So no descriptor from `descriptors` on may be open when the
-    script runs.
+    The script must know which descriptor a call will open. So at the first such call, `descriptors` must be the lowest
+    free number, and the numbers after it must be free.
     """
 
     def __init__(self, descriptors: int) -> None:
@@ -248,11 +248,10 @@ class Written:
 
 
 def thread_id_address() -> int:
-    """Return the address where the C library keeps the id of this thread, which is used when the process signals
-    itself.
+    """Return the address where the C library keeps the id of this thread.
 
-    After a fork without the C library, the id is right only if the kernel writes it to this address. Raise SetupError
-    if the address cannot be found.
+    The C library uses this id when the process signals itself. After a fork without the C library, the id is right only
+    if the kernel writes it to this address. Raise SetupError if the address cannot be found.
     """
     found = ctypes.c_void_p()
     own = os.getpid()

@@ -40,8 +40,10 @@ def user_namespace(uid: int) -> int:
 
 
 def bind(source: str, target: str, attributes: int, namespace: int) -> None:
-    """Bind-mount `source` at `target`, without the mounts below `source`. The user namespace maps the owners of its
-    files.
+    """Bind-mount `source` at `target`, without the mounts below `source`.
+
+    `namespace` is a descriptor of a user namespace: it maps the owners of the files in the new mount. `attributes` are
+    attributes of mount_setattr(2).
     """
     flags = kernel.OPEN_TREE_CLONE | kernel.OPEN_TREE_CLOEXEC
     step = f"mount mapped {target}"

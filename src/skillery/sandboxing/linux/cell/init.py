@@ -2,8 +2,8 @@
 
 A waiting Python process would need a megabyte, this program needs one or two pages. The program has no secrets, and the
 code of the run cannot read it. It reaps orphans until pid 2, the process of the code, has ended. Then it sends the four
-bytes of the wait status to the server (descriptor 0). It also ends if the server closes this descriptor. Descriptor 1
-is a signalfd for the blocked signal SIGCHLD.
+bytes of the wait status to the server (descriptor 0), and ends. It also ends if the server closes its end of the
+socket. Descriptor 1 is a signalfd for the blocked signal SIGCHLD.
 """
 
 from __future__ import annotations

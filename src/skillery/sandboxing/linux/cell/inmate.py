@@ -38,8 +38,7 @@ def become_nobody(*, keeps_groups: bool) -> None:
     """Become uid and gid 1000, the only ids in the user namespace of the run. This namespace has no root.
 
     `keeps_groups` is set if the server is an ordinary user. The kernel then does not allow dropping groups. The groups
-    are
-    not mapped in the namespace.
+    are not mapped in the namespace.
     """
     if not keeps_groups:
         kernel.call("groups", kernel.SYS_SETGROUPS, 0, None)
@@ -138,9 +137,9 @@ def join_groups(group_files: int) -> None:
 
 
 def arrange_descriptors() -> None:
-    """Set the descriptors: 0 is /dev/null, 1 and 2 are the log, 3 is the channel. Close all others.
+    """Set the descriptors: 0 is /dev/null, 1 and 2 are the log, 3 is the channel.
 
-    Only pid 1 keeps CONTROL.
+    CONTROL and GATE stay open, all others are closed. Only pid 1 keeps CONTROL.
     """
     for source, target in ((NULL, 0), (LOG, 1), (LOG, 2), (CHANNEL_BEFORE, CHANNEL)):
         kernel.call("descriptors", kernel.SYS_DUP3, source, target, 0, answer=target)
@@ -148,18 +147,16 @@ def arrange_descriptors() -> None:
 
 
 def meet_server() -> None:
-    """Send a byte to the server, with which the kernel passes the pid of this process. Wait until the server has
-    read it.
-    """
+    """Send a byte to the server: with it, the kernel passes the pid of this process. Wait for the answer, one byte."""
     kernel.call("greeting", kernel.SYS_WRITE, calls.CONTROL, b"h", 1, answer=1)
     kernel.call("greeting", kernel.SYS_READ, calls.CONTROL, bytes(1), 1, answer=1)
 
 
 def wait_at_gate() -> None:
-    """Wait until the ids of this process are mapped.
+    """Wait until the zygote has mapped the ids of this process.
 
-    First close this process's copy of the other end. Then only the zygote holds that end, so the wait also ends if the
-    zygote dies.
+    `arrange_descriptors` has closed this process's copy of the writing end. Only the zygote holds that end, so the wait
+    also ends if the zygote dies.
     """
     kernel.call("gate", kernel.SYS_READ, GATE, bytes(1), 1, answer=1)
     kernel.call("gate", kernel.SYS_CLOSE, GATE)

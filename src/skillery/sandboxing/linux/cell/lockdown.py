@@ -29,7 +29,7 @@ class CapabilityHeader(ctypes.Structure):
 def set_limits(limits: dict[str, Any]) -> None:
     """Set the rlimits of one process. The cgroup or the watchdog of the host limits all processes together.
 
-    The code cannot raise a limit again, except RLIMIT_AS up to its hard limit. The runtime lowers this hard limit
+    The process cannot raise a limit again, except RLIMIT_AS up to its hard limit. The runtime lowers this hard limit
     before any user code runs, when it knows whether the code reserves more address space than it uses.
     """
     wanted = {
@@ -78,7 +78,7 @@ def drop_capabilities() -> None:
 
 
 def keep_capabilities(kept: int) -> None:
-    """Drop all capabilities except those in the bit set `kept`, which has capabilities below 32."""
+    """Drop all capabilities except those in `kept`, a bit set of capabilities below 32."""
     header = CapabilityHeader(0x20080522, 0)
     sets = struct.pack("=6I", kept, kept, 0, 0, 0, 0)
     kernel.call("capset", kernel.SYS_CAPSET, header, sets)

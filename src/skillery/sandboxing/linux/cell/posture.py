@@ -43,7 +43,7 @@ def own_status() -> bytes:
 
 
 def syscall_faults() -> list[str]:
-    """Return how the state of this process deviates, found by system calls. Used in a run without /proc."""
+    """Return all deviations that system calls show. Used in a run without /proc."""
     sets = ctypes.create_string_buffer(24)
     header = ctypes.create_string_buffer((0x20080522).to_bytes(4, sys.byteorder), 8)
     kernel.checked("capget", kernel.syscall(SYS_CAPGET, header, sets))

@@ -1,15 +1,14 @@
 """A zygote of one environment. It imports packages of that environment, and runs are forked from it.
 
-A package may execute any code during its import, so the zygote drops all rights before:
+A package may execute any code during its import, so the zygote gives up its rights before:
 
 - The process that built the root only waits.
 - A keeper is pid 1 of new namespaces. It ends when its link to the server closes, and then the kernel kills all other
   processes in the namespaces.
 - A child of the keeper becomes another host uid (if the server is root) in a user namespace without other ids. It loses
   the network and the host's /proc, and gets a smaller set of system calls. Only this child imports the packages and
-  forks
-  runs, like the zygote of an ordinary user's server. It sends no descriptors to the server: each run sends a message to
-  the server itself.
+  forks runs, like the zygote of an ordinary user's server. It sends no descriptors to the server: each run sends a
+  message to the server itself.
 """
 
 # ruff: noqa: PTH208, S108 - importing pathlib costs milliseconds; the paths are those of the sandbox
@@ -67,7 +66,10 @@ def step_back(server: Link, plan: dict[str, Any], group_files: list[int]) -> Non
 
 
 def mount_own() -> None:
-    """Unmount the host's /proc and mount a new one. A process with mount rights could remove a mount on top."""
+    """Replace the host's /proc with a new one, and mount a new /workspace and /tmp.
+
+    The host's /proc is unmounted, not covered: a process with mount rights could remove a mount on top.
+    """
     kernel.mount("proc", "/tmp", "proc", PROC, "subset=pid")
     kernel.detach("/proc")
     kernel.mount("/tmp", "/proc", None, kernel.MS_MOVE)
@@ -172,7 +174,7 @@ def check_alone() -> None:
 
 
 def reseed() -> None:
-    """Make numpy reseed its generator in each run. `random` does so itself after a fork."""
+    """Reseed the global generator of numpy, if numpy is imported. `random` reseeds its own generator after a fork."""
     numbers = sys.modules.get("numpy.random")
     if numbers is None:
         return

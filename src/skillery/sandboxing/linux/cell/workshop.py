@@ -25,7 +25,7 @@ FOLDERS = ("skills", "packages")
 """The kinds of entries that are folders. Many runs share them."""
 KEPT = 64
 BOTH = 3
-"""The namespaces of a request that shows one cell the workspace of another: theirs and ours."""
+"""Mount namespaces in a request to show a cell the workspace of another: of both cells and of the workshop."""
 
 
 def leave_room() -> None:
@@ -37,7 +37,7 @@ def leave_room() -> None:
 
 
 def add(entries: list[dict[str, Any]], uid: int) -> None:
-    """Mount each source at its path below the working directory, which is GIVEN."""
+    """Mount each source at its path below the working directory, a new folder for these mounts."""
     namespace = idmap.user_namespace(uid) if any(entry["closed"] for entry in entries) else -1
     for entry in entries:
         target = f"{entry['kind']}/{entry['name']}"
@@ -90,8 +90,9 @@ class Shelf:
         self._made = 0
 
     def open(self, uid: int, entries: list[dict[str, Any]]) -> tuple[dict[str, int], MountPoint | None]:
-        """Return descriptors by kind, and the folder to remove after they were mounted; None if the mounts stay on
-        the shelf.
+        """Return descriptors by kind, and a folder to clear after they were mounted, or None.
+
+        The folder has mounts that no other run can share, or, if the shelf is full, the least recently used mounts.
         """
         known = identity(entries)
         place = self._places.pop(known, None) if known else None

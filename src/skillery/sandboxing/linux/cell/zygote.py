@@ -3,9 +3,8 @@ run.
 
 The zygote talks to the server over one socket. It first receives the plan. For each run, it receives `number`, `uid`,
 `slot`, `limits`, `affinity`, `port` and `ahead`, with the descriptors of the run's control socket, channel, log and
-cgroup
-files. It sends `ready` once, and for each run `number` and `pid` with the pidfd and the mount namespace. A zygote with
-preloaded packages (`preloading`) sends only `number`.
+cgroup files. It sends `ready` once, and for each run `number` and `pid` with the pidfd and the mount namespace. A
+zygote with preloaded packages (`preloading`) sends only `number`.
 """
 
 from __future__ import annotations
@@ -74,7 +73,9 @@ def freeze() -> None:
 
 
 class Slots:
-    """Empty net namespaces, created in advance. The server gives a namespace to one run at a time."""
+    """Empty net namespaces. Each is created at its first use, and then reused. The server gives a namespace to one run
+    at a time.
+    """
 
     def __init__(self) -> None:
         self._made: list[int] = []
@@ -153,7 +154,7 @@ class Forks:
         return self._parts[known]
 
     def _let_go(self, server: Link, message: dict[str, Any], pid: int, pidfd: int, opener: int) -> None:
-        """Let a run continue after its ids were mapped."""
+        """Map the ids of a run, let the run continue, and report it to the server."""
         # Uid 1000 of the run is its own host uid if the server is root, else the server's uid.
         write_maps(pid, message["uid"] if self._plan["root"] else posture.UID)
         if self._plan["environment"]:

@@ -86,8 +86,8 @@ class Program:
     ) -> int:
         """Run the program to its end, and return its wait status.
 
-        The program has its standard streams and the descriptors from `feed` and `drain`, and no others. With `alone`,
-        all processes that the program started end with the program.
+        The program has its standard streams and the descriptors from `feed` and `drain`, and no others. `alone` means
+        that the run has its own pid namespace: then all processes that the program left are killed.
         """
         beyond = [descriptor for descriptor in self._theirs if descriptor not in {stdin, stdout, stderr}]
         woken, waking = os.pipe()

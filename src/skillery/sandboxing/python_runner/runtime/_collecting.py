@@ -1,4 +1,4 @@
-"""The files of a run that has ended, read by a process in which no code of the run has ever been."""
+"""The files of a run that has ended, read by a process in which no code of the run has ever run."""
 
 # ruff: noqa: PTH101, PTH208 - importing pathlib costs time
 from __future__ import annotations
@@ -29,7 +29,7 @@ def serve(channel: int, job: dict[str, Any]) -> NoReturn:
 
 
 def gather(asked: dict[str, Any]) -> None:
-    """Keep the files that the run had to leave."""
+    """Store the files that the code of the run did not store before it was stopped."""
     open_up(asked["folder"] if asked["outputs"] else asked["folder"] + "/" + _gathering.OUT)
     _gathering.BEFORE.update(asked["kept"])
     _run.note(_gathering.leave(asked["folder"], asked["outputs"], with_out=True, name="/workspace"))

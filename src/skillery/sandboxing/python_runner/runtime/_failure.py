@@ -1,4 +1,4 @@
-"""The description of an exception. Methods of the exception that lie or fail do not affect the description."""
+"""The description of an exception. The exception is untrusted: its methods may raise, or report another class."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def message(error: BaseException) -> str:
 
 
 def user_frames(traceback: TracebackType | None) -> str:
-    """Return the traceback as text, with the frames of the code and of called skills only."""
+    """Return the traceback as text, without the frames of the runner and of the standard library."""
     # Imported late: the import costs milliseconds, and most runs do not fail.
     from traceback import extract_tb, format_list
 

@@ -35,7 +35,10 @@ class FontLoader(SourceFileLoader):
 
 
 def spec_of(path: Any) -> ModuleSpec | None:
-    """Return the module spec of matplotlib's font manager; None if the usual finders cannot import it."""
+    """Return the module spec of matplotlib's font manager with `FontLoader`.
+
+    Return None if the usual finders should import the module, for example because the sandbox has the settings.
+    """
     spec = None if os.path.exists(SETTINGS) else PathFinder.find_spec(FONT_MANAGER, path)
     if spec is None or type(spec.loader) is not SourceFileLoader:
         return None

@@ -1,4 +1,4 @@
-"""The lines to write for code that forgot its function."""
+"""A suggested definition of the requested function, for code that does not define it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ BODY = "...  # your code, indented by four spaces"
 
 
 def lines(code: str, name: str) -> str:
-    """Return three lines that define the function `name`. Code of one statement is the body of that function."""
+    """Return three lines that define the function `name`. Code of one assignment or expression is its body."""
     statements = ast.parse(code).body
     last = statements[-1] if statements else None
     if isinstance(last, ast.Assign) and isinstance(last.targets[0], ast.Name):

@@ -1,8 +1,8 @@
 """The functions that a skill with permissions offers to callers, found in its files without running them.
 
-Callable are functions of the skill's own files: functions that the entrypoint defines, and functions that it imports
-from a module in its folder. Their names must not begin with `_`. With `__all__`, exactly the functions in this list are
-callable.
+Callers can call functions of the skill's own files: functions that the entrypoint defines, and functions that the
+entrypoint imports from a module in its folder. Their names must not begin with `_`. With `__all__`, exactly the
+functions in this list are callable.
 
 Functions that are imported from elsewhere are not callable: with `subprocess.run`, for example, a caller could use the
 skill's permissions for any purpose. A module may bind a name more than once, for example as a fallback for a failed
@@ -221,7 +221,7 @@ def simple_targets(statement: ast.stmt) -> list[ast.Name]:
 
 
 def assign(names: Names, statement: ast.Assign | ast.AnnAssign, *, always: bool) -> None:
-    """Record `__all__ = [...]`, and `main = other` if `other` is a function."""
+    """Record `__all__ = [...]`, and `main = other` as another name of `other`."""
     value = statement.value
     if isinstance(value, ast.Name):
         for target in simple_targets(statement):

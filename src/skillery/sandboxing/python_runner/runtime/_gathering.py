@@ -1,4 +1,4 @@
-"""The files in the output folder of a run, stored as blobs."""
+"""The files below `out` and the files that the caller requested, stored as blobs."""
 
 # ruff: noqa: PTH118, PTH208 - importing pathlib costs every such run time
 from __future__ import annotations
@@ -31,14 +31,13 @@ def gather(folder: str) -> dict[str, Any]:
     """Store the regular files below the folder as blobs.
 
     Return `files` (path below the folder, blob id and size, sorted by path). If some files could not be stored, also
-    return
-    `left_out` with their paths, at most MOST_FILES.
+    return `left_out` with their paths, at most MOST_FILES.
     """
     return store(folder, paths_below(folder))
 
 
 def store(folder: str, paths: Iterable[str]) -> dict[str, Any]:
-    """Store these files of the folder. Return as `gather`."""
+    """Store the files at `paths` below `folder`. Return the same as `gather`."""
     files: list[dict[str, Any]] = []
     left_out: list[str] = []
     refused = False
@@ -123,9 +122,9 @@ def keep(file: str, path: str) -> dict[str, Any]:
 
 
 def leave(folder: str, patterns: list[str], *, with_out: bool, name: str = "") -> str:
-    """Store the files below `out` in the folder, if `with_out`, and the files that match a pattern.
+    """Store the files of `folder` that match a pattern. With `with_out`, also store the files below its folder `out`.
 
-    Return a line for each of the two about files that were left out, or "". The lines call the folder `name`.
+    Return up to two lines about files that were left out; "" if there are none. The lines call the folder `name`.
     """
     name = name or folder
     lines = [left(f"{name}/{OUT}", gather(os.path.join(folder, OUT)))] if with_out else []

@@ -23,8 +23,9 @@ CODE = "run_code"
 
 
 class LateModule(ModuleType):
-    """The module of a skill with other skills below it. Its entrypoint runs when the code first accesses another
-    name.
+    """The module of a skill with other skills below it.
+
+    Its entrypoint runs when the code first accesses a name that is not one of these skills.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -98,8 +99,7 @@ class SkillFinder:
     """Finder for `skills`, for all modules of skills, and for the code of `run_code`.
 
     `entrypoints` maps import names to files. `stubs` maps the import names of skills that run in separate sandboxes to
-    the
-    names and files of these skills.
+    the names and files of these skills.
     """
 
     def __init__(self) -> None:
@@ -176,8 +176,8 @@ class SkillFinder:
     def load(self, name: str) -> ModuleType:
         """Import an entrypoint or the code, like importlib.import_module.
 
-        If no other mounted skill is involved, the function avoids the import system, which would cost half a
-        millisecond.
+        The code, and the entrypoint of a skill that is mounted alone, are executed without the import system, which
+        would cost half a millisecond.
         """
         if name == CODE and self.code is not None:
             return run_module(ModuleSpec(name, self.code, origin=self.code.path), self.code)

@@ -68,7 +68,7 @@ def create(file: dict[str, Any], folder: str) -> tuple[int, str]:
 
 
 def remove_kept(path: str) -> None:
-    """Remove a file that a kept workspace has at this path. The given one takes its place."""
+    """Remove the file of a kept workspace at this path, because an input file replaces it."""
     try:
         os.unlink(path)
     except FileNotFoundError:

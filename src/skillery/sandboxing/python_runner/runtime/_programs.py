@@ -1,7 +1,8 @@
 """Programs of a run that are not Python functions: code in another language, tool handlers, scripts.
 
-The process of the run starts the program as a child. The child is locked in like its parent, and does not get the
-channel to the server. A program sends its answer over a separate pipe, never through the log.
+The process of the run starts the program as a child; only a handler function in Python runs in that process itself. The
+child is locked in like its parent, and does not get the channel to the server. A program sends its answer over a
+separate pipe, never through the log.
 """
 
 # ruff: noqa: PTH100, PTH113, PTH118, PTH119, PTH120, PTH123 - importing pathlib costs every such run time
@@ -62,7 +63,7 @@ def with_folder(args: bytes, folder: str) -> bytes:
 
 
 def start(program: Program, job: Job, command: list[str], **streams: Any) -> int:
-    """Start the program and return its wait status."""
+    """Run the program to its end, and return its wait status. Raise Told if it cannot be started."""
     _run.settle_address_space(room=os.path.basename(command[0]) == "node")
     _children.be_unreadable()
     try:
@@ -133,7 +134,12 @@ def call_bash(job: Job, code: str, args: bytes) -> Any:
 
 
 def call_handler(job: Job, args: bytes) -> Any:
-    """Call a file of a skill as a handler of Skill Tools, in the way of its language."""
+    """Call the file of the job as the handler of a tool (Skill Tools), and return its answer.
+
+    Node imports a JavaScript file. If a Python file binds the name `handler`, this process calls it. Any other file
+    runs as a program: it gets the args on stdin and, if they are short enough, also as an argument. Its stdout is the
+    answer.
+    """
     path = job["program"]["path"]
     if path.endswith(NODE_ENDINGS):
         return call_javascript(job, {"file": path}, args)

@@ -30,7 +30,7 @@ class Stream:
         _wire.read_exactly(descriptor, header)
 
     def piece(self, most: int) -> memoryview:
-        """Return the next bytes, at most `most`. Raise EOFError."""
+        """Return the next bytes, at most `most`. Raise EOFError if there are none."""
         if not self._buffer:
             self._buffer = memoryview(os.read(self._descriptor, min(PIECE, self._left)))
             self._left -= len(self._buffer)

@@ -142,14 +142,17 @@ def check_shape(value: Any, what: str) -> None:
 
 
 def not_json(value: Any) -> Any:
-    """Raise TypeError for a value that is not JSON. The message contains the remedy."""
+    """Raise TypeError for a value that is not JSON. If a usual remedy exists, the message contains it."""
     from . import _pictures
 
     raise _pictures.not_json(value)
 
 
 def as_picture(value: Any) -> Any:
-    """Return the reference for a figure or an image. Raise TypeError for any other value."""
+    """Store a figure or an image as a blob, and return its reference.
+
+    Raise InvalidOutput if it cannot be stored, TypeError for any other value.
+    """
     from . import _pictures
 
     return _pictures.reference(value)
@@ -240,7 +243,7 @@ def keep_files(job: dict[str, Any], owner: int) -> None:
     """Store the files below `out` in the working directory, and the files that the caller requested, also after a
     failure of the code.
 
-    A script stores its files in `out` itself. This function never raises an exception.
+    For a script, `_scripts` has stored the files in `out` already. This function never raises an exception.
     """
     try:
         folder, outputs = job["lock_folder"], job["outputs"]
@@ -283,9 +286,7 @@ def main(channel: int) -> NoReturn:
 
 
 def hold_memory(limit: int) -> None:
-    """Limit the address space if the system supports that. The limit is in addition to what the interpreter uses
-    already.
-    """
+    """Limit the address space to `limit` bytes plus room for the interpreter, if the system supports that."""
     import resource  # not on every system
 
     try:

@@ -25,7 +25,7 @@ PREVIEW = 1000
 
 
 def run_script(job: Job) -> dict[str, Any]:
-    """Return the script's exit code, its output, and its files below `out` in the working directory."""
+    """Run the script. Return its exit code, its output, and the files below `out` in the workspace."""
     asked = job["program"]
     out_folder = os.path.join(job["lock_folder"], "out")
     folder = asked["root"] if asked["in_skill"] else job["lock_folder"]

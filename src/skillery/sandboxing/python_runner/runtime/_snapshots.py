@@ -41,7 +41,7 @@ class Listing:
             self.left_out.append(ascii(path)[1:-1])
 
     def _fits(self, path: str) -> bool:
-        """Return whether the path is text on one line that a later run can have again."""
+        """Return whether the path is UTF-8 text without control characters, of at most PATH_BYTES bytes."""
         try:
             return len(path.encode()) <= PATH_BYTES and not any(c < " " or "\x7f" <= c < "\xa0" for c in path)
         except UnicodeEncodeError:

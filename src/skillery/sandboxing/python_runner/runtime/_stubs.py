@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Stub:
-    """One stubbed skill in this process. `packages` are the import names of parent packages of mounted skills."""
+    """One stubbed skill in this process. `packages` are the import names of all mounted skills and their parents."""
 
     def __init__(self, module: str, skill: str, path: str, packages: set[str]) -> None:
         self.module = module
@@ -102,8 +102,9 @@ def proxy(stub: Stub, name: str, function: Function) -> Callable[..., Any]:
 def call(skill: str, function: str, parameters: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call the function of a stubbed skill through the server, and return its result.
 
-    Raise TypeError before the call if an argument is not JSON. If the function raises a built-in exception, raise the
-    same exception; for any other failure, raise SkillError.
+    Raise TypeError before the call if an argument is not JSON. If the function raises a built-in exception, raise an
+    exception of this class. Raise SkillError for any other failure, and for a built-in class that needs more than a
+    message.
     """
     where = f"of {function}() in {skill}"
     names = [*parameters, *range(len(parameters) + 1, len(args) + 1)]
@@ -128,7 +129,10 @@ def encoded(value: Any, what: str) -> str:
 
 
 def as_raised(failure: _host.SkillError, what: str) -> Exception:
-    """Return the built-in exception that the function raised, or `failure` itself. `what` names the function."""
+    """Return an exception of the built-in class that the function raised, or else a SkillError.
+
+    `what` names the function, for the message.
+    """
     import builtins
 
     kind = vars(builtins).get(failure.type)

@@ -1,0 +1,523 @@
+"""Users sign in with a browser at a real provider: the whole flow, its attacks, and the end of the session."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import httpx
+import msgspec
+import pytest
+from sqlalchemy import select, update
+
+from oidc_here import SCOPES, OidcProvider, new_key, settings_of, shared_provider
+from skillery.backends import LoginStart
+from skillery.database import Database
+from skillery.database.tables import registry, web_sessions
+from skillery.identity.signed_texts import KEY_NAME, Signer
+from skillery.testing import BrowserLoginContract
+from skillery.testing.authenticator import Visit
+from skillery_oidc.authenticator import OidcAuthenticator
+from test_oidc_server import RULES, SCOPE_MAP, admin_token, command, free_port, write_settings
+from tests import conftest
+from tests.cli.test_cli import skillery
+from tests.conftest import Rpc, Server
+from tests.support.browser import Browser
+
+start_server, postgres = conftest.start_server, conftest.postgres
+migrated_postgres_database = conftest.migrated_postgres_database
+
+
+@pytest.fixture
+def provider(pytestconfig: pytest.Config) -> OidcProvider:
+    return shared_provider(pytestconfig)
+
+
+class Site:
+    """A server with a login for browsers, and its client at the provider."""
+
+    def __init__(self, server: Server, provider: OidcProvider, client: Mapping[str, Any]) -> None:
+        self.server = server
+        self.provider = provider
+        self.client = client
+        self.browser = Browser(server.url)
+
+    @property
+    def callback(self) -> str:
+        return f"{self.server.url}/login/oidc/callback"
+
+    def start(self, path: str = "/login/oidc", **changed: str) -> str:
+        """Begin a login in the browser. Return the address at the provider, with changed parameters."""
+        begun = self.browser.get(path)
+        assert begun.status_code == 303, begun.text
+        address, _, query = begun.headers["location"].partition("?")
+        asked = {name: values[0] for name, values in parse_qs(query).items()}
+        return f"{address}?{urlencode(asked | changed)}"
+
+    def returned(self, address: str) -> str:
+        """Log in at the provider, and return the address on the server to which the provider sends the browser."""
+        with httpx.Client(verify=Rpc.tls, timeout=60) as http:
+            while not address.startswith(self.server.url):
+                answer = http.get(address)
+                assert answer.is_redirect, answer.text
+                address = str(answer.url.join(answer.headers["location"]))
+        return address
+
+    def finish(self, address: str, **changed: str | None) -> httpx.Response:
+        """Open the address on the server, with changed parameters. None leaves a parameter out."""
+        base, _, query = address.partition("?")
+        given: dict[str, Any] = {name: values[0] for name, values in parse_qs(query).items()}
+        kept = {name: value for name, value in (given | changed).items() if value is not None}
+        return self.browser.get(f"{base}?{urlencode(kept)}")
+
+    def sign_in(self, path: str = "/login/oidc") -> httpx.Response:
+        return self.finish(self.returned(self.start(path)))
+
+
+Start = Callable[..., Site]
+
+
+def register(provider: OidcProvider, callback: str, method: str) -> dict[str, Any]:
+    client = {
+        "redirect_uris": [callback],
+        "grant_types": ["authorization_code"],
+        "response_types": ["code"],
+        "token_endpoint_auth_method": method,
+        "application_type": "native",
+    }
+    answer = provider.http.post("/reg", json=client)
+    assert answer.status_code == 201, answer.text
+    made: dict[str, Any] = answer.json()
+    return made
+
+
+@pytest.fixture
+def start(start_server: Callable[..., Server], provider: OidcProvider, tmp_path: Path) -> Start:
+    """Return `start(settings)`, which starts a server with these settings of `oidc`."""
+
+    def site(more: str = "", tables: str = RULES, method: str = "client_secret_basic", **env: str) -> Site:
+        port = free_port()
+        provider.resource = f"http://127.0.0.1:{port}"
+        client = register(provider, f"{provider.resource}/login/oidc/callback", method)
+        secret = f'client_secret = "{client["client_secret"]}"' if "client_secret" in client else ""
+        own = f'browser_login = true\nclient_id = "{client["client_id"]}"\n{secret}'
+        config = write_settings(provider, tmp_path, f"{own}\n{more}\n{tables}")
+        server = start_server("--config", str(config), "--port", str(port), env=env)
+        server.database = env.get("SKILLERY_DATABASE", "")
+        return Site(server, provider, client)
+
+    return site
+
+
+def rows_of(server: Server) -> list[Any]:
+    database = Database(server.database or f"sqlite:///{server.home / 'skillery.db'}")
+    try:
+        return list(database.read_now(lambda connection: connection.execute(select(web_sessions)).all()))
+    finally:
+        database.close()
+
+
+def until_signed_out(browser: Browser) -> None:
+    deadline = time.monotonic() + 30
+    while browser.who() is not None:
+        assert time.monotonic() < deadline, "the session is still valid"
+        time.sleep(0.05)
+
+
+# -- the flow ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "method"),
+    [("sqlite", "client_secret_basic"), ("postgres", "client_secret_post"), ("sqlite", "none")],
+)
+def test_a_user_signs_in_at_the_provider(
+    kind: str, method: str, provider: OidcProvider, start: Start, request: pytest.FixtureRequest
+) -> None:
+    provider.control(claims={"ann": {"groups": ["skill-admins"]}})
+    database = request.getfixturevalue("migrated_postgres_database")() if kind == "postgres" else ""
+    site = start(method=method, SKILLERY_DATABASE=database)
+    page = site.browser.get("/login?next=/s/a@1.0.0?tab%3D2").text
+    [link] = re.findall(r'<a href="(/login/oidc[^"]*)">Sign in with ([^<]+)</a>', page)
+    asked = parse_qs(urlsplit(site.start(link[0])).query)
+    signed_in = site.sign_in(link[0])
+
+    assert link[1] == urlsplit(provider.issuer).netloc
+    assert 'name="token"' in page
+    assert (asked["response_type"], asked["code_challenge_method"]) == (["code"], ["S256"])
+    assert asked["redirect_uri"] == [site.callback]
+    assert (asked["scope"], asked["resource"]) == (["openid"], [site.server.url])
+    assert len(asked["state"][0]) == len(asked["nonce"][0]) == len(asked["code_challenge"][0]) == 43
+    assert (signed_in.status_code, signed_in.headers["location"]) == (303, "/s/a@1.0.0?tab=2")
+    assert site.browser.who() == "ann"
+    assert site.browser.cookie("skillery-login") is None
+    [row] = rows_of(site.server)
+    assert (row.identity, row.authenticator, row.subject, row.token_id) == ("ann", "oidc", "ann", None)
+    assert "admin" in json.loads(row.identity_json)["scopes"]
+    # The provider's tokens are valid for 600 s, and so is the session.
+    assert timedelta(0) < row.ends_at.replace(tzinfo=UTC) - datetime.now(UTC) <= timedelta(seconds=600)
+    [entry] = Rpc(site.server.url, admin_token(site.server))("list_audit", action="login")["entries"]
+    assert (entry["identity"]["name"], entry["outcome"], entry["subject"]) == ("ann", "done", "ann")
+
+    site.browser.sign_out()
+    assert site.browser.who() is None
+
+
+def test_the_rules_see_the_claims_of_the_chosen_token(provider: OidcProvider, start: Start) -> None:
+    """The provider puts its extra claims only into access tokens."""
+    provider.control(claims={"ann": {"groups": ["skill-admins"]}})
+    site = start('login_claims = "id_token"\nlogin_resource = false', RULES + SCOPE_MAP)
+    address = site.start()
+    asked = parse_qs(urlsplit(address).query)
+    site.finish(site.returned(address))
+
+    assert "resource" not in asked
+    assert asked["scope"][0].split() == ["openid", *SCOPES]
+    [row] = rows_of(site.server)
+    assert sorted(json.loads(row.identity_json)["scopes"]) == ["read", "run"]
+
+
+def test_a_login_limits_the_scopes_like_an_access_token(provider: OidcProvider, start: Start) -> None:
+    site = start(tables=RULES + SCOPE_MAP)
+    site.finish(site.returned(site.start(scope="openid skills.read")))
+
+    [row] = rows_of(site.server)
+    assert json.loads(row.identity_json)["scopes"] == ["read"]
+
+
+def test_without_the_setting_there_is_no_login_at_the_provider(
+    start_server: Callable[..., Server], provider: OidcProvider, tmp_path: Path
+) -> None:
+    server = start_server("--config", str(write_settings(provider, tmp_path, RULES)))
+    page = httpx.get(f"{server.url}/login").text
+
+    assert "/login/oidc" not in page
+    assert httpx.get(f"{server.url}/login/oidc").status_code == 404
+    assert httpx.get(f"{server.url}/login/oidc/callback?code=x&state=y").status_code == 404
+
+
+def test_a_token_of_the_provider_is_no_token_for_the_form(provider: OidcProvider, start: Start) -> None:
+    site = start()
+    refused = site.browser.sign_in(provider.token())
+
+    assert refused.status_code == 403
+    assert "no token of the registry" in refused.text
+    assert site.browser.who() is None
+
+
+# -- attacks -----------------------------------------------------------------------------------------------------
+
+
+def refused(site: Site, answer: httpx.Response, *, status: int = 401, said: str = "") -> None:
+    assert answer.status_code == status, answer.text
+    assert said in answer.text
+    assert site.browser.cookie() is None
+    assert rows_of(site.server) == []
+
+
+@pytest.fixture
+def site(start: Start) -> Site:
+    return start("failures_per_minute = 1000")
+
+
+def test_an_answer_for_another_login_is_refused(site: Site) -> None:
+    first = site.returned(site.start())
+    second = site.returned(site.start())
+
+    refused(site, site.finish(first), said="belongs to another login")
+    refused(site, site.finish(second), status=400, said="began in another browser")
+    refused(site, site.finish(site.returned(site.start()), state=None), said="another login")
+    refused(site, site.finish(site.returned(site.start()), state="ü"), said="another login")
+
+
+def test_a_wrong_nonce_or_verifier_is_refused(site: Site) -> None:
+    refused(site, site.finish(site.returned(site.start(nonce="x" * 43))), said="the ID token belongs to another login")
+    refused(site, site.finish(site.returned(site.start(code_challenge="x" * 43))), said="invalid_grant")
+
+
+def test_an_answer_of_another_issuer_is_refused(site: Site) -> None:
+    for issuer in ("https://evil.example", f"{site.provider.issuer}/", "", None):
+        answer = site.finish(site.returned(site.start()), iss=issuer)
+        assert answer.status_code == 401
+        assert "issuer" in answer.text or "which identity provider" in answer.text
+    assert rows_of(site.server) == []
+
+
+def test_a_code_is_used_once(site: Site) -> None:
+    address = site.returned(site.start())
+    cookie = str(site.browser.cookie("skillery-login"))
+    assert site.finish(address).status_code == 303
+    assert site.finish(address).status_code == 400
+    thief = Browser(site.server.url)
+    assert thief.get(address).status_code == 400
+    thief.http.cookies.set("skillery-login", cookie)
+
+    assert thief.get(address).status_code == 401
+    assert thief.who() is None
+    assert len(rows_of(site.server)) == 1
+
+
+def test_a_code_of_another_client_is_refused(site: Site) -> None:
+    other = register(site.provider, site.callback, "none")
+
+    refused(site, site.finish(site.returned(site.start(client_id=other["client_id"]))), said="invalid_grant")
+
+
+def test_a_login_that_began_in_another_browser_is_refused(site: Site) -> None:
+    """The attacker's code must not sign the victim in as the attacker."""
+    address = site.returned(site.start())
+    victim = Browser(site.server.url)
+
+    assert victim.get(address).status_code == 400
+    admin, entries = Rpc(site.server.url, admin_token(site.server)), list[Any]()
+    deadline = time.monotonic() + 30
+    while not entries and time.monotonic() < deadline:  # a refusal is written after its answer
+        entries = admin("list_audit", action="login", outcome="refused")["entries"]
+    assert entries
+    victim.get("/login/oidc")
+    assert victim.get(address).status_code == 401
+    assert victim.who() is None
+
+
+def test_a_user_who_refuses_gets_the_reason(site: Site) -> None:
+    address = site.returned(site.start(prompt="none"))  # no user is logged in at the provider
+
+    refused(site, site.finish(address), said="login_required")
+    forged = site.finish(site.returned(site.start()), error="<b>", error_description="a\nb")
+    refused(site, forged, said="&lt;b&gt;: a b")
+
+
+def test_the_cookie_of_a_login_is_signed_and_ends(site: Site) -> None:
+    database = Database(f"sqlite:///{site.server.home / 'skillery.db'}")
+    stored = select(registry.c.value).where(registry.c.key == KEY_NAME)
+    signer = Signer(bytes(database.read_now(lambda connection: connection.scalar(stored)) or b""))
+    database.close()
+
+    def changed(cookie: str) -> httpx.Response:
+        address = site.returned(site.start())
+        site.browser.http.cookies.clear()
+        site.browser.http.cookies.set("skillery-login", cookie)
+        return site.finish(address)
+
+    site.start()
+    cookie = str(site.browser.cookie("skillery-login"))
+    value = msgspec.json.decode(signer.verified(cookie) or b"")
+    old = signer.signed(msgspec.json.encode(value | {"until": time.time() - 1}))
+    other_name = signer.signed(msgspec.json.encode(value | {"name": "other"}))
+    other_host = signer.signed(msgspec.json.encode(value | {"callback": "https://evil.example/login/oidc/callback"}))
+    payload, _, mac = cookie.partition(".")
+    forged = ("x", f"{payload}.", f".{mac}", f"{payload[:-2]}AA.{mac}", Signer(b"x" * 32).signed(b"{}"))
+
+    for one in (old, other_name, other_host, *forged):
+        refused(site, changed(one), status=400, said="has expired")
+    assert value["until"] - time.time() <= 600
+
+
+@pytest.mark.parametrize("address", ["//evil.example", "https://evil.example/", "/\\evil.example", "/\t/evil.example"])
+def test_a_login_never_leads_to_another_host(site: Site, address: str) -> None:
+    assert site.sign_in(f"/login/oidc?{urlencode({'next': address})}").headers["location"] == "/login"
+
+
+ID_TOKENS: dict[str, tuple[dict[str, Any], str]] = {
+    "another client": ({"aud": "another"}, "is for another client"),
+    "several clients": ({"aud": ["{client}", "another"]}, "is for several clients"),
+    "another party": ({"azp": "another"}, "is for another client"),
+    "another issuer": ({"iss": "https://evil.example"}, "is from another issuer"),
+    "expired": ({"exp": 1}, "has expired"),
+    "endless": ({"exp": None}, "has no time of expiry"),
+    "not yet": ({"iat": 9_999_999_999}, "is not valid yet"),
+    "no nonce": ({"nonce": None}, "belongs to another login"),
+    "number as nonce": ({"nonce": 1}, "belongs to another login"),
+    "no subject": ({"sub": None}, "is not valid"),
+    "long subject": ({"sub": "a" * 256}, "is not valid"),
+    "control character": ({"sub": "a\0b"}, "is not valid"),
+    "access token": ({"token_use": "access"}, "another token in place of an ID token"),
+    "hash of another access token": ({"at_hash": "77QmUPtjPfzWtF2AnpK9RQ"}, "belongs to another access token"),
+    "number as hash": ({"at_hash": 1}, "belongs to another access token"),
+    "other user": ({"sub": "bob"}, "belong to different users"),
+}
+
+
+def answer_with(site: Site, tokens: Mapping[str, Any], status: int = 200) -> None:
+    site.provider.control(answers={"/token": {"status": status, "body": json.dumps(tokens)}})
+
+
+@pytest.mark.parametrize("name", ID_TOKENS)
+def test_wrong_id_tokens_are_refused(site: Site, name: str) -> None:
+    changed, said = ID_TOKENS[name]
+    changed = json.loads(json.dumps(changed).replace("{client}", site.client["client_id"]))
+    begun = site.start()
+    [nonce] = parse_qs(urlsplit(begun).query)["nonce"]
+    claims = {"aud": site.client["client_id"], "sub": "ann", "nonce": nonce} | changed
+    id_token = site.provider.sign({"typ": None}, **claims)
+    address = site.returned(begun)
+    answer_with(site, {"id_token": id_token, "access_token": site.provider.sign(sub="ann")})
+
+    refused(site, site.finish(address), said=said)
+
+
+@pytest.mark.parametrize(("algorithm", "name"), [("ES256", "sha256"), ("EdDSA", "sha512")])
+def test_an_id_token_has_the_hash_of_its_access_token(site: Site, algorithm: str, name: str) -> None:
+    begun = site.start()
+    [nonce] = parse_qs(urlsplit(begun).query)["nonce"]
+    address = site.returned(begun)
+    site.provider.rotate(new_key(algorithm), keep=site.provider.keys)
+    access_token = site.provider.sign(sub="ann")
+    digest = hashlib.new(name, access_token.encode()).digest()
+    half = base64.urlsafe_b64encode(digest[: len(digest) // 2]).rstrip(b"=").decode()
+    id_token = site.provider.sign({"typ": None}, aud=site.client["client_id"], sub="ann", nonce=nonce, at_hash=half)
+    answer_with(site, {"id_token": id_token, "access_token": access_token})
+
+    assert site.finish(address).status_code == 303
+
+
+@pytest.mark.parametrize(
+    ("header", "key", "said"),
+    [
+        ({"typ": "at+jwt"}, None, "it is no ID token"),
+        ({"typ": None}, new_key(), "does not list"),
+    ],
+)
+def test_id_tokens_with_wrong_headers_are_refused(site: Site, header: dict[str, Any], key: Any, said: str) -> None:
+    begun = site.start()
+    [nonce] = parse_qs(urlsplit(begun).query)["nonce"]
+    claims = {"aud": site.client["client_id"], "sub": "ann", "nonce": nonce}
+    address = site.returned(begun)
+    answer_with(site, {"id_token": site.provider.sign(header, key, **claims), "access_token": "x"})
+
+    refused(site, site.finish(address), said=said)
+
+
+def test_an_id_token_without_signature_is_refused(site: Site) -> None:
+    begun = site.start()
+    address = site.returned(begun)
+    for token in ("eyJhbGciOiJub25lIn0.e30.", "x", "a.b.c.d.e", 5, None):
+        answer_with(site, {"id_token": token, "access_token": "x"})
+        refused(site, site.finish(address))
+        address = site.returned(site.start())
+
+
+def test_failures_of_the_provider_are_no_failures_of_the_user(site: Site) -> None:
+    for status, body in ((500, {}), (401, {"error": "invalid_client"}), (200, []), (302, {})):
+        address = site.returned(site.start())
+        answer_with(site, body, status)  # type: ignore[arg-type]
+        failed = site.finish(address)
+        assert failed.status_code == 503
+        assert "identity provider" in failed.json()["error"]["message"]
+        assert site.client["client_secret"] not in failed.text + site.server.log.read_text()
+        site.provider.control(answers={})
+    assert site.sign_in().status_code == 303
+
+
+def test_a_flood_of_failed_logins_is_bounded(provider: OidcProvider, start: Start) -> None:
+    site = start("failures_per_minute = 3")
+    codes = [
+        site.finish(f"{site.callback}?code=x&iss={provider.issuer}", state=state_of(site)).status_code for _ in range(5)
+    ]
+    requests = provider.control()["/token"]
+    blocked = site.finish(site.returned(site.start()))
+
+    assert codes == [401, 401, 401, 429, 429]
+    assert requests == 3
+    assert blocked.status_code == 429
+    assert int(blocked.headers["retry-after"]) > 0
+    assert Rpc(site.server.url, provider.token()).http.post("/rpc", json={}).status_code == 200
+    entries = Rpc(site.server.url, admin_token(site.server))("list_audit", action="login", outcome="refused")["entries"]
+    assert sum(entry["count"] for entry in entries) >= 1
+
+
+def state_of(site: Site) -> str:
+    return parse_qs(urlsplit(site.start()).query)["state"][0]
+
+
+class TestLogin(BrowserLoginContract):
+    @pytest.fixture
+    async def login(self, provider: OidcProvider) -> AsyncIterator[OidcAuthenticator]:
+        client = register(provider, self.callback, "none")
+        settings = settings_of(provider, browser_login=True, client_id=client["client_id"])
+        authenticator = OidcAuthenticator(settings, None)
+        await authenticator.start()
+        yield authenticator
+        await authenticator.close()
+
+    @pytest.fixture
+    def visit(self) -> Visit:
+        async def log_in(start: LoginStart) -> Mapping[str, str]:
+            address = start.address
+            async with httpx.AsyncClient(verify=Rpc.tls, timeout=60) as http:
+                while not address.startswith(self.callback):
+                    answer = await http.get(address)
+                    address = str(answer.url.join(answer.headers["location"]))
+            return {name: values[0] for name, values in parse_qs(urlsplit(address).query).items()}
+
+        return log_in
+
+
+# -- the end of a session ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_a_revoked_identity_is_signed_out(kind: str, start: Start, request: pytest.FixtureRequest) -> None:
+    database = request.getfixturevalue("migrated_postgres_database")() if kind == "postgres" else ""
+    site = start(SKILLERY_DATABASE=database)
+    admin = partial(command, site.server.home.parent, database=database)
+    site.sign_in()
+    assert site.browser.who() == "ann"
+
+    assert admin("revoke", "ann").code == 0
+    assert rows_of(site.server) == []
+    until_signed_out(site.browser)
+    refused(Site(site.server, site.provider, site.client), site.sign_in(), said="is revoked")
+    assert admin("restore", "ann").code == 0
+    assert site.browser.who() is None
+    deadline = time.monotonic() + 30
+    while site.sign_in().status_code != 303:
+        assert time.monotonic() < deadline, "the identity is not restored"
+    assert site.browser.who() == "ann"
+
+
+def test_a_session_ends_with_the_token_of_the_provider(site: Site) -> None:
+    site.sign_in()
+    assert site.browser.who() == "ann"
+    database = Database(f"sqlite:///{site.server.home / 'skillery.db'}")
+    past = update(web_sessions).values(ends_at=datetime.now(UTC) - timedelta(seconds=1))
+    database.write_now(lambda connection: connection.execute(past))
+    database.close()
+
+    until_signed_out(site.browser)
+
+
+def test_sessions_of_an_authenticator_end_when_it_is_removed(site: Site, start_server: Callable[..., Server]) -> None:
+    site.sign_in()
+    cookie = str(site.browser.cookie())
+    site.server.stop()
+    browser = Browser(start_server(env={"SKILLERY_AUTH": "tokens"}).url)
+    browser.http.cookies.set("skillery", cookie)
+
+    assert browser.who() is None
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("browser_login = true", "browser_login needs the setting client_id"),
+        ('browser_login = true\nclient_id = "x"\nclient_secret_file = "/absent"', "client_secret_file is '/absent'"),
+        ('login_claims = "userinfo"', "login_claims"),
+    ],
+)
+def test_wrong_settings_are_named_at_start(setting: str, said: str, provider: OidcProvider, tmp_path: Path) -> None:
+    provider.resource = "http://127.0.0.1:1"
+    config = write_settings(provider, tmp_path, f"{setting}\n{RULES}")
+    started = skillery("serve", "--port", "0", "--home", str(tmp_path / "home"), "--config", str(config))
+
+    assert started.code != 0
+    assert said in started.err

@@ -1,0 +1,166 @@
+"""The backend: Skillery's calls as requests to the server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from skillery.errors import Conflict, InvalidParams, NotAllowed, StartupError, Unavailable
+from skillery_openbao.entries import Entries
+from skillery_openbao.failures import ServiceFailed
+from skillery_openbao.logins import login_of
+from skillery_openbao.private_loop import PrivateLoop
+from skillery_openbao.service import Service
+from skillery_openbao.session import Session
+from skillery_openbao.settings import OpenBaoSettings, is_name, location_of
+from skillery_openbao.start import check_service
+
+log = logging.getLogger(__name__)
+MOST_VALUE_BYTES = 64 * 1024
+TRIES = 5
+AT_ONCE = 8
+
+
+class OpenBaoSecrets:
+    """Values of secrets in OpenBao. No value is kept after a method has returned."""
+
+    def __init__(self, settings: OpenBaoSettings) -> None:
+        self.read_only = settings.read_only
+        self._settings = settings
+        self._loop = PrivateLoop()
+        self._service = Service(settings)
+        self._session = Session(self._service, login_of(settings, self._service))
+        self._entries = Entries(settings, self._session)
+        self._renewing: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Log in, check the engine, and start to renew the token. Raise StartupError with the wrong setting."""
+        try:
+            await asyncio.to_thread(self._loop.call, self._begin())
+        except ServiceFailed as failure:
+            raise StartupError(failure.line) from None
+
+    async def close(self) -> None:
+        """Revoke the token of an AppRole login, and close the connections."""
+        await asyncio.to_thread(self._loop.call, self._end())
+        await asyncio.to_thread(self._loop.close)
+
+    def get(self, name: str) -> str | None:
+        if not is_name(name):
+            return None
+        with _speaking(f"the secret '{name}' cannot be read now"):
+            return self._loop.call(self._get(name))
+
+    def names(self) -> list[str]:
+        with _speaking("the names of the secrets cannot be read now"):
+            return self._loop.call(self._names())
+
+    def set(self, name: str, value: str) -> None:
+        if not is_name(name):
+            raise InvalidParams(f"'{name[:200]}' is no name of a secret, such as 'API_KEY'")
+        if self.read_only:
+            raise self._elsewhere(name, "put")
+        with _speaking(f"the secret '{name}' cannot be set now"):
+            self._loop.call(self._set(name, value))
+
+    def remove(self, name: str) -> bool:
+        if not is_name(name):
+            return False
+        if self.read_only:
+            raise self._elsewhere(name, "delete")
+        with _speaking(f"the secret '{name}' cannot be removed now"):
+            return self._loop.call(self._remove(name))
+
+    async def _begin(self) -> None:
+        await check_service(self._settings, self._session)
+        self._renewing = asyncio.create_task(self._session.keep_alive())
+
+    async def _end(self) -> None:
+        if self._renewing is not None:
+            self._renewing.cancel()
+            self._renewing = None
+        await self._session.end()
+        await self._service.close()
+
+    async def _get(self, name: str) -> str | None:
+        place = location_of(self._settings, name)
+        entry = await self._entries.read(place.path)
+        return _text_of(place.field, entry.fields.get(place.field)) or None
+
+    async def _names(self) -> list[str]:
+        listed = [name for name in await self._entries.list(self._settings.prefix) if is_name(name)]
+        turns = asyncio.Semaphore(AT_ONCE)
+
+        async def has_value(name: str) -> bool:
+            async with turns:
+                return await self._has_value(name)
+
+        names = sorted({*listed, *self._settings.paths})
+        found = await asyncio.gather(*map(has_value, names))
+        return [name for name, has in zip(names, found, strict=True) if has]
+
+    async def _has_value(self, name: str) -> bool:
+        place = location_of(self._settings, name)
+        return bool((await self._entries.read(place.path)).fields.get(place.field))
+
+    async def _set(self, name: str, value: str) -> None:
+        """Write the field. Keep other fields of the entry, also if another program changes them at the same time."""
+        place = location_of(self._settings, name)
+        for _ in range(TRIES):
+            entry = await self._entries.read(place.path)
+            if await self._entries.write(place.path, entry.fields | {place.field: value}, entry.version):
+                return
+        raise _changed(name)
+
+    async def _remove(self, name: str) -> bool:
+        place = location_of(self._settings, name)
+        for _ in range(TRIES):
+            entry = await self._entries.read(place.path)
+            if not entry.fields.get(place.field):
+                return False
+            others = {field: value for field, value in entry.fields.items() if field != place.field}
+            if not others:
+                await self._entries.delete(place.path)
+                return True
+            if await self._entries.write(place.path, others, entry.version):
+                return True
+        raise _changed(name)
+
+    def _elsewhere(self, name: str, verb: str) -> NotAllowed:
+        place = location_of(self._settings, name)
+        namespace = f" -namespace={self._settings.namespace}" if self._settings.namespace else ""
+        # `-` reads the value from stdin, so that it is in no list of processes. `patch` keeps other fields.
+        value = f" {place.field}=-" if verb == "put" else ""
+        verb = "patch" if verb == "put" and place.is_listed else verb
+        return NotAllowed(
+            "the secrets of this server are set in OpenBao",
+            hint=f"Run there: bao kv {verb}{namespace} -mount={self._settings.mount} {place.path}{value}",
+        )
+
+
+def _changed(name: str) -> Conflict:
+    return Conflict(f"another program changes the secret '{name}' in OpenBao at the same time", hint="Try again.")
+
+
+def _text_of(field: str, value: Any) -> str:
+    """Return the value of a field. Raise ServiceFailed if it cannot be an environment variable."""
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise ServiceFailed("field", f"'{field}' contains no text: write the value as a JSON string")
+    if "\0" in value or len(value.encode(errors="replace")) > MOST_VALUE_BYTES:
+        raise ServiceFailed("field", f"the text in '{field}' contains a NUL, or has more than {MOST_VALUE_BYTES} bytes")
+    return value
+
+
+@contextmanager
+def _speaking(what: str) -> Iterator[None]:
+    """Context manager: log a ServiceFailed, and raise Unavailable with the message `what` in its place."""
+    try:
+        yield
+    except ServiceFailed as failure:
+        log.warning("%s: %s", what, failure.line)
+        raise Unavailable(what, hint="Try again. The log of the server has the reason.") from None

@@ -1,0 +1,68 @@
+"""Failures of the server: one line that names the wrong setting and contains no part of an answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+
+from skillery_openbao.settings import SECTION, OpenBaoSettings
+
+NOT_OPENBAO = "does not answer like OpenBao: check the address"
+
+
+class ServiceFailed(Exception):
+    """Raised if the server gives no usable answer. `line` names the setting and the remedy."""
+
+    def __init__(self, setting: str, text: str, *, is_temporary: bool = False, retry_after: float = 0.0) -> None:
+        super().__init__(text)
+        self.line = f"{SECTION} {setting}: {text}" if setting else f"{SECTION}: {text}"
+        self.is_temporary = is_temporary
+        """Whether the same request may succeed a little later."""
+        self.retry_after = retry_after
+        """The time in seconds after which the server accepts another request."""
+
+
+def connection_failure(settings: OpenBaoSettings, error: Exception) -> ServiceFailed:
+    """Return the reason why a request got no answer."""
+    text = " ".join(str(error).split())
+    if "CERTIFICATE_VERIFY_FAILED" in text:
+        _, _, why = text.partition("certificate verify failed: ")
+        why = why.partition(" (_ssl")[0]
+        return ServiceFailed(
+            "address",
+            f"the certificate of {settings.address} is not valid: {why}; renew it, or set ca_file for its authority",
+        )
+    if isinstance(error, TimeoutError | httpx.TimeoutException):
+        return ServiceFailed("address", f"{settings.address} does not answer in time", is_temporary=True)
+    if isinstance(error, httpx.ConnectError):
+        remedy = "check the address, and that OpenBao runs"
+        return ServiceFailed("address", f"{settings.address} cannot be reached: {remedy}", is_temporary=True)
+    return ServiceFailed("address", f"the connection to {settings.address} failed", is_temporary=True)
+
+
+def status_failure(settings: OpenBaoSettings, status: int, body: dict[str, Any] | None) -> ServiceFailed | None:
+    """Return the failure that an answer states for every request, or None."""
+    at = settings.address
+    if 300 <= status < 400:
+        return ServiceFailed(
+            "address", f"{at} redirects to another address, which is not followed: name the active server"
+        )
+    if status == 503 and says(body, "sealed"):
+        return ServiceFailed("", f"OpenBao at {at} is sealed: unseal it", is_temporary=True)
+    if status == 429:
+        return ServiceFailed("", f"OpenBao at {at} limits the rate of requests", is_temporary=True)
+    if status in {412, *range(500, 600)}:
+        return ServiceFailed("", f"OpenBao at {at} answers with status {status}", is_temporary=True)
+    if says(body, "namespace not found"):
+        return ServiceFailed("namespace", f"OpenBao has no namespace '{settings.namespace}': create it, or correct it")
+    if body is None and status != 204:
+        # The answer of a proxy for an unavailable server, or a cut answer.
+        return ServiceFailed("address", f"{at} {NOT_OPENBAO}", is_temporary=status == 200)
+    return None
+
+
+def says(body: dict[str, Any] | None, text: str) -> bool:
+    """Return whether an error of the answer contains the text."""
+    errors = (body or {}).get("errors")
+    return isinstance(errors, list) and any(text in error.lower() for error in errors if isinstance(error, str))

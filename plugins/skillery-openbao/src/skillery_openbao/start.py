@@ -1,0 +1,45 @@
+"""The checks at the start of a server: login, engine, and the right to read."""
+
+from __future__ import annotations
+
+import logging
+
+from skillery_openbao.failures import ServiceFailed
+from skillery_openbao.session import Session
+from skillery_openbao.settings import OpenBaoSettings
+
+log = logging.getLogger(__name__)
+PROBE = "skillery_start_check"
+
+
+async def check_service(settings: OpenBaoSettings, session: Session) -> None:
+    """Log in and check the engine. Raise ServiceFailed with the wrong setting."""
+    await session.token()
+    await _check_engine(settings, session)
+    if not settings.paths:
+        await _check_right(settings, session)
+
+
+async def _check_engine(settings: OpenBaoSettings, session: Session) -> None:
+    mount = settings.mount
+    # The programs `bao` and `vault` request the same path before they read an entry.
+    answer = await session.send("GET", f"sys/internal/ui/mounts/{mount}")
+    if answer.status == 403:
+        where = f"the namespace '{settings.namespace}'" if settings.namespace else "the root namespace"
+        raise ServiceFailed("mount", f"there is no engine '{mount}' in {where}, or the policy permits nothing in it")
+    found = answer.part("data")
+    if not found:
+        return
+    if found.get("type") not in {"kv", "generic"}:
+        raise ServiceFailed("mount", f"the engine '{mount}' is not of the type kv")
+    options = found.get("options")
+    if not isinstance(options, dict) or options.get("version") != "2":
+        raise ServiceFailed(
+            "mount", f"the engine '{mount}' has version 1: choose another, or run `bao kv enable-versioning {mount}`"
+        )
+
+
+async def _check_right(settings: OpenBaoSettings, session: Session) -> None:
+    folder = f"{settings.mount}/data/" + (f"{settings.prefix}/" if settings.prefix else "")
+    if (await session.send("GET", folder + PROBE)).status == 403:
+        log.warning("the policy of the token does not permit 'read' on '%s*'", folder)

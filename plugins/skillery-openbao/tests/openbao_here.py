@@ -1,0 +1,102 @@
+"""A KV engine of the server of the tests, with logins that may use it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from skillery_openbao.backend import OpenBaoSecrets
+from tests.support.openbao import OpenBao
+
+_numbers = itertools.count()
+Open = Callable[..., OpenBaoSecrets]
+ALL_RIGHTS = """
+path "{mount}/data/*" {{ capabilities = ["create", "read", "update", "delete"] }}
+path "{mount}/metadata/*" {{ capabilities = ["list"] }}
+"""
+READ_ONLY = """
+path "{mount}/data/skillery/*" {{ capabilities = ["read"] }}
+path "{mount}/metadata/skillery" {{ capabilities = ["list"] }}
+"""
+
+
+class Engine:
+    """A new engine, and settings of the backend for it."""
+
+    def __init__(self, bao: OpenBao, folder: Path, namespace: str = "") -> None:
+        self.bao, self._folder, self.namespace = bao, folder, namespace
+        self.mount = bao.new_engine(namespace=namespace)
+
+    def settings(self, **changed: Any) -> dict[str, Any]:
+        """Return settings with a token that has all rights, unless the changes contain a login."""
+        values: dict[str, Any] = {"address": self.bao.address, "mount": self.mount, "read_only": False}
+        values |= {"retry_seconds": 3.0, "namespace": self.namespace}
+        if not {"token_file", "role_id"} & changed.keys():
+            values["token_file"] = self.token_file()
+        return values | changed
+
+    def token(self, policy: str = ALL_RIGHTS, **more: Any) -> str:
+        name = self.bao.new_policy(policy.format(mount=self.mount), namespace=self.namespace)
+        return self.bao.new_token(name, namespace=self.namespace, **more)
+
+    def token_file(self, text: str = "") -> str:
+        return self.write("token", text or self.token())
+
+    def app_role(self, policy: str = ALL_RIGHTS, **more: Any) -> dict[str, str]:
+        """Return the settings of a login by a new AppRole."""
+        mount = f"approle-{self.mount}-{next(_numbers)}"
+        name = self.bao.new_policy(policy.format(mount=self.mount), namespace=self.namespace)
+        self._ask("POST", f"sys/auth/{mount}", {"type": "approle"})
+        self._ask("POST", f"auth/{mount}/role/test", {"token_policies": [name], **more})
+        role_id = self._ask("GET", f"auth/{mount}/role/test/role-id")["data"]["role_id"]
+        return {"auth_mount": mount, "role_id": role_id, "secret_id_file": self.new_secret_id(mount)}
+
+    def new_secret_id(self, mount: str) -> str:
+        made = self._ask("POST", f"auth/{mount}/role/test/secret-id", {})
+        return self.write(f"secret-id-{mount}", made["data"]["secret_id"])
+
+    def revoke_all(self, auth_mount: str) -> None:
+        """Revoke all tokens of an AppRole engine."""
+        self._ask("POST", f"sys/leases/revoke-prefix/auth/{auth_mount}", {})
+
+    def count_tokens(self, auth_mount: str) -> int:
+        """Return the number of tokens that logins at an AppRole engine have made, and no request has revoked."""
+        accessors = self._ask("GET", "auth/token/accessors?list=true")["data"]["keys"]
+        paths = [self._path_of(accessor) for accessor in accessors]
+        return paths.count(f"auth/{auth_mount}/login")
+
+    def put(self, name: str, value: str, **fields: Any) -> None:
+        """Set a value as an admin of OpenBao does."""
+        self.put_entry(f"skillery/{name}", {"value": value, **fields})
+
+    def put_entry(self, path: str, fields: dict[str, Any]) -> None:
+        self._ask("POST", f"{self.mount}/data/{path}", {"data": fields})
+
+    def delete(self, path: str) -> None:
+        """Delete the newest version of an entry, as `bao kv delete` does."""
+        self._ask("DELETE", f"{self.mount}/data/{path}")
+
+    def read(self, path: str) -> dict[str, Any]:
+        found: dict[str, Any] = self._ask("GET", f"{self.mount}/data/{path}")["data"]["data"]
+        return found
+
+    def write(self, name: str, text: str) -> str:
+        """Write a file that only this user can open, and return its path."""
+        file = self._folder / name
+        partial = self._folder / f"{name}.new"
+        partial.touch(0o600)
+        partial.write_text(text + "\n")
+        partial.rename(file)
+        return str(file)
+
+    def _path_of(self, accessor: str) -> str:
+        """Return the path of the login that made a token, or "" if the token has ended."""
+        try:
+            return str(self._ask("POST", "auth/token/lookup-accessor", {"accessor": accessor})["data"]["path"])
+        except AssertionError:
+            return ""
+
+    def _ask(self, method: str, path: str, body: Any = None) -> Any:
+        return self.bao.ask(method, path, body, namespace=self.namespace)

@@ -1,0 +1,51 @@
+"""Names that look like the name of a popular skill."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from skillery_scanner.catalog import Match, Skill
+
+SHORTEST = 5
+"""Characters of a name that is compared. One edit turns many short words into another word."""
+_ALIKE = str.maketrans({"0": "o", "1": "l", "5": "s", "3": "e", "_": "-"})
+
+
+def lookalike_name(skill: Skill) -> Iterator[Match]:
+    """Yield the popular name that is one edit away. Names in one namespace have the same owner, and may be alike."""
+    for popular in skill.popular:
+        if popular != skill.name and _is_foreign(skill.name, popular) and is_near(skill.name, popular):
+            yield Match("lookalike-name", "skill.toml", None, f"{skill.name} looks like {popular}")
+            return
+
+
+def _is_foreign(name: str, popular: str) -> bool:
+    own, other = name.rpartition(".")[0], popular.rpartition(".")[0]
+    return not own or own != other
+
+
+def is_near(name: str, other: str) -> bool:
+    """Return whether one edit (insert, delete, replace, or swap of neighbours) or equal-looking signs separate two
+    names.
+    """
+    if min(len(name), len(other)) < SHORTEST or abs(len(name) - len(other)) > 1:
+        return False
+    if name.translate(_ALIKE) == other.translate(_ALIKE) or name.replace("-", "").replace("_", "") == other.replace(
+        "-", ""
+    ).replace("_", ""):
+        return True
+    return _one_edit(name, other)
+
+
+def _one_edit(name: str, other: str) -> bool:
+    start = next((i for i, (a, b) in enumerate(zip(name, other, strict=False)) if a != b), min(len(name), len(other)))
+    rest, other_rest = name[start:], other[start:]
+    if len(rest) == len(other_rest):
+        swapped = rest[1:2] + rest[:1] + rest[2:]
+        return rest[1:] == other_rest[1:] or swapped == other_rest
+    longer, shorter = sorted((rest, other_rest), key=len, reverse=True)
+    return longer[1:] == shorter
+
+
+def popular_names(names: Sequence[str], own: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*own, *names)))

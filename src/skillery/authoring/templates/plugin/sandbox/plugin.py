@@ -1,0 +1,214 @@
+"""__DESCRIPTION__"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from skillery import hookimpl
+from skillery.backends import LIMITS, Capability, Failure, FailureType, Job, Offer, Outcome, Probe, RunHost
+from skillery.sandboxing import (
+    RUNTIME,
+    BrokenSetup,
+    Channel,
+    Collection,
+    Dialogue,
+    LogPipe,
+    Places,
+    RunSession,
+    collect,
+    collecting_dialogue,
+    collection_of,
+    filling_seconds,
+    job_header,
+    run_whole,
+    try_to_collect,
+)
+
+api_version = __API__
+RUNNER = RUNTIME.parent
+START = "import sys; sys.path.append('.'); from runtime import _run; _run.main(int(sys.argv[1]))"
+SETUP_SECONDS = 20.0
+LOG_SECONDS = 0.5
+DEGRADED = (*sorted(LIMITS), "network")
+
+
+class __CLASS__Sandbox:
+    """See `skillery.backends.Sandbox`. Every outcome lists the missing limits in `degraded`."""
+
+    # All features, and none of the guarantees in LIMITS. Add each guarantee that your isolation enforces.
+    capabilities = frozenset(Capability) - LIMITS
+
+    def probe(self) -> list[Probe]:
+        return [Probe("isolation", False, "this sandbox isolates nothing", "Run only code you trust.", required=False)]
+
+    async def start(self) -> None:
+        """Check here whether this host supports your isolation. Raise SandboxUnavailable if the host does not."""
+
+    async def run(self, job: Job, host: RunHost) -> Outcome:
+        try:
+            run = __CLASS__Run(job, host)
+        except OSError as error:
+            reason = f"the process could not be started: {error.strerror}"
+            return Outcome(failure=Failure(FailureType.SANDBOX_ERROR, reason), degraded=DEGRADED)
+        return await run_whole(run)
+
+    async def close(self) -> None:
+        """Release here what `start` has prepared."""
+
+
+class __CLASS__Run:
+    """One job in one process and one temporary folder."""
+
+    def __init__(self, job: Job, host: RunHost) -> None:
+        self._job = job
+        self._host = host
+        self._log = LogPipe(job.limits.log_kb * 1024, host)
+        try:
+            self._folder = Path(tempfile.mkdtemp(prefix="skillery-run-"))
+        except OSError:
+            self._log.close()
+            raise
+        self._channel: Channel | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._exit: asyncio.Future[int] | None = None
+        self._session = RunSession(job.limits)
+
+    async def live(self) -> None:
+        try:
+            async with asyncio.timeout(SETUP_SECONDS + filling_seconds(self._job)):
+                dialogue = await self._set_up()
+        except (BrokenSetup, TimeoutError, OSError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            what = f"the process could not be started: {reason or 'it took too long'}"
+            self._session.stopped = Failure(FailureType.SANDBOX_ERROR, what)
+        else:
+            await self._session.follow(dialogue, self._end_of_code)
+
+    async def _set_up(self) -> Dialogue:
+        places = self._lay_out()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._channel = await Channel.over(ours)
+            self._process = self._start(theirs.fileno(), self._log)
+        self._exit = exit_of(self._process)
+        self._log.close_write_end()
+        dialogue = Dialogue(self._channel, self._job, self._host)
+        header = job_header(self._job, self._job.environment, places) | {
+            "memory_bytes": self._job.limits.memory_mb << 20
+        }
+        await self._channel.send(header, self._job.args)
+        await dialogue.wait_ready()
+        await dialogue.go()
+        return dialogue
+
+    def _lay_out(self) -> Places:
+        """Create the folders that another sandbox would mount. Read-only content is linked. Return the paths."""
+        names = ("skills", "blobs", "packages", "workspace")
+        skills, blobs, packages, workspace = (self._folder / name for name in names)
+        for folder in (skills, blobs, packages, workspace):
+            folder.mkdir()
+        for skill in self._job.skills:
+            (skills / skill.name).symlink_to(skill.folder.absolute())
+        for blob in self._job.blobs:
+            (blobs / blob.blob_id).symlink_to(blob.path.absolute())
+        for one in self._job.packages:
+            (packages / one.lock).symlink_to(one.folder.absolute())
+        return Places(
+            str(skills), str(blobs), str(packages), str(workspace), str(self._folder / "home"), own_processes=False
+        )
+
+    def _environment(self) -> dict[str, str]:
+        return {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(self._folder / "workspace"), "LANG": "C.UTF-8"}
+
+    def _start(self, channel: int, log: LogPipe) -> subprocess.Popen[bytes]:
+        """Start the process of the run. The isolation belongs here."""
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", "-B", "-c", START, str(channel)],
+            cwd=RUNNER,
+            env=self._environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=log.write_end,
+            stderr=log.write_end,
+            pass_fds=(channel,),
+            start_new_session=True,
+        )
+
+    async def _end_of_code(self) -> int | None:
+        return await asyncio.shield(self._exit) if self._exit is not None else None
+
+    async def end(self) -> Outcome:
+        if self._process is not None and self._exit is not None:
+            kill_group(self._process)
+            await self._exit
+        log = await self._log.finish(LOG_SECONDS)
+        self._log.close()
+        await self._collect()
+        if self._channel is not None:
+            self._channel.close()
+        await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+        return self._session.outcome(log=log, degraded=DEGRADED)
+
+    async def _collect(self) -> None:
+        """Keep the files that stopped code did not keep, and save the workspace of the run."""
+        workspace = str(self._folder / "workspace")
+        collection = collection_of(self._session, self._job, workspace, str(self._folder))
+        if collection is not None:
+            await try_to_collect(self._collect_again(collection), collection)
+
+    async def _collect_again(self, collection: Collection) -> None:
+        """Collect in another process."""
+        ours, theirs = socket.socketpair()
+        async with AsyncExitStack() as stack:
+            with theirs:
+                channel = await Channel.over(ours)
+                stack.callback(channel.close)
+                log = LogPipe(self._job.limits.log_kb * 1024, self._host)
+                stack.callback(log.close)
+                process = self._start(theirs.fileno(), log)
+            stack.push_async_callback(log.finish, LOG_SECONDS)
+            stack.push_async_callback(lambda: exit_of(process))
+            stack.callback(kill_group, process)
+            dialogue = collecting_dialogue(channel, collection, self._host)
+            await dialogue.begin(collection.header())
+            await dialogue.wait_ready()
+            await collect(dialogue)
+
+
+def exit_of(process: subprocess.Popen[bytes]) -> asyncio.Future[int]:
+    """Return a future with the wait status of the process.
+
+    A thread waits for the process, because pidfds exist only on Linux, and a thread pool could be exhausted.
+    """
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[int] = loop.create_future()
+
+    def wait() -> None:
+        code = process.wait()
+        status = -code if code < 0 else code << 8
+        loop.call_soon_threadsafe(ended.set_result, status)
+
+    threading.Thread(target=wait, daemon=True).start()
+    return ended
+
+
+def kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Kill all processes in the group of the process. Children that changed their group stay alive."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+@hookimpl
+def skillery_sandbox() -> Offer:
+    return Offer("__OFFER__", lambda settings, place: __CLASS__Sandbox(), unsafe=True)

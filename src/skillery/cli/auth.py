@@ -1,0 +1,187 @@
+"""`skillery auth`: why credentials are accepted or refused, and the list of revoked identities."""
+
+from __future__ import annotations
+
+import sys
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from skillery.cli.failures import CHECK_FAILED
+from skillery.cli.options import Target, home_options, json_option, user_of_this_machine
+from skillery.cli.output import clean, print_json, print_rows
+from skillery.cli.tokens import open_home_database
+from skillery.errors import InvalidParams, NotAuthenticated
+
+if TYPE_CHECKING:
+    from skillery.backends import Authenticator, Credentials, Explanation, RevokesIdentities
+    from skillery.database import Database
+
+MOST_CHARACTERS = 65_536
+MARKS = {"ok": "ok", "failed": "FAILED", "skipped": "-"}
+
+
+@click.group()
+def auth() -> None:
+    """Explain logins, and revoke identities.
+
+    The commands use the authenticators of the setting `auth`, and work while a server is running.
+    """
+
+
+@auth.command("explain")
+@home_options
+@json_option
+def explain(target: Target, as_json: bool) -> None:
+    """Read a token from stdin, and print how the authenticators decide about it.
+
+    The exit code is 1 if the token is refused.
+    """
+    import asyncio
+
+    from skillery.backends import Credentials
+
+    token = sys.stdin.read(MOST_CHARACTERS + 1).strip()
+    if not token or len(token) > MOST_CHARACTERS:
+        raise click.UsageError("stdin must contain one token: skillery auth explain < token.txt")
+    credentials = Credentials({"authorization": f"Bearer {token.removeprefix('Bearer ')}"}, "127.0.0.1")
+    with open_home_database(target) as database:
+        name, found = asyncio.run(_explained(_opened(target, database), credentials))
+    if as_json:
+        print_json({"authenticator": name, "checks": found.checks, "identity": found.identity})
+    else:
+        _print_explanation(name, found)
+    if found.identity is None:
+        raise click.exceptions.Exit(CHECK_FAILED)
+
+
+def _opened(target: Target, database: Database) -> dict[str, Authenticator]:
+    from skillery.plugins import load_plugins
+
+    settings = target.load().settings
+    plugins = load_plugins(settings.plugins_folder)
+    plugins.check_settings(settings)
+    return plugins.open_authenticators(settings, database)
+
+
+async def _explained(opened: dict[str, Authenticator], credentials: Credentials) -> tuple[str, Explanation]:
+    """Return the explanation of the authenticator that decides about the credentials, and its name."""
+    from skillery.backends import ExplainedCheck, ExplainsCredentials, Explanation, UsesService
+    from skillery.identity.authenticator_chain import responsible
+
+    name = responsible(opened, credentials)
+    decides = opened[name]
+    before = [
+        ExplainedCheck(other, "skipped", "it does not recognize the token")
+        for other in takewhile(lambda other: other != name, opened)
+    ]
+    try:
+        if isinstance(decides, UsesService):
+            await decides.start()
+        found = (
+            await decides.explain(credentials)
+            if isinstance(decides, ExplainsCredentials)
+            else await _outcome(decides, credentials)
+        )
+    finally:
+        if isinstance(decides, UsesService):
+            await decides.close()
+    return name, Explanation((*before, *found.checks), found.identity)
+
+
+async def _outcome(authenticator: Authenticator, credentials: Credentials) -> Explanation:
+    """Return the decision of an authenticator that does not explain it."""
+    from skillery.backends import ExplainedCheck, Explanation
+
+    try:
+        identity = await authenticator.authenticate(credentials)
+    except NotAuthenticated as error:
+        return Explanation((ExplainedCheck("token", "failed", error.message),), None)
+    return Explanation((ExplainedCheck("token", "ok", "it is valid"),), identity)
+
+
+def _print_explanation(name: str, found: Explanation) -> None:
+    rows = [(MARKS[check.outcome], clean(check.subject), clean(check.detail)) for check in found.checks]
+    print_rows(["", "check", "found"], rows, title=f"authenticator {name}")
+    identity = found.identity
+    if identity is None:
+        click.echo("The token is refused.", err=True)
+        return
+    scopes = ", ".join(sorted(identity.scopes)) or "nothing"
+    where = f" in {' '.join(identity.namespaces)}" if identity.namespaces else ""
+    click.echo(clean(f"{identity.name} ({identity.kind}) may {scopes}{where}"))
+
+
+@auth.command("revoke")
+@click.argument("name", metavar="IDENTITY")
+@home_options
+@json_option
+def revoke(name: str, target: Target, as_json: bool) -> None:
+    """Refuse an identity on all servers of this database, even with valid credentials.
+
+    Tokens of the registry are revoked with `skillery token revoke`.
+    """
+    _print_change(name, _change(target, name, "revoke_identity"), "is revoked", "was already revoked", as_json)
+
+
+@auth.command("restore")
+@click.argument("name", metavar="IDENTITY")
+@home_options
+@json_option
+def restore(name: str, target: Target, as_json: bool) -> None:
+    """Remove an identity from the list of revoked identities."""
+    _print_change(name, _change(target, name, "restore_identity"), "is restored", "was not revoked", as_json)
+
+
+@auth.command("revoked")
+@home_options
+@json_option
+def revoked(target: Target, as_json: bool) -> None:
+    """List the revoked identities."""
+    with open_home_database(target) as database:
+        names = _keeper(_opened(target, database)).revoked()
+    if as_json:
+        print_json({"revoked": names})
+    else:
+        print_rows(["identity"], [(clean(name),) for name in names], none="No identity is revoked.")
+
+
+def _change(target: Target, name: str, action: str) -> bool:
+    """Change the list in one transaction with its audit entry. Return whether the list has changed."""
+    from skillery import audit
+    from skillery.identity.web_session_rows import end_sessions_of_identity
+
+    with open_home_database(target) as database:
+        keeper = _keeper(_opened(target, database))
+        actor = audit.local_actor(user_of_this_machine())
+
+        def work(connection: Any) -> bool:
+            changed = keeper.revoke if action == "revoke_identity" else keeper.restore
+            if not changed(name, connection):
+                return False
+            if action == "revoke_identity":
+                end_sessions_of_identity(connection, name)
+            audit.record(connection, actor, action, name)
+            return True
+
+        return database.write_now(work)
+
+
+def _keeper(opened: dict[str, Authenticator]) -> RevokesIdentities:
+    from skillery.backends import RevokesIdentities
+
+    for one in opened.values():
+        if isinstance(one, RevokesIdentities):
+            return one
+    raise InvalidParams(
+        f"no authenticator of the setting 'auth' ({', '.join(opened)}) keeps a list of revoked identities",
+        hint="Revoke a token of the registry with `skillery token revoke`.",
+    )
+
+
+def _print_change(name: str, changed: bool, done: str, else_: str, as_json: bool) -> None:
+    if as_json:
+        print_json({"name": name, "changed": changed})
+    else:
+        click.echo(clean(f"{name} {done if changed else else_}"))

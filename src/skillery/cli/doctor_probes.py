@@ -1,0 +1,142 @@
+"""The probes of `skillery doctor`: they open each part of an installation as a server does."""
+
+from __future__ import annotations
+
+import platform
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from skillery.backends import Probe
+from skillery.cli.database import open_database
+from skillery.cli.doctor_webhooks import webhooks_probe
+from skillery.cli.services import service_problem
+from skillery.errors import SkilleryError, StartupError
+
+if TYPE_CHECKING:
+    from skillery.plugins import Plugins
+    from skillery.settings import Settings
+
+
+def installation_probes(plugins: Plugins, settings: Settings) -> list[Probe]:
+    """Return the results of all probes, except that of the capabilities of a started sandbox."""
+    return [
+        _python(),
+        _home(settings),
+        _database(settings),
+        _storage(plugins, settings),
+        _authenticator(plugins, settings),
+        _secrets(plugins, settings),
+        _packages(settings),
+        webhooks_probe(settings),
+        *_sandbox(plugins, settings),
+    ]
+
+
+def _python() -> Probe:
+    return Probe(
+        "python", sys.version_info >= (3, 11), platform.python_version(), "Run Skillery on Python 3.11 or newer."
+    )
+
+
+def _home(settings: Settings) -> Probe:
+    """Check that the home is writable. Create the home if it does not exist."""
+    fix = "Choose a home that this user can write, with --home or SKILLERY_HOME."
+    try:
+        settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.NamedTemporaryFile(dir=settings.home):
+            pass
+    except OSError as error:
+        return Probe("home", False, f"{settings.home}: {error.strerror}", fix)
+    return Probe("home", True, f"{settings.home} is writable")
+
+
+def _database(settings: Settings) -> Probe:
+    from skillery.database import migrate
+
+    fix = "Check the setting 'database' and that the database is running."
+    try:
+        with open_database(settings) as database:
+            if database.is_sqlite and not Path(database.url.database or "").exists():
+                return Probe("database", True, "will be created at the first start")
+            revision = migrate.current(database)
+    except StartupError as error:
+        return Probe("database", False, str(error), fix)
+    behind = "" if revision == migrate.head() else ", will be migrated at the next start"
+    return Probe("database", True, f"reachable, at revision {revision or 'none'}{behind}")
+
+
+def _storage(plugins: Plugins, settings: Settings) -> Probe:
+    """Open the storage as a server does, and check it."""
+    fix = "Check the setting 'storage' and its section [backends.storage.<name>]."
+    try:
+        plugins.open("storage", settings).check()
+    except (StartupError, SkilleryError) as error:
+        return Probe("storage", False, str(error), fix)
+    except OSError as error:
+        return Probe("storage", False, error.strerror or type(error).__name__, fix)
+    return Probe("storage", True, settings.storage)
+
+
+def _authenticator(plugins: Plugins, settings: Settings) -> Probe:
+    fix = "Check the setting 'auth' and its section [backends.authenticator.<name>]."
+    try:
+        with open_database(settings) as database:
+            problem = service_problem(plugins.open_authenticators(settings, database).values())
+    except (StartupError, SkilleryError) as error:
+        problem = str(error)
+    if problem is not None:
+        return Probe("authenticator", False, problem, fix)
+    return Probe("authenticator", True, ", ".join(settings.authenticators))
+
+
+def _secrets(plugins: Plugins, settings: Settings) -> Probe:
+    fix = "Check the setting 'secrets' and its section [backends.secrets.<name>]."
+    try:
+        with open_database(settings) as database:
+            problem = service_problem([plugins.open("secrets", settings, database)])
+    except (StartupError, SkilleryError) as error:
+        problem = str(error)
+    if problem is not None:
+        return Probe("secrets", False, problem, fix)
+    return Probe("secrets", True, settings.secrets)
+
+
+def _packages(settings: Settings) -> Probe:
+    """Check the requirements for packages of skills and environments: an index or wheelhouse, and the program uv."""
+    from skillery.app.named_environments import defined_in
+
+    wanted = settings.packages
+    try:
+        named = len(defined_in(settings))
+    except StartupError as error:
+        return Probe("packages", False, str(error), "Check the settings [environments.<name>] and [packages].")
+    if not (wanted.index_urls or wanted.wheelhouse):
+        return Probe(
+            "packages", True, "off: skills with packages need the setting packages.index_urls or packages.wheelhouse"
+        )
+    if wanted.wheelhouse and not Path(wanted.wheelhouse).expanduser().is_dir():
+        fix = "Check the setting 'packages.wheelhouse'."
+        return Probe("packages", False, f"the folder '{wanted.wheelhouse}' does not exist", fix)
+    try:
+        from uv import find_uv_bin
+
+        program = find_uv_bin()
+    except (ImportError, FileNotFoundError):
+        return Probe(
+            "packages", False, "uv is missing, so packages cannot be locked", "pip install 'skillery[packages]'"
+        )
+    hosts = ", ".join(urlsplit(address).hostname or "an index" for address in wanted.index_urls)
+    source = f"the wheelhouse {wanted.wheelhouse}" if wanted.wheelhouse else f"from {hosts}"
+    return Probe("packages", True, f"{source}, by {program}; named environments: {named}")
+
+
+def _sandbox(plugins: Plugins, settings: Settings) -> list[Probe]:
+    try:
+        sandbox = plugins.open("sandbox", settings)
+        probes: list[Probe] = sandbox.probe()
+    except (StartupError, SkilleryError) as error:
+        return [Probe("sandbox", False, str(error), "Choose a sandbox that works here, with the setting 'sandbox'.")]
+    return probes

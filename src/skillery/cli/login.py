@@ -1,0 +1,252 @@
+"""`skillery login` and `skillery logout`: logins that this computer keeps for its user."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast
+
+import click
+
+from skillery.cli.options import Target, home_options, json_option, url_option
+from skillery.cli.output import clean, print_json
+from skillery.errors import StartupError
+
+if TYPE_CHECKING:
+    from skillery.client.logins.device import DeviceCode
+    from skillery.client.logins.discovery import Provider
+    from skillery.client.logins.login import Login
+
+MOST_CHARACTERS = 65_536
+Way = Literal["browser", "device", "token"]
+
+
+class _Checked(NamedTuple):
+    """The owner of a token that the server has accepted."""
+
+    identity: str | None
+    """None if the scopes of the token do not permit `get_usage`."""
+
+
+@click.command()
+@url_option
+@home_options
+@click.option("--browser", is_flag=True, help="Log in with a browser on this computer.")
+@click.option("--device", is_flag=True, help="Log in with a browser on another device, with a code.")
+@click.option("--token", is_flag=True, help="Read a token from the terminal or stdin, and keep it.")
+@click.option("--client-id", metavar="ID", help="The client at the identity provider.  [default: the server names it]")
+@json_option
+def login(
+    url: str | None,
+    target: Target,
+    browser: bool,
+    device: bool,
+    token: bool,
+    client_id: str | None,
+    as_json: bool,
+) -> None:
+    """Log in to a server, and keep the login for later commands.
+
+    The login takes place at the identity provider of the server, with a browser on this computer or on another device.
+    If the server has no identity provider, the command asks for a token. Logins are kept in the keyring if the package
+    `keyring` is installed, else in a file that only you can read.
+    """
+    from skillery.client.logins.discovery import find_provider
+    from skillery.client.logins.login import server_of
+
+    way = _way(browser=browser, device=device, token=token)
+    server = server_of(url or _server_of_home(target))
+    provider = None if way == "token" else find_provider(server, client_id)
+    if provider is not None:
+        found = _log_in_at_provider(provider, way)
+    else:
+        _check_way(server, way)
+        if way is None and _accepts(server, ""):
+            _print_login(server, None, None, None, as_json)
+            return
+        found = _with_token(server)
+    _keep(server, found, as_json)
+
+
+@click.command()
+@url_option
+@home_options
+@json_option
+def logout(url: str | None, target: Target, as_json: bool) -> None:
+    """Remove the kept login for a server. A login at an identity provider is also revoked there."""
+    from skillery.client import ClientError
+    from skillery.client.logins.kept import changing, find_login, remove_login
+    from skillery.client.logins.login import server_of
+    from skillery.client.logins.renewing import revoke
+
+    server = server_of(url or _server_of_home(target))
+    kept, revoked, problem = None, False, None
+    with changing(server):
+        try:
+            kept = find_login(server)
+            revoked = kept is not None and revoke(kept)
+        except ClientError as error:
+            problem = str(error)
+        remove_login(server)
+    if problem is not None:
+        click.echo(clean(f"warning: the login is removed here, but not revoked at its provider: {problem}"), err=True)
+    _print_logout(server, kept, revoked, as_json)
+
+
+def _way(**flags: bool) -> Way | None:
+    given = [name for name, is_given in flags.items() if is_given]
+    if len(given) > 1:
+        raise click.UsageError(f"--{given[0]} and --{given[1]} exclude each other")
+    return cast(Way, given[0]) if given else None
+
+
+def _server_of_home(target: Target) -> str:
+    """Return the address of the server that holds the home. Raise StartupError if no server holds it."""
+    from skillery.app.home import holder_of
+
+    settings = target.load().settings
+    holder = holder_of(settings.home)
+    if holder is None or not holder.url:
+        raise StartupError(f"no server holds the home '{settings.home}': name a server with --url")
+    return holder.url
+
+
+def _check_way(server: str, way: Way | None) -> None:
+    if way in {"browser", "device"}:
+        raise StartupError(f"{server} names no identity provider, so --{way} does not work: use --token")
+
+
+# -- login at a provider -------------------------------------------------------------------------------------------
+
+
+def _log_in_at_provider(provider: Provider, way: Way | None) -> Login:
+    from skillery.client.logins.browser import log_in_with_browser
+    from skillery.client.logins.device import log_in_with_device
+
+    metadata = provider.metadata
+    if way is None:
+        has_device = bool(metadata.device_authorization_endpoint)
+        is_better = not metadata.authorization_endpoint or not _has_browser()
+        way = "device" if has_device and is_better else "browser"
+    if way == "device":
+        return log_in_with_device(provider, _show_code)
+    return log_in_with_browser(provider, _show_address)
+
+
+def _has_browser() -> bool:
+    """Return whether this process can open a browser on the screen of the user."""
+    if os.environ.get("BROWSER"):
+        return True
+    if sys.platform in {"win32", "darwin"}:
+        return "SSH_CONNECTION" not in os.environ
+    return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
+def _show_address(address: str) -> None:
+    import webbrowser
+
+    click.echo(clean(f"Log in with your browser: {address}"), err=True)
+    if _has_browser():
+        webbrowser.open(address)
+
+
+def _show_code(code: DeviceCode) -> None:
+    click.echo(clean(f"Open {code.verification_uri} on any device, and enter the code {code.user_code}"), err=True)
+    if code.verification_uri_complete:
+        click.echo(clean(f"This address contains the code: {code.verification_uri_complete}"), err=True)
+
+
+# -- login with a token --------------------------------------------------------------------------------------------
+
+
+def _with_token(server: str) -> Login:
+    from skillery.client.logins.login import Login, is_safe
+    from skillery.client.logins.token_requests import is_header_text
+
+    if not is_safe(server):
+        click.echo(clean(f"warning: {server} is not encrypted: others can read the token in the network"), err=True)
+    token = _read_token(server)
+    if not is_header_text(token):
+        raise click.UsageError("a token is one line of visible characters: create one with `skillery token create`")
+    return Login(token)
+
+
+def _read_token(server: str) -> str:
+    if sys.stdin.isatty():
+        return str(click.prompt(f"Token for {server}", hide_input=True, err=True)).strip()
+    return sys.stdin.read(MOST_CHARACTERS + 1).strip()
+
+
+# -- checking and keeping ------------------------------------------------------------------------------------------
+
+
+def _accepts(server: str, token: str) -> _Checked | None:
+    """Return the owner of the token, or None if the server refuses the token."""
+    from skillery.client import NotAuthenticated
+
+    try:
+        return _check(server, token)
+    except NotAuthenticated:
+        return None
+
+
+def _check(server: str, token: str) -> _Checked:
+    """Ask the server for the owner of the token. Raise NotAuthenticated if the server refuses the token."""
+    from skillery.client import Client, NotAllowed, Retries
+
+    with Client(server, token, retries=Retries(attempts=1)) as client:
+        try:
+            return _Checked(client.get_usage()["identity"])
+        except NotAllowed:
+            return _Checked(None)
+
+
+def _keep(server: str, found: Login, as_json: bool) -> None:
+    """Check the token with one call, and keep the login. If either fails, revoke the login at its provider."""
+    from contextlib import suppress
+
+    from skillery.client import ClientError
+    from skillery.client.logins.kept import changing, keep_login
+    from skillery.client.logins.renewing import revoke
+
+    try:
+        checked = _check(server, found.token)
+        with changing(server):
+            where = keep_login(server, found)
+    except BaseException:
+        with suppress(ClientError):
+            revoke(found)
+        raise
+    _print_login(server, checked, found, where, as_json)
+
+
+def _print_login(server: str, checked: _Checked | None, found: Login | None, where: str | None, as_json: bool) -> None:
+    from datetime import UTC, datetime
+
+    ends = found.expires_at if found is not None else None
+    shown = None if ends is None else datetime.fromtimestamp(ends, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    identity = checked.identity if checked is not None else None
+    renewed = bool(found and found.provider and found.provider.refresh_token)
+    if as_json:
+        print_json({"server": server, "identity": identity, "kept_in": where, "expires_at": shown, "renewed": renewed})
+        return
+    if found is None:
+        click.echo(clean(f"{server} does not ask for a login"))
+        return
+    click.echo(clean(f"logged in to {server}" + (f" as {identity}" if identity else "") + f" (kept in the {where})"))
+    if shown and not renewed:
+        click.echo(clean(f"The login ends at {shown}: the provider gave no refresh token."))
+    if os.environ.get("SKILLERY_TOKEN"):
+        click.echo("note: commands use SKILLERY_TOKEN instead of this login while it is set", err=True)
+
+
+def _print_logout(server: str, kept: Login | None, revoked: bool, as_json: bool) -> None:
+    if as_json:
+        print_json({"server": server, "removed": kept is not None, "revoked": revoked})
+        return
+    if kept is None:
+        click.echo(clean(f"there was no login for {server}"))
+        return
+    click.echo(clean(f"logged out of {server}" + (", and revoked the login at its provider" if revoked else "")))
+    if kept.provider is None:
+        click.echo("The token itself is still valid: an admin ends it with `skillery token revoke`.")

@@ -1,0 +1,232 @@
+"""Facts about plugins for `skillery plugins`: origin, kinds, offers, hooks, settings, capabilities and health."""
+
+from __future__ import annotations
+
+import re
+import typing
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from skillery.cli.database import open_database
+from skillery.cli.services import service_problem
+from skillery.errors import SkilleryError, StartupError
+
+if TYPE_CHECKING:
+    from skillery.backends import Offer, Sandbox
+    from skillery.database import Database
+    from skillery.plugins import Plugins
+    from skillery.settings import Settings
+
+EVENTS = ("before_publish", "after_publish", "run_finished", "events")
+HIDDEN = "***"
+_SECRET = re.compile(r"(password|secret|token|key)(?!.*_file$)", re.IGNORECASE)
+Fact = dict[str, Any]
+
+
+def is_secret(name: str) -> bool:
+    """Return whether the values of a setting of this name must stay hidden."""
+    return bool(_SECRET.search(name))
+
+
+def visible(name: str, value: Any) -> Any:
+    """Return the value of a setting as JSON, with secrets replaced, also those in tables."""
+    if is_secret(name) and isinstance(value, str) and value:
+        return HIDDEN
+    plain = msgspec.to_builtins(value, enc_hook=str)
+    if isinstance(plain, dict):
+        return {key: visible(str(key), inner) for key, inner in plain.items()}
+    if isinstance(plain, list):
+        return [visible(name, inner) for inner in plain]
+    return plain
+
+
+def list_plugins(plugins: Plugins, settings: Settings, commands: Mapping[str, list[str]]) -> list[Fact]:
+    """Return a row for each plugin, sorted by name. `commands` has the names of the commands of each plugin."""
+    offers, hooks = _offers(plugins, settings), _hooks(plugins)
+    found = []
+    for name, _ in plugins.manager.list_name_plugin():
+        source = plugins.sources[name]
+        of_plugin, own_hooks, verbs = offers.get(name, []), hooks.get(name, []), commands.get(name, [])
+        found.append(
+            {
+                "name": name,
+                "package": source.package,
+                "version": source.version,
+                "path": str(source.path) if source.path else None,
+                "api_version": source.api_version,
+                "kinds": _kinds(of_plugin, own_hooks, verbs),
+                "active": _is_active(of_plugin, own_hooks, verbs),
+                "offers": of_plugin,
+                "moments": [hook for hook in own_hooks if hook in EVENTS],
+                "commands": verbs,
+            }
+        )
+    return sorted(found, key=lambda one: str(one["name"]))
+
+
+def _is_active(offers: list[Fact], hooks: list[str], commands: list[str]) -> bool:
+    """Return whether the server uses a plugin. Commands alone do not count for a plugin that also has offers."""
+    return any(offer["chosen"] for offer in offers) or bool(hooks) or bool(commands and not offers)
+
+
+def _kinds(offers: list[Fact], hooks: list[str], commands: list[str]) -> list[str]:
+    kinds = ["events" if offer["kind"] == "plugin" else offer["kind"] for offer in offers]
+    kinds += ["events"] if set(hooks) & set(EVENTS) else []
+    kinds += ["routes"] if "routes" in hooks else []
+    return list(dict.fromkeys([*kinds, *(["commands"] if commands else [])]))
+
+
+def _offers(plugins: Plugins, settings: Settings) -> dict[str, list[Fact]]:
+    """Return the offers of each plugin."""
+    chosen = {
+        "sandbox": {settings.sandbox},
+        "storage": {settings.storage},
+        "authenticator": set(settings.authenticators),
+        "secrets": {settings.secrets},
+        "verifier": set(plugins.offers["verifier"]),  # an offered verifier is used
+        "plugin": set(settings.plugins),
+    }
+    found: dict[str, list[Fact]] = {}
+    for kind, names in chosen.items():
+        for implementation in getattr(plugins.manager.hook, f"skillery_{kind}").get_hookimpls():
+            offer = implementation.function()
+            found.setdefault(implementation.plugin_name, []).append(
+                {"kind": kind, "name": offer.name, "chosen": offer.name in names, "unsafe": offer.unsafe}
+            )
+    return found
+
+
+def _hooks(plugins: Plugins) -> dict[str, list[str]]:
+    """Return the hooks of each plugin that are called without a choice in the settings."""
+    found: dict[str, list[str]] = {}
+    for hook in (*EVENTS, "routes"):
+        caller = getattr(plugins.manager.hook, hook, None)
+        for implementation in caller.get_hookimpls() if caller else ():
+            found.setdefault(implementation.plugin_name, []).append(hook)
+    return found
+
+
+def find_plugin(rows: list[Fact], name: str) -> Fact:
+    """Return the row of the plugin `name`, or of the plugin with an offer of this name. Raise UsageError."""
+    for row in rows:
+        if row["name"] == name:
+            return row
+    for row in rows:
+        if any(offer["name"] == name for offer in row["offers"]):
+            return row
+    known = ", ".join(str(row["name"]) for row in rows)
+    raise click.UsageError(f"there is no plugin '{name}'; the plugins are: {known}")
+
+
+def settings_of_offer(plugins: Plugins, settings: Settings, kind: str, name: str) -> list[Fact]:
+    """Return each setting of an offer, with its section, type, default, present value and description."""
+    offer = _offer(plugins, kind, name)
+    section = f"plugins.{name}" if kind == "plugin" else f"backends.{kind}.{name}"
+    given = settings.plugins.get(name, {}) if kind == "plugin" else settings.backends.get(kind, {}).get(name, {})
+    return list(_fields(offer, section, given))
+
+
+def _offer(plugins: Plugins, kind: str, name: str) -> Offer:
+    return plugins.objects[name] if kind == "plugin" else plugins.offers[kind][name]  # type: ignore[index]
+
+
+def _fields(offer: Offer, section: str, given: Mapping[str, Any]) -> Iterator[Fact]:
+    texts = _docstrings(offer.settings)
+    hints = typing.get_type_hints(offer.settings, include_extras=True)
+    for field in msgspec.structs.fields(offer.settings):
+        name, default = field.encode_name, _default(field)
+        fact: Fact = {"section": section, "name": name, "type": _type_name(field.type), "required": field.required}
+        fact["default"] = None if field.required else visible(name, default)
+        fact["value"] = visible(name, given[name]) if name in given else fact["default"]
+        fact["description"] = _meta(hints[field.name]) or texts.get(field.name, "")
+        yield fact
+
+
+def _default(field: msgspec.structs.FieldInfo) -> Any:
+    if field.default is not msgspec.NODEFAULT:
+        return field.default
+    return field.default_factory() if field.default_factory is not msgspec.NODEFAULT else None
+
+
+def _type_name(kind: Any) -> str:
+    kind = typing.get_args(kind)[0] if typing.get_origin(kind) is typing.Annotated else kind
+    return kind.__name__ if isinstance(kind, type) and not typing.get_args(kind) else str(kind).replace("typing.", "")
+
+
+def _meta(kind: Any) -> str:
+    metas = kind.__metadata__ if typing.get_origin(kind) is typing.Annotated else ()
+    return next((meta.description for meta in metas if isinstance(meta, msgspec.Meta) and meta.description), "")
+
+
+def _docstrings(struct: type[msgspec.Struct]) -> dict[str, str]:
+    """Return the text below each field, which Python itself does not keep. Empty if there is no source."""
+    import ast
+    import inspect
+    import textwrap
+
+    try:
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(struct))).body
+    except (OSError, TypeError, SyntaxError, ValueError):
+        return {}
+    found = {}
+    body = tree.body if isinstance(tree, ast.ClassDef) else []
+    for field, text in pairwise(body):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):
+            value = text.value
+            if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                found[field.target.id] = " ".join(value.value.split())
+    return found
+
+
+def health_of(plugins: Plugins, settings: Settings, kind: str, name: str) -> tuple[bool, str, list[str]]:
+    """Open a chosen offer as a server does, and check it. Return whether it works, a detail, and its capabilities."""
+    try:
+        return True, *_checked(plugins, settings, kind, name)
+    except (StartupError, SkilleryError) as error:
+        return False, str(error), []
+    except OSError as error:
+        return False, error.strerror or type(error).__name__, []
+    except Exception as error:  # noqa: BLE001 - whatever a plugin raises
+        return False, f"{type(error).__name__}: {' '.join(str(error).split())}", []
+
+
+def _checked(plugins: Plugins, settings: Settings, kind: str, name: str) -> tuple[str, list[str]]:
+    from skillery.plugins import settings_of
+
+    if kind == "plugin":
+        settings_of(f"plugins.{name}", plugins.objects[name], settings.plugins[name])
+        return "its settings are valid", []
+    if kind == "sandbox":
+        import asyncio
+
+        return "it starts", asyncio.run(_capabilities(plugins.open("sandbox", settings)))
+    if kind == "storage":
+        plugins.open("storage", settings).check()
+        return "its check succeeds", []
+    with open_database(settings) as database:
+        problem = service_problem([_opened(plugins, settings, kind, name, database)])
+    if problem is not None:
+        raise StartupError(problem)
+    return "it opens", []
+
+
+def _opened(plugins: Plugins, settings: Settings, kind: str, name: str, database: Database) -> object:
+    if kind == "authenticator":
+        return plugins.open_authenticators(settings, database)[name]
+    if kind == "verifier":
+        from skillery.app.trust import documents_of
+
+        return plugins.open_verifier(settings, database, documents_of(settings).fetch)
+    return plugins.open("secrets", settings, database)
+
+
+async def _capabilities(sandbox: Sandbox) -> list[str]:
+    try:
+        await sandbox.start()
+        return sorted(map(str, sandbox.capabilities))
+    finally:
+        await sandbox.close()

@@ -1,0 +1,143 @@
+"""`skillery plugins list` and `show`: the plugins of this installation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from skillery.cli.options import Target, home_options, json_option
+from skillery.cli.output import as_json as as_json_text
+from skillery.cli.output import print_fields, print_json, print_rows
+
+if TYPE_CHECKING:
+    from skillery.cli.plugin_facts import Fact
+    from skillery.plugins import Plugins
+    from skillery.settings import Settings
+
+
+class _ListByDefault(click.Group):
+    """A group that runs `list` if the command line names no subcommand."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        named = bool(args) and (args[0] == "--help" or not args[0].startswith("-"))
+        return super().parse_args(ctx, args if named else ["list", *args])
+
+
+@click.group(cls=_ListByDefault)
+def plugins() -> None:
+    """Show the installed plugins. Without a subcommand, list them."""
+
+
+@plugins.command("list")
+@home_options
+@json_option
+def list_(target: Target, as_json: bool) -> None:
+    """List the plugins, with their version, kinds, backends, hooks and commands.
+
+    The list marks the backends and objects that the settings choose.
+    """
+    _, _, rows = _load(target)
+    if as_json:
+        print_json({"plugins": rows})
+        return
+    print_rows(
+        ["plugin", "version", "kind", "active", "offers", "chosen", "listens to", "commands"],
+        [
+            (
+                one["name"],
+                one["version"] or "",
+                ", ".join(one["kinds"]),
+                "yes" if one["active"] else "no",
+                _names(one["offers"]),
+                _names([offer for offer in one["offers"] if offer["chosen"]]),
+                ", ".join(one["moments"]),
+                ", ".join(one["commands"]),
+            )
+            for one in rows
+        ],
+    )
+
+
+def _names(offers: list[Fact]) -> str:
+    return ", ".join(f"{offer['kind']} {offer['name']}" for offer in offers)
+
+
+@plugins.command()
+@click.argument("name")
+@home_options
+@json_option
+def show(name: str, target: Target, as_json: bool) -> None:
+    """Show one plugin: its settings, and the health of its active backends.
+
+    NAME is the name of a plugin, or of one of its backends. Values of secrets are hidden.
+    """
+    from skillery.cli.plugin_facts import find_plugin
+
+    loaded, settings, rows = _load(target)
+    shown = _shown(loaded, settings, find_plugin(rows, name))
+    if as_json:
+        print_json(shown)
+        return
+    _print(shown)
+
+
+def _load(target: Target) -> tuple[Plugins, Settings, list[Fact]]:
+    from skillery.cli.plugin_commands import commands_of
+    from skillery.cli.plugin_facts import list_plugins
+    from skillery.plugins import load_plugins
+
+    settings = target.load().settings
+    loaded = load_plugins(settings.plugins_folder)
+    context = click.get_current_context().find_root()
+    assert isinstance(context.command, click.Group)
+    commands: dict[str, list[str]] = {}
+    for plugin, command in commands_of(loaded, context.command.commands):
+        commands.setdefault(plugin, []).append(command.name or "")
+    return loaded, settings, list_plugins(loaded, settings, commands)
+
+
+def _shown(loaded: Plugins, settings: Settings, row: Fact) -> Fact:
+    from skillery.cli.plugin_facts import health_of, settings_of_offer
+
+    fields: list[Any] = []
+    health: list[Fact] = []
+    capabilities: list[str] = []
+    for offer in row["offers"]:
+        kind, name = offer["kind"], offer["name"]
+        fields += settings_of_offer(loaded, settings, kind, name)
+        if offer["chosen"]:
+            ok, detail, found = health_of(loaded, settings, kind, name)
+            health.append({"kind": kind, "name": name, "ok": ok, "detail": detail})
+            capabilities += found
+    return row | {"settings": fields, "capabilities": capabilities, "health": health}
+
+
+def _print(shown: Fact) -> None:
+    origin = shown["package"] or shown["path"] or ""
+    fields = [
+        ("name", shown["name"]),
+        ("version", shown["version"] or "none"),
+        ("from", origin),
+        ("hook API", str(shown["api_version"])),
+        ("kind", ", ".join(shown["kinds"])),
+        ("active", "yes" if shown["active"] else "no"),
+        ("offers", _names(shown["offers"])),
+        ("listens to", ", ".join(shown["moments"])),
+        ("commands", ", ".join(shown["commands"])),
+        ("capabilities", ", ".join(shown["capabilities"])),
+        *(("health", f"{one['kind']} {one['name']}: {_health(one)}") for one in shown["health"]),
+    ]
+    print_fields((name, text) for name, text in fields if text)
+    if shown["settings"]:
+        click.echo()
+        print_rows(["setting", "value", "default", "what"], [_row(one) for one in shown["settings"]])
+
+
+def _health(one: Fact) -> str:
+    return f"{'ok' if one['ok'] else 'FAILED'}, {one['detail']}"
+
+
+def _row(one: Fact) -> tuple[str, str, str, str]:
+    default = "required" if one["required"] else as_json_text(one["default"], -1)
+    return f"{one['section']}.{one['name']}", as_json_text(one["value"], -1), default, one["description"]

@@ -1,0 +1,120 @@
+"""`skillery trust`: manage the rules that let CI jobs publish without a stored token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from skillery.cli.options import Target, json_option, target_options
+from skillery.cli.output import clean, print_json, print_rows
+
+
+@click.group()
+def trust() -> None:
+    """Let CI jobs publish skills without a stored token.
+
+    A job runs skillery publish --trusted. The server checks the signed token of the CI service, and gives the job a
+    token for 15 minutes.
+    """
+
+
+@trust.command("add")
+@click.argument("publishes", metavar="SKILL|NAMESPACE.*")
+@click.option("--github", metavar="OWNER/REPO", help="Jobs of this repository on GitHub.")
+@click.option("--gitlab", metavar="GROUP/PROJECT", help="Jobs of this project on GitLab.")
+@click.option("--repository-id", default="", metavar="ID", help="Number of the repository or project.")
+@click.option("--owner-id", default="", metavar="ID", help="Number of the owner (GitHub) or group (GitLab).")
+@click.option(
+    "--workflow", default="", metavar="FILE", help="File of the workflow.  [default for GitLab: .gitlab-ci.yml]"
+)
+@click.option("--ref", default="", metavar="REF", help="Branch or tag: refs/heads/main, refs/tags/*.  [default: all]")
+@click.option("--environment", default="", metavar="NAME", help="Environment of the job.  [default: all]")
+@click.option("--issuer", default="", metavar="URL", help="Issuer of the tokens.  [default: github.com or gitlab.com]")
+@click.option("--claim", "claims", multiple=True, metavar="NAME=VALUE", help="A further claim that a token must have.")
+@click.option("--person", is_flag=True, help="The publishing rules for people apply to the jobs, not those for agents.")
+@target_options
+@json_option
+def add(
+    publishes: str,
+    github: str | None,
+    gitlab: str | None,
+    claims: tuple[str, ...],
+    person: bool,
+    target: Target,
+    as_json: bool,
+    **named: str,
+) -> None:
+    """Let CI jobs publish a skill ('sales.report') or a namespace ('sales.*')."""
+    if github and gitlab:
+        raise click.UsageError("--github and --gitlab exclude each other: add two rules")
+    params = {
+        "target": publishes,
+        "provider": "github" if github else "gitlab" if gitlab else "oidc",
+        "repository": github or gitlab or "",
+        "claims": dict(_claim(text) for text in claims),
+        "kind": "person" if person else "agent",
+        **named,
+    }
+    added = _call(target, "add_trust_rule", params)
+    if as_json:
+        print_json(added)
+        return
+    click.echo(clean(added["id"]))
+    click.echo(clean(f"jobs of {added['issuer']} may publish {added['target']} if their tokens have:"), err=True)
+    for name, value in added["claims"].items():
+        click.echo(clean(f"  {name} = {value}"), err=True)
+
+
+def _claim(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals and value):
+        raise click.BadParameter(f"'{text}' is not NAME=VALUE", param_hint="--claim")
+    return name, value
+
+
+@trust.command("list")
+@target_options
+@json_option
+def list_(target: Target, as_json: bool) -> None:
+    """List the rules for your namespaces. Admins get all rules."""
+    found = _call(target, "list_trust_rules", {})
+    if as_json:
+        print_json(found)
+        return
+    print_rows(
+        ("id", "publishes", "issuer", "claims", "kind", "by", "last used"),
+        [
+            (
+                one["id"],
+                one["target"],
+                one["issuer"],
+                " ".join(f"{name}={value}" for name, value in one["claims"].items()),
+                one["kind"],
+                one["created_by"],
+                one["last_used_at"] or "-",
+            )
+            for one in found["rules"]
+        ],
+        none="No trust rules.",
+    )
+
+
+@trust.command("rm")
+@click.argument("rule_id", metavar="ID")
+@target_options
+@json_option
+def rm(rule_id: str, target: Target, as_json: bool) -> None:
+    """Remove a rule. The tokens that jobs got by it end at once."""
+    removed = _call(target, "remove_trust_rule", {"id": rule_id})
+    if as_json:
+        print_json(removed)
+    else:
+        click.echo(clean(f"{removed['id']} ({removed['target']}) is removed; {removed['ended']} tokens ended"))
+
+
+def _call(target: Target, method: str, params: dict[str, Any]) -> dict[str, Any]:
+    from skillery.cli.connection import with_client
+
+    answer: dict[str, Any] = with_client(target, lambda client: client.call(method, params))
+    return answer

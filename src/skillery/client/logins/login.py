@@ -1,0 +1,77 @@
+"""The values of a login, and the address that it belongs to."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import httpx
+
+from skillery.client.logins.errors import LoginError
+from skillery.client.wire import is_loopback
+
+LEAD_SECONDS = 30.0
+"""A token is renewed this long before its end, so that a token does not end while a request is sent."""
+
+
+@dataclass(frozen=True)
+class ProviderLogin:
+    """Values for renewing and revoking a login at an identity provider."""
+
+    issuer: str
+    client_id: str
+    resource: str
+    token_endpoint: str
+    revocation_endpoint: str = ""
+    refresh_token: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True)
+class Login:
+    """A login at one server. `provider` is None for a token of the server itself."""
+
+    token: str = field(repr=False)
+    expires_at: float | None = None
+    """Seconds since 1970. None means that the end is not known."""
+    provider: ProviderLogin | None = None
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether the token can be used without renewing it."""
+        return self.expires_at is None or time.time() < self.expires_at - LEAD_SECONDS
+
+    @property
+    def is_renewable(self) -> bool:
+        return self.provider is not None and bool(self.provider.refresh_token)
+
+    @property
+    def has_ended(self) -> bool:
+        return self.expires_at is not None and time.time() >= self.expires_at
+
+
+def server_of(url: str) -> str:
+    """Return the address of a server in its normal form: scheme and host in lower case, without default port, slash or
+    `/rpc` at the end.
+
+    Raise LoginError if the address cannot belong to a server.
+    """
+    try:
+        found = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise LoginError(f"'{url}' is not an address of a server: {error}") from None
+    if found.scheme not in {"http", "https"} or not found.host or found.query or found.fragment or found.userinfo:
+        raise LoginError(f"'{_shown(found)}' is not an address of a server like https://skills.example.org")
+    return str(found).rstrip("/").removesuffix("/rpc")
+
+
+def _shown(url: httpx.URL) -> str:
+    return str(url.copy_with(userinfo=b"", query=None, fragment=None))
+
+
+def is_safe(url: str) -> bool:
+    """Return whether requests to the address are encrypted, or stay on this computer."""
+    try:
+        scheme = httpx.URL(url).scheme
+        return scheme == "https" or (scheme == "http" and is_loopback(url))
+    except httpx.InvalidURL:
+        return False

@@ -1,0 +1,162 @@
+"""The copy of all contents from one storage to another, as the database records it.
+
+While the record exists, every server stores new contents in both storages (`skillery.contents.mirrors`). Servers do not
+have to notice the record in time: an upload reads the record when it begins, and again in the transaction that records
+the content (`check_copy`). If the record has changed in between, the upload fails. So no recorded content can be
+missing in both the second storage and the list of contents that are still to copy.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+import msgspec
+from sqlalchemy import Connection, delete, insert
+
+from skillery.backends import KnowsRegistry, Storage
+from skillery.contents.storage_marks import KEY_NAME as MARK
+from skillery.contents.storage_marks import find_mark, forget_mark, mark_storage
+from skillery.database import Database, take_turns
+from skillery.database.shared_values import find_value, forget_value
+from skillery.database.tables import registry
+from skillery.errors import StartupError, Unavailable
+
+KEY = "storage copy"
+FORMER_MARKS = "former storage marks"
+
+
+class StorageCopy(msgspec.Struct, frozen=True, kw_only=True):
+    """The record of a copy. `source` and `target` are names of storages, as in the setting `storage`."""
+
+    id: str
+    source: str
+    target: str
+    target_mark: str | None
+    """The mark of the target, which becomes the mark of the database at the end. None if the target has no marks."""
+    started_at: datetime
+    is_target_marked: bool = False
+    """Whether the target has the mark. From then on, the copy has no other target."""
+    state: Literal["copying", "copied"] = "copying"
+    cursor: str = ""
+    """All contents with a digest up to this one are in the target."""
+    contents: int = 0
+    """Contents that were copied or found in the target so far."""
+    bytes: int = 0
+
+    def other(self, name: str) -> str:
+        """Return the name of the storage that is not `name`."""
+        return self.source if name == self.target else self.target
+
+
+def find_copy(connection: Connection) -> StorageCopy | None:
+    value = find_value(connection, KEY)
+    return msgspec.json.decode(value, type=StorageCopy) if value is not None else None
+
+
+def check_storage(database: Database, storage: Storage, name: str) -> None:
+    """Mark the storage `name` of a starting server, and check that it belongs to the database. Blocking.
+
+    While a copy is under way, both storages belong to the database, but the target only when it is complete. Raise
+    StartupError if the storage does not belong to the database.
+    """
+    copy = database.read_now(find_copy)
+    if copy is None or name == copy.source:
+        mark_storage(database, storage, name)
+        return
+    if name != copy.target:
+        raise StartupError(
+            f"setting 'storage' is '{name}', but the contents are being copied from '{copy.source}' to "
+            f"'{copy.target}': name one of these, and see skillery storage status"
+        )
+    if copy.state == "copying":
+        raise StartupError(
+            f"the storage '{name}' is not complete yet: start with storage = \"{copy.source}\" until skillery storage "
+            f"status shows 'copied'. If the copy was interrupted, skillery storage copy --to {name} continues it"
+        )
+    if isinstance(storage, KnowsRegistry) and storage.find_mark() != copy.target_mark:
+        raise StartupError(
+            f"the storage '{name}' is not the one that the contents were copied to: check [backends.storage.{name}]"
+        )
+
+
+def find_copy_id(connection: Connection) -> str | None:
+    found = find_copy(connection)
+    return found.id if found is not None else None
+
+
+def check_copy(connection: Connection, copy_id: str | None) -> None:
+    """Raise Unavailable if `copy_id` is not the id of the present copy, or None for no copy.
+
+    Until the transaction ends, no copy can begin or end.
+    """
+    take_turns(connection, KEY, "", shared=True)
+    if find_copy_id(connection) != copy_id:
+        raise Unavailable(
+            "a copy of the storage began or ended while this was stored", hint="Nothing was stored. Try again."
+        )
+
+
+def begin_copy(connection: Connection, copy: StorageCopy) -> StorageCopy:
+    """Record the copy, or return the present copy. Uploads that have not seen the record fail from now on."""
+    take_turns(connection, KEY, "")
+    found = find_copy(connection)
+    if found is None:
+        _put(connection, KEY, msgspec.json.encode(copy))
+    return found or copy
+
+
+def save_copy(connection: Connection, copy: StorageCopy) -> bool:
+    """Store the progress of the copy. Return False if the copy has ended.
+
+    A copy that another copier has completed stays complete, because servers may use the target already.
+    """
+    take_turns(connection, KEY, "")
+    found = find_copy(connection)
+    if found is None or found.id != copy.id:
+        return False
+    if found.state == "copied":
+        copy = msgspec.structs.replace(copy, state="copied")
+    _put(connection, KEY, msgspec.json.encode(copy))
+    return True
+
+
+def end_copy(connection: Connection, copy: StorageCopy, keep: str) -> None:
+    """Delete the record. From now on, the contents are in the storage `keep`, and its mark is that of the database."""
+    take_turns(connection, KEY, "")
+    forget_value(connection, KEY)
+    known = find_mark(connection)
+    kept, left = (copy.target_mark, known) if keep == copy.target else (known, copy.target_mark)
+    former = former_marks(connection) | {left} if left is not None else former_marks(connection)
+    _put(connection, FORMER_MARKS, msgspec.json.encode(sorted(former - {kept})))
+    forget_mark(connection)
+    if kept is not None:
+        _put(connection, MARK, kept.encode())
+
+
+def forget_copies(connection: Connection) -> None:
+    """Delete the record of a copy and the marks of former storages, because the database gets another storage."""
+    for key in (KEY, FORMER_MARKS):
+        forget_value(connection, key)
+
+
+def former_marks(connection: Connection) -> frozenset[str]:
+    """Return the marks of storages that this database used before."""
+    value = find_value(connection, FORMER_MARKS)
+    return msgspec.json.decode(value, type=frozenset[str]) if value is not None else frozenset()
+
+
+def is_marked(connection: Connection, storage: Storage) -> bool:
+    """Return whether the storage has the mark of the database, or of the target of the present copy.
+
+    Return True if the database has no mark, or if the storage does not support marks.
+    """
+    known, copy = find_mark(connection), find_copy(connection)
+    if known is None or not isinstance(storage, KnowsRegistry):
+        return True
+    return storage.find_mark() in {known, copy.target_mark if copy is not None else known}
+
+
+def _put(connection: Connection, key: str, value: bytes) -> None:
+    connection.execute(delete(registry).where(registry.c.key == key))
+    connection.execute(insert(registry).values(key=key, value=value))

@@ -1,0 +1,150 @@
+"""A read-only database: triggers refuse every change of a row, by servers and by commands.
+
+The triggers are created and removed in one transaction. So a change is either committed before the database becomes
+read-only, or refused: no clock and no message between servers decides. A note in the table `registry` has the reason.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+
+import msgspec
+from sqlalchemy import Connection, Table, delete, exc, insert
+
+from skillery.database.drivers import READ_ONLY, error_for_caller
+from skillery.database.engine import Database
+from skillery.database.shared_values import find_value
+from skillery.database.tables import metadata, registry
+from skillery.errors import StartupError
+
+KEY = "read only"
+TRIGGER = "skillery_read_only"
+EVENTS = {"INSERT": "NEW", "UPDATE": "NEW", "DELETE": "OLD"}
+"""The refused changes, and the row of a trigger that has the key."""
+LOCK_NOT_AVAILABLE = "55P03"
+# Below the second after which Postgres looks for deadlocks: this transaction gives way, not that of a server.
+LOCK_MS = 500
+PATIENT_MS = 5_000
+TRIES = 60
+PAUSE_SECONDS = 0.05
+
+
+class ReadOnly(msgspec.Struct, frozen=True):
+    """The reason why a database is read-only: its rows are being copied, or were copied, to the database `target`."""
+
+    target: str
+    """URL without the password."""
+    since: datetime
+    expected_seconds: int
+    is_copied: bool = False
+    """Whether the copy is complete."""
+
+
+def find_read_only(connection: Connection) -> ReadOnly | None:
+    """Return the note of a read-only database, or None if the database accepts changes."""
+    value = find_value(connection, KEY)
+    return msgspec.json.decode(value, type=ReadOnly) if value is not None else None
+
+
+def put_note(connection: Connection, note: ReadOnly) -> None:
+    """Store the note. This is the only change that a read-only database accepts."""
+    _drop_note(connection)
+    connection.execute(insert(registry).values(key=KEY, value=msgspec.json.encode(note)))
+
+
+def make_read_only(database: Database, note: ReadOnly) -> None:
+    """Refuse all further changes. When this returns, every committed change is visible. Blocking.
+
+    Raise StartupError if a transaction does not end within some seconds. The database then still accepts changes.
+    """
+    since = f"since {note.since.astimezone(UTC):%H:%M:%S} UTC, for about {note.expected_seconds} s"
+
+    def work(connection: Connection) -> None:
+        for statement in _creation(connection.dialect.name, READ_ONLY + since):
+            connection.exec_driver_sql(statement)
+        put_note(connection, note)
+
+    _locked(database, "SHARE ROW EXCLUSIVE", work)
+
+
+def accept_writes(database: Database) -> None:
+    """Accept changes again. Do nothing if the database accepts changes. Blocking."""
+
+    def work(connection: Connection) -> None:
+        for statement in _removal(connection.dialect.name):
+            connection.exec_driver_sql(statement)
+        _drop_note(connection)
+
+    _locked(database, "ACCESS EXCLUSIVE", work)
+
+
+def refuse_read_only(database: Database, where: str) -> None:
+    """Raise StartupError if the database is read-only. `where` is the URL of the database without its password."""
+    note = database.read_now(find_read_only)
+    if note is None:
+        return
+    if note.is_copied:
+        remedy = (
+            f'the registry was copied to {note.target}: set database = "{note.target}" (with its password and options)'
+        )
+        keep = f"delete {note.target}, then run skillery db copy --resume-writes --new-database-is-deleted"
+    else:
+        remedy = f"the registry is being copied to {note.target}: wait for the end of skillery db copy"
+        keep = "run skillery db copy --resume-writes"
+    raise StartupError(
+        f"the database {where} is read-only, because {remedy}. If you want to keep the present database, {keep}"
+    )
+
+
+def _drop_note(connection: Connection) -> None:
+    connection.execute(delete(registry).where(registry.c.key == KEY))
+
+
+def _locked(database: Database, mode: str, work: Callable[[Connection], None]) -> None:
+    """Run `work` in a transaction that has locked all tables."""
+    names = ", ".join(f'"{table.name}"' for table in metadata.sorted_tables)
+    for number in range(TRIES):
+        try:
+            with database.engine.begin() as connection:
+                if not database.is_sqlite:
+                    patience = LOCK_MS if number < TRIES // 2 else PATIENT_MS
+                    connection.exec_driver_sql(f"SET LOCAL lock_timeout = {patience}")
+                    connection.exec_driver_sql(f"LOCK TABLE {names} IN {mode} MODE")
+                return work(connection)
+        except exc.SQLAlchemyError as error:
+            if getattr(getattr(error, "orig", None), "sqlstate", None) != LOCK_NOT_AVAILABLE:
+                raise error_for_caller(error) from error
+            time.sleep(PAUSE_SECONDS)
+    raise StartupError("a transaction of another program locks a table of the database: end it, then try again")
+
+
+def _creation(dialect: str, message: str) -> Iterator[str]:
+    """Yield the statements that create the triggers. The triggers of `registry` accept changes of the note."""
+    yield from _removal(dialect)
+    if dialect == "postgresql":
+        yield (
+            f"CREATE FUNCTION {TRIGGER}() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$ BEGIN RAISE EXCEPTION USING MESSAGE = TG_ARGV[0], ERRCODE = '25006'; END $$"
+        )
+        body = f"EXECUTE FUNCTION {TRIGGER}('{message}')"
+    else:
+        body = f"BEGIN SELECT RAISE(ABORT, '{message}'); END"
+    for table in metadata.sorted_tables:
+        for event, row in EVENTS.items():
+            accepts = f"WHEN ({row}.key <> '{KEY}') " if table is registry else ""
+            yield f"CREATE TRIGGER {_name(table, event)} BEFORE {event} ON {table.name} FOR EACH ROW {accepts}{body}"
+
+
+def _removal(dialect: str) -> Iterator[str]:
+    for table in metadata.sorted_tables:
+        for event in EVENTS:
+            on = f" ON {table.name}" if dialect == "postgresql" else ""
+            yield f"DROP TRIGGER IF EXISTS {_name(table, event)}{on}"
+    if dialect == "postgresql":
+        yield f"DROP FUNCTION IF EXISTS {TRIGGER}()"
+
+
+def _name(table: Table, event: str) -> str:
+    return f"{TRIGGER}_{table.name}_{event.lower()}"

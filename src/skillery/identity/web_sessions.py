@@ -1,0 +1,148 @@
+"""Sessions of browsers, for all authenticators.
+
+A session is cached for REMEMBERED_SECONDS. If this server ends a session or revokes a token, the change takes effect
+at once. A change by another process takes effect within that time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import partial
+
+from skillery.backends import Authenticator, KeepsTokens, LoggedIn, LogsInBrowsers
+from skillery.database import Database
+from skillery.errors import NotAuthenticated, SkilleryError
+from skillery.formats.tokens import REMEMBERED_SECONDS
+from skillery.identity import web_session_rows as rows
+from skillery.identity.web_session_rows import SignedIn, WebSession
+
+log = logging.getLogger(__name__)
+MOST_REMEMBERED = 10_000
+_SECRET = re.compile(r"[0-9A-Za-z_-]{43}")
+
+
+class WebSessions:
+    def __init__(self, database: Database, authenticators: Mapping[str, Authenticator]) -> None:
+        """`authenticators` are the authenticators of the setting `auth`, by name. Sessions of others are not valid."""
+        self._database = database
+        self._keepers = [name for name, one in authenticators.items() if isinstance(one, KeepsTokens)]
+        self.logins = {
+            name: one
+            for name, one in authenticators.items()
+            if isinstance(one, LogsInBrowsers) and one.login_title() is not None
+        }
+        """The authenticators whose users log in at another address, by name."""
+        self._known: OrderedDict[bytes, tuple[float, WebSession]] = OrderedDict()
+        self._age = 0
+        self._noted: OrderedDict[bytes, float] = OrderedDict()
+        self._noting: set[asyncio.Task[None]] = set()
+
+    @property
+    def accept_tokens(self) -> bool:
+        """Whether users can sign in with a token of the registry."""
+        return bool(self._keepers)
+
+    async def find(self, secret: str) -> WebSession | None:
+        """Return the session of a cookie. Return None if no session has this cookie, or the session has ended.
+
+        Raise Unavailable if the database is unavailable.
+        """
+        session = self._remembered(rows.hash_of(secret)) or await self._read(secret)
+        if session is None:
+            return None
+        login = self.logins.get(session.authenticator)
+        if login is None:
+            return session
+        try:
+            await login.check_login(session.identity)
+        except NotAuthenticated:
+            return None
+        return session
+
+    async def _read(self, secret: str) -> WebSession | None:
+        if not _SECRET.fullmatch(secret):
+            return None
+        age = self._age
+        session = await self._database.read(partial(rows.find_session, hashed=rows.hash_of(secret)))
+        if session is None or not (session.authenticator in self._keepers or session.authenticator in self.logins):
+            return None
+        self._remember(session, age)
+        self._note_seen(session.hash)
+        return session
+
+    async def sign_in_with_token(self, token: str, replaced: str | None) -> SignedIn:
+        """Start a session with the rights of a token of the registry. `replaced` is the cookie that the browser has
+        had: its session ends. Raise NotAuthenticated if the token is not valid, NotAllowed for the token of a CI job.
+        """
+        return await self._started(
+            partial(
+                rows.sign_in_with_token,
+                token=token,
+                authenticator=self._keepers[0],
+                replaced=_hash_or_none(replaced),
+            )
+        )
+
+    async def sign_in(self, authenticator: str, login: LoggedIn, replaced: str | None) -> SignedIn:
+        """Start a session for a user whom an authenticator has logged in. The session of `replaced` ends."""
+        return await self._started(
+            partial(rows.sign_in, login=login, authenticator=authenticator, replaced=_hash_or_none(replaced))
+        )
+
+    async def _started(self, work: partial[SignedIn]) -> SignedIn:
+        made = await self._database.write(work)
+        self.forget()
+        return made
+
+    async def sign_out(self, secret: str) -> bool:
+        """End a session. Return False if the session had already ended."""
+        ended = await self._database.write(partial(rows.sign_out, hashed=rows.hash_of(secret)))
+        self.forget()
+        return ended
+
+    def forget(self) -> None:
+        """Forget all cached sessions, because a session or a token has ended."""
+        self._age += 1
+        self._known.clear()
+
+    def _remembered(self, hashed: bytes) -> WebSession | None:
+        until, session = self._known.get(hashed, (0.0, None))
+        return session if time.monotonic() < until else None
+
+    def _remember(self, session: WebSession, age: int) -> None:
+        if age != self._age:
+            return
+        left = (session.ends_at - datetime.now(UTC)).total_seconds()
+        self._known[session.hash] = time.monotonic() + min(REMEMBERED_SECONDS, left), session
+        self._known.move_to_end(session.hash)
+        if len(self._known) > MOST_REMEMBERED:
+            self._known.popitem(last=False)
+
+    def _note_seen(self, hashed: bytes) -> None:
+        """Record the use in the background, at most once a minute."""
+        now, every = time.monotonic(), rows.SEEN_EVERY.total_seconds()
+        if now - self._noted.get(hashed, -every) < every:
+            return
+        self._noted[hashed] = now
+        self._noted.move_to_end(hashed)
+        if len(self._noted) > MOST_REMEMBERED:
+            self._noted.popitem(last=False)
+        task = asyncio.get_running_loop().create_task(self._write_seen(hashed))
+        self._noting.add(task)
+        task.add_done_callback(self._noting.discard)
+
+    async def _write_seen(self, hashed: bytes) -> None:
+        try:
+            await self._database.write(partial(rows.note_seen, hashed=hashed))
+        except SkilleryError as error:
+            log.warning("the use of a session could not be noted: %s", error)
+
+
+def _hash_or_none(secret: str | None) -> bytes | None:
+    return None if secret is None else rows.hash_of(secret)

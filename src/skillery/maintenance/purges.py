@@ -1,0 +1,59 @@
+"""`purge_version`: the files of a version are removed from the database, the storage and the cache."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+from sqlalchemy import Connection
+
+from skillery.backends import Identity, Storage
+from skillery.contents.deletions import carry_out
+from skillery.database import Database
+from skillery.formats.semver import Version
+from skillery.maintenance.garbage.steps import DeletedContents, delete_unused
+from skillery.registry.purges import Purged, purge_version
+from skillery.runs.cache import Cache
+
+
+class PurgedVersion(msgspec.Struct, frozen=True):
+    """A purged version. Its number stays taken, and its digest stays known."""
+
+    name: str
+    version: str
+    digest: str
+    status: Literal["purged"]
+    deleted_contents: int
+    deleted_bytes: int
+    kept_files: list[str]
+    """The paths of files whose contents remain, because other versions, blobs or workspaces have the same contents."""
+
+
+class Purger:
+    """Purges versions. If the server dies before it deletes files of the storage, its next start deletes them."""
+
+    def __init__(self, database: Database, storage: Storage, cache: Cache) -> None:
+        self._database = database
+        self._storage = storage
+        self._cache = cache
+
+    def purge_version(self, identity: Identity, name: str, version: Version, reason: str) -> PurgedVersion:
+        """Remove the files of a version from the database, the storage and the cache of this machine. Blocking.
+
+        The caches of other servers lose the files in their next sweep. Raise the errors of `registry.purge_version`.
+        """
+
+        def work(connection: Connection) -> tuple[Purged, DeletedContents]:
+            # One transaction: after a kill between two, a purge could not be repeated.
+            purged = purge_version(connection, identity, name, version, reason)
+            digests = {file.sha256 for file in purged.files} | {*purged.archives}
+            return purged, delete_unused(connection, self._database.server, digests, waits=True)
+
+        purged, deleted = self._database.erase_now(work)
+        self._database.empty_log()
+        self._cache.drop_bundles([purged.digest])
+        carry_out(self._database, self._storage, deleted.claimed)
+        kept = [file.path for file in purged.files if file.sha256 not in deleted.digests]
+        return PurgedVersion(
+            purged.name, purged.version, purged.digest, "purged", deleted.swept.count, deleted.swept.bytes, kept
+        )

@@ -1,0 +1,146 @@
+"""The methods of backends: failures are counted by plugin, and calls that only read have a time limit.
+
+A call that changes something has no limit: Python cannot end a thread, so the change could take effect after its
+caller was told that the call failed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextvars import copy_context
+from functools import partial, wraps
+from typing import Any, NamedTuple
+
+from skillery.errors import SkilleryError, Unavailable
+from skillery.plugin_calls import MOST_HANGING, Failures
+
+READ_SECONDS = 60.0
+"""The longest time for a read. The setting `hook_seconds` may lower it."""
+READS: Mapping[str, Sequence[str]] = {
+    "storage": ("open", "check"),
+    "secrets": ("get", "names"),
+    "authenticator": ("authenticate", "begin_login", "finish_login", "check_login"),
+    "verifier": ("check_issuer", "verify"),
+}
+"""The methods with a time limit, by kind of backend. A sandbox has the limits of each run."""
+BUILT_IN = "skillery.builtin."
+
+
+class Watch(NamedTuple):
+    """The plugin of a backend, where its failures are counted, and the time limit of its reads."""
+
+    plugin: str
+    failures: Failures
+    seconds: float
+
+    def note(self, method: str, error: Exception) -> None:
+        # A SkilleryError is an answer. The caller logs the traceback of any other exception.
+        if not isinstance(error, SkilleryError):
+            self.failures.note(self.plugin, method, "raised", type(error).__name__)
+
+    def late(self, method: str) -> Unavailable:
+        """Count a call that met the time limit, and return the error for its caller."""
+        self.failures.note(self.plugin, method, "timed_out", f"no answer within {self.seconds:g} seconds")
+        return self._unavailable()
+
+    def hanging(self, method: str) -> Unavailable:
+        """Count a call that is not made, because too many earlier calls hang. Return the error for its caller."""
+        said = f"not called, because {MOST_HANGING} earlier calls have not returned"
+        self.failures.note(self.plugin, method, "hangs", said)
+        return self._unavailable()
+
+    def _unavailable(self) -> Unavailable:
+        return Unavailable(f"the plugin '{self.plugin}' did not answer in time", hint="Try again later.")
+
+
+def watch_backend(backend: Any, kind: str, methods: Sequence[str], watch: Watch) -> None:
+    """Replace the methods of a backend by methods that count failures, and limit the time of its reads.
+
+    `methods` are those of its Protocol. Unexpected exceptions reach the caller as before. A read that takes too long
+    raises Unavailable. Do nothing for a backend that does not allow new attributes.
+    """
+    # A built-in backend works without a service: only the database, which has its own limits, can delay it.
+    limited = () if type(backend).__module__.startswith(BUILT_IN) else READS.get(kind, ())
+    for name in dict.fromkeys([*methods, *(one for one in limited if hasattr(backend, one))]):
+        try:
+            setattr(backend, name, _watched(getattr(backend, name), name, watch, name in limited))
+        except (AttributeError, TypeError):
+            return
+
+
+def _watched(method: Callable[..., Any], name: str, watch: Watch, is_limited: bool) -> Callable[..., Any]:
+    if inspect.iscoroutinefunction(method):
+        return _watched_async(method, name, watch, watch.seconds if is_limited else None)
+    call = _LimitedRead(method, name, watch) if is_limited else method
+
+    @wraps(method)
+    def watched(*arguments: Any, **named: Any) -> Any:
+        try:
+            return call(*arguments, **named)
+        except Exception as error:
+            watch.note(name, error)
+            raise
+
+    return watched
+
+
+def _watched_async(method: Callable[..., Any], name: str, watch: Watch, seconds: float | None) -> Callable[..., Any]:
+    @wraps(method)
+    async def watched(*arguments: Any, **named: Any) -> Any:
+        limit = asyncio.timeout(seconds)
+        try:
+            async with limit:
+                return await method(*arguments, **named)
+        except Exception as error:
+            if isinstance(error, TimeoutError) and limit.expired():
+                raise watch.late(name) from None
+            watch.note(name, error)
+            raise
+
+    return watched
+
+
+class _LimitedRead:
+    """A blocking method, called in a thread of its own for each call. Its caller waits for a limited time.
+
+    After that, the thread is abandoned. While MOST_HANGING threads are abandoned, all calls fail at once.
+    """
+
+    def __init__(self, method: Callable[..., Any], name: str, watch: Watch) -> None:
+        self._method = method
+        self._name = name
+        self._watch = watch
+        self._lock = threading.Lock()
+        self._hanging = 0
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        if self._hanging >= MOST_HANGING:
+            raise self._watch.hanging(self._name)
+        ended: Future[Any] = Future()
+        work = partial(_end, ended, partial(copy_context().run, self._method, *arguments, **named))
+        threading.Thread(target=work, name=f"{self._watch.plugin} {self._name}", daemon=True).start()
+        try:
+            return ended.result(self._watch.seconds)
+        except TimeoutError:
+            if ended.done():
+                return ended.result()  # the method itself has raised it, or has just returned
+            self._count(1)
+            ended.add_done_callback(lambda _: self._count(-1))
+            raise self._watch.late(self._name) from None
+
+    def _count(self, change: int) -> None:
+        with self._lock:
+            self._hanging += change
+
+
+def _end(ended: Future[Any], call: Callable[[], Any]) -> None:
+    try:
+        ended.set_result(call())
+    except Exception as error:  # noqa: BLE001 - whatever a plugin raises
+        ended.set_exception(error)
+    except BaseException as error:  # noqa: BLE001 - SystemExit of a plugin would end the event loop
+        ended.set_exception(RuntimeError(f"{type(error).__name__}: {error}"))

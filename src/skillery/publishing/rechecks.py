@@ -1,0 +1,115 @@
+"""recheck_version: check a published version again with the plugins of today."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from functools import partial
+
+import msgspec
+from sqlalchemy import Connection, select
+
+from skillery import audit
+from skillery.backends import Events, Finding, Identity
+from skillery.database import Database
+from skillery.database.tables import skills
+from skillery.errors import IllegalStep, Unavailable
+from skillery.formats.semver import Version
+from skillery.formats.version_spec import Exact
+from skillery.identity import access
+from skillery.publishing.bundle_checks import MOST_FINDINGS, BundleChecks
+from skillery.publishing.example_runs import RULE as EXAMPLES
+from skillery.publishing.import_findings import RULE as IMPORT
+from skillery.publishing.undeclared_findings import INFERRED, UNDECLARED
+from skillery.registry import CheckFinding, apply_waivers, checks_of, resolve
+from skillery.registry.checks import set_checks
+from skillery.registry.version_events import record_findings
+from skillery.registry.visibility import WAS_PUBLISHED
+
+log = logging.getLogger(__name__)
+OWN_RULES = frozenset({EXAMPLES, IMPORT, INFERRED, UNDECLARED})
+"""Rules of the server itself. Their findings stay: a recheck runs no code and reads no index of packages."""
+FAILED = "before_publish"
+
+
+class RecheckedVersion(msgspec.Struct, frozen=True):
+    """The findings of a version after a recheck. `new` are those that the version did not have before."""
+
+    name: str
+    version: str
+    status: str
+    findings: tuple[CheckFinding, ...]
+    new: tuple[CheckFinding, ...]
+
+
+class Rechecks:
+    """Checks published versions again."""
+
+    def __init__(self, database: Database, checks: BundleChecks, events: Events) -> None:
+        self._database = database
+        self._checks = checks
+        self._events = events
+
+    async def recheck_version(self, identity: Identity, name: str, version: Version) -> RecheckedVersion:
+        """Call the `before_publish` hooks for a published version, and store their findings in place of earlier ones.
+
+        The status of the version stays: a reviewer decides what a new finding means. Raise NotAllowed if the identity
+        does not review the skill, IllegalStep if the version was never published, and Unavailable if a check fails.
+        """
+        access.require_namespace(identity, "review", name)
+        look = partial(_find_published, identity=identity, name=name, version=version)
+        await self._database.read(look)
+        stored = partial(self._checks.stored_publication, identity=identity, name=name, version=version)
+        publication = await asyncio.to_thread(self._database.read_now, stored)
+        found = await self._events.before_publish(publication)
+        if any(one.rule == FAILED for one in found):
+            raise Unavailable(
+                f"a check of '{name}' {version} failed; its findings are unchanged",
+                hint="An admin finds the error in the log of the server.",
+            )
+        work = partial(_store, identity=identity, name=name, version=version, found=found)
+        rechecked = await self._database.write(work)
+        if rechecked.new:
+            rules = ", ".join(sorted({one.rule for one in rechecked.new}))
+            log.warning("%s %s has %d new findings: %s", name, version, len(rechecked.new), rules)
+        return rechecked
+
+
+def _find_published(connection: Connection, identity: Identity, name: str, version: Version) -> None:
+    row = resolve(connection, identity, name, Exact(version))
+    if row.unstored is not None or row.status not in WAS_PUBLISHED:
+        raise IllegalStep(
+            f"'{name}' {row.version} is {row.status}: only published versions are checked again",
+            hint="Every other version is checked when it is published.",
+        )
+
+
+def _store(
+    connection: Connection, identity: Identity, name: str, version: Version, found: Sequence[Finding]
+) -> RecheckedVersion:
+    # The lock makes a purge of the version wait, or this function see it.
+    connection.execute(select(skills.c.id).where(skills.c.name == name).with_for_update())
+    row = resolve(connection, identity, name, Exact(version))
+    checks = checks_of(row.checks_json)
+    judged = apply_waivers(connection, name, version, found)
+    kept = tuple(one for one in checks.findings if one.rule in OWN_RULES)
+    findings = tuple(sorted((*judged, *kept), key=lambda one: not one.refuses))[:MOST_FINDINGS]
+    known = {_place(one) for one in checks.findings}
+    new = tuple(one for one in findings if _place(one) not in known)
+    if new:
+        about = {"by": identity.name, "by_kind": identity.kind, "digest": row.digest, "publisher": row.publisher}
+        record_findings(connection, name, new, version=row.version, status=row.status, **about)
+    if set(map(msgspec.json.encode, findings)) != set(map(msgspec.json.encode, checks.findings)):
+        set_checks(connection, row.version_id, msgspec.structs.replace(checks, findings=findings))
+        before, after = {"findings": len(checks.findings)}, {"findings": len(findings), "new": _rules(new)}
+        audit.record(connection, identity, "recheck_version", f"{name}@{row.version}", before=before, after=after)
+    return RecheckedVersion(name, row.version, row.status, findings, new)
+
+
+def _place(finding: CheckFinding) -> tuple[str, str | None, int | None]:
+    return finding.rule, finding.file, finding.line
+
+
+def _rules(findings: Sequence[CheckFinding]) -> list[str]:
+    return sorted({one.rule for one in findings})

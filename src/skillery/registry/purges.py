@@ -1,0 +1,121 @@
+"""The purge of a version in the database: rows with its contents are deleted, and its own row stays as the record."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+import msgspec
+from sqlalchemy import Connection, and_, delete, literal_column, not_, select, update
+
+from skillery.audit import SERVER
+from skillery.backends import Identity
+from skillery.database.tables import (
+    blobs,
+    dead_letters,
+    events,
+    exports,
+    idempotency_keys,
+    search_postings,
+    search_spellings,
+    skill_files,
+    skill_versions,
+    tools,
+    version_steps,
+)
+from skillery.formats.search_fields import search_fields
+from skillery.formats.semver import Version
+from skillery.formats.version_spec import Exact
+from skillery.identity import access
+from skillery.registry.files import FileRow, files_of
+from skillery.registry.lifecycle_steps import step_one
+from skillery.registry.resolution import resolve
+from skillery.registry.search_index import erase_removed_words
+
+_SPELLINGS_AT_ONCE = 500
+_EMPTIED = {
+    "size_bytes": 0,
+    "manifest_json": "{}",
+    "frontmatter_json": "{}",
+    "warnings_json": "[]",
+    "names_json": "{}",
+    "summary_json": "{}",
+    "skill_md_start": None,
+    "checks_json": None,
+}
+
+
+class Purged(NamedTuple):
+    """The name, version, digest and former files of a purged version."""
+
+    name: str
+    version: str
+    digest: str
+    files: list[FileRow]
+    archives: list[str]
+    """The SHA-256 of the archives that the server had made of the version."""
+
+
+def purge_version(connection: Connection, identity: Identity, name: str, version: Version, reason: str) -> Purged:
+    """Delete everything that a version contains, except its contents. The caller then deletes unreferenced contents.
+
+    The caller runs this function with `Database.erase_now`. The row of the version stays, with its number, digest,
+    author and time, and with `reason`. Raise NotAllowed if the identity is no admin, SkillNotFound or VersionNotFound
+    if there is no such version, and VersionPurged if the version was purged before.
+    """
+    access.require(identity, "admin")
+    before = resolve(connection, identity, name, Exact(version))
+    files = files_of(connection, before.version_id)
+    summary = connection.scalars(select(skill_versions.c.summary_json).where(skill_versions.c.id == before.version_id))
+    # The step locks the skill and the version. The search and the offered tools then use the latest other version.
+    made = step_one(connection, identity, name, version, "purge", note=reason)
+    archives = _archives(connection, before.version_id)
+    of_version = skill_versions.c.id == before.version_id
+    connection.execute(update(skill_versions).where(of_version).values(_EMPTIED))
+    for table in (skill_files, exports, tools):
+        connection.execute(delete(table).where(table.c.version_id == before.version_id))
+    erase_removed_words(connection)
+    _forget_spellings(connection, name, msgspec.json.decode(summary.one()))
+    # The answer to a repeated create_skill would quote the findings of its checks.
+    quoting = idempotency_keys.c.result_json.contains(made.digest, autoescape=True)
+    connection.execute(delete(idempotency_keys).where(quoting))
+    earlier = version_steps.c.version_id == before.version_id, version_steps.c.step != "purge"
+    connection.execute(update(version_steps).where(*earlier).values(note=""))
+    _forget_texts(connection, name, made.version)
+    connection.execute(delete(blobs).where(blobs.c.owner == SERVER.name, blobs.c.sha256.in_(archives)))
+    return Purged(made.name, made.version, made.digest, files, archives)
+
+
+def _archives(connection: Connection, version_id: int) -> list[str]:
+    facts = connection.scalar(select(exports.c.facts_json).where(exports.c.version_id == version_id))
+    return sorted(msgspec.json.decode(facts)["archives"].values()) if facts else []
+
+
+def _forget_texts(connection: Connection, name: str, version: str) -> None:
+    """Empty the findings and notes in stored events: they may quote files. The events keep their numbers."""
+    for table, key in ((events, events.c.seq), (dead_letters, dead_letters.c.id)):
+        stored = select(key, table.c.data_json).where(table.c.skill == name)
+        for row_id, data_json in connection.execute(stored).all():
+            data = msgspec.json.decode(data_json)
+            if data.get("version") == version:
+                texts = {"findings": [], "note": ""}
+                emptied = msgspec.json.encode({**data, **{key: texts[key] for key in texts if key in data}}).decode()
+                connection.execute(update(table).where(key == row_id).values(data_json=emptied))
+
+
+def _forget_spellings(connection: Connection, name: str, summary: dict[str, Any]) -> None:
+    """Delete the spellings of words that no skill has any longer."""
+    spellings = search_fields(name, summary["description"], summary["tags"]).spellings
+    words = sorted(spellings)
+    for start in range(0, len(words), _SPELLINGS_AT_ONCE):
+        some = search_spellings.c.word.in_(words[start : start + _SPELLINGS_AT_ONCE])
+        posted = select(search_postings.c.word).where(search_postings.c.word == search_spellings.c.stem).exists()
+        connection.execute(delete(search_spellings).where(and_(some, not_(posted))))
+
+
+def purged_among(connection: Connection, digests: Collection[str]) -> set[str]:
+    """Return the digests of purged versions among `digests`."""
+    if not digests:
+        return set()
+    purged = select(skill_versions.c.digest).where(skill_versions.c.status == literal_column("'purged'"))
+    return set(connection.scalars(purged)) & set(digests)

@@ -1,0 +1,107 @@
+"""Bounded reads of the documents of issuers: metadata and keys."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import ssl
+from collections.abc import Sequence
+from typing import cast
+from urllib.parse import SplitResult, urlsplit
+
+import httpx
+
+from skillery.errors import Unavailable
+from skillery.formats.wording import quoted
+from skillery.sandboxing.egress.lookups import Bounds, LookUpThreads, RunLookUps
+from skillery.sandboxing.egress.policy import DEFAULT_PORTS, Denied, Scheme, canonical_host
+from skillery.sandboxing.egress.resolver import AddressRules, checked_addresses
+from skillery.sandboxing.egress.streams import Caps
+
+MOST_BYTES = 512 * 1024
+SECONDS = 5.0
+
+
+class Documents:
+    """Reads documents from addresses that the rules of the egress proxy allow."""
+
+    def __init__(self, allow_private: Sequence[str], agent: str) -> None:
+        """`allow_private` has addresses and networks that are allowed although they are not public.
+
+        Raise ValueError if one of them is not valid.
+        """
+        self._rules = AddressRules(allow_private)
+        self._agent = agent
+        self._tls: ssl.SSLContext | None = None
+        threads = LookUpThreads(bounds=Bounds(in_all=4, of_identity=4, of_run=4))
+        # An admin has named the issuers, so they may be names of the network of this server.
+        self._lookups = RunLookUps(threads, "trust", Caps(look_up_seconds=SECONDS), of_the_house=True)
+
+    async def fetch(self, address: str) -> bytes:
+        """Return the document at an address. See `skillery.backends.Place.fetch`."""
+        try:
+            async with asyncio.timeout(SECONDS):
+                return await self._read(urlsplit(address))
+        except Denied as error:
+            raise _unavailable(address, error.reason) from None
+        except TimeoutError:
+            raise _unavailable(address, "no answer in time") from None
+        except (httpx.HTTPError, httpx.InvalidURL, ssl.SSLError, OSError, ValueError) as error:
+            raise _unavailable(address, (str(error) or type(error).__name__).splitlines()[0][:200]) from None
+
+    async def _read(self, url: SplitResult) -> bytes:
+        host, *others = await self._addresses(url)
+        if self._tls is None:
+            self._tls = await asyncio.to_thread(httpx.create_ssl_context)
+        async with httpx.AsyncClient(verify=self._tls, trust_env=False, timeout=SECONDS) as client:
+            for one in (host, *others):
+                try:
+                    return await self._get(client, url, one)
+                except httpx.ConnectError:
+                    if one == [host, *others][-1]:
+                        raise
+        raise AssertionError("a host has at least one address")
+
+    async def _get(self, client: httpx.AsyncClient, url: SplitResult, address: str) -> bytes:
+        port = url.port or DEFAULT_PORTS[cast(Scheme, url.scheme)]
+        shown = f"[{address}]" if ":" in address else address
+        there = f"{url.scheme}://{shown}:{port}{url.path or '/'}" + (f"?{url.query}" if url.query else "")
+        headers = {"host": url.netloc, "user-agent": self._agent, "accept": "application/json"}
+        # A small compressed answer could have gigabytes.
+        headers["accept-encoding"] = "identity"
+        # The certificate must be valid for the name, not for the address.
+        names = {"sni_hostname": url.hostname}
+        body = bytearray()
+        async with client.stream("GET", there, headers=headers, extensions=names) as response:
+            if response.status_code != 200:
+                raise Denied(f"it answers with status {response.status_code}")
+            async for piece in response.aiter_raw():
+                body += piece
+                if len(body) > MOST_BYTES:
+                    raise Denied(f"it answers with more than {MOST_BYTES} bytes")
+        return bytes(body)
+
+    async def _addresses(self, url: SplitResult) -> list[str]:
+        if url.scheme not in {"http", "https"} or url.username or url.password or url.fragment or not url.hostname:
+            raise Denied("it is no http or https address")
+        addresses = self._literal(url.hostname)
+        if addresses is None:
+            addresses = await checked_addresses(self._lookups, self._rules, canonical_host(url.hostname))
+        if url.scheme == "http" and not all(ipaddress.ip_address(one).is_loopback for one in addresses):
+            raise Denied("http is permitted on loopback only: use https")
+        return addresses
+
+    def _literal(self, host: str) -> list[str] | None:
+        """Return the address that a host is, or None for a name. Raise Denied if the address is not allowed."""
+        try:
+            ipaddress.ip_address(host)
+        except ValueError:
+            return None
+        problem = self._rules.problem(host)
+        if problem:
+            raise Denied(f"{host} {problem}; an admin can list it in the setting trust.allow_private")
+        return [host]
+
+
+def _unavailable(address: str, reason: str) -> Unavailable:
+    return Unavailable(f"{quoted(address[:300])} cannot be read: {reason}")

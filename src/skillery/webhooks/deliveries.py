@@ -1,0 +1,139 @@
+"""The sender of a server: it delivers the events of the outbox to webhooks and to the hook of plugins."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from functools import partial
+from typing import Any
+
+import httpx
+
+from skillery.backends import Events
+from skillery.database import Database
+from skillery.database.tables import webhooks
+from skillery.errors import SkilleryError, WebhookNotFound
+from skillery.webhooks import queue
+from skillery.webhooks.leases import Lease, claim, release, release_own
+from skillery.webhooks.plugin_reader import POLL_SECONDS, PluginReader
+from skillery.webhooks.queue import Queued, RetryRules
+from skillery.webhooks.sending import Sender, Sent
+from skillery.webhooks.targets import WebhookCounts, count_webhooks, find_webhook
+
+log = logging.getLogger(__name__)
+AT_ONCE = 16
+"""Limit of the webhooks that this server serves at the same time."""
+TURN_SECONDS = 5.0
+"""Time after which a webhook gives its place to a waiting one, if AT_ONCE webhooks are served."""
+FIGURES_SECONDS = 10.0
+FORGET_BATCH = 500
+
+
+class Deliveries:
+    """Serves each webhook in a task of its own, so that a slow target delays no other target."""
+
+    def __init__(self, database: Database, server: str, sender: Sender, rules: RetryRules, events: Events) -> None:
+        self._database = database
+        self._server = server
+        self._sender = sender
+        self._rules = rules
+        self._plugins = PluginReader(database, server, events)
+        self._serving: dict[str, asyncio.Task[None]] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self.figures = WebhookCounts()
+        """Updated every FIGURES_SECONDS."""
+        self.attempts: Counter[str] = Counter()
+        """The attempts of this server, by outcome: delivered or failed."""
+
+    async def start(self) -> None:
+        await self._database.write(partial(release_own, server=self._server))
+        await self._plugins.start()
+        self._tasks = [asyncio.create_task(self._run()), asyncio.create_task(self._plugins.run())]
+
+    async def close(self) -> None:
+        """Stop. An attempt that is under way is cancelled, and repeated by the next sender."""
+        tasks = {*self._tasks, *self._serving.values()}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _run(self) -> None:
+        last_figures = float("-inf")
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(POLL_SECONDS)
+            try:
+                await self._begin_due()
+                if loop.time() - last_figures >= FIGURES_SECONDS:
+                    last_figures = loop.time()
+                    await self._tidy()
+            except SkilleryError as error:
+                log.debug("webhooks: %s", error.message)
+            except Exception:
+                log.exception("webhooks failed")
+
+    async def _begin_due(self) -> None:
+        for webhook_id in await self._database.read(queue.due_webhooks):
+            if webhook_id not in self._serving and len(self._serving) < AT_ONCE:
+                task = asyncio.create_task(self._serve(webhook_id))
+                self._serving[webhook_id] = task
+                task.add_done_callback(partial(self._served, webhook_id))
+
+    def _served(self, webhook_id: str, _: asyncio.Task[None]) -> None:
+        del self._serving[webhook_id]
+
+    async def _tidy(self) -> None:
+        self.figures = await asyncio.to_thread(self._database.read_now, count_webhooks)
+        await self._database.write(partial(queue.forget_events, limit=FORGET_BATCH))
+
+    async def _serve(self, webhook_id: str) -> None:
+        """Send the waiting events of a webhook in order, until one fails, none is left, or its turn ends."""
+        try:
+            lease = await self._database.write(partial(claim, table=webhooks, row_id=webhook_id, server=self._server))
+            if lease is None:
+                return
+            try:
+                async with self._sender.connections() as client:
+                    await self._drain(client, lease)
+            finally:
+                await asyncio.shield(self._database.write(partial(release, lease=lease)))
+        except WebhookNotFound:
+            return  # removed a moment ago
+        except SkilleryError as error:
+            log.debug("webhook %s: %s", webhook_id, error.message)
+        except Exception:
+            log.exception("webhook %s failed", webhook_id)
+
+    async def _drain(self, client: httpx.AsyncClient, lease: Lease) -> None:
+        begun = asyncio.get_running_loop().time()
+        while True:
+            row = await self._database.read(partial(find_webhook, webhook_id=lease.id))
+            batch = await self._database.read(partial(queue.next_events, lease=lease))
+            if not batch.events:
+                await self._database.write(partial(queue.move, lease=lease, position=batch.head))
+                return
+            for queued in batch.events:
+                if not await self._deliver(client, lease, row, queued) or self._has_had_its_turn(begun):
+                    return
+
+    def _has_had_its_turn(self, begun: float) -> bool:
+        return len(self._serving) >= AT_ONCE and asyncio.get_running_loop().time() - begun >= TURN_SECONDS
+
+    async def _deliver(self, client: httpx.AsyncClient, lease: Lease, row: Any, queued: Queued) -> bool:
+        """Send one event and record the result. Return whether the next event may follow."""
+        sent = await self._sender.send(client, row.url, row.secret, self._sender.message_of(queued.event))
+        self.attempts["failed" if sent.error else "delivered"] += 1
+        if sent.error is None:
+            return await self._database.write(partial(queue.note_delivered, lease=lease, seq=queued.seq))
+        await self._note_failure(lease, queued, sent, sent.error)
+        return False
+
+    async def _note_failure(self, lease: Lease, queued: Queued, sent: Sent, error: str) -> None:
+        log.warning("webhook %s: the event %s was not delivered: %s", lease.id, queued.event.id, error)
+        if sent.is_gone:
+            await self._database.write(partial(queue.note_gone, lease=lease, error=error))
+            return
+        work = partial(queue.note_failed, lease=lease, queued=queued, error=error, rules=self._rules)
+        await self._database.write(work)

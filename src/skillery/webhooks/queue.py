@@ -1,0 +1,226 @@
+"""The queue of a webhook: the events of the outbox after its position. A result moves the position."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from itertools import takewhile
+from typing import Any, NamedTuple
+
+import msgspec
+from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, or_, select
+
+from skillery.backends import Event
+from skillery.database import in_utc
+from skillery.database.tables import dead_letters, event_readers, events, webhooks
+from skillery.webhooks.leases import Lease, database_now, renew
+
+BATCH = 50
+BURY_BATCH = 500
+"""Limit of the events that one failed attempt gives up with its own."""
+MOST_DEAD_LETTERS = 10_000
+"""Limit of the dead letters of a webhook. The newest ones stay."""
+PART_OF_OUTAGE = 4
+KEEP = timedelta(hours=1)
+"""Age at which an event that every reader has got is deleted."""
+KEEP_UNREAD = timedelta(days=7)
+"""Age at which an event is deleted even if the hook of plugins has not got it."""
+_texts = msgspec.json.Decoder(tuple[str, ...])
+
+
+class RetryRules(NamedTuple):
+    first_pause: timedelta
+    """The shortest pause after a failed attempt."""
+    longest_pause: timedelta
+    give_up: timedelta
+    """The time after which an event becomes a dead letter."""
+
+
+class Queued(NamedTuple):
+    """An event of the outbox, and its number there."""
+
+    seq: int
+    event: Event
+    skill: str | None
+
+
+class Batch(NamedTuple):
+    """The next events of a reader. If there are none, `head` is the position to which the reader may move."""
+
+    events: list[Queued]
+    head: int
+
+
+def head_of(connection: Connection) -> int:
+    """Return the number of the newest event, or 0."""
+    return int(connection.scalar(select(func.max(events.c.seq))) or 0)
+
+
+def due_webhooks(connection: Connection) -> list[str]:
+    """Return the ids of the webhooks that this server may serve now. The one that was served longest ago is first."""
+    now, w = database_now(connection), webhooks.c
+    newest = select(func.max(events.c.seq)).scalar_subquery()
+    free = or_(w.leased_until.is_(None), w.leased_until < now)
+    due = select(w.id).where(w.position < newest, w.next_at <= now, w.gone_at.is_(None), free)
+    return list(connection.scalars(due.order_by(w.next_at)))
+
+
+def wanted(kinds: Sequence[str], skills: Sequence[str]) -> list[ColumnElement[bool]]:
+    """Return the SQL conditions for the events that a webhook wants."""
+    conditions: list[ColumnElement[bool]] = [events.c.type.in_(kinds)]
+    if skills:
+        conditions.append(or_(*map(_covers, skills)))
+    return conditions
+
+
+def _covers(pattern: str) -> ColumnElement[bool]:
+    if not pattern.endswith(".*"):
+        return events.c.skill == pattern
+    # "/" follows "." in the order of bytes.
+    return and_(events.c.skill >= pattern[:-1], events.c.skill < f"{pattern[:-2]}/")
+
+
+def next_events(connection: Connection, lease: Lease) -> Batch:
+    """Return the oldest events that the reader has not got, at most BATCH."""
+    # The newest number is read first: an event with a smaller number is never committed later.
+    head, table = head_of(connection), lease.table
+    row = connection.execute(select(table).where(table.c.id == lease.id)).one_or_none()
+    if row is None:
+        return Batch([], head)
+    return Batch(_after(connection, row.position, head, [] if table is event_readers else _wanted_by(row), BATCH), head)
+
+
+def _wanted_by(webhook: Any) -> list[ColumnElement[bool]]:
+    return wanted(_texts.decode(webhook.events_json), _texts.decode(webhook.skills_json))
+
+
+def _after(
+    connection: Connection, position: int, head: int, conditions: list[ColumnElement[bool]], limit: int
+) -> list[Queued]:
+    after = select(events).where(events.c.seq > position, events.c.seq <= head, *conditions)
+    return [_queued(one) for one in connection.execute(after.order_by(events.c.seq).limit(limit))]
+
+
+def _queued(row: Any) -> Queued:
+    data = msgspec.json.decode(row.data_json)
+    return Queued(row.seq, Event(row.id, row.type, in_utc(row.created_at), data), row.skill)
+
+
+def move(connection: Connection, lease: Lease, position: int) -> bool:
+    """Move the position of a reader without a delivery. Return False if the lease is lost."""
+    now = database_now(connection)
+    # Webhooks that have waited for longer come first (`due_webhooks`).
+    turn = {"next_at": now} if lease.table is webhooks else {}
+    return renew(connection, lease, now, position=position, **turn)
+
+
+def note_delivered(connection: Connection, lease: Lease, seq: int) -> bool:
+    """Record that the target accepted an event. Return False if the lease is lost."""
+    now = database_now(connection)
+    return renew(
+        connection,
+        lease,
+        now,
+        position=seq,
+        next_at=now,
+        attempts=0,
+        failing_since=None,
+        last_error=None,
+        delivered=webhooks.c.delivered + 1,
+        delivered_at=now,
+    )
+
+
+def note_gone(connection: Connection, lease: Lease, error: str) -> bool:
+    """Record that the target wants no more events."""
+    now = database_now(connection)
+    return renew(connection, lease, now, gone_at=now, last_error=error)
+
+
+def note_failed(connection: Connection, lease: Lease, queued: Queued, error: str, rules: RetryRules) -> bool:
+    """Record a failed attempt: the event is sent again after a pause, or becomes a dead letter.
+
+    An event is given up when it has waited for `rules.give_up` while its target failed. The next events that have
+    waited for longer than this are given up with it, at most BURY_BATCH, without an attempt. Return False if the lease
+    is lost.
+    """
+    now = database_now(connection)
+    row = connection.execute(select(webhooks).where(webhooks.c.id == lease.id)).one_or_none()
+    if row is None:
+        return False
+    attempts, since = row.attempts + 1, in_utc(row.failing_since) or now
+    values: dict[str, Any] = {"failing_since": since, "last_error": error, "attempts": attempts}
+    values["next_at"] = now + _pause(now - since, rules)
+    dead: list[Queued] = []
+    if now - max(since, queued.event.at) >= rules.give_up:
+        dead = [queued, *_dead_after(connection, row, queued.seq, now - rules.give_up, since)]
+        values |= {"position": dead[-1].seq, "attempts": 0, "next_at": now + rules.first_pause}
+    held = renew(connection, lease, now, **values)
+    if held and dead:
+        _bury(connection, lease.id, dead, attempts, error, now)
+    return held
+
+
+def _dead_after(
+    connection: Connection, webhook: Any, position: int, given_up_before: datetime, since: datetime
+) -> list[Queued]:
+    """Return the events that follow `position` and are given up before they were sent."""
+    if since >= given_up_before:
+        return []
+    waiting = _after(connection, position, head_of(connection), _wanted_by(webhook), BURY_BATCH)
+    return list(takewhile(lambda queued: queued.event.at < given_up_before, waiting))
+
+
+def _pause(failing_for: timedelta, rules: RetryRules) -> timedelta:
+    """Return the pause after a failed attempt: a part of the outage up to now.
+
+    So the pauses grow by this part, and after an outage of any length, its events wait for at most this part of it.
+    """
+    growing = min(failing_for / PART_OF_OUTAGE, rules.longest_pause)
+    # Random, so that several webhooks with one host are not all sent to it at the same moment.
+    return max(growing, rules.first_pause) * random.uniform(0.8, 1.0)
+
+
+def _bury(
+    connection: Connection, webhook_id: str, dead: Sequence[Queued], attempts: int, error: str, now: datetime
+) -> None:
+    """Store dead letters. Only the first one was sent, `attempts` times. Delete the oldest ones of too many."""
+    rows = [
+        {
+            "webhook_id": webhook_id,
+            "event_id": event.id,
+            "type": event.type,
+            "skill": skill,
+            "event_at": event.at,
+            "data_json": msgspec.json.encode(event.data).decode(),
+            "attempts": attempts if seq == dead[0].seq else 0,
+            "error": error,
+            "died_at": now,
+        }
+        for seq, event, skill in dead
+    ]
+    connection.execute(insert(dead_letters), rows)
+    own = dead_letters.c.webhook_id == webhook_id
+    kept = select(dead_letters.c.id).where(own).order_by(dead_letters.c.id.desc())
+    newest_too_many = connection.scalar(kept.offset(MOST_DEAD_LETTERS).limit(1))
+    if newest_too_many is not None:
+        connection.execute(delete(dead_letters).where(own, dead_letters.c.id <= newest_too_many))
+
+
+def forget_events(connection: Connection, limit: int) -> int:
+    """Delete old events that no webhook needs, at most `limit`. Return their number. The newest event stays."""
+    now, e = database_now(connection), events.c
+    sent = connection.scalar(select(func.min(webhooks.c.position)).where(webhooks.c.gone_at.is_(None)))
+    read = connection.scalar(select(func.min(event_readers.c.position)))
+    newest = head_of(connection)
+    old = select(e.seq).where(e.seq < newest, e.seq <= _or(sent, newest), e.created_at < now - KEEP)
+    # The position of plugins does not move after their removal.
+    old = old.where(or_(e.seq <= _or(read, newest), e.created_at < now - KEEP_UNREAD))
+    seqs = list(connection.scalars(old.order_by(e.seq).limit(limit)))
+    connection.execute(events.delete().where(e.seq.in_(seqs)))
+    return len(seqs)
+
+
+def _or(position: int | None, otherwise: int) -> int:
+    return otherwise if position is None else position

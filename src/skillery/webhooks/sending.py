@@ -1,0 +1,138 @@
+"""One attempt to send an event: a signed POST to an address that the rules of the egress proxy allow."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import ssl
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import httpx
+import msgspec
+
+from skillery.backends import Event
+from skillery.sandboxing.egress.lookups import Bounds, LookUpThreads, RunLookUps
+from skillery.sandboxing.egress.policy import Denied
+from skillery.sandboxing.egress.resolver import AddressRules, checked_addresses, is_public
+from skillery.sandboxing.egress.streams import Caps
+from skillery.webhooks.signatures import signed_headers
+from skillery.webhooks.urls import WebhookUrl, parse_webhook_url
+
+MOST_ANSWER_BYTES = 64 * 1024
+GONE = 410
+
+
+class Sent(NamedTuple):
+    """The result of an attempt. `error` is None if the target accepted the event."""
+
+    error: str | None
+    status: int | None = None
+
+    @property
+    def is_gone(self) -> bool:
+        return self.status == GONE
+
+
+class Message(NamedTuple):
+    """A message of the Standard Webhooks scheme. Every attempt to send it has the same id and body."""
+
+    id: str
+    body: bytes
+
+
+class Sender:
+    """Sends messages. Each attempt looks up the host again, and connects only to checked addresses."""
+
+    def __init__(self, allow_private: Sequence[str], timeout: float, public_url: str, agent: str) -> None:
+        """`timeout` limits a whole attempt, in seconds. Raise ValueError if an entry of `allow_private` is invalid."""
+        self._rules = AddressRules(allow_private)
+        self._timeout = timeout
+        self._public_url = public_url.rstrip("/")
+        self._agent = agent
+        self._tls: ssl.SSLContext | None = None
+        threads = LookUpThreads(bounds=Bounds(in_all=16, of_identity=16, of_run=16))
+        # An admin has written the names, so they may be names of the network of this server.
+        self._lookups = RunLookUps(threads, "webhooks", Caps(look_up_seconds=timeout), of_the_house=True)
+
+    @asynccontextmanager
+    async def connections(self) -> AsyncIterator[httpx.AsyncClient]:
+        """Context manager that yields the connections to one target. Proxies and redirects are not followed."""
+        if self._tls is None:
+            self._tls = await asyncio.to_thread(httpx.create_ssl_context)
+        limits = httpx.Limits(max_connections=1)
+        async with httpx.AsyncClient(verify=self._tls, trust_env=False, timeout=self._timeout, limits=limits) as client:
+            yield client
+
+    async def check(self, url: str) -> None:
+        """Raise InvalidParams if the URL is invalid, and Denied if its host may not be reached."""
+        await self._addresses(parse_webhook_url(url))
+
+    async def send(self, client: httpx.AsyncClient, url: str, secret: str, message: Message) -> Sent:
+        """Send a message. A status of 200 to 299 means that the target accepted it."""
+        try:
+            async with asyncio.timeout(self._timeout):
+                status = await self._post(client, parse_webhook_url(url), secret, message)
+        except Denied as error:
+            return Sent(f"not sent: {error.reason}")
+        except TimeoutError:
+            return Sent(f"no answer within {self._timeout:g} s")
+        except (httpx.HTTPError, httpx.InvalidURL, ssl.SSLError, OSError) as error:
+            return Sent(f"no answer: {_reason(error)}")
+        return Sent(None if 200 <= status < 300 else f"the target answered {status}", status)
+
+    def message_of(self, event: Event) -> Message:
+        """Return the message of an event. If the event is about a version, `link` leads to it."""
+        data, (name, version) = dict(event.data), (event.data.get("name"), event.data.get("version"))
+        if name and version:
+            data["link"] = f"{self._public_url}/skills/{name}/{version}/SKILL.md"
+        return message(event.id, event.type, event.at, data)
+
+    async def _post(self, client: httpx.AsyncClient, url: WebhookUrl, secret: str, message: Message) -> int:
+        headers = {"host": url.authority, "content-type": "application/json", "user-agent": self._agent}
+        headers |= signed_headers(secret, message.id, int(time.time()), message.body)
+        *others, last = await self._addresses(url)
+        for address in others:
+            try:
+                return await _answer(client, url, address, headers, message.body)
+            except httpx.ConnectError:
+                continue
+        return await _answer(client, url, last, headers, message.body)
+
+    async def _addresses(self, url: WebhookUrl) -> list[str]:
+        addresses = await checked_addresses(self._lookups, self._rules, url.target.host)
+        if url.target.scheme == "http" and any(is_public(ipaddress.ip_address(one)) for one in addresses):
+            raise Denied(f"{url.target.origin} is on the public Internet, where only https is allowed")
+        return addresses
+
+
+async def _answer(
+    client: httpx.AsyncClient, url: WebhookUrl, address: str, headers: dict[str, str], body: bytes
+) -> int:
+    """Return the status of the answer of one address."""
+    host = f"[{address}]" if ":" in address else address
+    there = f"{url.target.scheme}://{host}:{url.target.port}{url.path}"
+    # The certificate must be valid for the name, not for the address.
+    names = {"sni_hostname": url.target.host}
+    async with client.stream("POST", there, content=body, headers=headers, extensions=names) as response:
+        received = 0
+        async for piece in response.aiter_raw():  # an answer that is read to its end leaves the connection usable
+            received += len(piece)
+            if received > MOST_ANSWER_BYTES:
+                break
+        return response.status_code
+
+
+def message(message_id: str, kind: str, at: datetime, data: Mapping[str, Any]) -> Message:
+    """Return a message with the members `type`, `timestamp` and `data`."""
+    timestamp = at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return Message(message_id, msgspec.json.encode({"type": kind, "timestamp": timestamp, "data": data}))
+
+
+def _reason(error: Exception) -> str:
+    """Return the reason in a few words, without the address, which the host name has already been replaced with."""
+    text = str(error) or type(error).__name__
+    return text.splitlines()[0][:200]

@@ -1,0 +1,68 @@
+"""A browser for the tests: an HTTP client with cookies, which sends forms like a browser."""
+
+from __future__ import annotations
+
+import html
+import re
+from urllib.parse import urlsplit
+
+import httpx
+
+from tests.conftest import Rpc
+
+_HIDDEN = re.compile(r'<input type="hidden" name="([a-z_]+)" value="([^"]*)">')
+_NAME = re.compile(r"signed in as <strong>(.*?)</strong>")
+
+
+class Browser:
+    def __init__(self, url: str, **headers: str) -> None:
+        """`headers` are in every request, for example those of a proxy."""
+        self.url = url
+        self.http = httpx.Client(base_url=url, headers=headers, verify=Rpc.tls, timeout=60)
+
+    def cookie(self, name: str = "skillery") -> str | None:
+        return self.http.cookies.get(name)
+
+    def get(self, path: str) -> httpx.Response:
+        return self.http.get(path)
+
+    def fields(self, page: str = "/login") -> dict[str, str]:
+        """Return the hidden fields of a page."""
+        return {name: html.unescape(value) for name, value in _HIDDEN.findall(self.get(page).text)}
+
+    def post(self, path: str, fields: dict[str, str], **headers: str) -> httpx.Response:
+        return self.http.post(path, data=fields, headers={"origin": self.url, **headers})
+
+    def sign_in(self, token: str, page: str = "/login") -> httpx.Response:
+        return self.post("/login", self.fields(page) | {"token": token})
+
+    def sign_out(self) -> httpx.Response:
+        return self.post("/logout", self.fields())
+
+    def who(self) -> str | None:
+        """Return the name of the signed-in identity, or None."""
+        found = _NAME.search(self.get("/login").text)
+        return html.unescape(found[1]) if found else None
+
+    def follow(self, address: str) -> httpx.Response:
+        """Open an address and follow redirects on all hosts, until the browser is on a page of this server.
+
+        Each host gets only its own cookies, and httpx does not compare ports: so the other hosts have another client.
+        """
+        with httpx.Client(verify=Rpc.tls, timeout=60) as elsewhere:
+            for _ in range(20):
+                is_ours = urlsplit(address).netloc in {"", urlsplit(self.url).netloc}
+                response = (self.http if is_ours else elsewhere).get(address)
+                if not response.is_redirect:
+                    return response
+                address = str(response.url.join(response.headers["location"]))
+        raise AssertionError(f"too many redirects, the last one to {address}")
+
+
+def attributes(response: httpx.Response, name: str) -> set[str]:
+    """Return the attributes of a cookie that a response sets, without its value."""
+    for header in response.headers.get_list("set-cookie"):
+        first, *rest = header.split("; ")
+        if first.partition("=")[0] == name:
+            return set(rest)
+    raise AssertionError(f"the response sets no cookie {name}: {response.headers}")

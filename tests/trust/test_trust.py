@@ -1,0 +1,84 @@
+"""Trusted publishing without a plugin, and the sweep of what it stores."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+import pytest
+from sqlalchemy import Connection, func, insert, select
+
+from skillery.backends import Identity, Provenance
+from skillery.builtin.open_authenticator import OpenAuthenticator
+from skillery.database import Database
+from skillery.database.tables import exchanged_tokens, tokens
+from skillery.errors import InvalidName, TrustedPublishingOff
+from skillery.formats.tokens import parse_token_name
+from skillery.identity.tokens import create_short_token
+from skillery.trust import RuleRequest, Trust, forget_expired
+from skillery.trust.matching import mismatch
+from skillery.trust.results import TrustRule
+
+JOB = Identity("ci:github:acme/x", "agent", frozenset({"publish"}), ("a.b",), Provenance("https://x", "y"))
+
+
+async def test_without_a_plugin_the_answers_name_the_remedy(database: Database) -> None:
+    trust = Trust(database, None, OpenAuthenticator(), "https://skills.example.org")
+    rule = RuleRequest("a.b", "github", "", "acme/x", "1", "2", "x.yml", "", "", {}, "agent")
+
+    for call in (trust.exchange("x.y.z", ""), trust.add_rule(Identity("ann", scopes=frozenset({"admin"})), rule)):
+        with pytest.raises(TrustedPublishingOff) as caught:
+            await call
+        assert caught.value.hint == "An admin installs one: pip install skillery-oidc."
+
+
+def test_a_sweep_deletes_old_exchanges_and_old_tokens_of_jobs(database: Database) -> None:
+    now = datetime.now(UTC)
+    rows = [{"digest": f"{age}", "expires_at": now - timedelta(hours=age)} for age in (-1, 1, 2)]
+    database.write_now(lambda connection: connection.execute(insert(exchanged_tokens), rows) and None)
+    for hours in (-30, -2, 1):
+        database.write_now(partial(create_short_token, identity=JOB, rule_id="r", lifetime=timedelta(hours=hours)))
+
+    assert database.read_now(partial(forget_expired, limit=100, dry_run=True)) == 2
+    assert database.write_now(partial(forget_expired, limit=100)) == 3
+
+    assert database.read_now(_counts) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("job", "problem"),
+    [
+        ({"event_name": "push", "ref": "refs/heads/main"}, None),
+        ({"event_name": "merge_group", "ref": "refs/heads/gh-readonly-queue/main/pr-7"}, None),
+        ({"event_name": "pull_request_target", "ref": "refs/heads/main"}, "others can start them"),
+        ({"event_name": "pull_request", "ref": "refs/pull/7/merge"}, "no branch and no tag"),
+        ({"ref": "refs/heads/main"}, "others can start them"),
+    ],
+)
+def test_a_rule_of_an_admin_for_github_checks_who_may_start_the_job(job: dict[str, str], problem: str | None) -> None:
+    rule = TrustRule(
+        id="r",
+        target="a.*",
+        provider="oidc",
+        issuer="https://token.actions.githubusercontent.com",
+        claims={"repository_owner_id": "7"},
+        kind="agent",
+        created_by="ann",
+        created_at=datetime.now(UTC),
+        last_used_at=None,
+    )
+
+    found = mismatch(rule, {"repository_owner_id": "7", **job})
+
+    assert (found is None) == (problem is None)
+    assert problem is None or problem in str(found)
+
+
+def _counts(connection: Connection) -> tuple[int | None, int | None]:
+    found = [connection.scalar(select(func.count()).select_from(table)) for table in (exchanged_tokens, tokens)]
+    return found[0], found[1]
+
+
+def test_no_other_token_has_the_name_of_a_job() -> None:
+    with pytest.raises(InvalidName, match="belong to CI jobs"):
+        parse_token_name("ci:github:acme/x")
