@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
-from skillery.api.rpc.methods import METHODS
+from skillery.methods.table import METHODS
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, RpcError, Server, manifest, skill_files
 

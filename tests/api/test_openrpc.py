@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from referencing import Registry
 from referencing.jsonschema import DRAFT7
 
-from skillery.api.errors import encode
 from skillery.api.rpc.discovery import CALLABLE, SYSTEM, document
-from skillery.api.rpc.methods import METHODS
+from skillery.methods.errors import encode
+from skillery.methods.table import METHODS
 from tests.conftest import Rpc, Server, manifest, skill_files
 
 META = json.loads((Path(__file__).parents[1] / "support" / "data" / "openrpc-meta-schema.json").read_text("utf-8"))

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from skillery.api.rpc.discovery import CALLABLE
-from skillery.api.rpc.methods import METHODS
 from skillery.formats.json_pieces import JsonPieces
+from skillery.methods.table import METHODS
 from tests.conftest import Rpc, manifest, publisher, skill_files
 
 ENCODED = {msgspec.Raw, JsonPieces}

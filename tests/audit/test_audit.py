@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from skillery.api.rpc.methods import METHODS
+from skillery.methods.table import METHODS
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server, manifest, skill_files
 from tests.support.needing import create, needing

@@ -24,7 +24,6 @@ import pytest
 
 import skillery.client
 from skillery.api.rpc import client_source
-from skillery.api.rpc.methods import METHODS
 from skillery.client import (
     AsyncClient,
     Busy,
@@ -47,6 +46,7 @@ from skillery.client.generated.batch_methods import BatchMethods
 from skillery.client.generated.methods import Methods
 from skillery.client.generated.values import SkillFile
 from skillery.client.wire import authorization
+from skillery.methods.table import METHODS
 from skillery.settings import load_settings
 from tests.conftest import Server, manifest
 from tests.support.broken_line import Line, line_to

@@ -38,7 +38,7 @@ def copy(tmp_path: Path) -> Path:
     methods = tmp_path / "tree" / row[0]
     text = methods.read_text("utf-8")
     text = text.replace("METHODS: dict[str, Method] = {\n", f"METHODS: dict[str, Method] = {{\n{row[1]}\n")
-    text = text.replace("\nclass Method(", "\nfrom skillery.api.rpc.calls import greetings\n\n\nclass Method(", 1)
+    text = text.replace("\nclass Method(", "\nfrom skillery.methods.calls import greetings\n\n\nclass Method(", 1)
     methods.write_text(text, "utf-8")
     return tmp_path / "tree"
 

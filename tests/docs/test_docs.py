@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from skillery import hookspecs
-from skillery.api.errors import CODES
 from skillery.api.rpc.discovery import CALLABLE
 from skillery.backends import Capability
 from skillery.errors import SkilleryError
 from skillery.formats.system_programs import USUAL
+from skillery.methods.errors import CODES
 from skillery.settings import load_settings
 from tests.support.attack_map import ATTACKS
 

@@ -115,7 +115,7 @@ def test_the_tree_on_the_architecture_page_is_the_tree() -> None:
     assert {one.name for one in SOURCES.glob("*.py")} - drawn == {"__init__.py", "__main__.py"}
 
 
-MADE_BY_THE_READER = {"src/skillery/api/rpc/calls/greetings.py"}
+MADE_BY_THE_READER = {"src/skillery/methods/calls/greetings.py"}
 """Modules that the section "Adding a method" creates."""
 
 

@@ -21,11 +21,11 @@ from litestar.openapi.spec import (
 from litestar.openapi.spec.enums import OpenAPIType
 
 from skillery import __version__
-from skillery.api.errors import encode
-from skillery.api.gate import Gate
-from skillery.api.http import only, send_bytes
-from skillery.api.operations import SCHEME, TEMPLATE, Operation, Response, described, types_of
 from skillery.api.rpc.discovery import document
+from skillery.edge.gate import Gate
+from skillery.edge.http import only, send_bytes
+from skillery.edge.operations import SCHEME, TEMPLATE, Operation, Response, described, types_of
+from skillery.methods.errors import encode
 
 Object = dict[str, Any]
 OPENRPC = (Operation("GET", "/openrpc.json", "All methods, as OpenRPC", {200: Response("The document.", Object)}),)

@@ -12,7 +12,7 @@ from litestar.openapi.spec.enums import OpenAPIType
 from litestar.types import ASGIApp
 
 from skillery.api.exports import DownloadParts, send_archive, send_file, send_index, send_indexed_file
-from skillery.api.operations import ELSEWHERE, Operation, Response
+from skillery.edge.operations import ELSEWHERE, Operation, Response
 from skillery.exports import KINDS
 from skillery.formats.archives import MEDIA_TYPES
 

@@ -13,19 +13,19 @@ from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from skillery.api.addresses import nothing_here, segments_of
-from skillery.api.answers import Answers
-from skillery.api.gate import ANONYMOUS, Gate
-from skillery.api.http import CHUNK_BYTES, only, send_elsewhere
 from skillery.backends import Identity
 from skillery.contents.kept_contents import MadeContent
 from skillery.contents.signed_downloads import SignedDownloads
 from skillery.context.threads import ARCHIVES
+from skillery.edge.addresses import nothing_here, segments_of
+from skillery.edge.gate import ANONYMOUS, Gate
+from skillery.edge.http import CHUNK_BYTES, only, send_elsewhere
 from skillery.errors import InvalidName
 from skillery.exports import KINDS, Export, Exports, Kind
 from skillery.formats.archives import FORMS, MEDIA_TYPES, Form
 from skillery.formats.names import parse_namespace, parse_skill_name
 from skillery.formats.version_spec import Digest, Exact, VersionSpec, parse_version_spec
+from skillery.methods.answers import Answers
 from skillery.registry.visibility import WAS_PUBLISHED
 
 MOST_TAGS = 4096

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from skillery.api.errors import encode
-from skillery.api.http import only, send_bytes
-from skillery.api.operations import Operation, Response
 from skillery.api.readiness import Readiness
+from skillery.edge.http import only, send_bytes
+from skillery.edge.operations import Operation, Response
+from skillery.methods.errors import encode
 
 Object = dict[str, Any]
 HEALTHZ = (

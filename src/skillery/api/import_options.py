@@ -7,7 +7,7 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from skillery.api.operations import in_query
+from skillery.edge.operations import in_query
 from skillery.errors import InvalidParams
 from skillery.formats.names import parse_namespace, parse_skill_name
 from skillery.formats.wording import did_you_mean, quoted

@@ -13,10 +13,11 @@ from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 
-from skillery.api.errors import INVALID_REQUEST, encode, error_object, plain_error, unexpected
-from skillery.api.exchanges import ClientGone
-from skillery.api.gate import Gate
-from skillery.api.http import (
+from skillery.api.import_options import PARAMETERS, options_of
+from skillery.backends import Identity
+from skillery.edge.exchanges import ClientGone
+from skillery.edge.gate import Gate
+from skillery.edge.http import (
     BODY_SILENCE_SECONDS,
     HttpRefusal,
     chunks_of,
@@ -24,12 +25,11 @@ from skillery.api.http import (
     only,
     send_bytes,
 )
-from skillery.api.import_options import PARAMETERS, options_of
-from skillery.api.operations import BINARY, JSON, Body, Operation, Response
-from skillery.api.refusals import is_refusal
-from skillery.backends import Identity
+from skillery.edge.operations import BINARY, JSON, Body, Operation, Response
 from skillery.errors import ArchiveTooLarge, SkilleryError
 from skillery.importing import Begun, Importer, SkillReport, Summary
+from skillery.methods.errors import INVALID_REQUEST, encode, error_object, plain_error, unexpected
+from skillery.methods.refusals import is_refusal
 
 ACTION = "create_skill"
 """Action in the audit trail if an import, or a skill of an import, is refused."""

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from skillery.api.errors import PARSE_ERROR, error_object, plain_error
 from skillery.context.threads import BIG_TEXT, BODIES
 from skillery.errors import TooManyEscapes, TooManyValues
 from skillery.formats.json_pieces import is_utf8
 from skillery.formats.json_values import MOST_SLOW_NUMBERS, slow_numbers
+from skillery.methods.errors import PARSE_ERROR, error_object, plain_error
 
 MOST_VALUES = 500_000
 """Limit of the JSON values in a body. Decoding this many takes at most 0.1 s, even if all names differ."""

@@ -17,17 +17,17 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
-from skillery.api.gate import Gate
-from skillery.api.http import only, send_bytes
-from skillery.api.operations import Operation, Response
 from skillery.backends import LIMITS, Measured, Sandbox, Scope
+from skillery.edge.gate import Gate
+from skillery.edge.http import only, send_bytes
+from skillery.edge.operations import Operation, Response
 from skillery.environments.named import NamedEnvironments
 from skillery.plugin_calls import Failures
 from skillery.runs import Runner
 from skillery.webhooks import Deliveries
 
 if TYPE_CHECKING:
-    from skillery.api.exchanges import Exchange
+    from skillery.edge.exchanges import Exchange
 
 Readers = Literal["admin", "open"]
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)

@@ -6,16 +6,16 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from skillery.api.code_contract import OPT_IN, explained
-from skillery.api.errors import INVALID_PARAMS, encode, plain_error
-from skillery.api.gate import Gate
-from skillery.api.http import HttpRefusal, only, send_bytes
-from skillery.api.operations import Operation, Response, in_query
 from skillery.api.prompt import prompt_for
-from skillery.api.rpc.environment_params import shown_properties
-from skillery.api.rpc.methods import METHODS
 from skillery.api.rpc.schemas import FORMATS, tool
-from skillery.api.rpc.workspace_params import with_workspaces
+from skillery.edge.gate import Gate
+from skillery.edge.http import HttpRefusal, only, send_bytes
+from skillery.edge.operations import Operation, Response, in_query
 from skillery.environments.named import NamedEnvironments
+from skillery.methods.environment_params import shown_properties
+from skillery.methods.errors import INVALID_PARAMS, encode, plain_error
+from skillery.methods.table import METHODS
+from skillery.methods.workspace_params import with_workspaces
 from skillery.registry.registry import Registry
 
 Object = dict[str, Any]

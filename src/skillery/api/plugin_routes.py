@@ -12,15 +12,15 @@ from urllib.parse import parse_qsl, unquote
 
 from litestar.openapi.spec import Schema
 
-from skillery.api.answers import Answers
-from skillery.api.budgets import Bodies
-from skillery.api.errors import INVALID_REQUEST, NOT_FOUND, plain_error
-from skillery.api.gate import Gate
-from skillery.api.http import HttpRefusal, address_of, read_body, send_bytes
-from skillery.api.operations import BINARY, JSON, Body, Operation
-from skillery.api.operations import Response as Described
 from skillery.backends import Identity
+from skillery.edge.gate import Gate
+from skillery.edge.http import HttpRefusal, address_of, read_body, send_bytes
+from skillery.edge.operations import BINARY, JSON, Body, Operation
+from skillery.edge.operations import Response as Described
 from skillery.errors import Busy, SkilleryError, Unavailable
+from skillery.methods.answers import Answers
+from skillery.methods.budgets import Bodies
+from skillery.methods.errors import INVALID_REQUEST, NOT_FOUND, plain_error
 from skillery.plugin_calls import Failures, PluginFailed, PluginFunction
 from skillery.routes import RESPONSE_HEADERS, Request, Response, Route
 

@@ -3,72 +3,36 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from litestar import asgi
 from litestar.types import ASGIApp
 
-from skillery.api import (
-    api_documents,
-    blobs,
-    health,
-    imports,
-    model_tools,
-    resource_metadata,
-    run_events,
-    trusted_publishing,
-    workspaces,
-)
-from skillery.api.core import Core
+from skillery.api import api_documents, blobs, health, imports, model_tools, run_events, trusted_publishing, workspaces
 from skillery.api.downloads import DOWNLOADS, routed
-from skillery.api.edge import Edge
-from skillery.api.errors import unexpected
-from skillery.api.exchanges import ClientGone, Exchange, log_request
 from skillery.api.exports import DownloadParts
-from skillery.api.gate import FORBIDDEN
-from skillery.api.http import HttpRefusal, headers_of, send_error, send_refusal
 from skillery.api.mcp import endpoint as mcp
-from skillery.api.operations import Operation
+from skillery.api.parts import Edge
 from skillery.api.plugin_routes import PREFIX
 from skillery.api.rpc import endpoint as rpc
 from skillery.api.v1.endpoints import V1_ENDPOINTS
 from skillery.api.v1.parts import V1Parts
-from skillery.api.web import login, provider_login
-from skillery.api.web.visits import Visits
 from skillery.context.tracing import starting
+from skillery.edge import resource_metadata
+from skillery.edge.exchanges import ClientGone, Exchange, log_request
+from skillery.edge.gate import FORBIDDEN
+from skillery.edge.http import HttpRefusal, headers_of, refusal_of, send_refusal
+from skillery.edge.routing import Route
 from skillery.errors import SkilleryError
-
-Endpoint = Callable[[Any, Any, Any, dict[str, str]], Awaitable[None]]
-"""Function that answers one request. The arguments are the ASGI scope, `receive`, `send`, and the headers by
-lower-case name.
-"""
+from skillery.methods.core import Core
+from skillery.methods.errors import unexpected
 
 
-class Route(NamedTuple):
-    """An endpoint and its addresses."""
-
-    name: str
-    """Name of the endpoint in metrics and in the server's log."""
-    endpoint: Endpoint
-    operations: Sequence[Operation]
-    """The descriptions of the endpoint for OpenAPI."""
-    paths: tuple[str, ...] = ()
-    """Addresses with parameters, in the notation of Litestar. If empty, `name` is the only address."""
-    methods: tuple[str, ...] = ("GET", "HEAD")
-    """The HTTP methods of the addresses in `paths`. Without `paths`, the endpoint itself checks the HTTP method."""
-    is_rpc: bool = False
-    """Whether refused requests are answered with a JSON-RPC message."""
-    is_guarded: bool = True
-    """Whether Host and Origin of requests are checked."""
-    is_mount: bool = False
-    """Whether the endpoint also answers all addresses below `name`."""
-
-
-def make_routes(core: Core, edge: Edge) -> list[Any]:
-    """Return all routes of the server as route handlers of Litestar."""
-    routes = [*_plain_routes(core, edge), *_download_routes(core, edge)]
+def make_routes(core: Core, edge: Edge, pages: Sequence[Route] = ()) -> list[Any]:
+    """Return all routes of the server as route handlers of Litestar. `pages` are the routes of the web pages."""
+    routes = [*_plain_routes(core, edge), *_download_routes(core, edge), *pages]
     operations = [operation for route in routes for operation in route.operations] + list(api_documents.OPENAPI)
     document = api_documents.openapi_endpoint(edge.gate, operations)
     return [_for_litestar(edge, route) for route in (*routes, Route("/v1/openapi.json", document, ()))]
@@ -89,7 +53,6 @@ def _plain_routes(core: Core, edge: Edge) -> list[Route]:
         *([Route("/metrics", metrics.answer, metrics.operations)] if metrics is not None else []),
         *_metadata_routes(edge),
         *_plugin_routes(edge),
-        *_login_routes(core, edge),
         Route(
             trusted_publishing.ADDRESS, partial(trusted_publishing.exchange_token, trust), trusted_publishing.OPERATIONS
         ),
@@ -135,17 +98,6 @@ def _metadata_routes(edge: Edge) -> list[Route]:
     ]
 
 
-def _login_routes(core: Core, edge: Edge) -> list[Route]:
-    visits = Visits(edge.gate, core.sessions, core.signer, edge.bodies)
-    pages, elsewhere = login.LoginPages(visits), provider_login.ProviderLogin(visits)
-    return [
-        Route("/login", pages.answer, login.LOGIN_OPERATIONS),
-        Route("/logout", pages.sign_out, login.LOGOUT_OPERATIONS),
-        Route("/login/{name}", elsewhere.begin, provider_login.BEGIN, provider_login.BEGIN_PATHS, ("GET",)),
-        Route("/login/{name}/callback", elsewhere.finish, provider_login.FINISH, provider_login.FINISH_PATHS, ("GET",)),
-    ]
-
-
 def _download_routes(core: Core, edge: Edge) -> list[Route]:
     parts = DownloadParts(edge.gate, core.exports, core.signed, edge.answers, edge.public_downloads)
     v1_parts = V1Parts(edge.gate, core.registry, core.importer, parts)
@@ -173,6 +125,7 @@ def _app(edge: Edge, route: Route) -> ASGIApp:
     """Return the ASGI app of a route. The app calls the endpoint, turns exceptions into responses, and counts and
     logs the request.
     """
+    refuse = route.fail or partial(_refuse, is_rpc=route.is_rpc)
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         headers = headers_of(scope)
@@ -187,16 +140,16 @@ def _app(edge: Edge, route: Route) -> ASGIApp:
         except HttpRefusal as refusal:
             if refusal.status == FORBIDDEN:
                 edge.gate.note_knock(refusal.error)
-            await send_refusal(exchange.send, refusal, rpc=route.is_rpc)
+            await refuse(scope, exchange.send, headers, refusal)
         except SkilleryError as error:
-            await send_error(exchange.send, error)
+            await refuse(scope, exchange.send, headers, refusal_of(error))
         except ClientGone:
             return
         except Exception as error:
             if exchange.started:
                 # A part of the answer has been sent, so only a broken connection can show the error.
                 raise
-            await send_refusal(exchange.send, HttpRefusal(500, unexpected(error)), rpc=route.is_rpc)
+            await refuse(scope, exchange.send, headers, HttpRefusal(500, unexpected(error)))
         finally:
             if edge.metrics is not None:
                 edge.metrics.note(route.name, exchange)
@@ -204,3 +157,7 @@ def _app(edge: Edge, route: Route) -> ASGIApp:
                 log_request(route.name, scope["method"], exchange, time.perf_counter() - begun)
 
     return app
+
+
+async def _refuse(_scope: Any, send: Any, _headers: dict[str, str], refusal: HttpRefusal, *, is_rpc: bool) -> None:
+    await send_refusal(send, refusal, rpc=is_rpc)

@@ -15,13 +15,13 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from skillery.api.errors import encode
-from skillery.api.gate import Gate
-from skillery.api.http import disconnected, only, send_bytes
-from skillery.api.operations import Operation, Response, in_query
 from skillery.backends import Identity
+from skillery.edge.gate import Gate
+from skillery.edge.http import disconnected, only, send_bytes
+from skillery.edge.operations import Operation, Response, in_query
 from skillery.errors import Busy, InvalidParams
 from skillery.formats.wording import quoted
+from skillery.methods.errors import encode
 from skillery.runs import Runner
 from skillery.runs.followed_runs import Followed
 from skillery.runs.live_output import LogPart

@@ -9,14 +9,14 @@ import msgspec
 from litestar.openapi.spec import Schema
 from litestar.openapi.spec.enums import OpenAPIType
 
-from skillery.api.budgets import Bodies
-from skillery.api.errors import encode
-from skillery.api.gate import Gate
-from skillery.api.http import JSON, HttpRefusal, check_json, only, read_body, send_bytes
-from skillery.api.operations import Body, Operation, Response
 from skillery.backends import Identity
+from skillery.edge.gate import Gate
+from skillery.edge.http import JSON, HttpRefusal, check_json, only, read_body, send_bytes
+from skillery.edge.operations import Body, Operation, Response
 from skillery.errors import ExchangeRefused, InvalidParams, NotAuthenticated
 from skillery.formats.tokens import CI_PREFIX
+from skillery.methods.budgets import Bodies
+from skillery.methods.errors import encode
 from skillery.trust import Trust
 from skillery.trust.results import ExchangedToken
 

@@ -6,16 +6,16 @@ import asyncio
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, quote
 
-from skillery.api.addresses import segments_of
-from skillery.api.answers import Answers
 from skillery.api.blobs import gathered
-from skillery.api.errors import encode
 from skillery.api.exports import send_pieces
-from skillery.api.gate import Gate
-from skillery.api.http import CHUNK_BYTES, chunks_of, only, send_bytes, send_stream
-from skillery.api.operations import BINARY, Body, Operation, Response, in_query
+from skillery.edge.addresses import segments_of
+from skillery.edge.gate import Gate
+from skillery.edge.http import CHUNK_BYTES, chunks_of, only, send_bytes, send_stream
+from skillery.edge.operations import BINARY, Body, Operation, Response, in_query
 from skillery.errors import InvalidParams
 from skillery.formats.wording import quoted
+from skillery.methods.answers import Answers
+from skillery.methods.errors import encode
 from skillery.workspaces.files import NewFile
 from skillery.workspaces.methods import Workspaces
 from skillery.workspaces.results import WorkspaceInfo

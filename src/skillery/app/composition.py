@@ -15,16 +15,9 @@ from litestar.plugins import PluginProtocol
 from litestar.plugins.core import MsgspecDIPlugin
 
 from skillery import audit
-from skillery.api.answers import Answers
-from skillery.api.budgets import Bodies
-from skillery.api.core import Core
-from skillery.api.edge import Edge
-from skillery.api.errors import INVALID_REQUEST, NOT_FOUND, plain_error, unexpected
-from skillery.api.exchanges import ID_HEADER
-from skillery.api.gate import Gate
-from skillery.api.http import headers_of
 from skillery.api.mcp.endpoint import McpEndpoint
 from skillery.api.mcp.requests import TaskTerms
+from skillery.api.parts import Edge
 from skillery.api.plugin_routes import PluginParts, PluginRoutes
 from skillery.api.readiness import Readiness
 from skillery.api.routes import make_routes
@@ -50,7 +43,14 @@ from skillery.contents.storage_copies import check_storage
 from skillery.context.request import begin, current
 from skillery.database import Database, migrate, without_password
 from skillery.database.read_only import refuse_read_only
+from skillery.edge.exchanges import ID_HEADER
+from skillery.edge.gate import Gate
+from skillery.edge.http import headers_of
 from skillery.errors import StartupError
+from skillery.methods.answers import Answers
+from skillery.methods.budgets import Bodies
+from skillery.methods.core import Core
+from skillery.methods.errors import INVALID_REQUEST, NOT_FOUND, plain_error, unexpected
 from skillery.plugin_calls import Failures as PluginFailures
 from skillery.plugin_events import PluginEvents
 from skillery.plugin_objects import open_objects
@@ -59,6 +59,7 @@ from skillery.plugins import Plugins
 from skillery.registry.popular import popular_skills
 from skillery.routes import Route
 from skillery.settings import Settings, is_loopback
+from skillery.web.pages_table import make_pages
 
 DAY_MS = 24 * 60 * 60 * 1000
 
@@ -228,7 +229,7 @@ def create_app(core: Core, edge: Edge) -> Litestar:
     """Return the Litestar app of an open server."""
     app = Litestar if edge.tracing is not None else LeanApp
     return app(
-        make_routes(core, edge),
+        make_routes(core, edge, make_pages(core, edge)),
         openapi_config=None,
         plugins=[edge.tracing.plugin()] if edge.tracing is not None else [],
         logging_config=None,

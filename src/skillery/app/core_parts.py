@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from skillery.api.core import Core, EnvironmentParts
-from skillery.api.rpc.methods import METHODS
 from skillery.app.background_jobs import BackgroundJobs
 from skillery.app.bundled import publish_bundled
 from skillery.app.environments import PackageServices, packages_of
@@ -39,6 +37,8 @@ from skillery.identity.web_sessions import WebSessions
 from skillery.importing import Importer, ImportLimits
 from skillery.maintenance.garbage import Collector
 from skillery.maintenance.purges import Purger
+from skillery.methods.core import Core, EnvironmentParts
+from skillery.methods.table import METHODS
 from skillery.publishing import (
     BundleChecks,
     CompilePool,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-from skillery.api.core import EnvironmentParts
 from skillery.app.environments import PackageServices
 from skillery.app.home import Home
 from skillery.backends import Storage
@@ -14,6 +13,7 @@ from skillery.environments.named import NamedEnvironments
 from skillery.environments.queries import EnvironmentQueries
 from skillery.environments.rebuilds import Rebuilds
 from skillery.errors import StartupError
+from skillery.methods.core import EnvironmentParts
 from skillery.settings import Settings
 
 

@@ -15,13 +15,13 @@ from typing import Any
 
 import msgspec
 
-from skillery.api.core import Core
-from skillery.api.edge import Edge
+from skillery.api.parts import Edge
 from skillery.app.composition import open_server
 from skillery.app.home import Home
 from skillery.authoring.packages import FOLDER, wait_for_home
 from skillery.backends import ALL_SCOPES, Identity
 from skillery.identity.quotas import UNLIMITED
+from skillery.methods.core import Core
 from skillery.plugins import load_plugins
 from skillery.publishing import PublishingRules, SkillFolder
 from skillery.settings import Quotas, Settings

@@ -145,7 +145,7 @@ def _unexpected(error: Exception) -> tuple[int, Mapping[str, Any]]:
 
 def object_of(error: SkilleryError) -> dict[str, Any]:
     """Return the error object that a server would answer for `error`."""
-    from skillery.api.errors import error_object
+    from skillery.methods.errors import error_object
 
     built: dict[str, Any] = msgspec.to_builtins(error_object(error))
     return built

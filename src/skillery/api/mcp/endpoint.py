@@ -14,16 +14,16 @@ import msgspec
 from litestar.openapi.spec import Schema
 from litestar.openapi.spec.enums import OpenAPIType
 
-from skillery.api.answers import Answers, held_answer
-from skillery.api.budgets import Bodies
-from skillery.api.core import Core
-from skillery.api.errors import INVALID_PARAMS, plain_error
-from skillery.api.gate import Gate
-from skillery.api.http import JSON, HttpRefusal, check_json, only, read_body
 from skillery.api.mcp.large_messages import without_arguments
 from skillery.api.mcp.requests import SCOPE_KEY, ActiveCalls, TaskTerms, Visit, asked_tools
-from skillery.api.operations import Body, Operation, Response, in_query
+from skillery.edge.gate import Gate
+from skillery.edge.http import JSON, HttpRefusal, check_json, only, read_body
+from skillery.edge.operations import Body, Operation, Response, in_query
 from skillery.errors import InvalidParams
+from skillery.methods.answers import Answers, held_answer
+from skillery.methods.budgets import Bodies
+from skillery.methods.core import Core
+from skillery.methods.errors import INVALID_PARAMS, plain_error
 
 if TYPE_CHECKING:
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager

@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
-from skillery.api.errors import encode
 from skillery.api.mcp.requests import Visit
-from skillery.api.rpc.dispatch import Caller, perform
 from skillery.backends import Identity
 from skillery.client.pictures import Pictures
+from skillery.methods.errors import encode
+from skillery.methods.execution import Caller, perform
 
 
 async def with_pictures(visit: Visit, result: dict[str, Any]) -> dict[str, Any]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import msgspec
 
-from skillery.api.errors import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR, encode, plain_error
-from skillery.api.http import HttpRefusal
 from skillery.api.json_texts import TextRefusal, check_text
+from skillery.edge.http import HttpRefusal
 from skillery.formats.json_pieces import is_exactly
+from skillery.methods.errors import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR, encode, plain_error
 
 MOST_OF_SDK = 64 * 1024
 """Limit of the bytes of a message that the SDK gets."""

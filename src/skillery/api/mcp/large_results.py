@@ -11,8 +11,8 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from skillery.api.exchanges import ClientGone
-from skillery.api.http import Part
+from skillery.edge.exchanges import ClientGone
+from skillery.edge.http import Part
 
 Pieces = Sequence[Part]
 

@@ -6,10 +6,10 @@ import msgspec
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS
 
-from skillery.api.errors import NOT_FOUND, encode
 from skillery.api.mcp.methods import MCP_METHODS
 from skillery.api.mcp.requests import Visit
-from skillery.api.rpc.dispatch import Parts, perform
+from skillery.methods.errors import NOT_FOUND, encode
+from skillery.methods.execution import Parts, perform
 
 
 async def answer_of(visit: Visit, method: str, **params: str | None) -> Parts:

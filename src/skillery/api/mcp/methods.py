@@ -9,14 +9,14 @@ from typing import Any
 import msgspec
 
 from skillery import registry
-from skillery.api.answers import expect_result
-from skillery.api.core import Core
-from skillery.api.errors import encode
-from skillery.api.rpc.methods import Method
-from skillery.api.rpc.params import Params
 from skillery.backends import Identity
 from skillery.errors import RunEnded
 from skillery.formats.json_pieces import JsonPieces
+from skillery.methods.answers import expect_result
+from skillery.methods.core import Core
+from skillery.methods.errors import encode
+from skillery.methods.params import Params
+from skillery.methods.table import Method
 from skillery.registry.resources import Resource, SkillEntry
 from skillery.runs.states import RunState
 

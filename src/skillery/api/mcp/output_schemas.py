@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from skillery.api.operations import ErrorAnswer
+from skillery.edge.operations import ErrorAnswer
 
 
 @cache

@@ -9,15 +9,15 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from skillery.api.answers import HeldAnswer
-from skillery.api.budgets import HeldBody
 from skillery.api.code_contract import OPT_IN
-from skillery.api.core import Core
 from skillery.api.mcp.large_results import Splices
-from skillery.api.rpc.workspace_params import WORKSPACE_METHODS
 from skillery.backends import Identity
 from skillery.errors import InvalidParams
 from skillery.formats.names import parse_skill_name
+from skillery.methods.answers import HeldAnswer
+from skillery.methods.budgets import HeldBody
+from skillery.methods.core import Core
+from skillery.methods.workspace_params import WORKSPACE_METHODS
 
 SCOPE_KEY = "skillery.visit"
 ON_REQUEST = ("create_skill", "search_skills", *WORKSPACE_METHODS)

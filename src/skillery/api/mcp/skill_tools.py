@@ -12,10 +12,10 @@ import msgspec
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS
 
-from skillery.api.errors import encode
 from skillery.api.mcp.requests import Visit
-from skillery.api.rpc.dispatch import perform
-from skillery.api.rpc.methods import METHODS
+from skillery.methods.errors import encode
+from skillery.methods.execution import perform
+from skillery.methods.table import METHODS
 
 MOST_TOOLS = 1000
 """Limit of the number of tools of one skill."""

@@ -6,12 +6,12 @@ from typing import Any
 
 import msgspec
 
-from skillery.api.errors import encode, error_object
 from skillery.api.mcp.large_messages import MOST_OF_SDK
 from skillery.api.mcp.requests import Visit
-from skillery.api.rpc.dispatch import Parts
 from skillery.errors import SkilleryError
 from skillery.formats.json_pieces import is_exactly, string_pieces
+from skillery.methods.errors import encode, error_object
+from skillery.methods.execution import Parts
 
 
 class _WithStatus(msgspec.Struct):

@@ -16,7 +16,6 @@ from mcp_types import INVALID_PARAMS, CallToolRequestParams, PaginatedRequestPar
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from skillery.api.code_contract import explained
-from skillery.api.errors import encode
 from skillery.api.mcp.images import with_pictures
 from skillery.api.mcp.method_answers import encoded
 from skillery.api.mcp.methods import COMPLETE, FRESHNESS
@@ -26,11 +25,12 @@ from skillery.api.mcp.requests import ON_REQUEST, CallKey, Visit, visit_of
 from skillery.api.mcp.skill_tools import arguments_of, result_of, skill_tools
 from skillery.api.mcp.tasks.creation import STARTS_RUNS, answered_within, created_task
 from skillery.api.mcp.tool_results import error_result, is_large, large_result, tool_result
-from skillery.api.rpc.dispatch import Parts, perform
-from skillery.api.rpc.environment_params import shown_properties
-from skillery.api.rpc.methods import METHODS
 from skillery.api.rpc.schemas import tool
-from skillery.api.rpc.workspace_params import with_workspaces
+from skillery.methods.environment_params import shown_properties
+from skillery.methods.errors import encode
+from skillery.methods.execution import Parts, perform
+from skillery.methods.table import METHODS
+from skillery.methods.workspace_params import with_workspaces
 from skillery.runs.active_run import begun_runs
 
 Context = ServerRequestContext[Any, Any]

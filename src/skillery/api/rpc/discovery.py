@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 
-from skillery.api.core import Core
-from skillery.api.rpc import params
-from skillery.api.rpc.methods import METHODS, Method
 from skillery.api.rpc.openrpc import document_of
 from skillery.backends import Identity
+from skillery.methods import params
+from skillery.methods.core import Core
+from skillery.methods.table import METHODS, Method
 
 
 class OpenRpcDocument(msgspec.Struct, frozen=True):

@@ -1,32 +1,12 @@
-"""Execute the calls in the body of a request: decode each call, check its scope, call the method, encode the result,
-and record refusals.
-"""
+"""Execute the calls in the body of a request: parse each call, execute its method, and encode the reply."""
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
-from functools import cache
-from itertools import islice
-from typing import Any
 
 import msgspec
 
-from skillery.api.answers import HeldAnswer, held_answer
-from skillery.api.core import Core
-from skillery.api.errors import (
-    INVALID_REQUEST,
-    METHOD_NOT_FOUND,
-    codes_of,
-    encode,
-    error_object,
-    plain_error,
-    unexpected,
-)
 from skillery.api.json_texts import TextRefusal, check_text
-from skillery.api.refusals import is_refusal, subject_of
 from skillery.api.rpc.discovery import CALLABLE
 from skillery.api.rpc.envelope import (
     Refused,
@@ -38,29 +18,10 @@ from skillery.api.rpc.envelope import (
     parse_call,
     result_reply,
 )
-from skillery.api.rpc.methods import Method
-from skillery.api.rpc.param_errors import explain, known_params
-from skillery.api.rpc.params import Params
-from skillery.backends import Identity
-from skillery.context.request import current
-from skillery.context.threads import BIG_TEXT, JSON, without_collecting
-from skillery.context.tracing import span
-from skillery.errors import InvalidParams, SkilleryError, Unavailable
-from skillery.formats.json_pieces import JsonPieces, is_exactly
-from skillery.formats.wording import nearest
-from skillery.identity import access
-from skillery.identity.idempotency import canonical, digest_of
-
-UNKNOWN = "unknown"
-SHOWN_METHODS = 9
-"""Number of methods that the error of an unknown method names: those of the Skills Protocol."""
-NULL = b"null"
-BIG_PARAMS = 64 * 1024
-Caller = Identity | Unavailable
-"""An Identity, or the error Unavailable if the caller cannot be authenticated because the database is unavailable."""
-RawParams = msgspec.Raw | msgspec.UnsetType
-Parts = Sequence[bytes | memoryview]
-"""The parts of a JSON text, in order."""
+from skillery.methods.answers import HeldAnswer, held_answer
+from skillery.methods.core import Core
+from skillery.methods.errors import INVALID_REQUEST, plain_error
+from skillery.methods.execution import Caller, perform
 
 
 async def answer_body(
@@ -103,171 +64,7 @@ async def _answer_call(core: Core, identity: Caller, body: bytes | msgspec.Raw, 
     call = parse_call(body)
     if isinstance(call, Refused):
         return call.reply
-    result, failed = await perform(core, identity, call.method, call.params, key)
+    result, failed = await perform(core, identity, call.method, call.params, key, CALLABLE)
     if call.id is msgspec.UNSET:
         return None
     return error_reply(failed, call.reply_to) if result is None else result_reply(call.reply_to, result)
-
-
-async def perform(
-    core: Core,
-    identity: Caller,
-    name: str,
-    params: RawParams,
-    key: str | None,
-    methods: Mapping[str, Method] = CALLABLE,
-) -> tuple[Parts | None, dict[str, Any]]:
-    """Call a method. Return the result as JSON and {}. If the call fails, return None and an error object.
-
-    If `key` is given, a method that honours idempotency keys is executed at most once for this key. The bytes of the
-    result are counted in `held_answer`.
-    """
-    failed: dict[str, Any] = {}
-    finished: Parts | None = None
-    begun = time.perf_counter()
-    known = name if name in methods else UNKNOWN  # a set of fixed names for metrics
-    with span("rpc", **{"rpc.method": known}) as traced:
-        try:
-            finished = _kept(await _call_method(core, identity, name, params, key, methods))
-        except _Unknown as unknown:
-            failed = unknown.error
-        except SkilleryError as error:
-            failed = error_object(error)
-        except Exception as error:  # noqa: BLE001 - it is logged, and the caller gets an error
-            failed = unexpected(error)
-        if failed and traced is not None:
-            traced.set_attribute("rpc.jsonrpc.error_code", failed["code"])
-    held = held_answer.get()
-    if failed and held is not None:
-        held.drop()
-    request = current.get()
-    if request is not None:
-        request.calls.append((known, failed["code"] if failed else 0, time.perf_counter() - begun))
-    return finished, failed
-
-
-def _kept(result: Any) -> Parts:
-    """Return a result as JSON, and count its bytes in the budget. Raise the errors of `HeldAnswer.keep`."""
-    parts = encoded_parts(result)
-    held = held_answer.get()
-    if held is not None:
-        held.keep(sum(map(len, parts)))
-    return parts
-
-
-def encoded_parts(result: Any) -> Parts:
-    """Return a result as JSON. A result that is JSON already is not copied."""
-    if isinstance(result, JsonPieces):
-        return result
-    return [memoryview(result)] if isinstance(result, msgspec.Raw) else [encode(result)]
-
-
-class _Unknown(Exception):
-    def __init__(self, error: dict[str, Any]) -> None:
-        self.error = error
-
-
-async def _call_method(
-    core: Core,
-    identity: Caller,
-    name: str,
-    raw: RawParams,
-    key: str | None,
-    methods: Mapping[str, Method],
-) -> Any:
-    if isinstance(identity, Unavailable):
-        raise identity
-    method = methods.get(name)
-    if method is None:
-        near = nearest(name, methods)
-        first = ", ".join(islice(methods, SHOWN_METHODS))
-        hint = f"Did you mean '{near}'?" if near else f"There are {first} and others: rpc.discover lists all methods."
-        raise _Unknown(plain_error(METHOD_NOT_FOUND, f"there is no method {name[:80]!r}", "method_not_found", hint))
-    try:
-        if method.needs is not None:
-            access.require(identity, method.needs)
-        _begin(name, method)
-        params = decode_params(method, raw)
-        if method.develops:
-            identity = core.developer.overlays.of(identity)
-        if key is None or not method.once:
-            return await method.call(core, identity, params)
-        return await _call_once(core, identity, name, method, params, key)
-    except SkilleryError as error:
-        if is_refusal(error, method.audits):
-            given = b"" if raw is msgspec.UNSET else raw
-            _note_refusal(core, identity, name, subject_of(given, method.audits or ""), error)
-        raise
-
-
-def _note_refusal(core: Core, identity: Identity, action: str, subject: str, error: SkilleryError) -> None:
-    core.refusals.note(identity, action, subject, code=codes_of(error)[0], error_type=error.type)
-
-
-def _begin(name: str, method: Method) -> None:
-    """Reserve room for the result of a method.
-
-    Raise Busy if there is no room and the method changes something: after the change, its result must not be refused.
-    """
-    held = held_answer.get()
-    if held is not None:
-        held.begin(name, is_refusable=not (method.once or method.audits))
-
-
-async def _call_once(core: Core, identity: Identity, name: str, method: Method, params: Any, key: str) -> msgspec.Raw:
-    async def work() -> bytes:
-        return encode(await method.call(core, identity, params))
-
-    asked = await _digest_of(name, params)
-    return msgspec.Raw(await core.once.call(identity, key, asked, work))
-
-
-async def _digest_of(method: str, params: Any) -> str:
-    """Return the digest of a call, by which a repeated call is recognised. The formatting of the JSON and explicit
-    defaults do not matter.
-    """
-    text = encode(params)
-    if len(text) > BIG_TEXT:
-        text = await JSON.run(canonical, text)
-        return await asyncio.to_thread(digest_of, method.encode(), text)
-    return digest_of(method.encode(), canonical(text))
-
-
-def decode_params(method: Method, raw: RawParams) -> Any:
-    """Return the struct of the params. Raise InvalidParams if the params are not valid.
-
-    The error names the parameter, and for an unknown parameter also the most similar known one.
-    """
-    text = msgspec.Raw(b"{}") if raw is msgspec.UNSET else raw
-    if bytes(memoryview(text)[:1]) == b"[":
-        raise InvalidParams("params go by name here", hint='Write "params": {"name": value, …}.')
-    text = _without_nulls(method, text)
-    try:
-        with without_collecting() if len(text) > BIG_PARAMS else nullcontext():
-            return _decoder(method.params).decode(text)
-    except (msgspec.ValidationError, RecursionError) as error:
-        raise explain(error, method.params, text) from None
-
-
-def _without_nulls(method: Method, text: msgspec.Raw) -> msgspec.Raw:
-    """Return the params without members that are null, because null counts as omitted. Unknown params stay, and are
-    refused later.
-    """
-    if len(text) <= BIG_PARAMS and b"null" not in bytes(text):
-        return text
-    if is_exactly(text, NULL):
-        return msgspec.Raw(b"{}")
-    try:
-        given = known_params(method.params).decode(text)
-    except (msgspec.DecodeError, RecursionError):
-        return text
-    found = msgspec.structs.asdict(given)
-    if not any(is_exactly(value, NULL) for value in found.values()):
-        return text
-    kept = {key: value for key, value in found.items() if value is not msgspec.UNSET and not is_exactly(value, NULL)}
-    return msgspec.Raw(encode(kept))
-
-
-@cache
-def _decoder(params: type[Params]) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(params)

@@ -8,17 +8,18 @@ from typing import Any
 from litestar.openapi.spec import Schema
 from litestar.openapi.spec.enums import OpenAPIType
 
-from skillery.api.answers import Answers, HeldAnswer
-from skillery.api.budgets import Bodies
-from skillery.api.core import Core
-from skillery.api.errors import error_object
-from skillery.api.gate import Gate
-from skillery.api.http import JSON, HttpRefusal, check_json, disconnected, only, read_body, send_parts
-from skillery.api.operations import Body, Operation, Response
-from skillery.api.rpc.dispatch import Caller, answer_body
+from skillery.api.rpc.dispatch import answer_body
 from skillery.api.rpc.envelope import Reply
 from skillery.context.queue import until_client_gone
+from skillery.edge.gate import Gate
+from skillery.edge.http import JSON, HttpRefusal, check_json, disconnected, only, read_body, send_parts
+from skillery.edge.operations import Body, Operation, Response
 from skillery.errors import Busy, Unavailable
+from skillery.methods.answers import Answers, HeldAnswer
+from skillery.methods.budgets import Bodies
+from skillery.methods.core import Core
+from skillery.methods.errors import error_object
+from skillery.methods.execution import Caller
 
 OPERATIONS = (
     Operation(

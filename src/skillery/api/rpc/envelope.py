@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from skillery.api.errors import (
+from skillery.methods.errors import (
     INVALID_PARAMS,
     INVALID_REQUEST,
     PARSE_ERROR,

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import msgspec
 
 from skillery import __version__
-from skillery.api.errors import CODES, INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR
-from skillery.api.rpc.methods import Method
+from skillery.methods.errors import CODES, INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR
+from skillery.methods.table import Method
 
 OPENRPC = "1.3.2"
 TEMPLATE = "#/components/schemas/{name}"

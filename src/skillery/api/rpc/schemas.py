@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from skillery.api.rpc.params import Params
+from skillery.methods.params import Params
 
 Format = Literal["openai", "anthropic", "mcp", "jsonschema"]
 FORMATS: tuple[Format, ...] = typing.get_args(Format)

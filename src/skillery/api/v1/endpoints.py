@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 from litestar.openapi.spec import Parameter, Schema
 from litestar.openapi.spec.enums import OpenAPIType
 
-from skillery.api.operations import BINARY, ELSEWHERE, Body, Operation, Response, in_query
 from skillery.api.v1.parts import V1Parts
 from skillery.api.v1.requests import DEFAULT_LIMIT, MOST_LISTED, Headers
 from skillery.api.v1.shapes import Deleted, Skill, Skills, SkillVersion, SkillVersions
 from skillery.api.v1.skills import content_endpoint, skill_endpoint, skills_endpoint
 from skillery.api.v1.versions import version_endpoint, versions_endpoint
 from skillery.backends import Scope
+from skillery.edge.operations import BINARY, ELSEWHERE, Body, Operation, Response, in_query
 
 _ZIP = Response("A zip with the files of the version at its root.", kinds=("application/zip",))
 _SAME = Response("If-None-Match contains the ETag of the content.", kinds=())

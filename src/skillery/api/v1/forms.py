@@ -11,10 +11,10 @@ from typing import BinaryIO, cast
 
 from multipart import MultipartError, MultipartParser, MultipartPart, parse_options_header
 
-from skillery.api.errors import INVALID_REQUEST, plain_error
-from skillery.api.http import HttpRefusal
+from skillery.edge.http import HttpRefusal
 from skillery.errors import InvalidParams
 from skillery.formats.wording import quoted
+from skillery.methods.errors import INVALID_REQUEST, plain_error
 
 FILES = ("files", "files[]")
 IGNORED = ("display_title", "display_name", "default")

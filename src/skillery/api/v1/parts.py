@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from skillery.api.exports import DownloadParts
-from skillery.api.gate import Gate
+from skillery.edge.gate import Gate
 from skillery.importing import Importer
 from skillery.registry.registry import Registry
 

@@ -10,14 +10,14 @@ from urllib.parse import parse_qs, unquote_to_bytes
 import msgspec
 
 from skillery import registry
-from skillery.api.errors import NOT_FOUND, encode, plain_error
-from skillery.api.http import HttpRefusal, send_bytes
-from skillery.api.refusals import is_refusal
 from skillery.api.v1.parts import V1Parts
 from skillery.backends import Identity
+from skillery.edge.http import HttpRefusal, send_bytes
 from skillery.errors import InvalidParams, SkilleryError
 from skillery.formats.version_spec import VersionSpec
 from skillery.formats.wording import quoted
+from skillery.methods.errors import NOT_FOUND, encode, plain_error
+from skillery.methods.refusals import is_refusal
 from skillery.registry.registry import Registry
 
 DEFAULT_LIMIT = 20

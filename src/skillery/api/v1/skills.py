@@ -12,7 +12,6 @@ import msgspec
 
 from skillery import registry
 from skillery.api.exports import answer_archive
-from skillery.api.http import only
 from skillery.api.v1.parts import V1Parts
 from skillery.api.v1.requests import (
     REASON,
@@ -29,6 +28,7 @@ from skillery.api.v1.requests import (
 )
 from skillery.api.v1.shapes import Deleted, Skill, Skills, skill_of
 from skillery.api.v1.uploads import published
+from skillery.edge.http import only
 from skillery.errors import SkilleryError, VersionNotFound
 from skillery.formats.names import parse_namespace, parse_skill_name
 from skillery.formats.semver import Version

@@ -6,11 +6,11 @@ import asyncio
 from typing import Any
 
 from skillery.api.imports import spool
-from skillery.api.refusals import is_refusal
 from skillery.api.v1.forms import archive_in, boundary_of
 from skillery.api.v1.requests import Asked
 from skillery.errors import InvalidParams, SkilleryError
 from skillery.importing import Begun, ImportOptions, SkillReport
+from skillery.methods.refusals import is_refusal
 
 
 async def published(asked: Asked, receive: Any, options: ImportOptions) -> SkillReport:

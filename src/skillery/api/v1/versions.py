@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 
 from skillery import registry
-from skillery.api.http import only
 from skillery.api.v1.parts import V1Parts
 from skillery.api.v1.requests import (
     REASON,
@@ -26,6 +25,7 @@ from skillery.api.v1.requests import (
 )
 from skillery.api.v1.shapes import Deleted, SkillVersion, SkillVersions, is_anthropic, version_of
 from skillery.api.v1.uploads import published
+from skillery.edge.http import only
 from skillery.errors import InvalidParams
 from skillery.formats.names import parse_skill_name
 from skillery.formats.semver import Version

@@ -11,7 +11,7 @@ from skillery.api.mcp.methods import COMPLETE
 from skillery.api.mcp.requests import Visit
 from skillery.api.mcp.skill_tools import result_of
 from skillery.api.mcp.tool_results import tool_result
-from skillery.api.rpc.dispatch import Parts
+from skillery.methods.execution import Parts
 from skillery.runs.states import RunState
 
 POLL_INTERVAL_MS = 1000

@@ -1,0 +1,42 @@
+"""The parts that the HTTP endpoints share: authentication, memory budgets, checks of readiness, metrics and tracing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from skillery.api.mcp.endpoint import McpEndpoint
+from skillery.api.plugin_routes import PluginRoutes
+from skillery.api.readiness import Readiness
+from skillery.api.run_events import OpenStreams
+from skillery.api.tracing import Tracing
+from skillery.backends import Resource
+from skillery.edge.gate import Gate
+from skillery.methods.answers import Answers
+from skillery.methods.budgets import Bodies
+
+if TYPE_CHECKING:
+    from skillery.api.metrics import Metrics
+
+
+class Edge(NamedTuple):
+    """The parts of the HTTP side. Each endpoint gets only the parts that it needs."""
+
+    gate: Gate
+    bodies: Bodies
+    max_body_bytes: int
+    answers: Answers
+    answer_seconds: float
+    """Seconds that a client may read nothing of its answer."""
+    streams: OpenStreams
+    public_downloads: bool
+    """Whether public skills can be downloaded without credentials."""
+    log_requests: bool
+    readiness: Readiness
+    mcp: McpEndpoint
+    metrics: Metrics | None
+    """None if the setting `metrics` is off."""
+    tracing: Tracing | None
+    plugin_routes: PluginRoutes | None
+    """None if no plugin has routes."""
+    resource: Resource | None
+    """How clients get a token. None if no authenticator describes it."""

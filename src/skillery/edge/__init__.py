@@ -1,0 +1,1 @@
+"""The HTTP parts that `api` and `web` share: authentication, requests, responses, descriptions of endpoints."""

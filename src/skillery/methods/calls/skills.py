@@ -1,0 +1,153 @@
+"""Methods that list, search, read and publish skills."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+import msgspec
+
+from skillery import registry
+from skillery.backends import Identity
+from skillery.formats.bundle import BundleFile
+from skillery.formats.json_pieces import JsonPieces
+from skillery.formats.names import parse_namespace
+from skillery.formats.paths import parse_path
+from skillery.formats.version_diffs import VersionsDiff
+from skillery.formats.version_spec import Latest, parse_version_spec
+from skillery.methods import development_params, params
+from skillery.methods.answers import expect_result
+from skillery.methods.calls.values import decoded, which
+from skillery.methods.core import Core
+from skillery.publishing import CheckedSkill, DevelopedSkill, KeptSkills
+from skillery.registry import (
+    FoundSkillPage,
+    NewVersion,
+    SkillFileContent,
+)
+
+GUIDE = "skills.protocol.guide"
+
+
+class Guide(msgspec.Struct, frozen=True):
+    """The Skills Protocol Guide, in Markdown."""
+
+    content: str
+
+
+async def list_skills(core: Core, identity: Identity, asked: params.ListSkills) -> msgspec.Raw:
+    namespace = parse_namespace(asked.namespace) if asked.namespace else ""
+    return await core.registry.read(
+        partial(
+            registry.list_skills,
+            identity=identity,
+            key=core.registry.cursor_key,
+            namespace=namespace,
+            detail=asked.detail,
+            limit=asked.limit,
+            cursor=asked.cursor,
+        )
+    )
+
+
+async def describe_skill(core: Core, identity: Identity, asked: params.DescribeSkill) -> msgspec.Raw | JsonPieces:
+    name, spec = which(asked.name, asked.version)
+    storage = core.registry.storage
+    if asked.detail == "full":
+        # A large SKILL.md is in the storage, and not in the database.
+        in_full = partial(
+            registry.describe_in_full, identity=identity, storage=storage, name=name, spec=spec, expect=expect_result
+        )
+        return await core.registry.read_page(in_full)
+    work = partial(
+        registry.describe_skill, identity=identity, storage=storage, name=name, spec=spec, detail=asked.detail
+    )
+    return await core.registry.read(work)
+
+
+async def read_skill_file(core: Core, identity: Identity, asked: params.ReadSkillFile) -> SkillFileContent | JsonPieces:
+    name, spec = which(asked.name, asked.version)
+    path = parse_path(asked.path)
+    small = partial(registry.read_inline_file, identity=identity, name=name, spec=spec, path=path)
+    answer = await core.registry.read(small)
+    if answer is not None:
+        return answer
+    storage = core.registry.storage
+    work = partial(
+        registry.read_skill_file,
+        identity=identity,
+        storage=storage,
+        name=name,
+        spec=spec,
+        path=path,
+        expect=expect_result,
+    )
+    return await core.registry.read_page(work)
+
+
+async def diff_versions(core: Core, identity: Identity, asked: params.DiffVersions) -> VersionsDiff:
+    name, old = which(asked.name, asked.from_version)
+    new = parse_version_spec(asked.to_version)
+    work = partial(
+        registry.diff_versions, identity=identity, storage=core.registry.storage, name=name, old=old, new=new
+    )
+    return await core.registry.read_page(work)
+
+
+async def search_skills(core: Core, identity: Identity, asked: params.SearchSkills) -> FoundSkillPage:
+    work = partial(
+        registry.search_skills,
+        identity=identity,
+        key=core.registry.cursor_key,
+        query=asked.query,
+        kind="" if asked.kind is msgspec.UNSET else asked.kind,
+        tags=asked.tags,
+        namespace=parse_namespace(asked.namespace) if asked.namespace else "",
+        limit=asked.limit,
+        cursor=asked.cursor,
+    )
+    # Slow: a search for a word that every skill has reads all skills.
+    return await core.registry.read_page(work)
+
+
+async def load_guide(core: Core, identity: Identity, _: params.LoadSkillsProtocolGuide) -> Guide:
+    work = partial(
+        registry.read_skill_file,
+        identity=identity,
+        storage=core.registry.storage,
+        name=GUIDE,
+        spec=Latest(),
+        path="SKILL.md",
+        expect=expect_result,
+    )
+    answer = await core.registry.read(work)
+    return msgspec.json.decode(answer.joined(), type=Guide)
+
+
+async def create_skill(core: Core, identity: Identity, asked: params.CreateSkill) -> NewVersion:
+    files = await asyncio.to_thread(_files, asked.files)
+    submit = None if asked.submit is msgspec.UNSET else asked.submit
+    return await core.publisher.create_skill(identity, asked.manifest, asked.skill_md, files, submit=submit)
+
+
+async def check_skill(core: Core, identity: Identity, asked: params.CheckSkill) -> CheckedSkill:
+    files = await asyncio.to_thread(_files, asked.files)
+    submit = None if asked.submit is msgspec.UNSET else asked.submit
+    return await core.publisher.check_skill(identity, asked.manifest, asked.skill_md, files, submit=submit)
+
+
+async def develop_skill(core: Core, identity: Identity, asked: development_params.DevelopSkill) -> DevelopedSkill:
+    files = await asyncio.to_thread(_files, asked.files)
+    return await core.developer.develop_skill(identity, asked.manifest, asked.skill_md, files)
+
+
+async def keep_development(core: Core, identity: Identity, asked: development_params.KeepDevelopment) -> KeptSkills:
+    return core.developer.keep(identity, asked.names)
+
+
+async def end_development(core: Core, identity: Identity, asked: development_params.EndDevelopment) -> KeptSkills:
+    return core.developer.end(identity, asked.names)
+
+
+def _files(files: list[params.SkillFile]) -> list[BundleFile]:
+    return [BundleFile(file.path, decoded(file.content, file.encoding, file.path), file.executable) for file in files]

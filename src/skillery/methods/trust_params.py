@@ -1,0 +1,40 @@
+"""The params of the methods for trust rules."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from skillery.methods.params import Params, shown
+
+
+class AddTrustRule(Params, frozen=True, kw_only=True):
+    """Let CI jobs publish a skill or a namespace, without a stored token."""
+
+    target: Annotated[str, shown("The skill ('sales.report') or the namespace ('sales.*') that the jobs may publish")]
+    provider: Annotated[Literal["github", "gitlab", "oidc"], shown("The CI service; oidc for another issuer")]
+    issuer: Annotated[str, shown("Issuer of the tokens; omit for github.com and gitlab.com")] = ""
+    repository: Annotated[str, shown("Repository (e.g., 'acme/skills'), for github and gitlab")] = ""
+    repository_id: Annotated[str, shown("Number of the repository or project")] = ""
+    owner_id: Annotated[str, shown("Number of the owner (github) or group (gitlab)")] = ""
+    workflow: Annotated[
+        str, shown("File of the workflow (e.g., 'release.yml'); for gitlab, default .gitlab-ci.yml")
+    ] = ""
+    ref: Annotated[str, shown("Branch or tag (e.g., 'refs/heads/main', 'refs/tags/*'); omit for all")] = ""
+    environment: Annotated[str, shown("Environment of the job; omit for all")] = ""
+    claims: Annotated[dict[str, str], shown("Further claims that a token must have")] = msgspec.field(
+        default_factory=dict
+    )
+    kind: Annotated[Literal["person", "agent"], shown("Whose publishing rules apply to the jobs")] = "agent"
+
+
+class ListTrustRules(Params, frozen=True, kw_only=True):
+    """List the trust rules for the namespaces of the caller."""
+
+
+class RemoveTrustRule(Params, frozen=True, kw_only=True):
+    """Remove a trust rule, and end the tokens that CI jobs got by it."""
+
+    id: Annotated[str, Meta(min_length=1, max_length=64), shown("The rule's id")]

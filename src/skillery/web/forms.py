@@ -1,0 +1,62 @@
+"""Forms of browsers: the protection from forged requests, the fields, and the address after the form."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qsl
+
+from skillery.edge.gate import FORBIDDEN
+from skillery.edge.http import HttpRefusal
+from skillery.methods.errors import INVALID_REQUEST, plain_error
+
+FORM = "application/x-www-form-urlencoded"
+MOST_FORM_BYTES = 64 * 1024
+MOST_FIELDS = 20
+MOST_NEXT = 1000
+# Browsers drop tabs and newlines in addresses and read a backslash as a slash: `/\t/x` would lead to the host x.
+_NEXT = re.compile(r"/(?![/\\])[!-\[\]-~]*")
+
+
+def check_same_origin(scope: Any, headers: Mapping[str, str]) -> None:
+    """Raise HttpRefusal 403 if the browser does not say that a page of this server has sent the request.
+
+    The setting `allowed_origins` does not count here: other origins may call the API, but never use a session.
+    """
+    origin = headers.get("origin")
+    own = f"{scope['scheme']}://{headers.get('host', '')}".lower()
+    if origin is None and headers.get("sec-fetch-site") == "same-origin":
+        return
+    if origin is not None and origin.lower() == own:
+        return
+    message = f"the request comes from {origin[:100]!r}" if origin else "the request does not say where it comes from"
+    hint = f"Send the form from a page of {own[:200]}, with a browser that sends the header Origin."
+    raise HttpRefusal(FORBIDDEN, plain_error(INVALID_REQUEST, message, "origin_not_allowed", hint))
+
+
+def check_form_type(headers: Mapping[str, str]) -> None:
+    """Raise HttpRefusal 415 if the Content-Type is not that of a form."""
+    kind = headers.get("content-type", "")
+    if kind.partition(";")[0].strip().lower() != FORM:
+        message = f"the Content-Type is {kind[:80]!r}"
+        raise HttpRefusal(415, plain_error(INVALID_REQUEST, message, "unsupported_media_type", f"Send {FORM}."))
+
+
+def fields_of(text: bytes) -> dict[str, str]:
+    """Return the fields of a form or a query. Leave out fields that occur twice.
+
+    Raise HttpRefusal 400 if the text is not valid or has too many fields.
+    """
+    try:
+        pairs = parse_qsl(text.decode("ascii"), keep_blank_values=True, max_num_fields=MOST_FIELDS, errors="strict")
+    except ValueError:
+        message = "the fields of the request cannot be read"
+        raise HttpRefusal(400, plain_error(INVALID_REQUEST, message, "invalid_form", f"Send {FORM}.")) from None
+    names = [name for name, _ in pairs]
+    return {name: value for name, value in pairs if names.count(name) == 1}
+
+
+def safe_next(address: str) -> str:
+    """Return the address if the browser may open it after a login, or "" if it could lead to another host."""
+    return address if len(address) <= MOST_NEXT and _NEXT.fullmatch(address) else ""

@@ -1,0 +1,85 @@
+"""Requests of browsers: the session of a cookie, and the checks of a form. All pages use this module.
+
+Only pages read cookies. `/rpc`, `/mcp`, `/v1`, `/blobs` and all other endpoints of programs read the header
+Authorization only, so a web page of another origin can never use a session there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from skillery.context.request import current
+from skillery.edge.gate import Gate
+from skillery.edge.http import HttpRefusal, read_body
+from skillery.errors import NotAllowed, SkilleryError
+from skillery.identity.signed_texts import Signer
+from skillery.identity.web_session_rows import WebSession
+from skillery.identity.web_sessions import WebSessions
+from skillery.methods.budgets import Bodies
+from skillery.methods.errors import NOT_FOUND, plain_error
+from skillery.web.cookies import Cookies, cookie_of, cookies_of
+from skillery.web.forms import MOST_FORM_BYTES, check_form_type, check_same_origin, fields_of
+
+
+class Visit(NamedTuple):
+    """A request of a browser."""
+
+    cookies: Cookies
+    secret: str | None
+    """The cookie of the session, valid or not. None if there is no cookie."""
+    session: WebSession | None
+    """None if the browser is not signed in."""
+
+
+class Visits:
+    def __init__(self, gate: Gate, sessions: WebSessions, signer: Signer, bodies: Bodies) -> None:
+        self.gate = gate
+        self.sessions = sessions
+        self.signer = signer
+        self._bodies = bodies
+
+    async def visit(self, scope: Any, headers: Mapping[str, str]) -> Visit:
+        """Return the session of a request, and record its identity in the current request, for the log.
+
+        Raise HttpRefusal 404 if the server has no login for browsers, or 400 if the connection is not encrypted.
+        """
+        self._check_login()
+        cookies = cookies_of(scope, headers)
+        secret = cookie_of(headers, cookies.session)
+        session = None if secret is None else await self.sessions.find(secret)
+        request = current.get()
+        if session is not None and request is not None:
+            request.identity = session.identity.name
+        return Visit(cookies, secret, session)
+
+    def form_token(self, visit: Visit) -> str:
+        """Return the value of the field `form_token` for the forms of a page."""
+        return self.signer.form_token(visit.secret or "")
+
+    async def read_form(self, scope: Any, receive: Any, headers: dict[str, str], visit: Visit) -> dict[str, str]:
+        """Return the fields of a form that a page of this server has sent.
+
+        Raise HttpRefusal if a page of another origin has sent the form, or if the form cannot be read. Raise NotAllowed
+        if the form belongs to another session.
+        """
+        check_same_origin(scope, headers)
+        check_form_type(headers)
+        with self._bodies.hold() as held:
+            fields = fields_of(await read_body(receive, headers, MOST_FORM_BYTES, held))
+        if not self.signer.is_form_token(visit.secret or "", fields.get("form_token", "")):
+            raise NotAllowed(
+                "this form is outdated, because you have signed in or out since", hint="Send the form again."
+            )
+        return fields
+
+    def note_refusal(self, visit: Visit, action: str, error: SkilleryError) -> None:
+        """Record in the audit trail that a request of a browser was refused."""
+        identity = visit.session.identity if visit.session is not None else None
+        self.gate.note_refusal(identity, action, "", error)
+
+    def _check_login(self) -> None:
+        if not self.sessions.accept_tokens and not self.sessions.logins:
+            message = "this server has no login for browsers: no authenticator in its setting 'auth' supports one"
+            hint = "With auth = 'open', every caller is admitted without a login. Set auth = 'tokens' for a login."
+            raise HttpRefusal(404, plain_error(NOT_FOUND, message, "not_found", hint))
