@@ -240,6 +240,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One authenticator, or several in the order in which they are asked. In a text, commas separate names."""
     secrets: str = "database"
     plugins_folder: str = ""
+    web: bool = True
+    """Whether the server has pages for browsers."""
     hook_seconds: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 360.0
     """The longest time for one call of a plugin: a check before a publication, or an endpoint."""
     allowed_hosts: tuple[str, ...] = ()

@@ -30,6 +30,8 @@ class Edge(NamedTuple):
     streams: OpenStreams
     public_downloads: bool
     """Whether public skills can be downloaded without credentials."""
+    web: bool
+    """Whether the server has pages for browsers."""
     log_requests: bool
     readiness: Readiness
     mcp: McpEndpoint

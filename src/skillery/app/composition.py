@@ -45,7 +45,8 @@ from skillery.database import Database, migrate, without_password
 from skillery.database.read_only import refuse_read_only
 from skillery.edge.exchanges import ID_HEADER
 from skillery.edge.gate import Gate
-from skillery.edge.http import headers_of
+from skillery.edge.http import HttpRefusal, headers_of
+from skillery.edge.routing import Route as EdgeRoute
 from skillery.errors import StartupError
 from skillery.methods.answers import Answers
 from skillery.methods.budgets import Bodies
@@ -59,7 +60,6 @@ from skillery.plugins import Plugins
 from skillery.registry.popular import popular_skills
 from skillery.routes import Route
 from skillery.settings import Settings, is_loopback
-from skillery.web.pages_table import make_pages
 
 DAY_MS = 24 * 60 * 60 * 1000
 
@@ -144,6 +144,7 @@ def _edge(
         answer_seconds=settings.answer_seconds,
         streams=OpenStreams(StreamLimits(streams.streams_per_run, streams.streams_per_identity, streams.streams)),
         public_downloads=settings.public_downloads,
+        web=settings.web,
         log_requests=settings.log_requests,
         readiness=Readiness(database.ping, core.registry.storage, core.sandbox),
         mcp=McpEndpoint(gate, core, bodies, answers, _max_mcp_body(settings), _task_terms(settings)),
@@ -225,26 +226,63 @@ class LeanApp(Litestar):
         return config
 
 
-def create_app(core: Core, edge: Edge) -> Litestar:
-    """Return the Litestar app of an open server."""
+def create_app(core: Core, edge: Edge, *, for_browsers: bool = True) -> Litestar:
+    """Return the Litestar app of an open server. Without `for_browsers`, the app has no pages: templates take time to
+    load, and commands in the process of a home open none.
+    """
+    pages: list[EdgeRoute] = []
+    fail = None
+    if for_browsers:
+        from skillery.web.frame import open_site, send_failure
+        from skillery.web.pages_table import login_routes, make_pages
+
+        site = open_site(core, edge, {})
+        pages = make_pages(site) if edge.web else login_routes(site)
+        fail = partial(send_failure, site) if edge.web else None
     app = Litestar if edge.tracing is not None else LeanApp
     return app(
-        make_routes(core, edge, make_pages(core, edge)),
+        make_routes(core, edge, pages),
         openapi_config=None,
         plugins=[edge.tracing.plugin()] if edge.tracing is not None else [],
         logging_config=None,
-        exception_handlers={HTTPException: _http_error, Exception: _unexpected},
+        exception_handlers={HTTPException: partial(_http_error, fail), Exception: _unexpected},
     )
 
 
-def _http_error(request: Any, error: HTTPException) -> Response[Any]:
+def _http_error(fail: Any, request: Any, error: HTTPException) -> Any:
     status = error.status_code
     kind = "not_found" if status == 404 else "method_not_allowed" if status == 405 else "http_error"
     if status == 404:
         body = plain_error(NOT_FOUND, "this path does not exist", kind, "JSON-RPC is at POST /rpc.")
     else:
         body = plain_error(INVALID_REQUEST, error.detail, kind)
-    return Response({"error": body}, status_code=status, headers=dict(error.headers or {}) | _request_id(request))
+    request_id = _request_id(request)
+    headers = headers_of(request.scope)
+    if fail is not None and "text/html" in headers.get("accept", ""):
+        return _FailurePage(
+            partial(fail, request.scope, headers=headers, refusal=HttpRefusal(status, body)), request_id
+        )
+    return Response({"error": body}, status_code=status, headers=dict(error.headers or {}) | request_id)
+
+
+class _FailurePage(Response[Any]):
+    """The answer to a browser that opens an address without an endpoint."""
+
+    def __init__(self, send_page: Any, request_id: dict[str, str]) -> None:
+        super().__init__(None)
+        self._send_page = send_page
+        self._request_id = [(name.encode(), value.encode()) for name, value in request_id.items()]
+
+    def to_asgi_response(self, *_: Any, **__: Any) -> Any:
+        async def answer(scope: Any, receive: Any, send: Any) -> None:
+            async def with_id(message: Any) -> None:
+                if message["type"] == "http.response.start":
+                    message["headers"] = [*message["headers"], *self._request_id]
+                await send(message)
+
+            await self._send_page(with_id)
+
+        return answer
 
 
 def _unexpected(request: Any, error: Exception) -> Response[Any]:

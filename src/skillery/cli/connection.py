@@ -119,7 +119,7 @@ async def _in_process(
             await core.sandbox.start()
         if environments:
             core.environments.named.start()
-        transport = InProcessTransport(create_app(core, edge))
+        transport = InProcessTransport(create_app(core, edge, for_browsers=False))
         async with HomeClient(BASE_URL, token or "", retries=SENT_ONCE, transport=transport) as client:
             yield client
 

@@ -104,6 +104,6 @@ async def _temporary(target: Target, skills: Sequence[SkillFolder]) -> AsyncIter
     show_log(settings)
     async with open_temporary_home(settings, skills) as (core, edge):
         await core.sandbox.start()
-        transport = InProcessTransport(create_app(core, edge))
+        transport = InProcessTransport(create_app(core, edge, for_browsers=False))
         async with HomeClient(BASE_URL, "", retries=SENT_ONCE, transport=transport) as client:
             yield client

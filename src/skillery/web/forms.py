@@ -14,6 +14,8 @@ from skillery.methods.errors import INVALID_REQUEST, plain_error
 FORM = "application/x-www-form-urlencoded"
 MOST_FORM_BYTES = 64 * 1024
 MOST_FIELDS = 20
+FORM_TOKEN = "form_token"  # noqa: S105 - the name of a field
+"""The hidden field that binds a form to its session."""
 MOST_NEXT = 1000
 # Browsers drop tabs and newlines in addresses and read a backslash as a slash: `/\t/x` would lead to the host x.
 _NEXT = re.compile(r"/(?![/\\])[!-\[\]-~]*")
@@ -44,17 +46,21 @@ def check_form_type(headers: Mapping[str, str]) -> None:
 
 
 def fields_of(text: bytes) -> dict[str, str]:
-    """Return the fields of a form or a query. Leave out fields that occur twice.
-
-    Raise HttpRefusal 400 if the text is not valid or has too many fields.
-    """
-    try:
-        pairs = parse_qsl(text.decode("ascii"), keep_blank_values=True, max_num_fields=MOST_FIELDS, errors="strict")
-    except ValueError:
-        message = "the fields of the request cannot be read"
-        raise HttpRefusal(400, plain_error(INVALID_REQUEST, message, "invalid_form", f"Send {FORM}.")) from None
+    """Return the fields of a form or a query. Leave out fields that occur twice. Raise the errors of `pairs_of`."""
+    pairs = pairs_of(text, MOST_FIELDS)
     names = [name for name, _ in pairs]
     return {name: value for name, value in pairs if names.count(name) == 1}
+
+
+def pairs_of(text: bytes, most_fields: int) -> list[tuple[str, str]]:
+    """Return the fields of a form or a query, in order. Raise HttpRefusal 400 if the text is not valid or has more
+    fields than `most_fields`.
+    """
+    try:
+        return parse_qsl(text.decode("ascii"), keep_blank_values=True, max_num_fields=most_fields, errors="strict")
+    except ValueError:
+        message = f"the fields of the request cannot be read; a form has at most {most_fields} fields"
+        raise HttpRefusal(400, plain_error(INVALID_REQUEST, message, "invalid_form", f"Send {FORM}.")) from None
 
 
 def safe_next(address: str) -> str:

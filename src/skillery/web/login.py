@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from litestar.openapi.spec import Schema
 from litestar.openapi.spec.enums import OpenAPIType
@@ -17,19 +17,27 @@ from skillery.formats.tokens import id_of
 from skillery.identity.web_session_rows import SignedIn
 from skillery.web.cookies import Header
 from skillery.web.forms import FORM, fields_of, safe_next
-from skillery.web.pages import (
-    Link,
-    Problem,
-    failed_page,
-    send_page,
-    send_to,
-    sign_in_page,
-    signed_in_page,
-)
-from skillery.web.visits import Visit, Visits
+from skillery.web.frame import Page, PageRequest, SeeOther, Site, send_answer, send_page
+from skillery.web.visits import Visit
 
-HOME = "/login"
+HOME = "/"
 """The address after a login without `next`."""
+SIGNED_OUT = "/login"
+
+
+class Link(NamedTuple):
+    """A link to the login of an authenticator at another address."""
+
+    name: str
+    """The name of the authenticator."""
+    title: str
+
+
+class Problem(NamedTuple):
+    """The reason why a sign-in has failed, for the user."""
+
+    message: str
+    hint: str = ""
 
 
 def _form(*fields: str) -> Schema:
@@ -84,77 +92,94 @@ LOGOUT_OPERATIONS = (
 class LoginPages:
     """Endpoints of the page for a login, and of sign-out."""
 
-    def __init__(self, visits: Visits) -> None:
-        self._visits = visits
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._visits = site.visits
 
     async def answer(self, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
         only(scope, "GET", "HEAD", "POST")
-        visit = await self._visits.visit(scope, headers)
+        request = await login_request(self._site, scope, receive, headers)
         if scope["method"] == "POST":
-            await self._sign_in(scope, receive, send, headers, visit)
+            await self._sign_in(request, send)
         else:
             next_address = safe_next(fields_of(scope["query_string"]).get("next", ""))
-            await send_page(send, 200, self._page(visit, next_address))
+            await send_page(request, send, self._page(request, next_address))
 
     async def sign_out(self, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
         only(scope, "POST")
-        visit = await self._visits.visit(scope, headers)
+        request = await login_request(self._site, scope, receive, headers)
+        visit = request.visit
         try:
             await self._visits.read_form(scope, receive, headers, visit)
         except NotAllowed as error:
             self._visits.note_refusal(visit, "logout", error)
-            await send_page(send, 403, failed_page(Problem(error.message, error.hint or "")))
+            await send_page(request, send, failed_page(403, Problem(error.message, error.hint or "")))
             return
         if visit.secret is not None:
             await self._visits.sessions.sign_out(visit.secret)
-        ended = [("clear-site-data", '"cache"'), visit.cookies.dropping(visit.cookies.session)]
-        await send_to(send, HOME, ended)
+        ended = (("clear-site-data", '"cache"'), visit.cookies.dropping(visit.cookies.session))
+        await send_answer(request, send, SeeOther(SIGNED_OUT, headers=ended))
 
-    async def _sign_in(self, scope: Any, receive: Any, send: Any, headers: dict[str, str], visit: Visit) -> None:
-        next_address = ""
+    async def _sign_in(self, request: PageRequest, send: Any) -> None:
+        visit, next_address = request.visit, ""
         try:
-            fields = await self._visits.read_form(scope, receive, headers, visit)
+            fields = await self._visits.read_form(request.scope, request.receive, request.headers, visit)
             next_address = safe_next(fields.get("next", ""))
-            made = await self._signed_in(scope, headers, fields.get("token", "").strip(), visit)
+            made = await self._signed_in(request, fields.get("token", "").strip())
         except NotAllowed as error:
             self._visits.note_refusal(visit, LOGIN, error)
-            await send_page(send, 403, self._page(visit, next_address, Problem(error.message, error.hint or "")))
+            problem = Problem(error.message, error.hint or "")
+            await send_page(request, send, self._page(request, next_address, problem, 403))
         except HttpRefusal as refusal:
             if refusal.status not in {401, 429}:
                 raise
             problem = Problem(refusal.error["message"], refusal.error["data"].get("hint", ""))
-            await send_page(send, refusal.status, self._page(visit, next_address, problem), refusal.headers)
+            page = self._page(request, next_address, problem, refusal.status)
+            await send_page(request, send, page._replace(headers=tuple(refusal.headers)))
         else:
-            await send_to(send, next_address or HOME, cookie_of_login(visit, made))
+            cookies = tuple(cookie_of_login(visit, made))
+            await send_answer(request, send, SeeOther(next_address or HOME, headers=cookies))
 
-    async def _signed_in(self, scope: Any, headers: dict[str, str], token: str, visit: Visit) -> SignedIn:
+    async def _signed_in(self, request: PageRequest, token: str) -> SignedIn:
         """Check the token like the token of a call, so that failures count in the same limit. Start a session.
 
         Raise HttpRefusal 401 or 429 if the token is not valid. Raise NotAllowed for other credentials than tokens of
         the registry, and for tokens of CI jobs.
         """
-        gate = self._visits.gate
+        gate, scope, headers = self._visits.gate, request.scope, request.headers
         await gate.authenticate(scope, {**headers, "authorization": f"Bearer {token}"})
         if id_of(token) is None or not self._visits.sessions.accept_tokens:
             raise NotAllowed("this is no token of the registry", hint="Send a token that begins with sky_.")
         try:
-            return await self._visits.sessions.sign_in_with_token(token, visit.secret)
+            return await self._visits.sessions.sign_in_with_token(token, request.visit.secret)
         except NotAuthenticated as error:
             raise gate.failed_login(error, scope, headers) from None
 
-    def _page(self, visit: Visit, next_address: str, problem: Problem | None = None) -> str:
-        form_token = self._visits.form_token(visit)
-        if visit.session is not None and problem is None:
-            who = visit.session.identity
-            return signed_in_page(name=who.name, kind=who.kind, form_token=form_token, next_address=next_address)
+    def _page(self, request: PageRequest, next_address: str, problem: Problem | None = None, status: int = 200) -> Page:
+        session = request.visit.session if problem is None else None
         logins = self._visits.sessions.logins
-        return sign_in_page(
-            takes_token=self._visits.sessions.accept_tokens,
-            links=[Link(name, one.login_title() or name) for name, one in logins.items()],
-            form_token=form_token,
-            next_address=next_address,
-            problem=problem,
-        )
+        values = {
+            "name": session.identity.name if session is not None else None,
+            "kind": session.identity.kind if session is not None else "",
+            "takes_token": self._visits.sessions.accept_tokens,
+            "links": [Link(name, one.login_title() or name) for name, one in logins.items()],
+            "next_address": next_address,
+            "problem": problem,
+            "is_failed": False,
+        }
+        return Page("sign_in.html", "Sign in" if session is None else "Signed in", values, status=status)
+
+
+async def login_request(site: Site, scope: Any, receive: Any, headers: dict[str, str]) -> PageRequest:
+    """Return the request of a page for a login. Raise the errors of `Visits.visit`."""
+    visit = await site.visits.visit(scope, headers)
+    identity = visit.session.identity if visit.session is not None else None
+    return PageRequest(site, scope, receive, headers, visit, identity)
+
+
+def failed_page(status: int, problem: Problem) -> Page:
+    """Return the page for a login that cannot continue."""
+    return Page("sign_in.html", "Sign in", {"problem": problem, "is_failed": True}, status=status)
 
 
 def cookie_of_login(visit: Visit, made: SignedIn) -> Iterable[Header]:

@@ -15,9 +15,9 @@ from skillery.errors import NotAuthenticated
 from skillery.methods.errors import NOT_FOUND, plain_error
 from skillery.web.cookies import cookie_of
 from skillery.web.forms import fields_of, safe_next
-from skillery.web.login import HOME, NEXT, REFUSED, SEE_OTHER, cookie_of_login
-from skillery.web.pages import Problem, failed_page, send_page, send_to
-from skillery.web.visits import Visit, Visits
+from skillery.web.frame import SeeOther, Site, send_answer, send_page
+from skillery.web.login import HOME, NEXT, REFUSED, SEE_OTHER, Problem, cookie_of_login, failed_page, login_request
+from skillery.web.visits import Visit
 
 LOGIN_SECONDS = 600
 BEGIN_PATHS = ("/login/{name:str}",)
@@ -64,11 +64,13 @@ _unfinished = msgspec.json.Decoder(_Unfinished)
 class ProviderLogin:
     """Endpoints of logins at another address."""
 
-    def __init__(self, visits: Visits) -> None:
-        self._visits = visits
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._visits = site.visits
 
-    async def begin(self, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
-        visit = await self._visits.visit(scope, headers)
+    async def begin(self, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
+        request = await login_request(self._site, scope, receive, headers)
+        visit = request.visit
         name, login = self._login(scope)
         next_address = safe_next(fields_of(scope["query_string"]).get("next", ""))
         callback = _callback(scope, headers, name)
@@ -76,10 +78,11 @@ class ProviderLogin:
         until = datetime.now(UTC).timestamp() + LOGIN_SECONDS
         value = msgspec.json.encode(_Unfinished(name, callback, dict(start.kept), next_address, until))
         cookie = visit.cookies.setting(visit.cookies.login, self._visits.signer.signed(value), LOGIN_SECONDS)
-        await send_to(send, start.address, [cookie])
+        await send_answer(request, send, SeeOther(start.address, headers=(cookie,)))
 
-    async def finish(self, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
-        visit = await self._visits.visit(scope, headers)
+    async def finish(self, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
+        request = await login_request(self._site, scope, receive, headers)
+        visit = request.visit
         name, login = self._login(scope)
         # The cookie is used up, whether the login fails or not.
         used = visit.cookies.dropping(visit.cookies.login)
@@ -87,7 +90,8 @@ class ProviderLogin:
         if unfinished is None or (unfinished.name, unfinished.callback) != (name, _callback(scope, headers, name)):
             expired = NotAuthenticated("this login has expired, or it began in another browser", hint="Start again.")
             self._visits.note_refusal(visit, LOGIN, expired)
-            await send_page(send, 400, failed_page(Problem(expired.message, "Start again.")), [used])
+            page = failed_page(400, Problem(expired.message, "Start again."))
+            await send_page(request, send, page._replace(headers=(used,)))
             return
         query = fields_of(scope["query_string"])
         answer = LoginReturn(query, unfinished.kept, unfinished.callback, address_of(scope))
@@ -96,10 +100,12 @@ class ProviderLogin:
         except NotAuthenticated as error:
             refusal = self._visits.gate.failed_login(error, scope, headers)
             problem = Problem(error.message, error.hint or "")
-            await send_page(send, refusal.status, failed_page(problem), [*refusal.headers, used])
+            page = failed_page(refusal.status, problem)
+            await send_page(request, send, page._replace(headers=(*refusal.headers, used)))
             return
         made = await self._visits.sessions.sign_in(name, logged_in, visit.secret)
-        await send_to(send, unfinished.next or HOME, [*cookie_of_login(visit, made), used])
+        cookies = (*cookie_of_login(visit, made), used)
+        await send_answer(request, send, SeeOther(unfinished.next or HOME, headers=cookies))
 
     def _login(self, scope: Any) -> tuple[str, LogsInBrowsers]:
         name = scope["path_params"]["name"]

@@ -19,7 +19,7 @@ from skillery.identity.web_sessions import WebSessions
 from skillery.methods.budgets import Bodies
 from skillery.methods.errors import NOT_FOUND, plain_error
 from skillery.web.cookies import Cookies, cookie_of, cookies_of
-from skillery.web.forms import MOST_FORM_BYTES, check_form_type, check_same_origin, fields_of
+from skillery.web.forms import FORM_TOKEN, MOST_FIELDS, MOST_FORM_BYTES, check_form_type, check_same_origin, pairs_of
 
 
 class Visit(NamedTuple):
@@ -63,15 +63,27 @@ class Visits:
         Raise HttpRefusal if a page of another origin has sent the form, or if the form cannot be read. Raise NotAllowed
         if the form belongs to another session.
         """
+        pairs = await self.read_pairs(scope, receive, headers, visit, MOST_FORM_BYTES, MOST_FIELDS)
+        names = [name for name, _ in pairs]
+        return {name: value for name, value in pairs if names.count(name) == 1}
+
+    async def read_pairs(
+        self, scope: Any, receive: Any, headers: dict[str, str], visit: Visit, most_bytes: int, most_fields: int
+    ) -> list[tuple[str, str]]:
+        """Return the fields of a form in order, without the form token. Raise the errors of `read_form`."""
         check_same_origin(scope, headers)
         check_form_type(headers)
         with self._bodies.hold() as held:
-            fields = fields_of(await read_body(receive, headers, MOST_FORM_BYTES, held))
-        if not self.signer.is_form_token(visit.secret or "", fields.get("form_token", "")):
+            pairs = pairs_of(await read_body(receive, headers, most_bytes, held), most_fields)
+        self.check_form_token(visit, [value for name, value in pairs if name == FORM_TOKEN])
+        return [(name, value) for name, value in pairs if name != FORM_TOKEN]
+
+    def check_form_token(self, visit: Visit, tokens: list[str]) -> None:
+        """Raise NotAllowed if the form does not belong to this session. `tokens` are its fields `form_token`."""
+        if len(tokens) != 1 or not self.signer.is_form_token(visit.secret or "", tokens[0]):
             raise NotAllowed(
                 "this form is outdated, because you have signed in or out since", hint="Send the form again."
             )
-        return fields
 
     def note_refusal(self, visit: Visit, action: str, error: SkilleryError) -> None:
         """Record in the audit trail that a request of a browser was refused."""

@@ -1,0 +1,1 @@
+"""Pages: the pages of admins, and the account of the user."""

@@ -1,0 +1,74 @@
+"""The style sheet, the script bundle and the icon: `/static/{digest}/{name}`.
+
+The digest in the address changes with the content, so browsers may keep each file for a year.
+"""
+
+from __future__ import annotations
+
+import gzip
+from hashlib import sha256
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+from skillery.edge.http import HttpRefusal, only, send_bytes
+from skillery.methods.errors import NOT_FOUND, plain_error
+
+STATIC = "/static"
+_FOLDER = files("skillery.web") / "static"
+_VENDORED = ("htmx-4.0.1.min.js", "hx-csp-4.0.1.min.js")
+_KINDS = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml"}
+
+
+class _Asset(NamedTuple):
+    kind: str
+    content: bytes
+    compressed: bytes
+
+
+class Assets:
+    """The files that all pages share, read once at start."""
+
+    def __init__(self) -> None:
+        vendored = [(_FOLDER / "vendor" / name).read_bytes() for name in _VENDORED]
+        contents = {
+            "style.css": b"\n".join(_contents_of("styles")),
+            "skillery.js": b"\n;\n".join([*vendored, *_contents_of("scripts")]),
+            "icon.svg": (_FOLDER / "icon.svg").read_bytes(),
+        }
+        self._by_address: dict[str, _Asset] = {}
+        self._addresses: dict[str, str] = {}
+        for name, content in contents.items():
+            address = f"{STATIC}/{sha256(content).hexdigest()[:16]}/{name}"
+            kind = _KINDS[name.rpartition(".")[2]]
+            self._by_address[address] = _Asset(kind, content, gzip.compress(content, 9, mtime=0))
+            self._addresses[name] = address
+
+    def address(self, name: str) -> str:
+        """Return the address of an asset. Raise KeyError for an unknown name."""
+        return self._addresses[name]
+
+    async def answer(self, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
+        only(scope, "GET", "HEAD")
+        found = self._by_address.get(scope["path"])
+        if found is None:
+            raise HttpRefusal(404, plain_error(NOT_FOUND, "this file does not exist", "not_found", "Reload the page."))
+        fixed = [
+            ("cache-control", "public, max-age=31536000, immutable"),
+            ("x-content-type-options", "nosniff"),
+            ("cross-origin-resource-policy", "same-origin"),
+            ("vary", "Accept-Encoding"),
+        ]
+        if accepts_gzip(headers):
+            await send_bytes(send, 200, found.compressed, found.kind, [*fixed, ("content-encoding", "gzip")])
+        else:
+            await send_bytes(send, 200, found.content, found.kind, fixed)
+
+
+def accepts_gzip(headers: dict[str, str]) -> bool:
+    offers = headers.get("accept-encoding", "").lower().replace(" ", "").split(",")
+    return any(offer == "gzip" or (offer.startswith("gzip;") and offer != "gzip;q=0") for offer in offers)
+
+
+def _contents_of(folder: str) -> list[bytes]:
+    """Return the contents of the files of a folder, in the order of their names."""
+    return [one.read_bytes() for one in sorted((_FOLDER / folder).iterdir(), key=lambda one: one.name)]

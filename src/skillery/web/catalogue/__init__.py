@@ -1,0 +1,1 @@
+"""Pages: the catalogue of skills, and the first steps on a new server."""

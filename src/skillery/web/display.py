@@ -1,0 +1,166 @@
+"""How values look on pages: numbers, sizes, times, and texts of other people with their hidden characters."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from markupsafe import Markup, escape
+
+_SIZES = ("B", "kB", "MB", "GB", "TB")
+_STEPS = ((60, "second"), (60, "minute"), (24, "hour"), (7, "day"), (4.348, "week"), (12, "month"), (1e9, "year"))
+LONG_TEXT = 200
+"""Characters of a text in a list. Longer texts are cut in the middle, with the whole text in `title`."""
+
+
+class Language(NamedTuple):
+    """How a reader writes numbers."""
+
+    group: str
+    decimal: str
+
+
+_ENGLISH = Language(",", ".")
+_LANGUAGES = {
+    **dict.fromkeys(("de", "nl", "es", "it", "pt", "da", "id", "tr", "el"), Language(".", ",")),
+    **dict.fromkeys(("fr", "pl", "cs", "sv", "nb", "fi", "ru", "uk"), Language("\u202f", ",")),
+}
+
+
+def language_of(accepted: str) -> Language:
+    """Return how the reader writes numbers. `accepted` is the header Accept-Language."""
+    first = accepted.partition(",")[0].partition(";")[0].strip().lower().partition("-")[0]
+    return _LANGUAGES.get(first, _ENGLISH)
+
+
+def number(value: float, language: Language = _ENGLISH, digits: int = 0) -> str:
+    """Return a number with separators, for example 18,204 or 18.204,5."""
+    text = f"{value:,.{digits}f}"
+    return text.translate({ord(","): language.group, ord("."): language.decimal})
+
+
+def size(value: float, language: Language = _ENGLISH) -> str:
+    """Return a number of bytes with a decimal unit, for example 4.2 MB."""
+    unit = 0
+    while value >= 999.5 and unit < len(_SIZES) - 1:
+        value /= 1000
+        unit += 1
+    digits = 1 if unit and value < 9.95 else 0
+    return f"{number(value, language, digits)}\u00a0{_SIZES[unit]}"
+
+
+def duration(milliseconds: float, language: Language = _ENGLISH) -> str:
+    """Return a duration with a unit, for example 180 ms, 4.2 s or 3 min 5 s."""
+    if milliseconds < 1000:
+        return f"{number(milliseconds, language)}\u00a0ms"
+    seconds = milliseconds / 1000
+    if seconds < 60:
+        return f"{number(seconds, language, 1)}\u00a0s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}\u00a0min {rest}\u00a0s"
+    return f"{number(minutes // 60, language)}\u00a0h {minutes % 60}\u00a0min"
+
+
+def moment(value: Any) -> datetime | None:
+    """Return a time of a result (RFC 3339 text or a datetime) in UTC, or None."""
+    if value is None or isinstance(value, datetime):
+        return value
+    return datetime.fromisoformat(str(value)).astimezone(UTC)
+
+
+def ago(value: Any, now: datetime | None = None) -> str:
+    """Return a time relative to now, for example "3 days ago" or "in 2 hours"."""
+    when = moment(value)
+    if when is None:
+        return ""
+    left = ((now or datetime.now(UTC)) - when).total_seconds()
+    seconds, is_past = abs(left), left >= 0
+    if seconds < 45:
+        return "just now" if is_past else "in a moment"
+    amount = seconds
+    unit = "second"
+    for factor, name in _STEPS:
+        unit = name
+        if amount < factor * 0.95:
+            break
+        amount /= factor
+    count = max(1, round(amount))
+    words = f"{count} {unit}{'' if count == 1 else 's'}"
+    if unit == "day" and count == 1:
+        return "yesterday" if is_past else "tomorrow"
+    return f"{words} ago" if is_past else f"in {words}"
+
+
+def time_tag(value: Any) -> Markup:
+    """Return a `<time>` element. The script adds the time in the time zone of the reader."""
+    when = moment(value)
+    if when is None:
+        return Markup("")
+    exact = when.strftime("%Y-%m-%dT%H:%M:%SZ")
+    title = when.strftime("%-d %b %Y, %H:%M UTC")
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(exact, title, ago(when))
+
+
+# Cc and Cf, variation selectors and tags: characters that a reader does not see, or that change the order of others.
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u0600-\u0605\u061c\u06dd\u070f\u115f\u1160\u17b4\u17b5\u180b-\u180f"
+    "\u200b-\u200f\u202a-\u202e\u2028\u2029\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb"
+    "\U000110bd\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+_JOINERS = frozenset("\u200c\u200d")
+
+
+def visible(text: Any, *, is_code: bool = False) -> Markup:
+    """Return a text as HTML in which hidden characters are boxes with their code.
+
+    Joiners stay as they are between letters of scripts that need them. With `is_code`, no-break spaces are boxes too.
+    """
+    plain = str(text)
+    parts: list[Markup] = []
+    end = 0
+    for match in _HIDDEN.finditer(plain):
+        if match[0] in _JOINERS and _joins(plain, match.start()):
+            continue
+        parts += [escape(plain[end : match.start()]), boxed(match[0])]
+        end = match.end()
+    parts.append(escape(plain[end:]))
+    shown = Markup("").join(parts)
+    return shown.replace("\xa0", boxed("\xa0")) if is_code and "\xa0" in plain else shown
+
+
+def boxed(char: str) -> Markup:
+    """Return a hidden character as its code in a box."""
+    name = unicodedata.name(char, "control character").lower()
+    return Markup('<span class="hidden-char" title="{}">U+{:04X}</span>').format(name, ord(char))
+
+
+def has_hidden(text: str) -> bool:
+    """Return whether `visible` shows a box."""
+    return any(not (m[0] in _JOINERS and _joins(text, m.start())) for m in _HIDDEN.finditer(text))
+
+
+def _joins(text: str, position: int) -> bool:
+    """Return whether a joiner stands between letters of a script with joined or conjunct letters, or in an emoji."""
+    around = text[max(0, position - 1) : position] + text[position + 1 : position + 2]
+    return len(around) == 2 and all(
+        "\u0600" <= char <= "\u08ff" or "\u0900" <= char <= "\u0dff" or ord(char) >= 0x1F300 for char in around
+    )
+
+
+def foreign(text: Any, longest: int = LONG_TEXT) -> Markup:
+    """Return a text of another person, isolated from the direction of the page, and cut in the middle if it is long."""
+    plain = str(text)
+    if len(plain) <= longest:
+        return Markup('<bdi class="foreign">{}</bdi>').format(visible(plain))
+    half = longest // 2
+    short = f"{plain[:half]}…{plain[-half:]}"
+    return Markup('<bdi class="foreign" title="{}">{}</bdi>').format(plain[:2000], visible(short))
+
+
+def short_digest(digest: str) -> str:
+    """Return a digest with 8 digits at its start and 4 at its end."""
+    kind, colon, digits = digest.partition(":")
+    return f"{kind}{colon}{digits[:8]}…{digits[-4:]}" if colon and len(digits) > 16 else digest

@@ -1,0 +1,1 @@
+"""Pages: upload a skill, check it, publish it; imports of archives."""

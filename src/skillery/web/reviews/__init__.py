@@ -1,0 +1,1 @@
+"""Pages: the differences of versions, the queue of reviews, and the page of a decision."""

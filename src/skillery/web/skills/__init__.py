@@ -1,0 +1,1 @@
+"""Pages: the pages of one skill: about, files, versions."""
