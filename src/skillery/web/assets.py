@@ -49,7 +49,8 @@ class Assets:
 
     async def answer(self, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
         only(scope, "GET", "HEAD")
-        found = self._by_address.get(scope["path"])
+        # In a mount, `path` is the path below it.
+        found = self._by_address.get(scope["raw_path"].partition(b"?")[0].decode("latin-1"))
         if found is None:
             raise HttpRefusal(404, plain_error(NOT_FOUND, "this file does not exist", "not_found", "Reload the page."))
         fixed = [
