@@ -31,8 +31,8 @@ WIDTH = 100
 def demo(target: Target, token: str | None, port: int, as_json: bool) -> None:
     """Run the workflow of the Skills Protocol on a new server.
 
-    The steps use a real CSV file. Afterwards, the server continues in the background. The last lines give the address
-    of the server and the command that stops it. If a server already holds the home, the demo uses that server.
+    The steps use a real CSV file. Afterwards, the server continues in the background. The first line gives the
+    address of the pages, the last lines the command that stops the server. If a server already holds the home, the demo uses that server.
     """
     import asyncio
 
@@ -42,7 +42,7 @@ def demo(target: Target, token: str | None, port: int, as_json: bool) -> None:
     token = token or _own_token(settings.authenticators, target)
     server = find_or_start(settings.home, port, target.config)
     if not as_json:
-        _title(f"Skillery serves at {server.url}", f"home {server.home}, log {server.log}")
+        _title(f"Open {server.url}/ in a browser", f"home {server.home}, log {server.log}")
     try:
         exchanges = asyncio.run(_walk(server, token, as_json))
     except BaseException:
