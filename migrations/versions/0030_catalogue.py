@@ -20,11 +20,13 @@ NAME = sa.String(length=255).with_variant(sa.String(length=255, collation="C"), 
 TAG = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 LISTED = sa.text("status IN ('published', 'deprecated')")
 OTHER = sa.text("status NOT IN ('published', 'deprecated')")
-FACTS = ["status", "visibility", "kind", "language", "verified", "network", "secrets"]
+FACTS = ["status", "visibility", "kind", "language", "verified", "network", "secrets", "skill_id"]
+COUNTED = ["status", "kind", "language", "verified", "network", "secrets"]
 INDEXES = {
     "ix_catalogue_names": (["namespace", "name", *FACTS, "version_id"], LISTED),
     "ix_catalogue_newest": (["published_at", "version_id", *FACTS, "namespace", "name"], LISTED),
     "ix_catalogue_used": (["runs_30d", "version_id", *FACTS, "namespace", "name"], LISTED),
+    "ix_catalogue_facets": ([*COUNTED, "visibility", "namespace", "name", "skill_id", "version_id"], LISTED),
     "ix_catalogue_other": (["status", "version_id"], OTHER),
 }
 COUNT_DAYS = {

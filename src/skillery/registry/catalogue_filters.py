@@ -115,8 +115,9 @@ def check_tags(tags: Sequence[str]) -> list[str]:
 def _in_namespace(asked: CatalogueFilter) -> list[ColumnElement[bool]]:
     if not asked.namespace:
         return []
-    below = and_(catalogue.c.namespace >= bindparam("below"), catalogue.c.namespace < bindparam("past"))
-    return [or_(catalogue.c.namespace == bindparam("namespace"), below)]
+    # The first condition is one range of an index. Similar names (`a-b` between `a` and `a.c`) need the second one.
+    nearby = and_(catalogue.c.namespace >= bindparam("namespace"), catalogue.c.namespace < bindparam("past"))
+    return [nearby, or_(catalogue.c.namespace == bindparam("namespace"), catalogue.c.namespace >= bindparam("below"))]
 
 
 def _of_status(asked: CatalogueFilter, identity: Identity) -> list[ColumnElement[bool]]:

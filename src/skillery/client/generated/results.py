@@ -73,7 +73,7 @@ class Facets(TypedDict):
     kind: list[FacetValue]
     language: list[FacetValue]
     tags: list[FacetValue]
-    """In lower case; at most 30."""
+    """In lower case, of the newest 5,000 matching rows; at most 30."""
     verified: list[FacetValue]
     network: list[FacetValue]
     secrets: list[FacetValue]

@@ -41,6 +41,7 @@ _FACTS = (
     catalogue.c.verified,
     catalogue.c.network,
     catalogue.c.secrets,
+    catalogue.c.skill_id,
 )
 _is_listed = text("status IN ('published', 'deprecated')")
 # The indexes contain every filtered column, so that a filter that few skills pass reads only the index.
@@ -70,6 +71,23 @@ Index(
     *_FACTS,
     catalogue.c.namespace,
     catalogue.c.name,
+    postgresql_where=_is_listed,
+    sqlite_where=_is_listed,
+)
+# Counts group by the first columns, in this order, so that no rows are sorted.
+Index(
+    "ix_catalogue_facets",
+    catalogue.c.status,
+    catalogue.c.kind,
+    catalogue.c.language,
+    catalogue.c.verified,
+    catalogue.c.network,
+    catalogue.c.secrets,
+    catalogue.c.visibility,
+    catalogue.c.namespace,
+    catalogue.c.name,
+    catalogue.c.skill_id,
+    catalogue.c.version_id,
     postgresql_where=_is_listed,
     sqlite_where=_is_listed,
 )
