@@ -122,7 +122,7 @@ def _add_version(
     }
     names = {"name": name, "version": str(version), "description": "Word.", "namespace": namespace, "kind": kind}
     summary = {**names, "tags": tags, "inputs": {}, "tools": []}
-    standing = {"approval": {"at": approved}} if approved else {}
+    standing: dict[str, Any] = {"approval": {"at": approved}} if approved else {}
     if status == "deprecated":
         standing["deprecated"] = {"message": "Old.", "successor": None}
     values = {
@@ -177,6 +177,10 @@ class Asked(NamedTuple):
     verified: bool | None
     network: bool | None
     secrets: bool | None
+
+    @property
+    def facts(self) -> Facts:
+        return Facts(*self[3:])  # type: ignore[arg-type]
 
     def matches(self, row: Row) -> bool:
         exact = ("kind", "language", "verified", "network", "secrets")
@@ -271,7 +275,7 @@ def one_page(
     cursor: str,
     counts: CountsCache | None,
 ) -> dict[str, Any]:
-    wanted = filter_of(asked.namespace, asked.kind, asked.tags, Facts(*asked[3:]))  # type: ignore[arg-type]
+    wanted = filter_of(asked.namespace, asked.kind, asked.tags, asked.facts)
     raw = database.read_now(
         lambda connection: list_catalogue(
             connection, identity, KEY, asked=wanted, sort=sort, detail="names", limit=limit, cursor=cursor,
@@ -312,7 +316,7 @@ def test_a_search_filters_counts_and_sorts_like_the_catalogue(
     expected = [row for row in filled.rows if sees(identity, row, filled.owners) and asked.matches(row)]
     params: dict[str, Any] = {
         "query": "word", "kind": asked.kind, "tags": asked.tags, "namespace": asked.namespace, "limit": limit,
-        "facts": Facts(*asked[3:]), "sort": sort,
+        "facts": asked.facts, "sort": sort,
     }  # fmt: skip
 
     def page(cursor: str, **more: Any) -> Any:
