@@ -6,6 +6,7 @@ import random
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from itertools import accumulate, islice
 from pathlib import Path
 from string import ascii_lowercase
@@ -137,12 +138,17 @@ COLUMNS = {
 
 
 def _fill(database: Database, skills: int) -> None:
-    add = _sqlite(database) if database.is_sqlite else _postgres(database)
+    add = adder(database)
     rows = _rows(skills)
     while batch := list(islice(rows, BATCH)):
         for table, columns in COLUMNS.items():
             add(table, columns, [row for one in batch for row in one[table]])
     add("", "", [])
+
+
+def adder(database: Database) -> Callable[[str, str, list[tuple[Any, ...]]], None]:
+    """Return `add(table, columns, rows)`, which adds rows fast. `add("", "", [])` ends the filling."""
+    return _sqlite(database) if database.is_sqlite else _postgres(database)
 
 
 def _sqlite(database: Database) -> Callable[[str, str, list[tuple[Any, ...]]], None]:
@@ -156,11 +162,16 @@ def _sqlite(database: Database) -> Callable[[str, str, list[tuple[Any, ...]]], N
             return
         marks = ", ".join("?" * len(columns.split(",")))
         connection.execute("BEGIN")
-        plain = ([str(cell) if cell is NOW else cell for cell in row] for row in rows)
+        plain = ([_stored(cell) for cell in row] for row in rows)
         connection.executemany(f"INSERT INTO {table} ({columns}) VALUES ({marks})", plain)
         connection.execute("COMMIT")
 
     return add
+
+
+def _stored(cell: Any) -> Any:
+    """Return a time as SQLAlchemy stores it."""
+    return cell.replace(tzinfo=None).isoformat(" ", "microseconds") if isinstance(cell, datetime) else cell
 
 
 def _postgres(database: Database) -> Callable[[str, str, list[tuple[Any, ...]]], None]:

@@ -14,6 +14,8 @@ import msgspec
 from msgspec import Meta
 
 from skillery.backends import Language
+from skillery.formats.languages import SkillLanguage
+from skillery.registry.catalogue_filters import FilterStatus, ListedStatus
 
 DEFAULT_TIMEOUT_MS = 300_000
 TimeoutMs = Annotated[int, Meta(ge=1, le=3_600_000)]
@@ -34,6 +36,16 @@ BACKGROUND = shown("Answer at once with the run_id; get_run and read_run_log fol
 EnvironmentName = Annotated[str, Meta(max_length=100)]
 
 
+ONLY_KIND = shown("Only skills of this kind")
+ONLY_TAGS = shown("Only skills with all these tags")
+ONLY_LANGUAGE = shown("Only skills in this language; 'markdown' means without code")
+ONLY_VERIFIED = shown("Only skills whose examples all passed (true), or only others (false)")
+ONLY_NETWORK = shown("Only skills without network access (false), or only with it (true)")
+ONLY_SECRETS = shown("Only skills without secrets (false), or only with secrets (true)")
+WITH_COUNTS = shown("Add the number of matching skills, in all and by value of each filter", default=False)
+WITH_CATALOGUE = shown("Add facts and usage to each skill", default=False)
+
+
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Base of all params. Params are passed by name, and unknown names are refused."""
 
@@ -45,6 +57,22 @@ class ListSkills(Params, frozen=True, kw_only=True):
     detail: Annotated[Literal["names", "summary"], shown("Level of detail to return", default="names")] = "names"
     limit: Annotated[int, Meta(ge=1, le=1000), shown("Maximum number of results", default=50)] = 50
     cursor: Annotated[str, shown("Pagination cursor from previous response")] = ""
+    kind: Annotated[Literal["action", "instruction"] | msgspec.UnsetType, HIDDEN, ONLY_KIND] = msgspec.UNSET
+    tags: Annotated[list[str], HIDDEN, ONLY_TAGS] = []
+    language: Annotated[SkillLanguage | msgspec.UnsetType, HIDDEN, ONLY_LANGUAGE] = msgspec.UNSET
+    status: Annotated[
+        FilterStatus | msgspec.UnsetType,
+        HIDDEN,
+        shown("Only versions with this status; omit for latest versions, published or deprecated"),
+    ] = msgspec.UNSET
+    verified: Annotated[bool | msgspec.UnsetType, HIDDEN, ONLY_VERIFIED] = msgspec.UNSET
+    network: Annotated[bool | msgspec.UnsetType, HIDDEN, ONLY_NETWORK] = msgspec.UNSET
+    secrets: Annotated[bool | msgspec.UnsetType, HIDDEN, ONLY_SECRETS] = msgspec.UNSET
+    sort: Annotated[
+        Literal["name", "newest", "used"], HIDDEN, shown("Order: by name, by publication, or by runs", default="name")
+    ] = "name"
+    counts: Annotated[bool, HIDDEN, WITH_COUNTS] = False
+    catalogue: Annotated[bool, HIDDEN, WITH_CATALOGUE] = False
 
 
 class DescribeSkill(Params, frozen=True, kw_only=True):
@@ -340,6 +368,17 @@ class SearchSkills(Params, frozen=True, kw_only=True):
     namespace: Annotated[str, shown("Only skills in this namespace and below it")] = ""
     limit: Annotated[int, Meta(ge=1, le=100), shown("Maximum number of results", default=20)] = 20
     cursor: Annotated[str, shown("Pagination cursor from previous response")] = ""
+    language: Annotated[SkillLanguage | msgspec.UnsetType, ONLY_LANGUAGE] = msgspec.UNSET
+    status: Annotated[ListedStatus | msgspec.UnsetType, shown("Only skills with this status")] = msgspec.UNSET
+    verified: Annotated[bool | msgspec.UnsetType, ONLY_VERIFIED] = msgspec.UNSET
+    network: Annotated[bool | msgspec.UnsetType, ONLY_NETWORK] = msgspec.UNSET
+    secrets: Annotated[bool | msgspec.UnsetType, ONLY_SECRETS] = msgspec.UNSET
+    sort: Annotated[
+        Literal["best", "name", "newest", "used"],
+        shown("Order: best match, by name, by publication, or by runs", default="best"),
+    ] = "best"
+    counts: Annotated[bool, WITH_COUNTS] = False
+    catalogue: Annotated[bool, WITH_CATALOGUE] = False
 
 
 class CheckSkill(CreateSkill, frozen=True, kw_only=True):

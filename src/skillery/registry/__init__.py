@@ -2,6 +2,10 @@
 folders.
 """
 
+from skillery.registry.catalogue_counts import Counts, CountsCache, Facets, FacetValue
+from skillery.registry.catalogue_entries import CatalogueEntry
+from skillery.registry.catalogue_filters import CatalogueFilter, Facts, filter_of
+from skillery.registry.catalogue_listings import list_catalogue
 from skillery.registry.checks import CheckedExample, CheckFinding, Checks, checks_of, compare_permissions, with_examples
 from skillery.registry.cursors import cursor_key
 from skillery.registry.descriptions import describe_in_full, describe_skill
@@ -58,6 +62,8 @@ from skillery.registry.search import search_skills
 from skillery.registry.tool_listings import list_tools
 from skillery.registry.tool_lookup import FoundTool, SessionTool, find_tool
 from skillery.registry.usage import Usage, count_run
+from skillery.registry.usage_by_day import usage_by_day
+from skillery.registry.usage_days import UsageDay
 from skillery.registry.version_diffs import diff_versions
 from skillery.registry.version_rows import VersionRow
 from skillery.registry.versions import (
@@ -75,10 +81,17 @@ __all__ = [
     "FILES_PART",
     "Alias",
     "AliasRecord",
+    "CatalogueEntry",
+    "CatalogueFilter",
     "CheckFinding",
     "CheckedExample",
     "Checks",
+    "Counts",
+    "CountsCache",
     "DescribedSkill",
+    "FacetValue",
+    "Facets",
+    "Facts",
     "FoundSkillPage",
     "FoundTool",
     "Imported",
@@ -97,6 +110,7 @@ __all__ = [
     "SkillPage",
     "ToolPage",
     "Usage",
+    "UsageDay",
     "Verified",
     "VersionPage",
     "VersionRow",
@@ -117,6 +131,7 @@ __all__ = [
     "describe_skill",
     "diff_versions",
     "files_of",
+    "filter_of",
     "find_approvable",
     "find_imported",
     "find_in_index",
@@ -131,6 +146,7 @@ __all__ = [
     "is_owned",
     "known_paths",
     "known_without_path",
+    "list_catalogue",
     "list_index",
     "list_labels",
     "list_resources",
@@ -162,6 +178,7 @@ __all__ = [
     "taken_versions",
     "undeprecate_skill",
     "unyank_version",
+    "usage_by_day",
     "verify_lock",
     "version_if_taken",
     "waive_finding",

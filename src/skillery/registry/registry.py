@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 
 from skillery.backends import Storage
 from skillery.database import Database
+from skillery.registry.catalogue_counts import CountsCache
 
 T = TypeVar("T")
 
@@ -22,6 +23,7 @@ class Registry:
         self._database = database
         self.storage = storage
         self.cursor_key = cursor_key
+        self.counts = CountsCache()
 
     def read(self, work: Callable[[Connection], T]) -> Awaitable[T]:
         """Return the result of a function that reads a few rows. Raise Unavailable if the database fails.

@@ -11,6 +11,8 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from skillery.backends import Provenance
 from skillery.formats.manifest import Kind
 from skillery.formats.permissions import PermissionsDiff
+from skillery.registry.catalogue_counts import Facets
+from skillery.registry.catalogue_entries import CatalogueEntry, Deprecation
 from skillery.registry.checks import CheckedExample, CheckFinding
 from skillery.registry.pages import NextCursor
 from skillery.registry.usage import Usage
@@ -21,6 +23,10 @@ Object = dict[str, Any]
 _SUMMARY = Meta(description="With detail 'summary'")
 _FROM_SUMMARY = Meta(description="From detail 'summary' on")
 _FULL = Meta(description="With detail 'full'")
+_CATALOGUE = Meta(description="With catalogue: true")
+_TOTAL = Meta(description="With counts: true: the number of matching rows of all pages, at most 1000")
+_IS_MORE = Meta(description="With counts: true: whether there are more than total")
+_FACETS = Meta(description="With counts: true")
 
 
 class SkillRow(Struct, frozen=True):
@@ -34,6 +40,7 @@ class SkillRow(Struct, frozen=True):
     tags: Annotated[list[str] | UnsetType, _SUMMARY] = UNSET
     inputs: Annotated[Object | UnsetType, _SUMMARY] = UNSET
     tools: Annotated[list[str] | UnsetType, _SUMMARY] = UNSET
+    catalogue: Annotated[CatalogueEntry | UnsetType, _CATALOGUE] = UNSET
 
 
 class SkillPage(Struct, frozen=True):
@@ -41,6 +48,9 @@ class SkillPage(Struct, frozen=True):
 
     skills: list[SkillRow]
     next_cursor: NextCursor
+    total: Annotated[int | UnsetType, _TOTAL] = UNSET
+    total_is_more: Annotated[bool | UnsetType, _IS_MORE] = UNSET
+    facets: Annotated[Facets | UnsetType, _FACETS] = UNSET
 
 
 class FoundSkill(Struct, frozen=True):
@@ -57,6 +67,7 @@ class FoundSkill(Struct, frozen=True):
     score: float
     snippet: str
     copies: int
+    catalogue: Annotated[CatalogueEntry | UnsetType, _CATALOGUE] = UNSET
 
 
 class FoundSkillPage(Struct, frozen=True):
@@ -64,6 +75,9 @@ class FoundSkillPage(Struct, frozen=True):
 
     skills: list[FoundSkill]
     next_cursor: NextCursor
+    total: Annotated[int | UnsetType, _TOTAL] = UNSET
+    total_is_more: Annotated[bool | UnsetType, _IS_MORE] = UNSET
+    facets: Annotated[Facets | UnsetType, _FACETS] = UNSET
 
 
 class ToolRow(Struct, frozen=True):
@@ -100,13 +114,6 @@ class Objection(Struct, frozen=True):
     kind: str
     at: str
     reason: str
-
-
-class Deprecation(Struct, frozen=True):
-    """The message of a deprecated skill, and its successor."""
-
-    message: str
-    successor: str | None
 
 
 class SkillPackage(Struct, frozen=True):

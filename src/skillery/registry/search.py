@@ -12,24 +12,30 @@ from functools import partial
 from typing import Any, Literal
 
 import msgspec
+from msgspec import UNSET
 from sqlalchemy import Connection, and_, bindparam, select
 
 from skillery.backends import Identity
 from skillery.database.tables import objects, search_words, skill_files, skill_versions
-from skillery.errors import InvalidParams
 from skillery.formats.snippets import snippet_of
 from skillery.formats.words import Term, parse_query
+from skillery.registry.catalogue_counts import Counts, count_found
+from skillery.registry.catalogue_entries import CatalogueEntry, show
+from skillery.registry.catalogue_filters import Facts, check_tags, fact_parameters
+from skillery.registry.catalogue_listings import Sort as ListSort
+from skillery.registry.catalogue_listings import in_order
 from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.registry.pages import fitting, read_until_full, text_bytes
 from skillery.registry.results import FoundSkill, FoundSkillPage, SkillRow
 from skillery.registry.search_index import SKILL_MD, body_in, tag_word
 from skillery.registry.search_ranking import most_points, ranking_of
-from skillery.registry.search_statements import Filters
+from skillery.registry.search_statements import MOST_FOUND, Filters
 from skillery.registry.search_terms import Meaning, meanings_of
 from skillery.registry.search_visibility import VisibleSkills, seen_by
 
 Kind = Literal["", "action", "instruction"]
-MOST_TAGS = 16
+Sort = Literal["best"] | ListSort
+NO_FACTS = Facts()
 _LEAST_SCORE = 0.001
 _meanings = msgspec.json.Decoder(list[Meaning])
 
@@ -46,7 +52,13 @@ class _StoredRow(SkillRow, frozen=True, kw_only=True):
 _rows = msgspec.json.Decoder(_StoredRow)
 
 _DETAILS = (
-    select(search_words.c.skill_id, skill_versions.c.summary_json, skill_versions.c.skill_md_start, objects.c.data)
+    select(
+        search_words.c.skill_id,
+        search_words.c.version_id,
+        skill_versions.c.summary_json,
+        skill_versions.c.skill_md_start,
+        objects.c.data,
+    )
     .join_from(search_words, skill_versions, skill_versions.c.id == search_words.c.version_id)
     .outerjoin(skill_files, and_(skill_files.c.version_id == skill_versions.c.id, skill_files.c.path == SKILL_MD))
     .outerjoin(objects, objects.c.sha256 == skill_files.c.sha256)
@@ -86,29 +98,77 @@ def search_skills(
     namespace: str,
     limit: int,
     cursor: str,
+    facts: Facts = NO_FACTS,
+    sort: Sort = "best",
+    entries: bool = False,
+    counts: bool = False,
 ) -> FoundSkillPage:
-    """Return a page of skills for a query, best first.
+    """Return a page of skills for a query, best first, or sorted by `sort`.
 
     Each item has the fields of list_skills with `summary`, and `score` (above 0, at most 1), `snippet` and `copies`.
+    `entries` adds the entry of the catalogue to each item. `counts` adds the totals and facets of all pages.
     Only skills that the identity sees are searched. A query without words finds nothing. Raise InvalidParams if `query`
     or `tags` is invalid, and InvalidCursor if the cursor belongs to another query.
     """
     terms = parse_query(query)
-    asked_tags = _check_tags(tags)
-    bound_to = ("search_skills", msgspec.json.encode([terms, kind, asked_tags, namespace]).decode())
+    asked_tags = check_tags(tags)
+    bound_to = _bound_to(terms, kind, asked_tags, namespace, facts, sort)
     visible = seen_by(connection, identity)
     page_start = _page_start(connection, visible, key, bound_to, terms, cursor)
     if not page_start.meanings:
-        return FoundSkillPage([], None)
-    filters = Filters(visible.visibility_shape, bool(kind), bool(namespace), len(asked_tags))
-    ranking = ranking_of(filters, page_start.meanings, page_start.after, limit + 1)
-    given = visible.parameters | _filtering(kind, asked_tags, namespace) | ranking.parameters
-    ranked = ranking.statement.rows(connection, **given)
-    found = read_until_full(partial(_read, connection, ranked), min(limit, len(ranked)), _size_of)
+        counted = count_found(connection, [], namespace, False) if counts else None
+        return _page([], None, counted)
+    filters = Filters(visible.visibility_shape, bool(kind), bool(namespace), len(asked_tags), tuple(facts.given))
+    given = visible.parameters | _filtering(kind, asked_tags, namespace) | fact_parameters(facts)
+    wanted = limit + 1 if sort == "best" and not counts else MOST_FOUND + 1
+    after = page_start.after if sort == "best" and not counts else None
+    ranking = ranking_of(filters, page_start.meanings, after, wanted)
+    ranked = ranking.statement.rows(connection, **given, **ranking.parameters)
+    counted = _counts(connection, ranked, namespace) if counts else None
+    rest = _rest(connection, ranked, sort, page_start.after)
+    found = read_until_full(partial(_read, connection, rest), min(limit, len(rest)), _size_of)
     page = fitting(found, _size_of)
-    more = len(ranked) > len(page)
-    next_cursor = make_cursor(key, bound_to, _next_position(page_start, page[-1])) if more else None
-    return FoundSkillPage([_item(one, page_start.meanings) for one in page], next_cursor)
+    more = len(rest) > len(page)
+    next_cursor = make_cursor(key, bound_to, _next_position(page_start, page[-1])) if more and page else None
+    shown = _entries(connection, page) if entries else {}
+    items = [_item(one, page_start.meanings, shown.get(one.details.version_id)) for one in page]
+    return _page(items, next_cursor, counted)
+
+
+def _bound_to(
+    terms: Sequence[Term], kind: Kind, tags: Sequence[str], namespace: str, facts: Facts, sort: Sort
+) -> tuple[str, ...]:
+    """Return the query that a cursor is valid for."""
+    further = (facts, sort) if facts.given or sort != "best" else ()
+    return "search_skills", msgspec.json.encode([terms, kind, tags, namespace, *further]).decode()
+
+
+def _counts(connection: Connection, ranked: Sequence[Any], namespace: str) -> Counts:
+    """Return the counts of all results. A search with MOST_FOUND results, copies included, may have dropped others."""
+    is_more = sum(row[3] for row in ranked) >= MOST_FOUND
+    return count_found(connection, [row[0] for row in ranked], namespace, is_more)
+
+
+def _rest(connection: Connection, ranked: Sequence[Any], sort: Sort, after: tuple[int, str] | None) -> Sequence[Any]:
+    """Return the results after the position of a cursor, in the given order."""
+    if sort == "best":
+        if after is None:
+            return ranked
+        return [row for row in ranked if (-row[2], row[1]) > (-after[0], after[1])]
+    ordered = in_order(connection, ranked, sort)
+    # The position is the name: all results are read again for each page.
+    names = [row[1] for row in ordered]
+    return ordered[names.index(after[1]) + 1 :] if after is not None and after[1] in names else ordered
+
+
+def _entries(connection: Connection, page: Sequence[Result]) -> dict[int, CatalogueEntry]:
+    return {one.version_id: one.entry for one in show(connection, [one.details.version_id for one in page])}
+
+
+def _page(items: list[FoundSkill], next_cursor: str | None, counted: Counts | None) -> FoundSkillPage:
+    if counted is None:
+        return FoundSkillPage(items, next_cursor)
+    return FoundSkillPage(items, next_cursor, counted.total, counted.total_is_more, counted.facets)
 
 
 def _page_start(
@@ -149,21 +209,10 @@ def _size_of(one: Result) -> int:
     return text_bytes(one.details.summary_json)
 
 
-def _item(one: Result, meanings: Sequence[Meaning]) -> FoundSkill:
+def _item(one: Result, meanings: Sequence[Meaning], entry: CatalogueEntry | None) -> FoundSkill:
     summary = _rows.decode(one.details.summary_json)
     body = body_in(one.details.skill_md_start, one.details.data)
     score = max(_LEAST_SCORE, round(one.points / most_points(meanings), 3))
     snippet = snippet_of((summary.description, body), meanings)
-    return FoundSkill(**msgspec.structs.asdict(summary), score=score, snippet=snippet, copies=one.copies)
-
-
-def _check_tags(tags: Sequence[str]) -> list[str]:
-    if len(tags) > MOST_TAGS:
-        raise InvalidParams(
-            f"'tags' has {len(tags)} tags, at most {MOST_TAGS} are allowed", hint="Filter by fewer tags.", param="tags"
-        )
-    if not all(tag.isprintable() for tag in tags):
-        raise InvalidParams(
-            "'tags' holds a character that no tag has", hint="Write them as list_skills shows them.", param="tags"
-        )
-    return sorted({tag.strip().casefold() for tag in tags if tag.strip()})
+    fields = {**msgspec.structs.asdict(summary), "catalogue": entry or UNSET}
+    return FoundSkill(**fields, score=score, snippet=snippet, copies=one.copies)

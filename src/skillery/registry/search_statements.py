@@ -19,8 +19,9 @@ from sqlalchemy import (
 from sqlalchemy import bindparam as bound
 
 from skillery.database import Statement
-from skillery.database.tables import search_postings, search_words, skill_versions, skills
+from skillery.database.tables import catalogue, search_postings, search_words, skill_versions, skills
 from skillery.formats.search_fields import IN_TEXT, MOST_IMPACT
+from skillery.registry.catalogue_filters import fact_conditions, is_listed
 from skillery.registry.search_terms import MOST_TEXTS, texts_with
 from skillery.registry.search_visibility import VisibilityShape, is_seen
 
@@ -43,6 +44,8 @@ class Filters(NamedTuple):
     kind: bool
     namespace: bool
     tags: int
+    facts: tuple[str, ...] = ()
+    """The names of the filters by values of the catalogue."""
 
 
 class Shape(NamedTuple):
@@ -206,6 +209,8 @@ def _narrowed(rows: Select[Any], filters: Filters, of: Any, skill_id: Any) -> Se
         rows = rows.where(of.c.name >= bound("below"), of.c.name < bound("past"))
     if filters.kind or filters.namespace:
         rows = rows.where(_is_of(filters, skill_id))
+    if filters.facts:
+        rows = rows.where(_has_facts(filters.facts, skill_id))
     for number in range(filters.tags):
         tagged = search_postings.alias(f"tagged_{number}")
         has_tag = and_(tagged.c.skill_id == skill_id, tagged.c.word == bound(f"tag_{number}"))
@@ -223,3 +228,9 @@ def _is_of(filters: Filters, skill_id: Any) -> Any:
         below = and_(one.c.namespace >= bound("below"), one.c.namespace < bound("past"))
         found = found.where(or_(one.c.namespace == bound("namespace"), below))
     return found.exists()
+
+
+def _has_facts(names: tuple[str, ...], skill_id: Any) -> Any:
+    one = catalogue.alias("with_facts")
+    found = select(_number(1)).select_from(one).where(one.c.skill_id == skill_id, is_listed(one))
+    return found.where(*fact_conditions(names, one)).exists()

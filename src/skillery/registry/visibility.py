@@ -131,7 +131,7 @@ def seen_version(view: View) -> ColumnElement[bool]:
     statuses: list[ColumnElement[str]] = [literal_column(f"'{status}'") for status in SEEN_BY_ALL]
     found = [skill_versions.c.status.in_(statuses), skill_versions.c.publisher == bindparam("me")]
     if view.is_reviewer:
-        found += _in_grants(view)
+        found += in_grants(view)
     return or_(*found)
 
 
@@ -160,10 +160,11 @@ def sees_version(identity: Identity, name: str, status: str, publisher: str) -> 
 
 def _together(view: View, visibility: Visibility, rows: FromClause = skills) -> list[ColumnElement[bool]]:
     """Combine many grants into few conditions, because databases limit the number of conditions in a statement."""
-    return [and_(_is(visibility, rows), one) for one in _in_grants(view, rows)]
+    return [and_(_is(visibility, rows), one) for one in in_grants(view, rows)]
 
 
-def _in_grants(view: View, rows: FromClause = skills) -> list[ColumnElement[bool]]:
+def in_grants(view: View, rows: FromClause = skills) -> list[ColumnElement[bool]]:
+    """Return conditions on `rows`, a table with the `name` of skills. A grant covers a skill if one of them is true."""
     places = range(len(view.grants))
     chunks = [places[start : start + _CHUNK] for start in range(0, len(places), _CHUNK)]
     return [or_(*(_in_grant(place, rows) for place in chunk)) for chunk in chunks]

@@ -75,6 +75,16 @@ class Methods:
         detail: Literal["names", "summary"] | None = None,
         limit: int | None = None,
         cursor: str | None = None,
+        kind: Literal["action", "instruction"] | None = None,
+        tags: list[str] | None = None,
+        language: Literal["python", "javascript", "bash", "markdown"] | None = None,
+        status: Literal["published", "deprecated", "draft", "in_review", "rejected", "yanked"] | None = None,
+        verified: bool | None = None,
+        network: bool | None = None,
+        secrets: bool | None = None,
+        sort: Literal["name", "newest", "used"] | None = None,
+        counts: bool | None = None,
+        catalogue: bool | None = None,
     ) -> SkillPage:
         """Enumerate available skills, optionally filtering by namespace. Results are deterministically sorted.
 
@@ -82,9 +92,35 @@ class Methods:
         detail: Level of detail to return
         limit: Maximum number of results
         cursor: Pagination cursor from previous response
+        kind: Only skills of this kind
+        tags: Only skills with all these tags
+        language: Only skills in this language; 'markdown' means without code
+        status: Only versions with this status; omit for latest versions, published or deprecated
+        verified: Only skills whose examples all passed (true), or only others (false)
+        network: Only skills without network access (false), or only with it (true)
+        secrets: Only skills without secrets (false), or only with secrets (true)
+        sort: Order: by name, by publication, or by runs
+        counts: Add the number of matching skills, in all and by value of each filter
+        catalogue: Add facts and usage to each skill
         """
         answer: SkillPage = self.call(
-            "list_skills", {"namespace": namespace, "detail": detail, "limit": limit, "cursor": cursor}
+            "list_skills",
+            {
+                "namespace": namespace,
+                "detail": detail,
+                "limit": limit,
+                "cursor": cursor,
+                "kind": kind,
+                "tags": tags,
+                "language": language,
+                "status": status,
+                "verified": verified,
+                "network": network,
+                "secrets": secrets,
+                "sort": sort,
+                "counts": counts,
+                "catalogue": catalogue,
+            },
         )
         return answer
 
@@ -539,6 +575,14 @@ class Methods:
         namespace: str | None = None,
         limit: int | None = None,
         cursor: str | None = None,
+        language: Literal["python", "javascript", "bash", "markdown"] | None = None,
+        status: Literal["published", "deprecated"] | None = None,
+        verified: bool | None = None,
+        network: bool | None = None,
+        secrets: bool | None = None,
+        sort: Literal["best", "name", "newest", "used"] | None = None,
+        counts: bool | None = None,
+        catalogue: bool | None = None,
     ) -> FoundSkillPage:
         """Find skills by a few words about the task, the best first. Word forms and typos do not matter.
 
@@ -548,10 +592,33 @@ class Methods:
         namespace: Only skills in this namespace and below it
         limit: Maximum number of results
         cursor: Pagination cursor from previous response
+        language: Only skills in this language; 'markdown' means without code
+        status: Only skills with this status
+        verified: Only skills whose examples all passed (true), or only others (false)
+        network: Only skills without network access (false), or only with it (true)
+        secrets: Only skills without secrets (false), or only with secrets (true)
+        sort: Order: best match, by name, by publication, or by runs
+        counts: Add the number of matching skills, in all and by value of each filter
+        catalogue: Add facts and usage to each skill
         """
         answer: FoundSkillPage = self.call(
             "search_skills",
-            {"query": query, "kind": kind, "tags": tags, "namespace": namespace, "limit": limit, "cursor": cursor},
+            {
+                "query": query,
+                "kind": kind,
+                "tags": tags,
+                "namespace": namespace,
+                "limit": limit,
+                "cursor": cursor,
+                "language": language,
+                "status": status,
+                "verified": verified,
+                "network": network,
+                "secrets": secrets,
+                "sort": sort,
+                "counts": counts,
+                "catalogue": catalogue,
+            },
         )
         return answer
 

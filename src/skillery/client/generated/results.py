@@ -8,6 +8,37 @@ Status = Literal["draft", "in_review", "published", "deprecated", "yanked", "rej
 RunStatus = Literal["queued", "started", "completed", "failed"]
 
 
+class Deprecation(TypedDict):
+    """The message of a deprecated skill, and its successor."""
+
+    message: str
+    successor: str | None
+
+
+class CatalogueEntry(TypedDict):
+    """Facts about a version and the usage of its skill, for a row of a catalogue."""
+
+    status: Literal["published", "deprecated", "draft", "in_review", "rejected", "yanked"]
+    language: Literal["python", "javascript", "bash", "markdown"]
+    """markdown for a skill without code."""
+    tags: list[str]
+    verified: bool
+    """Whether it has examples and all passed."""
+    labels: list[str]
+    """Labels that point to this version."""
+    hosts: int
+    """Number of entries of permissions.network."""
+    secrets: int
+    """Number of entries of permissions.secrets."""
+    published_at: str
+    """Time of the approval, or of the publication without a review."""
+    runs_30d: int
+    """Ended runs of the skill in the last 30 days, added up every hour."""
+    success_rate_30d: float | None
+    """Completed runs divided by completed and failed runs; null without any."""
+    deprecated: Deprecation | None
+
+
 class SkillRow(TypedDict):
     """The latest version of a skill."""
 
@@ -22,6 +53,31 @@ class SkillRow(TypedDict):
     """With detail 'summary'."""
     tools: NotRequired[list[str]]
     """With detail 'summary'."""
+    catalogue: NotRequired[CatalogueEntry]
+    """With catalogue: true."""
+
+
+class FacetValue(TypedDict):
+    """A value of a facet, and the number of rows that have the value."""
+
+    value: str | bool
+    """As the param with the name of the facet takes it."""
+    count: int
+
+
+class Facets(TypedDict):
+    """The numbers of matching rows by value. Each facet has the name of a param. The highest number is first."""
+
+    namespace: list[FacetValue]
+    """One level below the param; at most 100."""
+    kind: list[FacetValue]
+    language: list[FacetValue]
+    tags: list[FacetValue]
+    """In lower case, of the newest 5,000 matching rows; at most 30."""
+    verified: list[FacetValue]
+    network: list[FacetValue]
+    secrets: list[FacetValue]
+    status: list[FacetValue]
 
 
 class SkillPage(TypedDict):
@@ -30,6 +86,12 @@ class SkillPage(TypedDict):
     skills: list[SkillRow]
     next_cursor: str | None
     """For the next page; null on the last page."""
+    total: NotRequired[int]
+    """With counts: true: the number of matching rows of all pages, at most 1000."""
+    total_is_more: NotRequired[bool]
+    """With counts: true: whether there are more than total."""
+    facets: NotRequired[Facets]
+    """With counts: true."""
 
 
 class SkillPackage(TypedDict):
@@ -77,13 +139,6 @@ class Objection(TypedDict):
     kind: str
     at: str
     reason: str
-
-
-class Deprecation(TypedDict):
-    """The message of a deprecated skill, and its successor."""
-
-    message: str
-    successor: str | None
 
 
 class Usage(TypedDict):
@@ -606,6 +661,8 @@ class FoundSkill(TypedDict):
     score: float
     snippet: str
     copies: int
+    catalogue: NotRequired[CatalogueEntry]
+    """With catalogue: true."""
 
 
 class FoundSkillPage(TypedDict):
@@ -614,6 +671,12 @@ class FoundSkillPage(TypedDict):
     skills: list[FoundSkill]
     next_cursor: str | None
     """For the next page; null on the last page."""
+    total: NotRequired[int]
+    """With counts: true: the number of matching rows of all pages, at most 1000."""
+    total_is_more: NotRequired[bool]
+    """With counts: true: whether there are more than total."""
+    facets: NotRequired[Facets]
+    """With counts: true."""
 
 
 class CheckedSkill(TypedDict):
@@ -1135,6 +1198,7 @@ __all__ = [
     "AuditEntry",
     "AuditPage",
     "BlobContent",
+    "CatalogueEntry",
     "CheckFinding",
     "CheckedExample",
     "CheckedSkill",
@@ -1154,6 +1218,8 @@ __all__ = [
     "EnvironmentPage",
     "EnvironmentState",
     "ExactSkill",
+    "FacetValue",
+    "Facets",
     "FileChange",
     "FileFacts",
     "FoundSkill",

@@ -37,6 +37,9 @@ class Guide(msgspec.Struct, frozen=True):
 
 async def list_skills(core: Core, identity: Identity, asked: params.ListSkills) -> msgspec.Raw:
     namespace = parse_namespace(asked.namespace) if asked.namespace else ""
+    wanted = registry.filter_of(namespace, _text(asked.kind), asked.tags, _facts(asked))
+    if asked.counts or asked.catalogue or asked.sort != "name" or wanted != registry.CatalogueFilter(namespace):
+        return await _list_catalogue(core, identity, asked, wanted)
     return await core.registry.read(
         partial(
             registry.list_skills,
@@ -48,6 +51,43 @@ async def list_skills(core: Core, identity: Identity, asked: params.ListSkills) 
             cursor=asked.cursor,
         )
     )
+
+
+async def _list_catalogue(
+    core: Core, identity: Identity, asked: params.ListSkills, wanted: registry.CatalogueFilter
+) -> msgspec.Raw:
+    work = partial(
+        registry.list_catalogue,
+        identity=identity,
+        key=core.registry.cursor_key,
+        asked=wanted,
+        sort=asked.sort,
+        detail=asked.detail,
+        limit=asked.limit,
+        cursor=asked.cursor,
+        entries=asked.catalogue,
+        counts=core.registry.counts if asked.counts else None,
+    )
+    # Slow: a filter that few skills pass reads an index of all skills.
+    return await core.registry.read_page(work)
+
+
+def _facts(asked: params.ListSkills | params.SearchSkills) -> registry.Facts:
+    return registry.Facts(
+        language="" if asked.language is msgspec.UNSET else asked.language,
+        status="" if asked.status is msgspec.UNSET else asked.status,
+        verified=_flag(asked.verified),
+        network=_flag(asked.network),
+        secrets=_flag(asked.secrets),
+    )
+
+
+def _flag(value: bool | msgspec.UnsetType) -> bool | None:
+    return None if value is msgspec.UNSET else value
+
+
+def _text(value: str | msgspec.UnsetType) -> str:
+    return "" if value is msgspec.UNSET else value
 
 
 async def describe_skill(core: Core, identity: Identity, asked: params.DescribeSkill) -> msgspec.Raw | JsonPieces:
@@ -105,6 +145,10 @@ async def search_skills(core: Core, identity: Identity, asked: params.SearchSkil
         namespace=parse_namespace(asked.namespace) if asked.namespace else "",
         limit=asked.limit,
         cursor=asked.cursor,
+        facts=_facts(asked),
+        sort=asked.sort,
+        entries=asked.catalogue,
+        counts=asked.counts,
     )
     # Slow: a search for a word that every skill has reads all skills.
     return await core.registry.read_page(work)

@@ -1,0 +1,179 @@
+"""Totals and facets of the catalogue: how many rows pass the filters, by value.
+
+The counts are computed from the rows, so no transaction maintains them. They are kept in memory until the audit trail
+grows, because every change of the catalogue has an audit entry. Large counts that took long are kept longer.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+from sqlalchemy import ColumnElement, Connection, func, literal_column, select
+
+from skillery.backends import Identity
+from skillery.database import Statement
+from skillery.database.tables import audit_head, catalogue, catalogue_tags
+from skillery.registry.catalogue_filters import CatalogueFilter, condition_parameters, conditions, is_listed
+from skillery.registry.visibility import parameters, view_of
+
+MOST_TOTAL = 1000
+MOST_TAGS_SHOWN = 30
+MOST_TAGGED = 5000
+"""Tags are counted in this number of matching rows, the newest ones: counting the tags of all rows would be slow."""
+MOST_NAMESPACES_SHOWN = 100
+SLOW_SECONDS = 0.02
+KEPT_SECONDS = 10.0
+"""Counts of more than MOST_TOTAL rows that took longer than SLOW_SECONDS may be this old."""
+_MOST_KEPT = 512
+_SEQ = Statement(select(audit_head.c.seq))
+
+
+class FacetValue(msgspec.Struct, frozen=True):
+    """A value of a facet, and the number of rows that have the value."""
+
+    value: Annotated[str | bool, Meta(description="As the param with the name of the facet takes it")]
+    count: int
+
+
+class Facets(msgspec.Struct, frozen=True):
+    """The numbers of matching rows by value. Each facet has the name of a param. The highest number is first."""
+
+    namespace: Annotated[list[FacetValue], Meta(description="One level below the param; at most 100")]
+    kind: list[FacetValue]
+    language: list[FacetValue]
+    tags: Annotated[list[FacetValue], Meta(description="In lower case, of the newest 5,000 matching rows; at most 30")]
+    verified: list[FacetValue]
+    network: list[FacetValue]
+    secrets: list[FacetValue]
+    status: list[FacetValue]
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """The number of matching rows, and the facets."""
+
+    total: int
+    """At most MOST_TOTAL."""
+    total_is_more: bool
+    facets: Facets
+
+
+class CountsCache:
+    """The recent counts of this server."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[Hashable, tuple[Counts, int, float]] = OrderedDict()
+        """By filter and view: the counts, the number of audit entries at that time, and the end of their time."""
+
+    def get(self, connection: Connection, key: Hashable, count: Callable[[], Counts]) -> Counts:
+        """Return the counts for `key`. Call `count` if there are none, or if they are outdated."""
+        # The number is read before the counts: a change in between makes them outdated, and never wrong.
+        entries = _entries(connection)
+        with self._lock:
+            kept = self._kept.get(key)
+        if kept is not None and (kept[1] == entries or self._clock() < kept[2]):
+            return kept[0]
+        started = self._clock()
+        counts = count()
+        ended = self._clock()
+        is_slow = counts.total_is_more and ended - started > SLOW_SECONDS
+        with self._lock:
+            self._kept[key] = counts, entries, ended + (KEPT_SECONDS if is_slow else 0)
+            self._kept.move_to_end(key)
+            if len(self._kept) > _MOST_KEPT:
+                self._kept.popitem(last=False)
+        return counts
+
+
+def count_catalogue(connection: Connection, identity: Identity, asked: CatalogueFilter, cache: CountsCache) -> Counts:
+    """Return the counts of the rows that pass the filters and that the identity sees."""
+    where, given = conditions(asked, identity), condition_parameters(asked, identity)
+    key = (asked, view_of(identity), tuple(sorted(parameters(identity).items())))
+    return cache.get(connection, key, lambda: _count(connection, where, given, asked.namespace))
+
+
+def count_found(connection: Connection, skill_ids: Sequence[int], namespace: str, is_more: bool) -> Counts:
+    """Return the counts of the latest versions of these skills. `is_more` says that a search has further results."""
+    where = [is_listed(), catalogue.c.skill_id.in_(skill_ids)]
+    counts = _count(connection, where, {}, namespace)
+    return msgspec.structs.replace(counts, total=len(skill_ids), total_is_more=is_more)
+
+
+# The order of the columns of ix_catalogue_facets.
+_GROUPED = (
+    catalogue.c.status,
+    catalogue.c.kind,
+    catalogue.c.language,
+    catalogue.c.verified,
+    catalogue.c.network,
+    catalogue.c.secrets,
+)
+
+
+def _count(
+    connection: Connection, where: Sequence[ColumnElement[bool]], given: dict[str, Any], namespace: str
+) -> Counts:
+    grouped = select(*_GROUPED, func.count().label("rows")).where(*where).group_by(*_GROUPED)
+    groups = connection.execute(grouped, given).all()
+    if not groups:
+        return Counts(0, False, Facets([], [], [], [], [], [], [], []))
+    by_namespace = select(catalogue.c.namespace, func.count()).where(*where).group_by(catalogue.c.namespace)
+    namespaces: Counter[str | bool] = Counter()
+    for name, rows in connection.execute(by_namespace, given):
+        namespaces[_level(name, namespace)] += rows
+    total = sum(group.rows for group in groups)
+    facets = {name: _values(_by(groups, place)) for place, name in enumerate(column.name for column in _GROUPED)}
+    return Counts(
+        min(total, MOST_TOTAL),
+        total > MOST_TOTAL,
+        Facets(
+            namespace=_values(namespaces)[:MOST_NAMESPACES_SHOWN], tags=_count_tags(connection, where, given), **facets
+        ),
+    )
+
+
+def _by(groups: Sequence[Any], place: int) -> Counter[str | bool]:
+    counted: Counter[str | bool] = Counter()
+    for group in groups:
+        counted[group[place]] += group.rows
+    return counted
+
+
+def _values(counted: Counter[str | bool]) -> list[FacetValue]:
+    ordered = sorted(counted.items(), key=lambda one: (-one[1], str(one[0])))
+    return [FacetValue(value, count) for value, count in ordered if value != ""]
+
+
+def _count_tags(
+    connection: Connection, where: Sequence[ColumnElement[bool]], given: dict[str, Any]
+) -> list[FacetValue]:
+    newest_first = catalogue.c.published_at.desc(), catalogue.c.version_id.desc()
+    newest = select(catalogue.c.version_id).where(*where).order_by(*newest_first).limit(MOST_TAGGED).subquery("newest")
+    counted = (
+        select(catalogue_tags.c.tag, func.count().label("rows"))
+        .join_from(newest, catalogue_tags, catalogue_tags.c.version_id == newest.c.version_id)
+        # Long tags are stored as a hash after a line feed. The concatenation keeps SQLite from reading all tags.
+        .where(catalogue_tags.c.tag.concat(literal_column("''")) >= " ")
+        .group_by(catalogue_tags.c.tag)
+        .order_by(func.count().desc(), catalogue_tags.c.tag)
+        .limit(MOST_TAGS_SHOWN)
+    )
+    return [FacetValue(tag, rows) for tag, rows in connection.execute(counted, given)]
+
+
+def _level(name: str, above: str) -> str:
+    """Return the part of a namespace that is one level below `above`."""
+    depth = above.count(".") + 2 if above else 1
+    return ".".join(name.split(".")[:depth])
+
+
+def _entries(connection: Connection) -> int:
+    rows = _SEQ.rows(connection)
+    return int(rows[0][0]) if rows else 0

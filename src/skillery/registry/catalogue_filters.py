@@ -1,0 +1,136 @@
+"""The filters of the catalogue, as one SQL predicate: rows, totals and facets use the same conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+from sqlalchemy import ColumnElement, FromClause, and_, bindparam, literal_column, or_, select
+
+from skillery.backends import Identity
+from skillery.database.tables import catalogue, catalogue_tags
+from skillery.errors import InvalidParams
+from skillery.formats.languages import SkillLanguage
+from skillery.registry.catalogue_rows import LISTED, stored_tag
+from skillery.registry.visibility import SEEN_BY_ALL, in_grants, parameters, sees_each, view_of
+
+ListedStatus = Literal["published", "deprecated"]
+FilterStatus = Literal["published", "deprecated", "draft", "in_review", "rejected", "yanked"]
+
+MOST_TAGS = 16
+
+
+class Facts(NamedTuple):
+    """Filters by values of a version. An empty text and None mean that the filter is absent."""
+
+    language: SkillLanguage | Literal[""] = ""
+    status: FilterStatus | Literal[""] = ""
+    verified: bool | None = None
+    network: bool | None = None
+    """False: only skills that ask for no network access."""
+    secrets: bool | None = None
+    """False: only skills that ask for no secrets."""
+
+    @property
+    def given(self) -> dict[str, str | bool]:
+        """The filters that are present, by name."""
+        return {name: value for name, value in self._asdict().items() if value not in {"", None}}
+
+
+class CatalogueFilter(NamedTuple):
+    """All filters of a listing. `tags` are stored tags, sorted; a version needs all of them."""
+
+    namespace: str = ""
+    kind: str = ""
+    tags: tuple[str, ...] = ()
+    facts: Facts = Facts()
+
+    @property
+    def of_listed(self) -> bool:
+        """Whether the rows are the latest versions of skills, one for each skill. Else each version is a row."""
+        return self.facts.status in {"", *LISTED}
+
+
+NO_FILTER = CatalogueFilter()
+
+
+def fact_conditions(names: tuple[str, ...], rows: FromClause = catalogue) -> list[ColumnElement[bool]]:
+    """Return the conditions of the facts with these names. Their parameters are those of `fact_parameters`."""
+    return [rows.c[name] == bindparam(f"fact_{name}", type_=rows.c[name].type) for name in names]
+
+
+def fact_parameters(facts: Facts) -> dict[str, Any]:
+    return {f"fact_{name}": value for name, value in facts.given.items()}
+
+
+def is_listed(rows: FromClause = catalogue) -> ColumnElement[bool]:
+    """Return the condition for latest versions, in the form that partial indexes need."""
+    return rows.c.status.in_([literal_column(f"'{status}'") for status in LISTED])
+
+
+def conditions(asked: CatalogueFilter, identity: Identity) -> list[ColumnElement[bool]]:
+    """Return the conditions for the rows that pass the filters and that the identity sees."""
+    found = [*_of_status(asked, identity), *_in_namespace(asked)]
+    if asked.kind:
+        found.append(catalogue.c.kind == bindparam("of_kind"))
+    for number in range(len(asked.tags)):
+        tagged = select(catalogue_tags.c.version_id).where(catalogue_tags.c.tag == bindparam(f"asked_tag_{number}"))
+        found.append(catalogue.c.version_id.in_(tagged))
+    view = view_of(identity)
+    if view is not None:
+        found.append(sees_each(view, catalogue, catalogue.c.skill_id))
+    return found + fact_conditions(tuple(name for name in asked.facts.given if name != "status"))
+
+
+def condition_parameters(asked: CatalogueFilter, identity: Identity) -> dict[str, Any]:
+    """Return the parameters of `conditions`."""
+    given = parameters(identity) | fact_parameters(asked.facts._replace(status=""))
+    given |= {f"asked_tag_{number}": tag for number, tag in enumerate(asked.tags)}
+    if asked.kind:
+        given["of_kind"] = asked.kind
+    if asked.namespace:
+        # "/" follows "." in the order of bytes.
+        given |= {"namespace": asked.namespace, "below": f"{asked.namespace}.", "past": f"{asked.namespace}/"}
+    return given
+
+
+def filter_of(namespace: str, kind: str, tags: Sequence[str], facts: Facts) -> CatalogueFilter:
+    """Return a filter. Raise InvalidParams if `tags` is invalid."""
+    return CatalogueFilter(namespace, kind, tuple(map(stored_tag, check_tags(tags))), facts)
+
+
+def check_tags(tags: Sequence[str]) -> list[str]:
+    """Return the tags of a filter, sorted and in lower case. Raise InvalidParams if there are too many."""
+    if len(tags) > MOST_TAGS:
+        raise InvalidParams(
+            f"'tags' has {len(tags)} tags, at most {MOST_TAGS} are allowed", hint="Filter by fewer tags.", param="tags"
+        )
+    if not all(tag.isprintable() for tag in tags):
+        raise InvalidParams(
+            "'tags' holds a character that no tag has", hint="Write them as list_skills shows them.", param="tags"
+        )
+    return sorted({tag.strip().casefold() for tag in tags if tag.strip()})
+
+
+def _in_namespace(asked: CatalogueFilter) -> list[ColumnElement[bool]]:
+    if not asked.namespace:
+        return []
+    # The first condition is one range of an index. Similar names (`a-b` between `a` and `a.c`) need the second one.
+    nearby = and_(catalogue.c.namespace >= bindparam("namespace"), catalogue.c.namespace < bindparam("past"))
+    return [nearby, or_(catalogue.c.namespace == bindparam("namespace"), catalogue.c.namespace >= bindparam("below"))]
+
+
+def _of_status(asked: CatalogueFilter, identity: Identity) -> list[ColumnElement[bool]]:
+    """A literal status and the literal list of `is_listed` let both databases use the partial indexes."""
+    status = asked.facts.status
+    if not status:
+        return [is_listed()]
+    is_of: ColumnElement[bool] = catalogue.c.status == literal_column(f"'{status}'")
+    if asked.of_listed:
+        return [is_listed(), is_of]
+    found = [catalogue.c.status.not_in([literal_column(f"'{one}'") for one in LISTED]), is_of]
+    view = view_of(identity)
+    if view is not None and status not in SEEN_BY_ALL:
+        own: list[ColumnElement[bool]] = [catalogue.c.publisher == bindparam("me")]
+        found.append(or_(*own, *(in_grants(view, catalogue) if view.is_reviewer else [])))
+    return found
