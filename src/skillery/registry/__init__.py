@@ -5,7 +5,16 @@ folders.
 from skillery.registry.checks import CheckedExample, CheckFinding, Checks, checks_of, compare_permissions, with_examples
 from skillery.registry.cursors import cursor_key
 from skillery.registry.descriptions import describe_in_full, describe_skill
-from skillery.registry.files import SkillFileContent, files_of, read_inline_file, read_skill_file
+from skillery.registry.files import (
+    FileRow,
+    FoundFile,
+    SkillFileContent,
+    files_of,
+    find_file,
+    list_files,
+    read_inline_file,
+    read_skill_file,
+)
 from skillery.registry.import_aliases import (
     FILES_PART,
     AliasRecord,
@@ -60,6 +69,15 @@ from skillery.registry.tool_lookup import FoundTool, SessionTool, find_tool
 from skillery.registry.usage import Usage, count_run
 from skillery.registry.version_diffs import diff_versions
 from skillery.registry.version_rows import VersionRow
+from skillery.registry.version_tables import (
+    FindingCounts,
+    TabledVersion,
+    VersionFacts,
+    VersionGroup,
+    VersionTable,
+    facts_of_version,
+    table_of_versions,
+)
 from skillery.registry.versions import (
     ListedVersion,
     VersionPage,
@@ -79,6 +97,9 @@ __all__ = [
     "CheckedExample",
     "Checks",
     "DescribedSkill",
+    "FileRow",
+    "FindingCounts",
+    "FoundFile",
     "FoundSkillPage",
     "FoundTool",
     "Imported",
@@ -95,11 +116,15 @@ __all__ = [
     "SessionTool",
     "SkillFileContent",
     "SkillPage",
+    "TabledVersion",
     "ToolPage",
     "Usage",
     "Verified",
+    "VersionFacts",
+    "VersionGroup",
     "VersionPage",
     "VersionRow",
+    "VersionTable",
     "Visibility",
     "Waiver",
     "WaiverPage",
@@ -116,8 +141,10 @@ __all__ = [
     "describe_in_full",
     "describe_skill",
     "diff_versions",
+    "facts_of_version",
     "files_of",
     "find_approvable",
+    "find_file",
     "find_imported",
     "find_in_index",
     "find_same_files",
@@ -131,6 +158,7 @@ __all__ = [
     "is_owned",
     "known_paths",
     "known_without_path",
+    "list_files",
     "list_index",
     "list_labels",
     "list_resources",
@@ -159,6 +187,7 @@ __all__ = [
     "set_visibility",
     "skills_with_index_name",
     "submit_version",
+    "table_of_versions",
     "taken_versions",
     "undeprecate_skill",
     "unyank_version",
