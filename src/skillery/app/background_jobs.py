@@ -1,7 +1,7 @@
 """Periodic jobs of a server.
 
-The jobs record a heartbeat, close runs that a dead server left open, and delete old log pieces, idempotency keys and
-session tools.
+The jobs record a heartbeat, close runs that a dead server left open, delete old log pieces, idempotency keys and
+session tools, and add up the usage of skills.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from skillery.database import Database
 from skillery.errors import SkilleryError
 from skillery.identity.idempotency import forget_keys
 from skillery.registry.session_tools import forget_session_tools
+from skillery.registry.usage_days import roll_up_usage
 from skillery.runs import Runner
 from skillery.runs.log_pieces import forget_pieces
 from skillery.runs.orphans import DEAD, close_lost, close_of_dead, note_seen
@@ -83,10 +84,11 @@ class BackgroundJobs:
                 log.warning("%d runs of dead servers are recorded as failed", dead)
 
     async def _clean_up(self) -> None:
-        """Delete the idempotency keys and session tools that have expired."""
+        """Delete the idempotency keys and session tools that have expired, and add up the usage of the last 30 days."""
         for forget in (forget_keys, forget_session_tools):
             while await self._database.write(partial(forget, limit=BATCH)) == BATCH:  # noqa: ASYNC110 - others write in between
                 await asyncio.sleep(0.05)
+        await self._database.write(roll_up_usage)
 
 
 def _record_heartbeat(connection: Connection, server: str, under_way: Sequence[str]) -> int:

@@ -9,7 +9,7 @@ import msgspec
 from sqlalchemy import Connection, bindparam, case, literal_column, select, update
 
 from skillery.database import Statement
-from skillery.database.tables import RESOLVABLE, runs, skill_versions, skills
+from skillery.database.tables import RESOLVABLE, catalogue, runs, skill_versions, skills
 from skillery.formats.manifest import Manifest, Permissions
 from skillery.formats.network import parse_network_pattern
 from skillery.formats.permissions import PermissionsDiff, permissions_diff
@@ -98,6 +98,7 @@ def set_checks(connection: Connection, version_id: int, checks: Checks) -> None:
     connection.execute(
         update(skill_versions).where(skill_versions.c.id == version_id).values(checks_json=checks_json(checks))
     )
+    connection.execute(update(catalogue).where(catalogue.c.version_id == version_id).values(verified=checks.verified))
     record_runs(connection, version_id, checks)
 
 

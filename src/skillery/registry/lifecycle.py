@@ -15,6 +15,7 @@ from skillery.errors import InvalidParams, NotPublished
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Exact
 from skillery.identity import access
+from skillery.registry.catalogue_rows import update_visibility
 from skillery.registry.checks import Checks, set_checks
 from skillery.registry.lifecycle_steps import (
     STEPS,
@@ -145,6 +146,7 @@ def set_visibility(connection: Connection, identity: Identity, name: str, visibi
     if found != visibility:
         connection.execute(update(skills).where(skills.c.id == skill_id).values(visibility=visibility))
         index_visibility(connection, skill_id, visibility)
+        update_visibility(connection, skill_id, visibility)
         before, after = {"visibility": found}, {"visibility": visibility}
         audit.record(connection, identity, "set_visibility", name, before=before, after=after)
     return latest_version(connection, identity, name, skill_id)

@@ -19,6 +19,7 @@ from skillery.formats.bundle import Bundle, BundleFile
 from skillery.formats.permissions import PermissionsDiff
 from skillery.formats.semver import Version
 from skillery.identity.quotas import Quotas, check_bundle
+from skillery.registry.catalogue_rows import update_catalogue
 from skillery.registry.checks import (
     NOTHING,
     Checks,
@@ -165,8 +166,10 @@ def insert_version(
     record_runs(connection, version_id, checks)
     if not is_new:
         point_to_latest(connection, skill_id)
-    elif status in RESOLVABLE:
-        _point_to(connection, skill_id, version_id, bundle.manifest.namespace)
+    else:
+        if status in RESOLVABLE:
+            _point_to(connection, skill_id, version_id, bundle.manifest.namespace)
+        update_catalogue(connection, skill_id)
     created = NewVersion(name, str(bundle.manifest.version), bundle.digest, status)
     further = {"made_by": made_by, "provenance": identity.provenance}
     after = {"status": status, "digest": bundle.digest, **{name: value for name, value in further.items() if value}}
@@ -181,15 +184,16 @@ def point_to_latest(connection: Connection, skill_id: int) -> None:
     """Determine a skill's latest version: the highest published release, else the highest published pre-release, or
     none.
 
-    Update the searched words and the offered tools for this version. Deprecated versions count as published.
+    Update the searched words, the offered tools and the catalogue. Deprecated versions count as published.
     """
     newest = connection.execute(_NEWEST, {"id": skill_id}).one_or_none()
     if newest is not None:
         _point_to(connection, skill_id, newest.id, newest.namespace)
-        return
-    connection.execute(_POINT_TO_NONE, {"skill_id": skill_id})
-    index_latest(connection, skill_id, None)
-    offer_latest(connection, skill_id, None)
+    else:
+        connection.execute(_POINT_TO_NONE, {"skill_id": skill_id})
+        index_latest(connection, skill_id, None)
+        offer_latest(connection, skill_id, None)
+    update_catalogue(connection, skill_id)
 
 
 def _point_to(connection: Connection, skill_id: int, version_id: int, namespace: str) -> None:

@@ -18,6 +18,7 @@ from skillery.database import Change, Database, in_utc
 from skillery.database.tables import runs
 from skillery.errors import SkilleryError, Unavailable
 from skillery.registry.usage import Outcome, count_run
+from skillery.registry.usage_days import count_day
 from skillery.runs.active_run import ActiveRun
 from skillery.runs.display import whole_log
 from skillery.runs.failure_events import record_failure
@@ -74,10 +75,11 @@ def finish_run(connection: Connection, run: ActiveRun, answer: Run, log_: Log, *
     if answer.end_status == "failed":
         record_failure(connection, _finished(run, answer))
     version = run.prepared.version
-    version_id = version.stored_ids[0] if version else None
-    if version_id is not None:
+    version_id, skill_id = version.stored_ids if version else (None, None)
+    if version_id is not None and skill_id is not None:
         outcome: Outcome = "cancelled" if run.was_stopped else answer.end_status
         count_run(connection, version_id, outcome, answer.duration_ms, finished_at)
+        count_day(connection, skill_id, outcome, finished_at)
 
 
 class Recorder:

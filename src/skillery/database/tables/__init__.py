@@ -2,6 +2,7 @@
 
 from skillery.database.tables.audit import audit, audit_head
 from skillery.database.tables.base import metadata
+from skillery.database.tables.catalogue import catalogue, catalogue_tags, usage_days
 from skillery.database.tables.contents import blobs, deletions, objects, uploads
 from skillery.database.tables.environments import environment_rebuilds, environments, locks, named_locks
 from skillery.database.tables.events import dead_letters, event_readers, events, webhooks
@@ -39,6 +40,8 @@ __all__ = [
     "audit_head",
     "backend_values",
     "blobs",
+    "catalogue",
+    "catalogue_tags",
     "dead_letters",
     "deletions",
     "environment_rebuilds",
@@ -72,6 +75,7 @@ __all__ = [
     "tools",
     "trust_rules",
     "uploads",
+    "usage_days",
     "version_steps",
     "version_usage",
     "waivers",

@@ -1,0 +1,147 @@
+"""The rows of the catalogue: the latest version of each skill, and versions that are drafts, in review, rejected or
+yanked. The transaction that changes a version also updates its row.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, bindparam, delete, insert, literal_column, or_, select, update
+
+from skillery.database import Change, Statement, in_utc
+from skillery.database.tables import catalogue, catalogue_tags, skill_files, skill_versions, skills
+from skillery.formats.languages import language_of
+from skillery.registry.usage_days import NO_USAGE, recent_usage
+
+LISTED = ("published", "deprecated")
+OTHERS = ("draft", "in_review", "rejected", "yanked")
+"""The statuses of versions that have a row of their own, next to the latest version of the skill."""
+_LONG_TAG = 100
+
+
+class _Permissions(msgspec.Struct):
+    network: list[str] = []
+    secrets: list[str] = []
+
+
+class _Manifest(msgspec.Struct):
+    runtime: dict[str, Any] | None = None
+    permissions: _Permissions = msgspec.field(default_factory=_Permissions)
+    tags: list[str] = []
+
+
+class _Checks(msgspec.Struct):
+    verified: bool = False
+
+
+class _Step(msgspec.Struct):
+    at: datetime
+
+
+class _Standing(msgspec.Struct):
+    approval: _Step | None = None
+
+
+_manifest = msgspec.json.Decoder(_Manifest)
+_checks = msgspec.json.Decoder(_Checks)
+_standing = msgspec.json.Decoder(_Standing)
+
+_others = skill_versions.c.status.in_([literal_column(f"'{status}'") for status in OTHERS])
+_WANTED = Statement(
+    select(skill_versions.c.id, skill_versions.c.status)
+    .join_from(skills, skill_versions, skill_versions.c.skill_id == skills.c.id)
+    .where(skills.c.id == bindparam("of_skill"), or_(skill_versions.c.id == skills.c.latest_version_id, _others))
+)
+_PRESENT = Statement(
+    select(catalogue.c.version_id, catalogue.c.status).where(catalogue.c.skill_id == bindparam("of_skill"))
+)
+_VERSION = Statement(
+    select(
+        skills.c.name,
+        skills.c.visibility,
+        skill_versions.c.namespace,
+        skill_versions.c.publisher,
+        skill_versions.c.status,
+        skill_versions.c.kind,
+        skill_versions.c.created_at,
+        skill_versions.c.manifest_json,
+        skill_versions.c.checks_json,
+        skill_versions.c.standing_json,
+    )
+    .join_from(skill_versions, skills, skills.c.id == skill_versions.c.skill_id)
+    .where(skill_versions.c.id == bindparam("of_version"))
+)
+_PATHS = Statement(select(skill_files.c.path).where(skill_files.c.version_id == bindparam("of_version")))
+_ADD = Change(insert(catalogue), tuple(column.name for column in catalogue.c))
+_ADD_TAGS = Change(insert(catalogue_tags), ("version_id", "tag"))
+
+
+def update_catalogue(connection: Connection, skill_id: int) -> None:
+    """Make the rows of a skill those of its present versions. Call this after a change of a version or a status."""
+    wanted = {row[0]: row[1] for row in _WANTED.rows(connection, of_skill=skill_id)}
+    present = {row[0]: row[1] for row in _PRESENT.rows(connection, of_skill=skill_id)}
+    outdated = [version_id for version_id, status in present.items() if wanted.get(version_id) != status]
+    if outdated:
+        for table in (catalogue_tags, catalogue):
+            connection.execute(delete(table).where(table.c.version_id.in_(outdated)))
+    added = [version_id for version_id, status in wanted.items() if present.get(version_id) != status]
+    usage = recent_usage(connection, skill_id) if added and present else NO_USAGE
+    for version_id in added:
+        _add(connection, skill_id, version_id, usage)
+
+
+def update_visibility(connection: Connection, skill_id: int, visibility: str) -> None:
+    """Store the skill's visibility in its rows."""
+    connection.execute(update(catalogue).where(catalogue.c.skill_id == skill_id).values(visibility=visibility))
+
+
+def fill_catalogue(connection: Connection) -> None:
+    """Add the rows of all skills. The migration that adds the table calls this function."""
+    for (skill_id,) in connection.execute(select(skills.c.id).order_by(skills.c.id)).all():
+        usage = recent_usage(connection, skill_id)
+        for version_id, _ in _WANTED.rows(connection, of_skill=skill_id):
+            _add(connection, skill_id, version_id, usage)
+
+
+def stored_tag(tag: str) -> str:
+    """Return a tag as the catalogue stores it: in lower case. Long tags are stored as a hash after a line feed."""
+    tag = tag.strip().casefold()
+    return tag if len(tag) <= _LONG_TAG else f"\n{hashlib.blake2b(tag.encode(), digest_size=16).hexdigest()}"
+
+
+def tags_of(tags: Sequence[str]) -> list[str]:
+    """Return the stored tags of a manifest, each once."""
+    return sorted({stored_tag(tag) for tag in tags if tag.strip()})
+
+
+def _add(connection: Connection, skill_id: int, version_id: int, usage: tuple[int, int, int]) -> None:
+    [row] = _VERSION.rows(connection, of_version=version_id)
+    name, visibility, namespace, publisher, status, kind, created_at, manifest_json, checks_json, standing_json = row
+    manifest = _manifest.decode(manifest_json)
+    approval = _standing.decode(standing_json).approval if standing_json else None
+    paths = [path for (path,) in _PATHS.rows(connection, of_version=version_id)]
+    runs, completed, failed = usage
+    _ADD.run(
+        connection,
+        version_id=version_id,
+        skill_id=skill_id,
+        name=name,
+        namespace=namespace,
+        visibility=visibility,
+        publisher=publisher,
+        status=status,
+        kind=kind,
+        language=language_of(manifest.runtime, paths),
+        verified=bool(checks_json) and _checks.decode(checks_json).verified,
+        network=bool(manifest.permissions.network),
+        secrets=bool(manifest.permissions.secrets),
+        published_at=approval.at if approval else in_utc(created_at),
+        runs_30d=runs,
+        completed_30d=completed,
+        failed_30d=failed,
+    )
+    _ADD_TAGS.run_many(connection, [{"version_id": version_id, "tag": tag} for tag in tags_of(manifest.tags)])
