@@ -17,6 +17,7 @@ from skillery.registry.checks import Checks, checks_of
 from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.registry.resolution import find_skill, skill_not_found
 from skillery.registry.results import Approval
+from skillery.registry.usage_days import UsageDay, days_of
 from skillery.registry.version_rows import VersionRow
 from skillery.registry.versions import Status
 from skillery.registry.visibility import parameters, seen_version, view_of
@@ -65,10 +66,15 @@ class VersionFacts(msgspec.Struct, frozen=True):
     """Facts about a version that describe_skill does not return."""
 
     publisher: Who
-    created_at: datetime
+    created_at: datetime | None
+    """None for a development version."""
     size_bytes: int
     older: str | None
     """The next lower version that is published."""
+    latest: str | None
+    """The version that a caller without a version gets."""
+    days: list[UsageDay]
+    """The runs of all versions of the skill in the last 30 days."""
     counts: dict[VersionGroup, int]
     """Numbers of the visible versions of the skill."""
 
@@ -104,11 +110,14 @@ def facts_of_version(connection: Connection, identity: Identity, row: VersionRow
     mine = skill_versions.c.skill_id == row.skill_id
     counted = select(_group, func.count()).where(mine, *_seen(identity)).group_by(_group)
     counts = cast(dict[VersionGroup, int], dict(connection.execute(counted, parameters(identity)).all()))
+    days = days_of(connection, row.skill_id)
+    pointed = select(skill_versions.c.version).join(skills, skills.c.latest_version_id == skill_versions.c.id)
+    latest = connection.scalar(pointed.where(skills.c.id == row.skill_id))
     found = connection.execute(select(skill_versions).where(skill_versions.c.id == row.version_id)).one_or_none()
     if found is None:
         files = row.unstored.files.values() if row.unstored is not None else ()
         size = sum(file.size for file in files)
-        return VersionFacts(Who(row.publisher, row.publisher_kind), datetime.now().astimezone(), size, None, counts)
+        return VersionFacts(Who(row.publisher, row.publisher_kind), None, size, None, latest, days, counts)
     lower = (
         select(skill_versions.c.version)
         .where(mine, skill_versions.c.precedence < found.precedence)
@@ -125,6 +134,8 @@ def facts_of_version(connection: Connection, identity: Identity, row: VersionRow
         in_utc(found.created_at),
         found.size_bytes,
         connection.scalar(lower),
+        latest,
+        days,
         counts,
     )
 
