@@ -37,12 +37,12 @@ RULES = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"
 _RESOLVER = "MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE [::1], EXCLUDE localhost, EXCLUDE *.localhost"
 # Chromium has this feature on other systems.
 _UNKNOWN_HERE = "Error with Permissions-Policy header: Unrecognized feature: 'web-share'."
-_REPORT = "__reportViolation"
+_REPORT = "__reportViolation"  # _WATCH calls it
 
 # Runs in each document before its own scripts.
 _WATCH = """
 (() => {
-  document.addEventListener('securitypolicyviolation', event => window.%s(
+  document.addEventListener('securitypolicyviolation', event => window.__reportViolation(
     `${event.effectiveDirective} blocked ${event.blockedURI || 'inline'} ${event.sample}`.trim()));
   const seen = {shift: 0, tasks: [], observers: []};
   Object.defineProperty(window, '__seen', {value: seen});
@@ -54,7 +54,7 @@ _WATCH = """
   observe('layout-shift', entry => { if (!entry.hadRecentInput) seen.shift += entry.value; });
   observe('longtask', entry => seen.tasks.push(entry.duration));
 })();
-""" % _REPORT  # noqa: UP031 (the script has braces)
+"""
 
 _SEEN = """
 async name => {
@@ -69,7 +69,8 @@ _AXE = """
 async tags => {
   const found = await axe.run(document, {runOnly: {type: 'tag', values: tags}, resultTypes: ['violations']});
   return found.violations.flatMap(rule => rule.nodes.map(node =>
-    `${rule.id} (${rule.impact}): ${node.target.join(' ')}: ${(node.failureSummary || rule.help).replace(/\\s+/g, ' ')}`));
+    `${rule.id} (${rule.impact}): ${node.target.join(' ')}: ` +
+    `${(node.failureSummary || rule.help).replace(/\\s+/g, ' ')}`));
 }
 """
 
@@ -214,10 +215,10 @@ async def open_page(chromium: Browser) -> AsyncIterator[OpenPage]:
 async def sign_in(context: BrowserContext, server: Server, token: str) -> None:
     """Sign in with a token by the form at /login, in a tab that is closed again."""
     page = await context.new_page()
-    await page.goto(f"{server.url}/login")
+    await page.goto(f"{server.url}/login?next=/login")
     await page.get_by_label("Token").fill(token)
     await page.get_by_role("button", name="Sign in").click()
-    await page.get_by_role("button", name="Sign out").first.wait_for(state="attached")
+    await page.get_by_role("button", name="Sign out").first.wait_for()
     await page.close()
 
 
