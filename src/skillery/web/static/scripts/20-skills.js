@@ -25,4 +25,5 @@
   });
   addEventListener("hashchange", () => mark(true));
   document.addEventListener("skillery:part", () => mark(true));
+  mark(true); // the first event of the base script is before this one
 })();
