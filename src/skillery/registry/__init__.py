@@ -9,7 +9,16 @@ from skillery.registry.catalogue_listings import list_catalogue
 from skillery.registry.checks import CheckedExample, CheckFinding, Checks, checks_of, compare_permissions, with_examples
 from skillery.registry.cursors import cursor_key
 from skillery.registry.descriptions import describe_in_full, describe_skill
-from skillery.registry.files import SkillFileContent, files_of, read_inline_file, read_skill_file
+from skillery.registry.files import (
+    FileRow,
+    FoundFile,
+    SkillFileContent,
+    files_of,
+    find_file,
+    list_files,
+    read_inline_file,
+    read_skill_file,
+)
 from skillery.registry.import_aliases import (
     FILES_PART,
     AliasRecord,
@@ -66,6 +75,15 @@ from skillery.registry.usage_by_day import usage_by_day
 from skillery.registry.usage_days import UsageDay
 from skillery.registry.version_diffs import diff_versions
 from skillery.registry.version_rows import VersionRow
+from skillery.registry.version_tables import (
+    FindingCounts,
+    TabledVersion,
+    VersionFacts,
+    VersionGroup,
+    VersionTable,
+    facts_of_version,
+    table_of_versions,
+)
 from skillery.registry.versions import (
     ListedVersion,
     VersionPage,
@@ -92,6 +110,9 @@ __all__ = [
     "FacetValue",
     "Facets",
     "Facts",
+    "FileRow",
+    "FindingCounts",
+    "FoundFile",
     "FoundSkillPage",
     "FoundTool",
     "Imported",
@@ -108,12 +129,16 @@ __all__ = [
     "SessionTool",
     "SkillFileContent",
     "SkillPage",
+    "TabledVersion",
     "ToolPage",
     "Usage",
     "UsageDay",
     "Verified",
+    "VersionFacts",
+    "VersionGroup",
     "VersionPage",
     "VersionRow",
+    "VersionTable",
     "Visibility",
     "Waiver",
     "WaiverPage",
@@ -130,9 +155,11 @@ __all__ = [
     "describe_in_full",
     "describe_skill",
     "diff_versions",
+    "facts_of_version",
     "files_of",
     "filter_of",
     "find_approvable",
+    "find_file",
     "find_imported",
     "find_in_index",
     "find_same_files",
@@ -147,6 +174,7 @@ __all__ = [
     "known_paths",
     "known_without_path",
     "list_catalogue",
+    "list_files",
     "list_index",
     "list_labels",
     "list_resources",
@@ -175,6 +203,7 @@ __all__ = [
     "set_visibility",
     "skills_with_index_name",
     "submit_version",
+    "table_of_versions",
     "taken_versions",
     "undeprecate_skill",
     "unyank_version",

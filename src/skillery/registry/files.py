@@ -36,6 +36,21 @@ class FileRow(NamedTuple):
     executable: bool
 
 
+class FoundFile(NamedTuple):
+    """A file of a version."""
+
+    version: VersionRow
+    path: str
+    sha256: str
+    size_bytes: int
+    data: bytes | None
+    """The content, or None if the storage holds the content."""
+
+    def open(self, storage: Storage) -> BinaryIO:
+        """Open the content. Blocking."""
+        return _open(storage, self.sha256, self.data)
+
+
 _FILES = Statement(
     select(skill_files.c.path, skill_files.c.sha256, skill_files.c.size_bytes, skill_files.c.executable)
     .where(skill_files.c.version_id == bindparam("version_id"))
@@ -61,6 +76,27 @@ def files_of(connection: Connection, version_id: int) -> list[FileRow]:
         FileRow(path, sha256, size, bool(mode))
         for path, sha256, size, mode in _FILES.rows(connection, version_id=version_id)
     ]
+
+
+def list_files(
+    connection: Connection, identity: Identity, *, name: str, spec: VersionSpec
+) -> tuple[VersionRow, list[FileRow]]:
+    """Return a version and its files, sorted by path.
+
+    Raise SkillNotFound, VersionNotFound or LabelNotFound if the identity sees no such version.
+    """
+    row = resolve(connection, identity, name, spec)
+    return row, files_in(connection, row)
+
+
+def find_file(connection: Connection, identity: Identity, *, name: str, spec: VersionSpec, path: str) -> FoundFile:
+    """Return a file of a version, without the content of a large file. Raise the errors of `read_skill_file`."""
+    row = resolve(connection, identity, name, spec)
+    found = _find(connection, row, path)
+    if not found:
+        raise _not_found(connection, row, path)
+    sha256, data, size = found[0]
+    return FoundFile(row, path, sha256, size, None if data is None else bytes(data))
 
 
 def read_skill_file(

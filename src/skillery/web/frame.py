@@ -27,6 +27,7 @@ from skillery.web.cookies import Cookies, Header, cookie_of, cookies_of
 from skillery.web.display import language_of
 from skillery.web.forms import MOST_FORM_BYTES, safe_next
 from skillery.web.headers import HTML, page_headers
+from skillery.web.rendered_texts import RenderedTexts
 from skillery.web.rendering import Templates
 from skillery.web.visits import Visit, Visits
 
@@ -50,6 +51,7 @@ class Site(NamedTuple):
     answers: Answers
     templates: Templates
     assets: Assets
+    texts: RenderedTexts
     public_pages: bool
     """Whether callers without a login see pages of public skills (the setting `public_downloads`)."""
     extras: Mapping[str, Any] = {}
@@ -257,6 +259,7 @@ def open_site(core: Core, shared: Shared, extras: Mapping[str, Any]) -> Site:
         answers=shared.answers,
         templates=Templates(),
         assets=Assets(),
+        texts=RenderedTexts(),
         public_pages=shared.public_downloads,
         extras=extras,
     )

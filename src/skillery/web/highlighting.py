@@ -1,0 +1,103 @@
+"""Source code as HTML: tokens are spans with few classes, and hidden characters are boxes.
+
+The ending of the file alone selects the lexer. Guessing by content would execute slow patterns on hostile texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from itertools import groupby
+from typing import Any
+
+from markupsafe import Markup
+from pygments.lexers import find_lexer_class_by_name
+from pygments.token import Comment, Keyword, Name, Number, Operator, String
+
+from skillery.web.display import visible
+
+_LEXERS = {
+    **dict.fromkeys(("py", "pyi"), "python"),
+    **dict.fromkeys(("sh", "bash", "zsh"), "bash"),
+    **dict.fromkeys(("js", "mjs", "cjs", "jsx"), "javascript"),
+    **dict.fromkeys(("ts", "tsx"), "typescript"),
+    **dict.fromkeys(("yaml", "yml"), "yaml"),
+    **dict.fromkeys(("html", "htm", "xhtml"), "html"),
+    **dict.fromkeys(("xml", "svg", "xsd", "xsl"), "xml"),
+    **dict.fromkeys(("ini", "cfg"), "ini"),
+    **dict.fromkeys(("c", "h"), "c"),
+    **dict.fromkeys(("cpp", "hpp", "cc"), "cpp"),
+    **dict.fromkeys(("diff", "patch"), "diff"),
+    **dict.fromkeys(("md", "markdown"), "markdown"),
+    **{name: name for name in ("toml", "json", "css", "sql", "go", "java", "lua", "php", "r", "swift")},
+    "rs": "rust",
+    "rb": "ruby",
+    "kt": "kotlin",
+    "pl": "perl",
+    "ps1": "powershell",
+    "tex": "latex",
+    "dockerfile": "docker",
+    "makefile": "make",
+}
+"""Names of lexers by the ending of a file, or by the name of a file without an ending."""
+_CLASSES: tuple[tuple[Any, str], ...] = (
+    (Comment, "c"),
+    (String, "s"),
+    (Number, "n"),
+    (Keyword, "k"),
+    (Operator.Word, "k"),
+    (Name.Tag, "k"),
+    (Name.Function, "n"),
+    (Name.Class, "n"),
+    (Name.Decorator, "n"),
+    (Name.Attribute, "n"),
+)
+
+
+def has_lexer(path: str) -> bool:
+    return _ending(path) in _LEXERS
+
+
+def highlighted_lines(text: str, path: str) -> list[str]:
+    """Return the lines of a text as HTML, without line ends."""
+    lines: list[list[Markup]] = [[]]
+    for name, part in _parts(text.replace("\r\n", "\n"), _LEXERS.get(_ending(path), "")):
+        for number, piece in enumerate(part.split("\n")):
+            if number:
+                lines.append([])
+            if piece:
+                shown = visible(piece, is_code=True)
+                lines[-1].append(Markup('<span class="{}">{}</span>').format(name, shown) if name else shown)
+    if len(lines) > 1 and not lines[-1]:
+        lines.pop()
+    return [str(Markup("").join(line)) for line in lines]
+
+
+def highlighted(text: str, path: str) -> str:
+    """Return a text as HTML."""
+    return "\n".join(highlighted_lines(text, path))
+
+
+def _parts(text: str, lexer: str) -> Iterator[tuple[str, str]]:
+    """Yield the parts of a text, each with the class of its tokens. "" means no class."""
+    if not lexer:
+        yield "", text
+        return
+    # Unprocessed: the usual preparation of a lexer removes and changes characters.
+    tokens = ((_class_of(kind), part) for _, kind, part in _lexer(lexer).get_tokens_unprocessed(text))
+    for name, group in groupby(tokens, key=lambda one: one[0]):
+        yield name, "".join(part for _, part in group)
+
+
+@cache
+def _lexer(name: str) -> Any:
+    return find_lexer_class_by_name(name)()
+
+
+@cache
+def _class_of(kind: Any) -> str:
+    return next((name for group, name in _CLASSES if kind in group), "")
+
+
+def _ending(path: str) -> str:
+    return path.rpartition("/")[2].rpartition(".")[2].lower()

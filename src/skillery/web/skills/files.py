@@ -1,0 +1,149 @@
+"""`/s/{ref}/files` and `/s/{ref}/files/{path}`: the tree of a bundle, and one file with line numbers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, NamedTuple
+
+from skillery.formats.paths import parse_path
+from skillery.registry import FileRow, FoundFile, find_file, list_files
+from skillery.web.frame import Page, PageRequest, path_of
+from skillery.web.highlighting import has_lexer
+from skillery.web.rendered_texts import MOST_HIGHLIGHTED
+from skillery.web.skills.contents import kind_of
+from skillery.web.skills.opened import Opened, open_version, page_of, reader_of, reference_of
+
+MOST_SHOWN = 1024 * 1024
+"""Bytes of a text that is shown as a whole."""
+FIRST_BYTES = 200_000
+"""Bytes that are shown of a larger text."""
+MOST_LINES = 20_000
+
+
+class Node(NamedTuple):
+    """A file, or a folder with its nodes."""
+
+    name: str
+    path: str
+    size_bytes: int
+    nodes: tuple[Node, ...] | None
+    """None for a file."""
+    is_open: bool
+    """Whether the folder contains the shown file."""
+
+
+async def show_files(request: PageRequest) -> Page:
+    opened = await open_version(request)
+    return _page(request, opened, await _rows(request), "", {"file": None})
+
+
+async def show_file(request: PageRequest) -> Page:
+    opened = await open_version(request)
+    path = parse_path(request.parameter("path"))
+    rows = await _rows(request)
+    if not any(row.path == path for row in rows):
+        below = tuple(row for row in rows if row.path.startswith(f"{path}/"))
+        if below:
+            return _page(request, opened, rows, path, {"file": None})
+    found = await _find(request, path)
+    return _page(request, opened, rows, path, {"file": await _viewed(request, opened, found)})
+
+
+async def _rows(request: PageRequest) -> list[FileRow]:
+    name, _, spec = reference_of(request)
+    identity = reader_of(request)
+    _, rows = await request.site.core.registry.read_page(
+        lambda connection: list_files(connection, identity, name=name, spec=spec)
+    )
+    return rows
+
+
+async def _find(request: PageRequest, path: str) -> FoundFile:
+    name, _, spec = reference_of(request)
+    identity = reader_of(request)
+    return await request.site.core.registry.read_page(
+        lambda connection: find_file(connection, identity, name=name, spec=spec, path=path)
+    )
+
+
+def _page(request: PageRequest, opened: Opened, rows: list[FileRow], path: str, values: dict[str, Any]) -> Page:
+    more = {"files_count": len(rows), "tree": _tree(rows, path), "path": path, "total": sum(one[2] for one in rows)}
+    return page_of(request, opened, "files", "skill_files.html", **more, **values)
+
+
+async def _viewed(request: PageRequest, opened: Opened, found: FoundFile) -> dict[str, Any]:
+    """Return the values of the viewer for one file."""
+    size = found.size_bytes
+    wanted = MOST_SHOWN if size <= MOST_SHOWN else FIRST_BYTES
+    head = await asyncio.to_thread(_head, request, found, wanted)
+    kind = kind_of(found.path, head, size)
+    at = f"{opened.name}@{opened.version}"
+    values: dict[str, Any] = {
+        "path": found.path,
+        "size": size,
+        "sha256": found.sha256,
+        "kind": kind,
+        "raw": path_of("s", at, "raw", found.path),
+        "lines": (),
+    }
+    if kind.group == "image" and kind.words != "SVG image":
+        return values
+    text = _decoded(head, is_whole=len(head) >= size)
+    if text is None or kind.group == "binary":
+        return {**values, "kind": kind if kind.group != "text" else kind._replace(group="binary", words="binary file")}
+    # The key of the cache has the digest of the file, so that unchanged files of other versions are found too.
+    shown = await request.site.texts.code(found.sha256, found.path, text)
+    lines = shown.lines[:MOST_LINES]
+    return {
+        **values,
+        "lines": lines,
+        "lines_total": len(shown.lines),
+        "is_cut": len(head) < size,
+        "is_long": len(shown.lines) > MOST_LINES,
+        "is_plain": shown.is_plain and has_lexer(found.path),
+        "is_large": len(text) > MOST_HIGHLIGHTED,
+        "has_crlf": "\r\n" in text,
+    }
+
+
+def _head(request: PageRequest, found: FoundFile, most: int) -> bytes:
+    with found.open(request.site.core.registry.storage) as stream:
+        parts = bytearray()
+        while len(parts) < most and (chunk := stream.read(most - len(parts))):
+            parts += chunk
+        return bytes(parts)
+
+
+def _decoded(head: bytes, *, is_whole: bool) -> str | None:
+    """Return the text, or None if the bytes are not UTF-8. A cut text may end inside a character."""
+    try:
+        return head.decode("utf-8")
+    except UnicodeDecodeError as error:
+        if is_whole or len(head) - error.start > 3:
+            return None
+        return head[: error.start].decode("utf-8")
+
+
+def _tree(rows: list[FileRow], shown: str) -> tuple[Node, ...]:
+    folders: dict[str, Any] = {}
+    for row in rows:
+        *above, name = row.path.split("/")
+        place = folders
+        for one in above:
+            place = place.setdefault(one, {})
+        place[name] = row
+    return _nodes(folders, "", shown)
+
+
+def _nodes(folder: dict[str, Any], above: str, shown: str) -> tuple[Node, ...]:
+    """Return the nodes of a folder: SKILL.md, then folders, then files."""
+    found = []
+    for name, item in folder.items():
+        path = f"{above}{name}"
+        if isinstance(item, dict):
+            nodes = _nodes(item, f"{path}/", shown)
+            size = sum(node.size_bytes for node in nodes)
+            found.append(Node(name, path, size, nodes, shown == path or shown.startswith(f"{path}/")))
+        else:
+            found.append(Node(name, path, item.size_bytes, None, False))
+    return tuple(sorted(found, key=lambda one: (one.path != "SKILL.md", one.nodes is None, one.name.lower())))

@@ -1,0 +1,84 @@
+"""`/s/{ref}/raw/{path}`: the bytes of a file, under headers that stop scripts."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from typing import Any, BinaryIO
+
+from skillery.edge.http import CHUNK_BYTES, send_stream
+from skillery.formats.paths import parse_path
+from skillery.registry import FoundFile, find_file
+from skillery.web.frame import Direct, PageRequest
+from skillery.web.headers import RAW_HEADERS
+from skillery.web.skills.contents import HEAD_BYTES, disposition, kind_of
+from skillery.web.skills.opened import reader_of, reference_of
+
+
+async def show_raw(request: PageRequest) -> Direct:
+    found = await find(request, request.parameter("path"))
+
+    async def send(send: Any) -> None:
+        await _send(request, found, send)
+
+    return Direct(send)
+
+
+async def find(request: PageRequest, path: str) -> FoundFile:
+    """Return a file of the version. Raise SkillNotFound, VersionNotFound, LabelNotFound or FileNotInSkill if the
+    caller sees no such file.
+    """
+    name, _, spec = reference_of(request)
+    identity = reader_of(request)
+    parse_path(path)
+    return await request.site.core.registry.read_page(
+        lambda connection: find_file(connection, identity, name=name, spec=spec, path=path)
+    )
+
+
+async def _send(request: PageRequest, found: FoundFile, send: Any) -> None:
+    storage = request.site.core.registry.storage
+    tag = f'"{found.sha256}"'
+    fixed = [*RAW_HEADERS, ("etag", tag), ("cache-control", "private, no-cache"), ("vary", "Cookie")]
+    if tag in request.headers.get("if-none-match", ""):
+        await send({"type": "http.response.start", "status": 304, "headers": _raw(fixed)})
+        await send({"type": "http.response.body", "body": b""})
+        return
+    stream = await asyncio.to_thread(found.open, storage)
+    try:
+        head = await asyncio.to_thread(stream.read, min(HEAD_BYTES, found.size_bytes))
+        kind = kind_of(found.path, head, found.size_bytes)
+        headers = [
+            ("content-type", kind.media_type),
+            ("content-length", str(found.size_bytes)),
+            ("content-disposition", disposition(found.path, kind)),
+            *fixed,
+        ]
+        if request.method == "HEAD":
+            await send({"type": "http.response.start", "status": 200, "headers": _raw(headers)})
+            await send({"type": "http.response.body", "body": b""})
+            return
+        with request.site.answers.hold() as held:
+            held.take(min(CHUNK_BYTES, found.size_bytes))
+            await send_stream(send, 200, _raw(headers), _Joined(head, stream), found.size_bytes)
+    finally:
+        await asyncio.to_thread(stream.close)
+
+
+class _Joined(io.BytesIO):
+    """A stream whose first bytes are already read."""
+
+    def __init__(self, head: bytes, rest: BinaryIO) -> None:
+        super().__init__()
+        self._head = head
+        self._rest = rest
+
+    def read(self, size: int | None = -1) -> bytes:
+        if self._head:
+            chunk, self._head = self._head[:size], self._head[size:]
+            return chunk
+        return self._rest.read(-1 if size is None else size)
+
+
+def _raw(headers: list[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
+    return [(name.encode(), value.encode("latin-1")) for name, value in headers]

@@ -1,0 +1,46 @@
+"""`/s/{ref}/versions`: all versions of a skill, highest first."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from skillery.registry import VersionGroup, VersionTable, table_of_versions
+from skillery.web.frame import Page, PageRequest
+from skillery.web.skills.opened import open_version, page_of, reader_of
+
+AT_ONCE = 50
+FOLDED_AT_ONCE = 20
+_GROUPS: dict[str, VersionGroup] = {
+    "releases": "releases",
+    "pre-releases": "prereleases",
+    "withdrawn": "withdrawn",
+}
+
+
+async def show_versions(request: PageRequest) -> Page:
+    opened = await open_version(request)
+    shown = _GROUPS.get(request.query.get("show", ""))
+    read = partial(_table, request, opened.name)
+    if shown is None:
+        tables = {
+            "releases": await read("releases", AT_ONCE, request.query.get("cursor", "")),
+            "prereleases": await read("prereleases", FOLDED_AT_ONCE, ""),
+            "withdrawn": await read("withdrawn", FOLDED_AT_ONCE, ""),
+        }
+    else:
+        tables = {shown: await read(shown, AT_ONCE, request.query.get("cursor", ""))}
+    return page_of(request, opened, "versions", "skill_versions.html", tables=tables, shown=shown or "")
+
+
+async def _table(request: PageRequest, name: str, group: VersionGroup, limit: int, cursor: str) -> VersionTable:
+    identity, registry = reader_of(request), request.site.core.registry
+    work = partial(
+        table_of_versions,
+        identity=identity,
+        key=registry.cursor_key,
+        name=name,
+        group=group,
+        limit=limit,
+        cursor=cursor,
+    )
+    return await registry.read_page(work)

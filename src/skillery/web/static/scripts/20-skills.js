@@ -1,0 +1,29 @@
+// Ranges of lines in a file: #L10-L20 marks the lines, Shift and a click on a number extends the range.
+(() => {
+  "use strict";
+  const RANGE = /^#L(\d+)(?:-L(\d+))?$/;
+  const mark = (scrolls) => {
+    for (const one of document.querySelectorAll("[data-lines] .picked")) one.classList.remove("picked");
+    const found = RANGE.exec(location.hash);
+    if (!found?.[2] || !document.querySelector("[data-lines]")) return;
+    const [low, high] = [Number(found[1]), Number(found[2])].sort((a, b) => a - b);
+    for (let line = low; line <= high; line += 1) {
+      const one = document.getElementById(`L${line}`);
+      if (!one) break;
+      one.classList.add("picked");
+    }
+    if (scrolls) document.getElementById(`L${low}`)?.scrollIntoView({ block: "center" });
+  };
+  document.addEventListener("click", (event) => {
+    const number = event.target.closest?.("[data-lines] a[data-n]");
+    const found = RANGE.exec(location.hash);
+    if (!number || !event.shiftKey || !found) return;
+    event.preventDefault();
+    const [low, high] = [Number(found[1]), Number(number.dataset.n)].sort((a, b) => a - b);
+    history.replaceState(null, "", `#L${low}-L${high}`);
+    mark(false);
+  });
+  addEventListener("hashchange", () => mark(true));
+  document.addEventListener("skillery:part", () => mark(true));
+  mark(true); // the first event of the base script is before this one
+})();
