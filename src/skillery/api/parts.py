@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from skillery.api.mcp.endpoint import McpEndpoint
 from skillery.api.plugin_routes import PluginRoutes
 from skillery.api.readiness import Readiness
-from skillery.api.run_events import OpenStreams
 from skillery.api.tracing import Tracing
 from skillery.backends import Resource
 from skillery.edge.gate import Gate
+from skillery.edge.run_streams import OpenStreams
 from skillery.methods.answers import Answers
 from skillery.methods.budgets import Bodies
 

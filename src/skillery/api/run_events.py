@@ -2,43 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import socket
-import time
-from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
-from functools import lru_cache
-from itertools import cycle
-from typing import Any, NamedTuple
-from urllib.parse import parse_qs
-
-import msgspec
+from typing import Any
 
 from skillery.backends import Identity
 from skillery.edge.gate import Gate
-from skillery.edge.http import disconnected, only, send_bytes
+from skillery.edge.http import only, send_bytes
 from skillery.edge.operations import Operation, Response, in_query
-from skillery.errors import Busy, InvalidParams
-from skillery.formats.wording import quoted
-from skillery.methods.errors import encode
+from skillery.edge.run_streams import EVENT_BYTES, EVENTS, OpenStreams, RunStreams, begin_text, offset_of
 from skillery.runs import Runner
-from skillery.runs.followed_runs import Followed
-from skillery.runs.live_output import LogPart
 
-EVENTS = "text/event-stream"
 TEXT = "text/plain"
-PAUSE_SECONDS = 0.1
-"""A client of an active run gets at most one log event in about this time (seconds), however much the code prints."""
-TURNS = 8
-"""Groups of clients. The clients of a group get their events at the same time, so an event is made once for a group.
-The groups take turns, so that other requests do not wait for the events of all clients.
-"""
-HEARTBEAT_SECONDS = 15.0
-EVENT_BYTES = 16 * 1024
-SEND_BUFFER_BYTES = 64 * 1024
-"""Send buffer of the socket. By default, the kernel buffers up to 4 MiB for a client that does not read."""
-RETRY_MS = 2000
 PATH = "/v1/runs/{run_id}/events"
 PATHS = ("/v1/runs/{run_id:str}/events",)
 
@@ -61,79 +34,33 @@ OPERATIONS = (
 )
 
 
-class StreamLimits(NamedTuple):
-    """Limits of the number of open streams: of one run, of one identity, and of the whole server."""
-
-    of_run: int
-    of_identity: int
-    in_all: int
-
-
-class OpenStreams:
-    """Counts the open event streams."""
-
-    def __init__(self, limits: StreamLimits) -> None:
-        self._limits = limits
-        self._of_run: Counter[str] = Counter()
-        self._of_identity: Counter[str] = Counter()
-
-    @contextmanager
-    def hold(self, run_id: str, identity: str) -> Iterator[None]:
-        """Count one stream as open during the `with` block. Raise Busy if a limit is reached."""
-        for count, most, name in (
-            (self._of_run[run_id], self._limits.of_run, "runs.streams_per_run"),
-            (self._of_identity[identity], self._limits.of_identity, "runs.streams_per_identity"),
-            (self._of_run.total(), self._limits.in_all, "runs.streams"),
-        ):
-            if count >= most:
-                raise Busy(
-                    f"{count} streams of events are open, as many as the setting {name} allows",
-                    hint="Close one, or read the log with read_run_log.",
-                    retry_after_ms=RETRY_MS,
-                )
-        self._of_run[run_id] += 1
-        self._of_identity[identity] += 1
-        try:
-            yield
-        finally:
-            _subtract(self._of_run, run_id)
-            _subtract(self._of_identity, identity)
-
-
-def _subtract(counter: Counter[str], key: str) -> None:
-    counter[key] -= 1
-    if not counter[key]:
-        del counter[key]
-
-
 class RunEvents:
     """The endpoint that sends the events of a run."""
 
     def __init__(self, gate: Gate, runner: Runner, streams: OpenStreams) -> None:
         self._gate = gate
         self._runner = runner
-        self._streams = streams
-        self._turns = cycle(range(TURNS))
+        self._streams = RunStreams(runner, streams)
 
     async def answer(self, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
         """Answer `GET /v1/runs/{run_id}/events` with events, or with plain text if the client accepts text/plain."""
         only(scope, "GET", "HEAD")
         identity = await self._gate.admit(scope, headers, "read", "get_run")
         run_id = scope["path"].split("/")[3]
-        after = _offset(scope, headers)
+        after = offset_of(scope, headers)
         if scope["method"] == "HEAD":
             (await self._runner.follow_run(identity, run_id)).close()
             await send_bytes(send, 200, b"", EVENTS)
         elif TEXT in headers.get("accept", ""):
             await self._send_log(identity, run_id, send)
         else:
-            await self._send_events(identity, run_id, after, receive, send)
+            await self._streams.send(identity, run_id, after, receive, send)
 
     async def _send_log(self, identity: Identity, run_id: str, send: Any) -> None:
         """Send the present log of the run as plain text."""
         followed = await self._runner.follow_run(identity, run_id)
         try:
-            await _start(send, f"{TEXT}; charset=utf-8")
+            await begin_text(send, f"{TEXT}; charset=utf-8")
             after = 0
             while (part := await followed.source.read(after, EVENT_BYTES)).next > after:
                 after = part.next
@@ -141,91 +68,3 @@ class RunEvents:
             await send({"type": "http.response.body", "body": b""})
         finally:
             followed.close()
-
-    async def _send_events(self, identity: Identity, run_id: str, after: int, receive: Any, send: Any) -> None:
-        """Send the events of a run until the run has ended, the client disconnects, or the server stops. `after` is
-        an offset in the log.
-        """
-        followed = await self._runner.follow_run(identity, run_id)
-        try:
-            with self._streams.hold(run_id, identity.name):
-                _bound_buffer(receive)
-                await _start(send, EVENTS, (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))
-                gone = asyncio.ensure_future(disconnected(receive))
-                try:
-                    async for event in self._events(identity, run_id, followed, after, gone):
-                        await send({"type": "http.response.body", "body": event, "more_body": True})
-                finally:
-                    gone.cancel()
-                if not gone.done():
-                    await send({"type": "http.response.body", "body": b""})
-        finally:
-            followed.close()
-
-    async def _events(
-        self, identity: Identity, run_id: str, followed: Followed, after: int, gone: asyncio.Future[None]
-    ) -> AsyncIterator[bytes]:
-        source, status, progress, turn = followed.source, None, None, next(self._turns)
-        while not gone.done():
-            changed = source.changed()
-            has_ended = source.has_ended
-            if source.status != status:
-                status = source.status
-                yield _event("status", {"status": status})
-            if source.progress is not None and source.progress != progress:
-                progress = source.progress
-                yield _event("progress", msgspec.to_builtins(progress))
-            part = await source.read(after, EVENT_BYTES)
-            if part.start > after:
-                yield _event("gap", {"bytes": part.start - after})
-            if part.text:
-                yield _log_event(part)
-            is_behind, after = part.next > after, part.next
-            if has_ended and not is_behind:
-                yield _event("end", await self._runner.get_run(identity, run_id), after)
-                return
-            if is_behind:
-                changed.cancel()
-                await asyncio.wait({gone}, timeout=0 if has_ended else _until_next(turn))
-            elif not await followed.wait(changed, gone, HEARTBEAT_SECONDS):
-                return
-            elif not changed.done():
-                changed.cancel()
-                yield b":\n\n"
-
-
-def _until_next(turn: int) -> float:
-    """Return the seconds until the clients of a group get events again."""
-    return PAUSE_SECONDS - (time.monotonic() - turn * PAUSE_SECONDS / TURNS) % PAUSE_SECONDS
-
-
-@lru_cache(64)
-def _log_event(part: LogPart) -> bytes:
-    return _event("log", {"text": part.text}, part.next)
-
-
-def _event(name: str, data: Any, offset: int | None = None) -> bytes:
-    number = b"" if offset is None else b"id: %d\n" % offset
-    return b"event: %s\n%sdata: %s\n\n" % (name.encode(), number, encode(data))
-
-
-async def _start(send: Any, kind: str, *headers: tuple[bytes, bytes]) -> None:
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind.encode()), *headers]})
-
-
-def _bound_buffer(receive: Any) -> None:
-    """Limit the bytes that the kernel buffers for a client that does not read. `receive` belongs to the connection."""
-    transport = getattr(getattr(receive, "__self__", None), "transport", None)
-    connection = transport.get_extra_info("socket") if transport is not None else None
-    if connection is not None:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-
-
-def _offset(scope: Any, headers: dict[str, str]) -> int:
-    query = parse_qs(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
-    text = headers.get("last-event-id") or query.get("after", ["0"])[-1]
-    if not (text.isascii() and text.isdigit() and len(text) < 16):
-        raise InvalidParams(
-            f"the offset is {quoted(text)}", hint="Pass the id of the last event, a number of bytes.", param="after"
-        )
-    return int(text)

@@ -21,7 +21,6 @@ from skillery.api.parts import Edge
 from skillery.api.plugin_routes import PluginParts, PluginRoutes
 from skillery.api.readiness import Readiness
 from skillery.api.routes import make_routes
-from skillery.api.run_events import OpenStreams, StreamLimits
 from skillery.api.tracing import Tracing, open_tracing
 from skillery.app.core_parts import MIB, Backends, Base, build_core
 from skillery.app.home import Home
@@ -47,6 +46,7 @@ from skillery.edge.exchanges import ID_HEADER
 from skillery.edge.gate import Gate
 from skillery.edge.http import HttpRefusal, headers_of
 from skillery.edge.routing import Route as EdgeRoute
+from skillery.edge.run_streams import OpenStreams, StreamLimits
 from skillery.errors import StartupError
 from skillery.methods.answers import Answers
 from skillery.methods.budgets import Bodies

@@ -16,6 +16,7 @@ from skillery.context.request import current, current_id
 from skillery.edge.gate import ANONYMOUS, FORBIDDEN, Gate
 from skillery.edge.http import HttpRefusal, address_of, send_bytes, send_refusal
 from skillery.edge.routing import Route
+from skillery.edge.run_streams import OpenStreams, RunStreams
 from skillery.errors import NotAllowed, NotAuthenticated, SkilleryError
 from skillery.methods.answers import Answers, held_answer
 from skillery.methods.budgets import Bodies
@@ -54,6 +55,7 @@ class Site(NamedTuple):
     texts: RenderedTexts
     public_pages: bool
     """Whether callers without a login see pages of public skills (the setting `public_downloads`)."""
+    streams: RunStreams
     extras: Mapping[str, Any] = {}
     """Parts that only some pages use, by name."""
 
@@ -245,6 +247,9 @@ class Shared(Protocol):
     def answers(self) -> Answers: ...
 
     @property
+    def streams(self) -> OpenStreams: ...
+
+    @property
     def public_downloads(self) -> bool: ...
 
 
@@ -261,6 +266,7 @@ def open_site(core: Core, shared: Shared, extras: Mapping[str, Any]) -> Site:
         assets=Assets(),
         texts=RenderedTexts(),
         public_pages=shared.public_downloads,
+        streams=RunStreams(core.runner, shared.streams),
         extras=extras,
     )
 
