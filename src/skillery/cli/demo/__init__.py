@@ -32,7 +32,8 @@ def demo(target: Target, token: str | None, port: int, as_json: bool) -> None:
     """Run the workflow of the Skills Protocol on a new server.
 
     The steps use a real CSV file. Afterwards, the server continues in the background. The first line gives the
-    address of the pages, the last lines the command that stops the server. If a server already holds the home, the demo uses that server.
+    address of the pages, the last lines the command that stops the server.
+    If a server already holds the home, the demo uses that server.
     """
     import asyncio
 
