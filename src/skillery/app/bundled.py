@@ -20,11 +20,11 @@ from skillery.formats.semver import Version
 from skillery.formats.version_spec import Exact
 from skillery.identity.quotas import UNLIMITED
 from skillery.publishing import Publisher, PublishingRules, SkillFolder, read_skill_folder
-from skillery.registry import resolve
+from skillery.registry import BUNDLED_BY, resolve
 
 PACKAGED = Path(__file__).parents[1] / "_skills"
 IN_CHECKOUT = Path(__file__).parents[3] / "skills"
-BUNDLER = Identity("skillery", "agent", ALL_SCOPES, ("*",))
+BUNDLER = Identity(BUNDLED_BY, "agent", ALL_SCOPES, ("*",))
 # Skillery's own tests import the bundled skills and run their examples, so that a first start need not wait for a
 # sandbox.
 RULES = PublishingRules(trials=False)

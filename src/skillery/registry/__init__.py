@@ -19,6 +19,7 @@ from skillery.registry.files import (
     read_inline_file,
     read_skill_file,
 )
+from skillery.registry.first_skills import BUNDLED_BY, has_skills_of_others
 from skillery.registry.import_aliases import (
     FILES_PART,
     AliasRecord,
@@ -96,6 +97,7 @@ from skillery.registry.visibility import Visibility
 from skillery.registry.waivers import Waiver, WaiverPage, apply_waivers, list_waivers, revoke_waiver, waive_finding
 
 __all__ = [
+    "BUNDLED_BY",
     "FILES_PART",
     "Alias",
     "AliasRecord",
@@ -167,6 +169,7 @@ __all__ = [
     "find_version",
     "free_name",
     "get_skill_entry",
+    "has_skills_of_others",
     "holder_of",
     "insert_version",
     "is_free",

@@ -149,7 +149,9 @@ class PageRequest:
         self.visit = visit
         self.known = identity
         """The caller, or None for a visitor without a login."""
-        self.query = _query_of(scope)
+        self.pairs = _query_of(scope)
+        self.query = dict(self.pairs)
+        """The fields of the query. The last value of a field counts."""
         self.language = language_of(headers.get("accept-language", ""))
 
     @property
@@ -183,6 +185,10 @@ class PageRequest:
     def parameter(self, name: str) -> str:
         """Return a parameter of the path. The router has decoded it."""
         return str(self.scope["path_params"][name]).removeprefix("/")
+
+    def query_values(self, name: str) -> list[str]:
+        """Return all values of a field of the query, in order."""
+        return [value for key, value in self.pairs if key == name]
 
     def may(self, scope: Scope) -> bool:
         """Return whether the caller has a scope. Actions that the caller may not perform are not on the page."""
@@ -480,11 +486,11 @@ def _done_of(request: PageRequest) -> tuple[Done | None, list[Header]]:
         return None, dropped
 
 
-def _query_of(scope: Any) -> dict[str, str]:
-    """Return the fields of the query. The last value of a field counts."""
+def _query_of(scope: Any) -> list[tuple[str, str]]:
+    """Return the fields of the query, in order. Raise HttpRefusal 400 if there are too many."""
     text = scope.get("query_string", b"").decode("latin-1")
     try:
-        return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=100, errors="replace"))
+        return parse_qsl(text, keep_blank_values=True, max_num_fields=100, errors="replace")
     except ValueError:
         message = "the query has too many fields"
         raise HttpRefusal(400, plain_error(INVALID_REQUEST, message, "invalid_query", "Start again.")) from None

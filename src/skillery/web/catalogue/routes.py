@@ -1,10 +1,30 @@
-"""The routes of these pages."""
+"""The routes of the catalogue. `GET /` answers programs with JSON."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
+
+from skillery.edge.http import only, send_bytes
 from skillery.edge.routing import Route
-from skillery.web.frame import Site
+from skillery.web.catalogue.show import hide_steps, show
+from skillery.web.frame import VERSION, Site, page_route
+
+_JSON = "application/json"
+_HEADERS = (("vary", "Accept"), ("x-content-type-options", "nosniff"))
+_LINKS = {"rpc": "/rpc", "mcp": "/mcp", "tools": "/tools", "openapi": "/v1/openapi.json", "openrpc": "/openrpc.json"}
 
 
 def routes(site: Site) -> list[Route]:
-    return []
+    page = page_route(site, "/", (), {"GET": show, "POST": hide_steps}, for_visitors=True)
+
+    async def answer(scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
+        only(scope, "GET", "POST")
+        if scope["method"] != "POST" and "text/html" not in headers.get("accept", ""):
+            body = msgspec.json.encode({"name": "skillery", "version": VERSION, "links": _LINKS})
+            await send_bytes(send, 200, body, _JSON, _HEADERS)
+        else:
+            await page.endpoint(scope, receive, send, headers)
+
+    return [page._replace(endpoint=answer)]

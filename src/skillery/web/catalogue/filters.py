@@ -1,0 +1,209 @@
+"""The state of the catalogue page: the search, the filters and the order, as fields of the address."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
+
+ROWS = 20
+KINDS = ("action", "instruction")
+LANGUAGES = {"python": "Python", "javascript": "Node.js", "bash": "Shell", "markdown": "Markdown"}
+STATUSES = {
+    "published": "published",
+    "deprecated": "deprecated",
+    "draft": "drafts",
+    "in_review": "in review",
+    "rejected": "rejected",
+    "yanked": "yanked",
+}
+SEARCHED_STATUSES = ("published", "deprecated")
+"""The statuses of search results: searching covers only the latest versions of skills."""
+SORTS = {"best": "best match", "newest": "newest", "used": "most used", "name": "name"}
+MOST_TAGS = 16
+MOST_QUERY = 200
+
+
+class Filters(NamedTuple):
+    """What a catalogue page selects. Each field is one field of the address, with the same name."""
+
+    q: str = ""
+    ns: str = ""
+    kind: str = ""
+    lang: str = ""
+    status: str = ""
+    verified: str = ""
+    """"1" for verified skills only."""
+    network: str = ""
+    """"no" for skills without network access only."""
+    secrets: str = ""
+    """"no" for skills without secrets only."""
+    sort: str = ""
+    tags: tuple[str, ...] = ()
+
+    @property
+    def method(self) -> str:
+        return "search_skills" if self.q else "list_skills"
+
+    @property
+    def order(self) -> str:
+        """The order of the rows: the best match for a search, otherwise the most used."""
+        if self.sort in SORTS and (self.q or self.sort != "best"):
+            return self.sort
+        return "best" if self.q else "used"
+
+    def params(self) -> dict[str, Any]:
+        """Return the params of the method, without a cursor. Params that are None are left out."""
+        search = {"query": self.q} if self.q else {"detail": "summary"}
+        return {
+            **search,
+            "namespace": self.ns or None,
+            "kind": self.kind or None,
+            "language": self.lang or None,
+            "tags": list(self.tags) or None,
+            "status": self.status or None,
+            "verified": True if self.verified else None,
+            "network": False if self.network else None,
+            "secrets": False if self.secrets else None,
+            "sort": self.order,
+            "limit": ROWS,
+        }
+
+    def address(self, cursor: str = "", **changes: Any) -> str:
+        """Return the address of the page with changed fields."""
+        changed = self._replace(**changes)
+        pairs = [(name, value) for name, value in changed._asdict().items() if name != "tags" and value]
+        pairs += [("tag", tag) for tag in changed.tags]
+        if cursor:
+            pairs.append(("cursor", cursor))
+        return f"/?{urlencode(pairs)}" if pairs else "/"
+
+    def set_filters(self) -> list[tuple[str, str]]:
+        """Return the words of each filter that is set, and the address without this filter."""
+        words: list[tuple[str, dict[str, Any]]] = [
+            (f"namespace {self.ns}", {"ns": ""}),
+            (f"kind {self.kind}", {"kind": ""}),
+            (LANGUAGES.get(self.lang, self.lang), {"lang": ""}),
+            (STATUSES.get(self.status, self.status), {"status": ""}),
+            ("verified", {"verified": ""}),
+            ("no network", {"network": ""}),
+            ("no secrets", {"secrets": ""}),
+        ]
+        found = [(text, self.address(**change)) for text, change in words if getattr(self, next(iter(change)))]
+        for tag in self.tags:
+            found.append((f"tag {tag}", self.address(tags=tuple(one for one in self.tags if one != tag))))
+        return found
+
+
+def filters_of(query: Mapping[str, str], tags: list[str]) -> Filters:
+    """Return the filters of an address. Values that no filter knows are left out."""
+    q = " ".join(query.get("q", "").split())[:MOST_QUERY].replace("\x00", "")
+    statuses = SEARCHED_STATUSES if q else tuple(STATUSES)
+    return Filters(
+        q=q,
+        ns=query.get("ns", "").strip().strip("."),
+        kind=_known(query, "kind", KINDS),
+        lang=_known(query, "lang", LANGUAGES),
+        status=_known(query, "status", statuses),
+        verified="1" if query.get("verified") == "1" else "",
+        network="no" if query.get("network") == "no" else "",
+        secrets="no" if query.get("secrets") == "no" else "",
+        sort=_known(query, "sort", SORTS),
+        tags=tuple(dict.fromkeys(tag.strip() for tag in tags if tag.strip()))[:MOST_TAGS],
+    )
+
+
+def _known(query: Mapping[str, str], name: str, values: Any) -> str:
+    value = query.get(name, "")
+    return value if value in values else ""
+
+
+class Choice(NamedTuple):
+    """A value of a filter: its words, the number of skills, and the address that sets or removes it."""
+
+    words: str
+    number: int | None
+    address: str
+    is_set: bool
+
+
+class Facet(NamedTuple):
+    title: str
+    choices: list[Choice]
+
+
+def facets_of(filters: Filters, facets: Mapping[str, list[Mapping[str, Any]]]) -> list[Facet]:
+    """Return the filters of the page with their counts. A filter that would not select anything is left out."""
+    trust = [
+        *_choices(filters, facets["verified"], "verified", {True: ("1", "verified")}),
+        *_choices(filters, facets["network"], "network", {False: ("no", "no network")}),
+        *_choices(filters, facets["secrets"], "secrets", {False: ("no", "no secrets")}),
+    ]
+    found = [
+        Facet("Kind", _choices(filters, facets["kind"], "kind", {one: (one, one) for one in KINDS})),
+        Facet("Trust", trust),
+        Facet("Language", _choices(filters, facets["language"], "lang", _pairs(LANGUAGES))),
+        Facet("Status", _choices(filters, facets["status"], "status", _pairs(STATUSES))),
+    ]
+    return [facet for facet in found if facet.choices]
+
+
+def _pairs(words: Mapping[str, str]) -> dict[Any, tuple[str, str]]:
+    return {key: (key, text) for key, text in words.items()}
+
+
+def _choices(
+    filters: Filters, counts: list[Mapping[str, Any]], field: str, words: Mapping[Any, tuple[str, str]]
+) -> list[Choice]:
+    """Return the choices of a filter. A value that all skills of the page have selects nothing, and is left out."""
+    current = getattr(filters, field)
+    found = []
+    for one in counts:
+        if one["value"] not in words:
+            continue
+        value, text = words[one["value"]]
+        if current == value:
+            found.append(Choice(text, one["count"], filters.address(**{field: ""}), is_set=True))
+        elif len(counts) > 1:
+            found.append(Choice(text, one["count"], filters.address(**{field: value}), is_set=False))
+    if current and not any(choice.is_set for choice in found):
+        text = next(shown for value, shown in words.values() if value == current)
+        found.append(Choice(text, 0, filters.address(**{field: ""}), is_set=True))
+    return found
+
+
+class Branch(NamedTuple):
+    """A namespace of the tree. `number` is None for the namespaces above the current one."""
+
+    words: str
+    number: int | None
+    address: str
+    depth: int
+    is_current: bool
+
+
+def branches_of(filters: Filters, counts: list[Mapping[str, Any]]) -> list[Branch]:
+    """Return the namespaces above the current one, the current one, and those one level below, by name."""
+    found = [Branch("All", None, filters.address(ns=""), 0, is_current=not filters.ns)]
+    parts = filters.ns.split(".") if filters.ns else []
+    for depth in range(1, len(parts) + 1):
+        name = ".".join(parts[:depth])
+        found.append(Branch(name, None, filters.address(ns=name), min(depth, 2), is_current=depth == len(parts)))
+    below = sorted((str(one["value"]), int(one["count"])) for one in counts)
+    depth = min(len(parts) + 1, 3)
+    found += [Branch(name, count, filters.address(ns=name), depth, is_current=False) for name, count in below]
+    return found
+
+
+def tags_of(filters: Filters, counts: list[Mapping[str, Any]], most: int = 16) -> list[Choice]:
+    """Return the tags: those that are set, then the most frequent others."""
+    numbers = {str(one["value"]): int(one["count"]) for one in counts}
+    chosen = {tag.lower() for tag in filters.tags}
+    found = []
+    for tag in filters.tags:
+        left = tuple(one for one in filters.tags if one != tag)
+        found.append(Choice(tag, numbers.get(tag.lower()), filters.address(tags=left), is_set=True))
+    for tag, count in numbers.items():
+        if tag not in chosen and len(found) < most and len(filters.tags) < MOST_TAGS:
+            found.append(Choice(tag, count, filters.address(tags=(*filters.tags, tag)), is_set=False))
+    return found

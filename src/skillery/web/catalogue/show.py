@@ -1,0 +1,180 @@
+"""`/`: people find skills by words, filters and order. The address holds the complete state."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from markupsafe import Markup
+
+from skillery.identity import access
+from skillery.registry import has_skills_of_others
+from skillery.web.catalogue.filters import (
+    LANGUAGES,
+    SEARCHED_STATUSES,
+    SORTS,
+    STATUSES,
+    Choice,
+    Filters,
+    branches_of,
+    facets_of,
+    filters_of,
+    tags_of,
+)
+from skillery.web.catalogue.marked import marked, unmarked
+from skillery.web.cookies import cookie_of
+from skillery.web.display import foreign
+from skillery.web.frame import CallFailed, Page, PageRequest, SeeOther
+
+STEPS_COOKIE = "skillery-steps"
+_YEAR = 365 * 24 * 3600
+_FIRST_SKILL = "text.csv.profile"
+_OTHER_STATUSES = tuple(status for status in STATUSES if status not in SEARCHED_STATUSES)
+
+
+class Row(NamedTuple):
+    """A skill of the list."""
+
+    name: str
+    version: str
+    status: str
+    is_prerelease: bool
+    text: Markup
+    found_in: Markup | None
+    """The words of SKILL.md that the search has found, if the description does not have them."""
+    what: str
+    tags: list[Choice]
+    labels: list[str]
+    runs: int
+    success_rate: float | None
+    hosts: int
+    secrets: int
+    has_code: bool
+    is_verified: bool
+    at: str
+
+
+async def show(request: PageRequest) -> Page:
+    filters = filters_of(request.query, request.query_values("tag"))
+    access.require(request.identity, "read")
+    cursor = request.query.get("cursor") or None
+    params = {**filters.params(), "cursor": cursor}
+    problem = None
+    try:
+        found = await request.call(filters.method, {**params, "counts": True, "catalogue": True})
+    except CallFailed as failed:
+        if failed.status != 400 and failed.type not in {"invalid_cursor", "cursor_expired"}:
+            raise
+        problem = failed
+        found = {"skills": [], "next_cursor": None, "total": 0, "total_is_more": False, "facets": {}}
+    facets = {name: found["facets"].get(name, []) for name in _FACETS}
+    shown = {key: value for key, value in params.items() if value is not None and key != "cursor"}
+    values: dict[str, Any] = {
+        "filters": filters,
+        "sorts": {key: words for key, words in SORTS.items() if filters.q or key != "best"},
+        "rows": [_row(filters, one) for one in found["skills"]],
+        "total": found["total"],
+        "is_more": found["total_is_more"],
+        "next": filters.address(found["next_cursor"]) if found["next_cursor"] else None,
+        "is_first": cursor is None,
+        "facets": facets_of(filters, facets),
+        "branches": branches_of(filters, facets["namespace"]),
+        "tags": tags_of(filters, facets["tags"]),
+        "others": await _others(request, filters),
+        "set_filters": filters.set_filters(),
+        "problem": problem,
+        "steps": await _steps(request, filters) if cursor is None else None,
+        "everything": await _everything(request) if not found["total"] else None,
+        "same": json.dumps({"method": filters.method, "params": shown}, ensure_ascii=False),
+        "can_publish": request.may("publish") and access.covers(request.identity, f"{filters.ns or 'x'}.x"),
+    }
+    title = f"Skills for {filters.q}" if filters.q else f"Skills in {filters.ns}" if filters.ns else "Skills"
+    return Page("catalogue.html", title, values, "skills")
+
+
+_FACETS = ("namespace", "kind", "language", "tags", "verified", "network", "secrets", "status")
+
+
+def _row(filters: Filters, skill: dict[str, Any]) -> Row:
+    entry = skill["catalogue"]
+    snippet = skill.get("snippet", "")
+    description = skill["description"]
+    found_in = None
+    if "«" in snippet and unmarked(snippet).strip("… ") in description:
+        text = marked(snippet)
+    else:
+        text = foreign(description, 300)
+        if "«" in snippet and unmarked(snippet) != skill["name"]:
+            found_in = marked(snippet)
+    language = entry["language"]
+    tags = [Choice(tag, None, filters.address(tags=(tag,)), is_set=False) for tag in entry["tags"][:5]]
+    return Row(
+        name=skill["name"],
+        version=skill["version"],
+        status=entry["status"],
+        is_prerelease="-" in skill["version"].partition("+")[0],
+        text=text,
+        found_in=found_in,
+        what=f"{LANGUAGES[language]} {skill['kind']}",
+        tags=tags,
+        labels=entry["labels"],
+        runs=entry["runs_30d"],
+        success_rate=entry["success_rate_30d"],
+        hosts=entry["hosts"],
+        secrets=entry["secrets"],
+        has_code=language != "markdown",
+        is_verified=entry["verified"],
+        at=entry["published_at"],
+    )
+
+
+async def _others(request: PageRequest, filters: Filters) -> list[Choice]:
+    """Return the statuses that only publishers and reviewers see, with the number of versions in each."""
+    if filters.q or not (request.may("publish") or request.may("review")):
+        return []
+    found = []
+    for status in _OTHER_STATUSES:
+        params = {**filters.params(), "status": status, "limit": 1, "counts": True, "sort": "newest", "detail": "names"}
+        counted = await request.call("list_skills", params)
+        if counted["total"] and status != filters.status:
+            address = filters.address(status=status)
+            found.append(Choice(STATUSES[status], counted["total"], address, is_set=False))
+    return found
+
+
+async def _everything(request: PageRequest) -> tuple[int, bool]:
+    """Return the number of all skills, and whether there are more."""
+    found = await request.call("list_skills", {"detail": "names", "limit": 1, "counts": True})
+    return found["total"], found["total_is_more"]
+
+
+class Steps(NamedTuple):
+    """The first steps on a new server."""
+
+    runs: str
+    """A skill to run first, or ""."""
+    needs_token: bool
+    """Whether an admin should create a token first."""
+    is_open: bool
+    """Whether every caller is admitted without a login."""
+
+
+async def _steps(request: PageRequest, filters: Filters) -> Steps | None:
+    """Return the first steps until a user has published a skill or has hidden the steps."""
+    if request.known is None or filters.address() != "/" or cookie_of(request.headers, STEPS_COOKIE) == "off":
+        return None
+    if await request.site.core.registry.read(has_skills_of_others):
+        return None
+    try:
+        await request.call("describe_skill", {"name": _FIRST_SKILL, "detail": "manifest"})
+        first = _FIRST_SKILL
+    except CallFailed:
+        first = ""
+    is_open = request.visit.session is None
+    return Steps(first, request.may("admin") and not is_open, is_open)
+
+
+async def hide_steps(request: PageRequest) -> SeeOther:
+    """Hide the first steps in this browser."""
+    await request.form()
+    return SeeOther("/", None, (request.visit.cookies.setting(STEPS_COOKIE, "off", _YEAR),))

@@ -1,0 +1,223 @@
+"""The catalogue page: search, filters with counts, orders, pages, the first steps, and JSON for programs."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable, Iterator
+
+import httpx
+import pytest
+
+from tests.conftest import Server
+from tests.support.browser import Browser
+from tests.support.chromium import OpenPage, check_axe, layout_shift, overflow, problems
+
+HTML = {"accept": "text/html"}
+_NAMES = re.compile(r'<div class="head"><h2><a href="[^"]*">([^<]+)</a>')
+
+
+def names(text: str) -> list[str]:
+    return _NAMES.findall(text)
+
+
+def links(text: str) -> dict[str, str]:
+    """Return the addresses of links by their words."""
+    found = re.findall(r'<a [^>]*?href="([^"]*)"[^>]*>(.*?)</a>', text, re.S)
+    return {re.sub(r"<[^>]+>", "", words).strip(): html.unescape(address) for address, words in found}
+
+
+@pytest.fixture(params=["sqlite_server", "postgres_server"])
+def shop(request: pytest.FixtureRequest, new_name: str) -> Iterator[tuple[Browser, str]]:
+    """Yield a browser and a namespace with 25 skills: 5 of them in Bash, 3 with a host, one deprecated."""
+    server: Server = request.getfixturevalue(request.param)
+    for number in range(25):
+        entry = "code/main.sh" if number % 5 == 0 else "code/main.py"
+        server.rpc(
+            "create_skill",
+            manifest={
+                "name": f"{new_name}.{'left' if number % 2 else 'right'}.s{number:02}",
+                "version": "1.0.0",
+                "kind": "action",
+                "description": f"Count the quokkas of {new_name}, number {number}.",
+                "tags": ["quokka", f"n{number % 4}"],
+                "runtime": {"language": "bash" if number % 5 == 0 else "python", "entrypoint": entry},
+                "permissions": {"network": ["https://shop.example.com"] if number in {1, 2, 3} else []},
+            },
+            skill_md="# Count\n\nUse it for quokkas.\n",
+            files={entry: "echo '{}'\n" if number % 5 == 0 else "def main(args):\n    return {}\n"},
+        )
+    browser = Browser(server.url, **HTML)
+    yield browser, new_name
+
+
+def test_the_page_answers_programs_with_json(sqlite_server: Server) -> None:
+    for accept in ("application/json", "*/*"):
+        found = httpx.get(sqlite_server.url, headers={"accept": accept})
+
+        assert found.status_code == 200
+        assert found.headers["content-type"].startswith("application/json")
+        assert found.json()["links"]["rpc"] == "/rpc"
+
+
+def test_a_visitor_signs_in_first_and_programs_get_json_without_a_login(tokens_sqlite: Server) -> None:
+    assert httpx.get(tokens_sqlite.url, headers=HTML).headers["location"] == "/login"
+    assert httpx.get(tokens_sqlite.url, headers={"accept": "application/json"}).json()["name"] == "skillery"
+
+
+def test_filters_and_pages_show_each_skill_once(shop: tuple[Browser, str]) -> None:
+    browser, namespace = shop
+    first = browser.get(f"/?ns={namespace}&sort=name").text
+    second = browser.get(links(first)["Next page"]).text
+
+    assert '<strong class="num">25</strong> skills' in first
+    assert len(names(first)) == 20
+    assert len(names(second)) == 5
+    assert names(first) + names(second) == sorted(names(first) + names(second))
+    assert "First page" in links(second)
+    assert "Next page" not in links(second)
+
+
+@pytest.mark.parametrize(
+    ("query", "count"),
+    [("lang=bash", 5), ("network=no", 22), ("tag=n1&tag=quokka", 6), ("kind=instruction", 0), ("status=deprecated", 0)],
+)
+def test_the_count_is_that_of_the_rows(shop: tuple[Browser, str], query: str, count: int) -> None:
+    browser, namespace = shop
+    text = browser.get(f"/?ns={namespace}&{query}").text
+
+    assert f'<strong class="num">{count}</strong> skill' in text
+    assert len(names(text)) == min(count, 20)
+    if not count:
+        assert "No skill matches these filters" in text
+        assert any(words.startswith("Search without") for words in links(text))
+
+
+def test_each_link_of_a_filter_leads_to_its_count(shop: tuple[Browser, str]) -> None:
+    browser, namespace = shop
+    text = browser.get(f"/?ns={namespace}").text
+    aside = text[text.index('class="filters"') : text.index('class="results"')]
+    found = re.findall(r'<a (?:class="tag" )?href="([^"]*)"><span>.*?</span><span class="num">(\d+)</span>', aside)
+
+    assert len(found) >= 4
+    for address, count in found:
+        page = browser.get(html.unescape(address)).text
+        assert f'<strong class="num">{count}</strong> skill' in page, address
+
+
+def test_a_search_marks_its_words_and_keeps_the_filters(shop: tuple[Browser, str]) -> None:
+    browser, namespace = shop
+    text = browser.get(f"/?q=quokka&ns={namespace}.left").text
+
+    assert '<strong class="num">12</strong> skills' in text
+    assert "<mark>quokkas</mark>" in text
+    assert f'name="ns" value="{namespace}.left"' in text
+    assert f"/?q=quokka&ns={namespace}" in [*links(text).values()]
+
+
+def test_hostile_queries_are_shown_as_text(sqlite_server: Server) -> None:
+    browser = Browser(sqlite_server.url, **HTML)
+    for query in ('"><script>alert(1)</script>', "«x» « »", "a\x00b", "\u202eevil", "%" * 300):
+        found = browser.http.get("/", params={"q": query, "tag": query, "ns": query})
+
+        assert found.status_code == 200
+        assert "<script>alert" not in found.text
+        assert "\u202e" not in re.sub(r'(?:value|href)="[^"]*"', "", found.text)
+
+
+def test_a_wrong_cursor_is_explained(sqlite_server: Server) -> None:
+    found = Browser(sqlite_server.url, **HTML).get("/?cursor=wrong")
+
+    assert found.status_code == 200
+    assert 'role="alert"' in found.text
+    assert links(found.text)["First page"] == "/"
+
+
+def test_a_new_server_shows_three_steps_until_they_are_hidden(start_server: Callable[..., Server]) -> None:
+    browser = Browser(start_server().url, **HTML)
+    fields = browser.fields("/")
+
+    assert links(browser.get("/").text)["Run one"] == "/s/text.csv.profile/try?example=1"
+    assert browser.post("/", fields).status_code == 303
+    assert "Run one" not in links(browser.get("/").text)
+
+
+def test_the_steps_end_with_the_first_skill(start_server: Callable[..., Server]) -> None:
+    server = start_server()
+    browser = Browser(server.url, **HTML)
+    assert "Publish one" in links(browser.get("/").text)
+    manifest = {"name": "my.first", "version": "1.0.0", "kind": "instruction", "description": "Mine."}
+    server.rpc("create_skill", manifest=manifest, skill_md="# Mine\n")
+
+    assert "Publish one" not in links(browser.get("/").text)
+
+
+def test_versions_in_other_states_are_for_their_authors(tokens_sqlite: Server, new_name: str) -> None:
+    make = tokens_sqlite.rpc
+    author = make("create_token", name=new_name, scopes=["read", "publish"], namespaces=[new_name])["token"]
+    reader = make("create_token", name=f"{new_name}.r", scopes=["read"])["token"]
+    manifest = {"name": f"{new_name}.idea", "version": "1.0.0", "kind": "instruction", "description": "An idea."}
+    tokens_sqlite.client(author).call("create_skill", manifest=manifest, skill_md="# Idea\n", submit=False)
+    texts = {}
+    for token in (author, reader):
+        browser = Browser(tokens_sqlite.url, **HTML)
+        assert browser.sign_in(token).status_code == 303
+        texts[token] = browser.get(f"/?ns={new_name}&status=draft").text
+
+    assert names(texts[author]) == [f"{new_name}.idea"]
+    assert names(texts[reader]) == []
+
+
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("path", ["/", "/?q=csv", "/?q=nothing-like-it", "/?ns=text&lang=python"])
+async def test_the_page_has_no_fault(
+    sqlite_server: Server, open_page: OpenPage, path: str, width: int, dark: bool
+) -> None:
+    page = await open_page(sqlite_server, path, dark=dark, width=width)
+
+    assert await layout_shift(page) == 0
+    assert await overflow(page) == []
+    assert await check_axe(page) == []
+    assert await problems(page) == []
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_typing_searches_once_and_keeps_the_focus(sqlite_server: Server, open_page: OpenPage) -> None:
+    page = await open_page(sqlite_server, "/")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    await page.keyboard.press("/")
+    await page.keyboard.type("redact", delay=20)
+    await page.locator("[data-count]", has_text="redact").wait_for()
+    await page.locator("[data-said]", has_text="redact").wait_for(state="attached")
+
+    assert len(asked) == 1
+    assert await page.evaluate("document.activeElement.name") == "q"
+    assert page.url.endswith("/?q=redact")
+    await page.go_back()
+    await page.locator("[data-count]", has_not_text="redact").wait_for()
+    assert await page.locator("header.top").count() == 1
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_the_page_works_without_javascript(sqlite_server: Server, open_page: OpenPage) -> None:
+    page = await open_page(sqlite_server, "/", javascript=False)
+    await page.get_by_label("Search skills").fill("personal data")
+    await page.get_by_label("Search skills").press("Enter")
+    await page.get_by_role("link", name="text.redact.pii").click()
+
+    assert "/s/text.redact.pii" in page.url
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_the_keyboard_alone_opens_a_skill(sqlite_server: Server, open_page: OpenPage) -> None:
+    page = await open_page(sqlite_server, "/?q=csv&sort=name")
+    first = await page.locator("[data-rows] h2 a").first.text_content()
+    for key in ("j", "j", "k", "Enter"):
+        await page.keyboard.press(key)
+    await page.wait_for_url("**/s/**")
+
+    assert first is not None
+    assert await page.get_by_role("heading", level=1).text_content() == first
