@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 import httpx
 
-from tests.conftest import Rpc
+from tests.cli.test_cli import skillery
+from tests.conftest import Rpc, Server
 
 _HIDDEN = re.compile(r'<input type="hidden" name="([a-z_]+)" value="([^"]*)">')
 _NAME = re.compile(r"signed in as <strong>(.*?)</strong>")
@@ -57,6 +59,16 @@ class Browser:
                     return response
                 address = str(response.url.join(response.headers["location"]))
         raise AssertionError(f"too many redirects, the last one to {address}")
+
+
+def token_of(server: Server, name: str, *scopes: str, namespaces: Sequence[str] = ()) -> str:
+    """Return a new token of an identity with these scopes and namespace grants."""
+    options = [part for scope in scopes for part in ("--scope", scope)]
+    options += [part for one in namespaces for part in ("--namespace", one)]
+    environment = {"SKILLERY_DATABASE": server.database} if server.database else {}
+    create = ("token", "create", "--name", name, *options, "--json", "--home", str(server.home))
+    made: str = skillery(*create, **environment).json["token"]
+    return made
 
 
 def attributes(response: httpx.Response, name: str) -> set[str]:

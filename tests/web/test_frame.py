@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.conftest import ASKS_FOR_TOKENS, Server
-from tests.support.browser import Browser
+from tests.support.browser import Browser, token_of
 
 HTML = {"accept": "text/html,application/xhtml+xml"}
 TEMPLATES = Path(__file__).parents[2] / "src" / "skillery" / "web" / "templates"
@@ -33,7 +33,7 @@ FORBIDDEN_IN_TEMPLATES = re.compile(
 
 @pytest.fixture
 def signed_in(tokens_sqlite: Server) -> Browser:
-    token = tokens_sqlite.rpc("create_token", name="webadmin", scopes=["admin"])["token"]
+    token = token_of(tokens_sqlite, "webadmin", "admin")
     browser = Browser(tokens_sqlite.url)
     browser.http.headers.update(HTML)
     assert browser.sign_in(token).status_code == 303
