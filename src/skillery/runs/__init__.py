@@ -26,6 +26,8 @@ else:
         },
     )
 
+from skillery.runs.queries import args_of
+
 __all__ = [
     "CodeRequest",
     "RunFile",
@@ -35,6 +37,7 @@ __all__ = [
     "Trial",
     "TrialResult",
     "UnrecordedRuns",
+    "args_of",
     "parse_files",
     "parse_outputs",
 ]

@@ -31,12 +31,16 @@ _STARTED = (
     "identity_kind",
     "server",
     "limits_json",
+    "args_json",
     "started_at",
     "queued",
     "environment_json",
 )
 _START = Change(insert(runs), _STARTED)
 _limits = msgspec.json.Encoder()
+
+KEPT_ARGS = 16 * 1024
+"""Bytes of the args of a run that are kept with its record. Larger args are not kept."""
 
 QUEUED_SECONDS = 0.2
 """A run that waits longer than this gets a record with the status queued, so that callers can see and cancel it."""
@@ -177,6 +181,7 @@ def start_run(connection: Connection, run: ActiveRun, *, quotas: Quotas, queued:
         identity_kind=run.identity.kind,
         server=run.server,
         limits_json=_limits.encode(run.job.limits).decode(),
+        args_json=run.job.args.decode() if len(run.job.args) <= KEPT_ARGS else None,
         started_at=datetime.now(UTC),
         queued=queued,
         environment_json=msgspec.json.encode(prepared.environment).decode() if prepared.environment else None,

@@ -90,6 +90,12 @@ def get_run(connection: Connection, *, identity: Identity, run_id: str) -> RunRe
     return record_of(connection, find_run(connection, identity, run_id))
 
 
+def args_of(connection: Connection, *, identity: Identity, run_id: str) -> str | None:
+    """Return the args of a run as JSON, or None if they were too large to be kept. Raise the errors of `find_run`."""
+    args: str | None = find_run(connection, identity, run_id).args_json
+    return args
+
+
 def record_of(connection: Connection, row: Row[Any]) -> RunRecord:
     written = output_blobs(connection, row.id)
     is_being_cancelled = row.cancel_requested_at is not None and row.status == "started"

@@ -32,6 +32,8 @@ from skillery.web.rendered_texts import RenderedTexts
 from skillery.web.rendering import Templates
 from skillery.web.visits import Visit, Visits
 
+BUILT = ("skills", "runs")
+"""The parts of the main navigation that have pages."""
 THEMES = ("system", "light", "dark")
 THEME_COOKIE = "skillery-theme"
 DONE_COOKIE = "skillery-done"
@@ -448,6 +450,7 @@ def _frame_values(request: PageRequest, page: Page, nonce: str, done: Done | Non
         "server": request.server,
         "skillery_version": VERSION,
         "path_of": path_of,
+        "built": BUILT,
     }
 
 

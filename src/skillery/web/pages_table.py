@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from skillery.edge.routing import Route
 from skillery.web import login, provider_login
+from skillery.web.account import routes as account
 from skillery.web.admin import routes as admin
 from skillery.web.assets import STATIC
 from skillery.web.catalogue import routes as catalogue
@@ -21,6 +22,7 @@ PAGES: tuple[Callable[[Site], list[Route]], ...] = (
     reviews.routes,
     runs.routes,
     publish.routes,
+    account.routes,
     admin.routes,
 )
 """The functions that return the routes of a subject."""

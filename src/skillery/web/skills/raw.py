@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import io
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
+from skillery.backends import Storage
 from skillery.edge.http import CHUNK_BYTES, send_stream
 from skillery.formats.paths import parse_path
 from skillery.registry import FoundFile, find_file
@@ -15,11 +16,26 @@ from skillery.web.skills.contents import HEAD_BYTES, disposition, kind_of
 from skillery.web.skills.opened import reader_of, reference_of
 
 
+class RawFile(Protocol):
+    """A stored file."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def sha256(self) -> str: ...
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    def open(self, storage: Storage) -> BinaryIO: ...
+
+
 async def show_raw(request: PageRequest) -> Direct:
     found = await find(request, request.parameter("path"))
 
     async def send(send: Any) -> None:
-        await _send(request, found, send)
+        await send_raw(request, found, send)
 
     return Direct(send)
 
@@ -36,7 +52,8 @@ async def find(request: PageRequest, path: str) -> FoundFile:
     )
 
 
-async def _send(request: PageRequest, found: FoundFile, send: Any) -> None:
+async def send_raw(request: PageRequest, found: RawFile, send: Any) -> None:
+    """Send a file, or its headers for HEAD. Only texts and images are shown; other files are downloads."""
     storage = request.site.core.registry.storage
     tag = f'"{found.sha256}"'
     fixed = [*RAW_HEADERS, ("etag", tag), ("cache-control", "private, no-cache"), ("vary", "Cookie")]

@@ -1,0 +1,1 @@
+"""Pages: the identity and the settings of the user."""

@@ -1,0 +1,148 @@
+"""The form of "Try it": fields for the inputs of a skill or the parameters of a tool, and the args of a sent form."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+from skillery.web.frame import Form
+
+MOST_FIELDS = 200
+"""Inputs with a field. Further inputs are given as JSON."""
+Widget = Literal["text", "area", "radios", "select", "number", "json", "blob"]
+_NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
+
+
+class Field(NamedTuple):
+    """An input of the form. `id` begins the names of its fields: names of inputs could collide with those of a page."""
+
+    id: str
+    name: str
+    type: str
+    widget: Widget
+    description: str
+    is_required: bool
+    default: str | None
+    """The default as JSON."""
+    choices: list[str]
+    """The choices as JSON."""
+    value: str = ""
+    problem: str = ""
+
+
+class Args(NamedTuple):
+    """The args of a sent form, and the problems by the id of the field."""
+
+    args: dict[str, Any]
+    problems: dict[str, str]
+
+
+def fields_of(inputs: Mapping[str, Mapping[str, Any]]) -> list[Field]:
+    """Return the fields of the declared inputs."""
+    fields = []
+    for number, (name, one) in enumerate(inputs.items()):
+        if number >= MOST_FIELDS:
+            break
+        kind = one.get("type", "any")
+        kind = kind if isinstance(kind, str) else "any"
+        choices = [json.dumps(choice, ensure_ascii=False) for choice in one.get("enum") or ()][:500]
+        if kind == "boolean" and not choices:
+            choices = ["true", "false"]
+        widget: Widget = "json"
+        if choices:
+            widget = "radios" if len(choices) <= 5 else "select"
+        elif kind == "blob":
+            widget = "blob"
+        elif kind == "string":
+            widget = "text"
+        elif kind in {"integer", "number"}:
+            widget = "number"
+        default = json.dumps(one["default"], ensure_ascii=False) if "default" in one else None
+        described = str(one.get("description", ""))
+        fields.append(Field(f"a{number}", name, kind, widget, described, bool(one.get("required")), default, choices))
+    return fields
+
+
+def inputs_of_schema(schema: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the parameters of a tool (JSON Schema) in the form of `[inputs]`."""
+    required = schema.get("required") or ()
+    properties = schema.get("properties") or {}
+    return {
+        str(name): {**one, "required": name in required} for name, one in properties.items() if isinstance(one, dict)
+    }
+
+
+def filled(fields: list[Field], args: Mapping[str, Any]) -> tuple[list[Field], dict[str, Any]]:
+    """Return the fields with the values of a call, and the args without a field."""
+    names = {field.name for field in fields}
+    shown = []
+    for field in fields:
+        if field.name not in args:
+            shown.append(field)
+            continue
+        value = args[field.name]
+        if field.widget in {"text", "area"} and isinstance(value, str):
+            shown.append(field._replace(value=value, widget="area" if "\n" in value else "text"))
+        elif field.widget == "blob":
+            shown.append(field._replace(value=value if isinstance(value, str) else ""))
+        else:
+            shown.append(field._replace(value=json.dumps(value, ensure_ascii=False)))
+    return shown, {name: value for name, value in args.items() if name not in names}
+
+
+def args_of_form(fields: list[Field], form: Form) -> Args:
+    """Return the args that a form gives. Empty fields are left out. Fields for blobs are read elsewhere."""
+    args: dict[str, Any] = {}
+    problems: dict[str, str] = {}
+    for field in fields:
+        text = form.get(field.id)
+        if field.widget == "blob" or not text.strip():
+            continue
+        try:
+            args[field.name] = _value(field, text)
+        except ValueError as error:
+            problems[field.id] = str(error)
+    more = form.get("more").strip()
+    if more:
+        try:
+            value = _json(more)
+            if not isinstance(value, dict):
+                raise ValueError('This must be an object, such as {"name": "value"}.')
+            args.update(value)
+        except ValueError as error:
+            problems["more"] = str(error)
+    return Args(args, problems)
+
+
+def _value(field: Field, text: str) -> Any:
+    if field.widget in {"text", "area"}:
+        return text
+    if field.widget in {"radios", "select"}:
+        if text not in field.choices:
+            raise ValueError(f"{text[:80]!r} is not one of the choices.")
+        return json.loads(text)
+    if field.widget == "number":
+        plain = text.strip()
+        if not _NUMBER.fullmatch(plain) or len(plain) > 60:
+            raise ValueError(f"{plain[:80]!r} is not a number.")
+        number = float(plain.replace(",", "."))
+        if field.type == "integer":
+            if not re.fullmatch(r"[+-]?\d+", plain):
+                raise ValueError(f"{plain[:80]!r} is not a whole number.")
+            return int(plain)
+        return number
+    return _json(text)
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        line = text.splitlines()[error.lineno - 1 : error.lineno] or [""]
+        near = line[0][max(0, error.colno - 20) : error.colno + 20]
+        message = f"This is not JSON: {error.msg}, line {error.lineno}, column {error.colno}, near {near!r}."
+        raise ValueError(message) from None
+    except RecursionError:
+        raise ValueError("This JSON has too many levels.") from None

@@ -1,0 +1,163 @@
+"""`/s/{ref}/try`: people run a skill or a tool with a form, and see the run on its page."""
+
+from __future__ import annotations
+
+import base64
+import json
+import secrets
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Any
+
+from skillery.errors import NotFound
+from skillery.runs import args_of
+from skillery.web.frame import CallFailed, Form, Page, PageRequest, SeeOther, path_of
+from skillery.web.runs.fields import Field, args_of_form, fields_of, filled, inputs_of_schema
+from skillery.web.skills.opened import Opened, open_version, page_of
+from skillery.web.uploads import UploadedFile, is_multipart, read_multipart
+
+MOST_UPLOAD = 1_000_000_000
+_MOST_FIELDS = 2000
+
+
+async def show_try(request: PageRequest) -> Page:
+    opened = await open_version(request, "full")
+    tool = request.query.get("tool", "")
+    fields = await _fields(request, opened, tool)
+    number = request.query.get("example", "")
+    args: dict[str, Any] = {}
+    files: dict[str, str] = {}
+    examples = opened.skill["manifest"].get("examples") or []
+    if number.isdigit() and 0 < int(number[:6]) <= len(examples) and not tool:
+        example = examples[int(number[:6]) - 1]
+        args, files = example.get("args") or {}, example.get("blobs") or {}
+    elif request.query.get("run"):
+        known = await request.site.core.registry.read(
+            partial(args_of, identity=request.identity, run_id=request.query["run"])
+        )
+        args = json.loads(known) if known else {}
+    shown, more = filled(fields, args)
+    typed = {f"{field.id}-file": files[field.name] for field in fields if field.name in files}
+    return _page(request, opened, tool, shown, json.dumps(more, ensure_ascii=False, indent=2) if more else "", typed)
+
+
+async def start_run(request: PageRequest) -> Page | SeeOther:
+    request.require("run")
+
+    async def keep(file: UploadedFile, content: AsyncIterator[bytes]) -> str:
+        blob = await request.site.core.blobs.receive(request.identity, content, file.kind)
+        return blob.blob_id
+
+    if is_multipart(request.headers):
+        form = await read_multipart(request, keep, MOST_UPLOAD)
+    else:
+        form = await request.form(1024 * 1024, _MOST_FIELDS)
+    opened = await open_version(request, "full")
+    tool = form.get("tool")
+    fields = await _fields(request, opened, tool)
+    found = args_of_form(fields, form)
+    problems = dict(found.problems)
+    for field in fields:
+        if field.widget == "blob":
+            try:
+                blob_id = await _blob(request, opened, field, form)
+            except CallFailed as failed:
+                problems[field.id] = f"{failed.message}. {failed.hint}"
+                continue
+            if blob_id:
+                found.args[field.name] = blob_id
+        if field.is_required and field.name not in found.args and field.id not in problems:
+            problems[field.id] = "This input is required."
+    if not problems:
+        call = {"name": opened.name, "version": opened.version, "args": found.args, "background": True}
+        method = "execute_skill"
+        if tool:
+            call, method = {**call, "name": tool, "skill": opened.name}, "call_tool"
+        try:
+            run = await request.call(method, call, key=form.get("key")[:64] or None)
+            return SeeOther(path_of("runs", run["run_id"]))
+        except CallFailed as failed:
+            if failed.status not in {400, 409, 422}:
+                raise
+            problems[""] = f"{failed.message}. {failed.hint}"
+    typed = dict(form.pairs)
+    shown = [
+        field._replace(
+            value=found.args.get(field.name, "") if field.widget == "blob" else form.get(field.id),
+            problem=problems.get(field.id, ""),
+        )
+        for field in fields
+    ]
+    page = _page(request, opened, tool, shown, form.get("more"), typed, problems)
+    return page._replace(status=400)
+
+
+async def _fields(request: PageRequest, opened: Opened, tool: str) -> list[Field]:
+    if not tool:
+        return fields_of(opened.skill["manifest"].get("inputs") or {})
+    listed = await request.call("list_tools", {"skill": f"{opened.name}@{opened.version}", "limit": 1000})
+    for one in listed["tools"]:
+        if one["name"] == tool:
+            return fields_of(inputs_of_schema(one["parameters"]))
+    raise NotFound(f"{opened.name} {opened.version} has no tool '{tool[:80]}'", hint="Open the page of the skill.")
+
+
+async def _blob(request: PageRequest, opened: Opened, field: Field, form: Form) -> str:
+    """Return the id of the blob that the user has chosen: an uploaded file, a pasted text, a file of the skill, an id."""
+    uploaded = form.get(f"{field.id}-upload")
+    if uploaded:
+        return uploaded
+    pasted = form.get(f"{field.id}-text")
+    if pasted:
+        made = await request.call("create_blob", {"content": pasted, "kind": "text/plain"})
+        return str(made["blob_id"])
+    path = form.get(f"{field.id}-file")
+    if path:
+        file = await request.call("read_skill_file", {"name": opened.name, "version": opened.version, "path": path})
+        content = file["content"]
+        raw = base64.b64decode(content) if file["encoding"] == "base64" else content.encode()
+        kind = "text/csv" if path.endswith(".csv") else "application/octet-stream"
+        blob = await request.site.core.blobs.create_blob(request.identity, raw, kind)
+        return blob.blob_id
+    return form.get(f"{field.id}-id").strip()
+
+
+def _page(
+    request: PageRequest,
+    opened: Opened,
+    tool: str,
+    fields: list[Field],
+    more: str,
+    typed: dict[str, str],
+    problems: dict[str, str] | None = None,
+) -> Page:
+    manifest = opened.skill["manifest"]
+    permissions = manifest.get("permissions") or {}
+    bundled = {
+        path
+        for example in manifest.get("examples") or ()
+        for path in (example.get("blobs") or {}).values()
+        if isinstance(path, str)
+    }
+    return page_of(
+        request,
+        opened,
+        "try",
+        "runs_try.html",
+        tool=tool,
+        fields=fields,
+        more=more,
+        typed=typed,
+        problems=problems or {},
+        examples=[
+            (number, str(one.get("name") or f"Example {number}"))
+            for number, one in enumerate(manifest.get("examples") or (), 1)
+        ]
+        if not tool
+        else [],
+        bundled=sorted(bundled),
+        hosts=permissions.get("network") or [],
+        secret_names=permissions.get("secrets") or [],
+        key=secrets.token_urlsafe(16),
+        inputs_count=len(manifest.get("inputs") or {}),
+    )
