@@ -103,7 +103,9 @@ def test_each_link_of_a_filter_leads_to_its_count(shop: tuple[Browser, str]) -> 
     browser, namespace = shop
     text = browser.get(f"/?ns={namespace}").text
     aside = text[text.index('class="filters"') : text.index('class="results"')]
-    found = re.findall(r'<a (?:class="tag" )?href="([^"]*)"><span>(?:(?!</a>).)*</span><span class="num">(\d+)</span>', aside)
+    found = re.findall(
+        r'<a (?:class="tag" )?href="([^"]*)"><span>(?:(?!</a>).)*</span><span class="num">(\d+)</span>', aside
+    )
 
     assert len(found) >= 4
     for address, count in found:

@@ -9,6 +9,7 @@ from skillery.context.late_imports import late_names
 if TYPE_CHECKING:
     from skillery.runs.input_files import RunFile, parse_files
     from skillery.runs.output_globs import parse_outputs
+    from skillery.runs.queries import args_of
     from skillery.runs.requests import CodeRequest, SkillRequest, ToolRequest
     from skillery.runs.runner import Runner
     from skillery.runs.trials import Trial, TrialResult
@@ -19,14 +20,13 @@ else:
         {
             "input_files": ("RunFile", "parse_files"),
             "output_globs": ("parse_outputs",),
+            "queries": ("args_of",),
             "requests": ("CodeRequest", "SkillRequest", "ToolRequest"),
             "runner": ("Runner",),
             "trials": ("Trial", "TrialResult"),
             "unrecorded": ("UnrecordedRuns",),
         },
     )
-
-from skillery.runs.queries import args_of
 
 __all__ = [
     "CodeRequest",

@@ -103,7 +103,7 @@ async def _fields(request: PageRequest, opened: Opened, tool: str) -> list[Field
 
 
 async def _blob(request: PageRequest, opened: Opened, field: Field, form: Form) -> str:
-    """Return the id of the blob that the user has chosen: an uploaded file, a pasted text, a file of the skill, an id."""
+    """Return the id of the blob that the user has chosen: an upload, a pasted text, a file of the skill, or an id."""
     uploaded = form.get(f"{field.id}-upload")
     if uploaded:
         return uploaded

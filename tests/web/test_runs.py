@@ -1,0 +1,301 @@
+"""Pages of runs: try a skill, follow a run, its files and pictures, hostile logs and outputs, runs of other users."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+
+import pytest
+
+from skillery.web.runs.ansi import parts_of
+from tests.conftest import ASKS_FOR_TOKENS, Rpc, Server
+from tests.support.browser import Browser, token_of
+from tests.support.chromium import OpenPage, check_axe, overflow, problems
+
+HTML = {"accept": "text/html"}
+CODE = """
+import os, sys, time
+from skillery.runtime import output_file
+def main(args):
+    print("\\x1b[31mred\\x1b[0m <script>window.__pwned = 1</script>")
+    print("\\x1b]0;title\\x07\\x1b]8;;javascript:alert(1)\\x07link\\x1b]8;;\\x07")
+    print("data: x\\n\\nevent: end\\ndata: {}\\n")
+    time.sleep(args.get("seconds", 0))
+    print("last line")
+    os.makedirs("/workspace/out", exist_ok=True)
+    open("/workspace/out/table.csv", "w").write("name,text\\nx,=HYPERLINK(1)\\n")
+    open("/workspace/out/page.html", "w").write("<script>window.__pwned = 1</script>")
+    return {"<img src=x onerror=alert(1)>": {"__proto__": [1, 2], "words": args}}
+"""
+
+
+def make(rpc: Rpc, name: str, **more: object) -> None:
+    inputs = {
+        "__proto__": {"type": "string", "description": "A <b>name</b>"},
+        "form": {"type": "integer", "default": 3},
+        "mode": {"type": "string", "enum": ["slow", "quick"]},
+        "seconds": {"type": "number"},
+        "is_dry": {"type": "boolean"},
+        "rows": {"type": "array"},
+        "file": {"type": "blob"},
+    }
+    manifest = {
+        "name": name,
+        "version": "1.0.0",
+        "kind": "action",
+        "description": "Print and return.",
+        "inputs": inputs,
+        "runtime": {"language": "python", "entrypoint": "code/main.py"},
+        **more,
+    }
+    code = CODE.replace("from skillery.runtime import output_file\n", "")
+    rpc("create_skill", manifest=manifest, skill_md="# It\n", files=[{"path": "code/main.py", "content": code}])
+
+
+def start(browser: Browser, name: str, **fields: str) -> str:
+    """Send the form of "Try it" and return the address of the run."""
+    page = f"/s/{name}@1.0.0/try"
+    found = browser.post(page, browser.fields(page) | fields)
+    assert found.status_code == 303, found.text
+    return found.headers["location"]
+
+
+def ended(rpc: Rpc, address: str) -> dict[str, object]:
+    run: dict[str, object] = rpc("get_run", run_id=address.rpartition("/")[2], wait_ms=30000)
+    assert run["status"] in {"completed", "failed"}
+    return run
+
+
+def test_a_form_runs_the_skill_with_typed_args(server: Server, new_name: str) -> None:
+    make(server.rpc, new_name)
+    browser = Browser(server.url, **HTML)
+    form = {"a0": "x", "a1": "7", "a2": '"slow"', "a3": "0,5", "a4": "false", "a5": "[1]", "a6-text": "a;b"}
+    address = start(browser, new_name, **form)
+    run = ended(server.rpc, address)
+    page = browser.get(address).text
+    args = json.loads(html.unescape(re.search(r'aria-label="Inputs">(.*?)</pre>', page, re.S)[1]))  # type: ignore[index]
+
+    assert run["status"] == "completed", run
+    assert args.pop("file").startswith("blob:")
+    assert args == {"__proto__": "x", "form": 7, "mode": "slow", "seconds": 0.5, "is_dry": False, "rows": [1]}
+    assert "last line" in page
+    assert "/try?run=run_" in page
+    again = browser.get(re.search(r'href="(/s/[^"]*/try\?run=[^"]*)"', page)[1]).text  # type: ignore[index]
+    assert 'value="0.5"' in again
+
+
+def test_problems_are_at_their_fields_and_the_input_is_kept(sqlite_server: Server, new_name: str) -> None:
+    make(sqlite_server.rpc, new_name)
+    browser = Browser(sqlite_server.url, **HTML)
+    page = f"/s/{new_name}@1.0.0/try"
+    found = browser.post(
+        page, browser.fields(page) | {"a1": "1.5", "a3": "many", "a5": "[1,", "more": "[]", "a0": "kept"}
+    )
+
+    assert found.status_code == 400
+    for text in (
+        "is not a whole number",
+        "is not a number",
+        "This is not JSON",
+        "This must be an object",
+        'value="kept"',
+    ):
+        assert text in html.unescape(found.text)
+    assert 'aria-describedby="a1-help a1-problem" aria-invalid="true"' in found.text
+
+
+def test_a_form_sent_twice_is_one_run(sqlite_server: Server, new_name: str) -> None:
+    make(sqlite_server.rpc, new_name)
+    browser = Browser(sqlite_server.url, **HTML)
+    page = f"/s/{new_name}@1.0.0/try"
+    fields = browser.fields(page)
+
+    assert browser.post(page, fields).headers["location"] == browser.post(page, fields).headers["location"]
+
+
+def test_an_uploaded_file_becomes_a_blob(server: Server, new_name: str) -> None:
+    make(server.rpc, new_name)
+    browser = Browser(server.url, **HTML)
+    page = f"/s/{new_name}@1.0.0/try"
+    fields = browser.fields(page)
+    files = {name: (None, value) for name, value in fields.items()} | {
+        "a6-upload": ("x.csv", b"a,b\n" * 9000, "text/csv")
+    }
+    found = browser.http.post(page, files=files, headers={"origin": browser.url})
+    assert found.status_code == 303, found.text
+    run = ended(server.rpc, found.headers["location"])
+    output = run["output"]
+
+    assert '"file": "blob:' in json.dumps(output)
+
+
+@pytest.mark.parametrize("change", ["origin", "token", "order"])
+def test_a_forged_upload_stores_nothing(sqlite_server: Server, new_name: str, change: str) -> None:
+    make(sqlite_server.rpc, new_name)
+    browser = Browser(sqlite_server.url, **HTML)
+    page = f"/s/{new_name}@1.0.0/try"
+    fields = browser.fields(page)
+    before = sqlite_server.rpc("get_usage")
+    if change == "token":
+        fields["form_token"] = "wrong"
+    parts = {name: (None, value) for name, value in fields.items()}
+    upload = {"a6-upload": ("x.csv", b"a,b\n" * 9000, "text/csv")}
+    origin = "http://evil.example" if change == "origin" else browser.url
+    files = upload | parts if change == "order" else parts | upload
+    found = browser.http.post(page, files=files, headers={"origin": origin})
+
+    assert found.status_code == 403
+    assert sqlite_server.rpc("get_usage") == before
+
+
+def test_only_the_owner_sees_a_run_and_its_files(tokens_sqlite: Server, new_name: str) -> None:
+    owner = token_of(tokens_sqlite, new_name, "read", "run", "publish", namespaces=["*"])
+    other = token_of(tokens_sqlite, f"{new_name}-other", "read", "run")
+    reader = token_of(tokens_sqlite, f"{new_name}-reader", "read")
+    rpc = Rpc(tokens_sqlite.url, owner)
+    make(rpc, new_name)
+    run = rpc("execute_skill", name=new_name, args={})
+    blob = run["files"][0]["blob_id"]
+    address = f"/runs/{run['run_id']}"
+    found = {}
+    for token in (owner, other):
+        browser = Browser(tokens_sqlite.url, **HTML)
+        assert browser.sign_in(token).status_code == 303
+        paths = (address, f"{address}/events", f"{address}/blobs/{blob}")
+        found[token] = [browser.get(path).status_code for path in paths]
+        if token == other:
+            unknown = browser.get("/runs/run_unknown")
+            hidden = browser.get(address)
+            assert unknown.status_code == hidden.status_code == 404
+            assert browser.post(address, browser.fields("/runs")).status_code in {403, 404}
+    browser = Browser(tokens_sqlite.url, **HTML)
+    assert browser.sign_in(reader).status_code == 303
+
+    assert found == {owner: [200, 200, 200], other: [404, 404, 404]}
+    assert browser.get(f"/s/{new_name}/try").status_code == 403
+    assert "Try it" not in browser.get(f"/s/{new_name}").text
+
+
+def test_files_of_runs_are_sent_so_that_nothing_in_them_runs(server: Server, new_name: str) -> None:
+    make(server.rpc, new_name)
+    run = server.rpc("execute_skill", name=new_name, args={})
+    browser = Browser(server.url, **HTML)
+    page = browser.get(f"/runs/{run['run_id']}").text
+    for one in run["files"]:
+        found = browser.get(f"/runs/{run['run_id']}/blobs/{one['blob_id']}")
+        assert found.headers["content-type"] == "text/plain; charset=utf-8"
+        assert "sandbox" in found.headers["content-security-policy"]
+
+    assert "=HYPERLINK(1)" in page
+    assert "<script>window.__pwned" not in page
+    assert "<img src=x" not in page
+
+
+def test_the_list_has_filters(server: Server, new_name: str) -> None:
+    make(server.rpc, new_name)
+    server.rpc("execute_skill", name=new_name, args={})
+    browser = Browser(server.url, **HTML)
+
+    assert f">{new_name}</a>" in browser.get(f"/runs?skill={new_name}").text
+    assert f">{new_name}</a>" in browser.get(f"/runs?skill={new_name}&status=completed&since=24h").text
+    assert "No run matches these filters" in browser.get(f"/runs?skill={new_name}&status=failed").text
+    assert browser.get("/runs?skill=%00&identity=%00").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("plain", [("", "plain")]),
+        ("\\x1b[1;31mred\\x1b[0m x", [("f1 b", "red"), ("", " x")]),
+        ("\\x1b[2J\\x1b[5;5Hx\\x1b[?25l", [("", "x")]),
+        ("\\x1b]8;;javascript:x\\x07link\\x1b]8;;\\x07", [("", "link")]),
+        ("1 %\\x0d50 %\\x0d100 %\nnext\\x0d\n", [("", "100 %\nnext\n")]),
+        ("\\x1b[38;5;9mx", [("", "x")]),
+        ("\\x1b[97mx\\x1b[39my", [("f15", "x"), ("", "y")]),
+    ],
+)
+def test_logs_keep_colours_and_nothing_else(text: str, parts: list[tuple[str, str]]) -> None:
+    assert parts_of(text) == parts
+
+
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+async def test_the_pages_have_no_fault(
+    sqlite_server: Server, open_page: OpenPage, new_name: str, width: int, dark: bool
+) -> None:
+    make(sqlite_server.rpc, new_name)
+    run = sqlite_server.rpc("execute_skill", name=new_name, args={"seconds": 0})
+    failed = sqlite_server.rpc("execute_skill", name=new_name, args={"seconds": "x"})
+    paths = [f"/s/{new_name}/try", "/s/text.csv.profile/try?example=1", "/runs", "/runs?skill=none.such"]
+    paths += [f"/runs/{one['run_id']}" for one in (run, failed)]
+    page = await open_page(sqlite_server, "/account", dark=dark, width=width)
+    for path in paths:
+        await page.goto(path)
+
+        assert await overflow(page) == [], path
+        assert await check_axe(page) == [], path
+        assert await problems(page) == [], path
+        assert await page.evaluate("window.__pwned") is None
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_page_follows_its_run_to_the_end(sqlite_server: Server, open_page: OpenPage, new_name: str) -> None:
+    make(sqlite_server.rpc, new_name)
+    page = await open_page(sqlite_server, f"/s/{new_name}/try")
+    await page.locator("[name=a3]").fill("2")
+    await page.get_by_role("button", name=f"Run {new_name}").click()
+    await page.locator("[data-log] .f1", has_text="red").wait_for()
+    assert await page.get_by_role("button", name="Cancel this run").count() == 1
+    await page.get_by_text("last line").wait_for()
+    await page.locator("[data-status]", has_text="completed").wait_for()
+    await page.get_by_role("link", name="Run again").wait_for()
+
+    assert await page.evaluate("window.__pwned") is None
+    text = await page.locator("[data-log]").text_content()
+    assert text is not None
+    assert "event: end" in text
+    assert text.count("last line") == 1
+
+
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.parametrize("javascript", [True, False], ids=["javascript", "no-javascript"])
+async def test_a_user_cancels_a_run(
+    sqlite_server: Server, open_page: OpenPage, new_name: str, javascript: bool
+) -> None:
+    make(sqlite_server.rpc, new_name)
+    page = await open_page(sqlite_server, f"/s/{new_name}/try", javascript=javascript)
+    await page.locator("[name=a3]").fill("60")
+    await page.get_by_role("button", name=f"Run {new_name}").click()
+    await page.get_by_role("button", name="Cancel this run").click()
+    await page.get_by_text("The run is cancelled.").wait_for()
+    run_id = page.url.rpartition("/")[2]
+    sqlite_server.rpc("get_run", run_id=run_id, wait_ms=30000)
+    await page.goto(f"/runs/{run_id}")
+
+    assert await page.locator("[data-status]").text_content() == "failed"
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_first_run_is_one_click_without_javascript(sqlite_server: Server, open_page: OpenPage) -> None:
+    page = await open_page(sqlite_server, "/s/text.csv.profile/try?example=1", javascript=False)
+    await page.get_by_role("button", name="Run text.csv.profile").click()
+    await page.wait_for_url("**/runs/run_*")
+    sqlite_server.rpc("get_run", run_id=page.url.rpartition("/")[2], wait_ms=60000)
+    await page.reload()
+
+    assert await page.get_by_text("4993 rows").count() > 0
+
+
+def test_the_account_page_says_what_the_user_may_do(tokens_sqlite: Server, new_name: str) -> None:
+    assert ASKS_FOR_TOKENS
+    browser = Browser(tokens_sqlite.url, **HTML)
+    assert browser.sign_in(token_of(tokens_sqlite, new_name, "read", "run")).status_code == 303
+    text = browser.get("/account").text
+
+    assert "You may run skills and code" in text
+    assert "Not allowed: publish skills" in text
+    found = browser.post("/account", browser.fields("/account") | {"theme": "dark", "keys": "off"})
+    assert found.status_code == 303
+    assert 'data-theme="dark" data-keys="off"' in browser.get("/account").text
