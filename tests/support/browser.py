@@ -65,9 +65,8 @@ def token_of(server: Server, name: str, *scopes: str, namespaces: Sequence[str] 
     """Return a new token of an identity with these scopes and namespace grants."""
     options = [part for scope in scopes for part in ("--scope", scope)]
     options += [part for one in namespaces for part in ("--namespace", one)]
-    environment = {"SKILLERY_DATABASE": server.database} if server.database else {}
     create = ("token", "create", "--name", name, *options, "--json", "--home", str(server.home))
-    made: str = skillery(*create, **environment).json["token"]
+    made: str = skillery(*create, SKILLERY_DATABASE=server.database).json["token"]
     return made
 
 

@@ -142,6 +142,8 @@ class _Visit:
             self.problems.append(f"foreign: {request.method} {request.url}")
 
     def _failed(self, request: Request) -> None:
+        if request.failure == "net::ERR_ABORTED":
+            return  # the test has opened another page
         self.problems.append(f"failed: {request.method} {request.url}: {request.failure}")
 
 

@@ -125,7 +125,7 @@ def test_a_form_belongs_to_its_session(signed_in: Browser, tokens_sqlite: Server
     fields = signed_in.fields("/account")
     other = Browser(tokens_sqlite.url)
     other.http.headers.update(HTML)
-    token = tokens_sqlite.rpc("create_token", name="webother", scopes=["read"])["token"]
+    token = token_of(tokens_sqlite, "webother", "read")
     before = other.fields("/login")
     other.sign_in(token)
 

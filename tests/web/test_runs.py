@@ -168,7 +168,7 @@ def test_only_the_owner_sees_a_run_and_its_files(tokens_sqlite: Server, new_name
             unknown = browser.get("/runs/run_unknown")
             hidden = browser.get(address)
             assert unknown.status_code == hidden.status_code == 404
-            assert browser.post(address, browser.fields("/runs")).status_code in {403, 404}
+            assert browser.post(address, browser.fields("/account")).status_code in {403, 404}
     browser = Browser(tokens_sqlite.url, **HTML)
     assert browser.sign_in(reader).status_code == 303
 

@@ -39,13 +39,8 @@ async def show_account(request: PageRequest) -> Page:
 
 
 def _rows(usage: dict[str, Any]) -> list[tuple[str, float, float | None]]:
-    """Return the quotas with a number: name, used, allowed."""
-    rows = []
-    for name, one in (usage.get("quotas") or usage).items():
-        if isinstance(one, dict) and isinstance(one.get("used"), int | float):
-            allowed = one.get("limit", one.get("allowed"))
-            rows.append((name.replace("_", " "), one["used"], allowed if isinstance(allowed, int | float) else None))
-    return rows
+    """Return the quotas: name, used, allowed. Allowed is None without a limit."""
+    return [(name.replace("_", " "), one["used"], one["limit"]) for name, one in usage.items() if isinstance(one, dict)]
 
 
 async def change_account(request: PageRequest) -> SeeOther:

@@ -148,10 +148,7 @@ async def change_run(request: PageRequest) -> SeeOther:
     await request.form()
     request.require("run")
     found = await request.call("cancel_run", {"run_id": request.parameter("id")})
-    has_ended = found["status"] in {"completed", "failed"}
-    text = (
-        "The run had already ended." if has_ended and not found.get("cancel_requested_at") else "The run is cancelled."
-    )
+    text = "The run had already ended." if found["status"] == "completed" else "The run is cancelled."
     return SeeOther(path_of("runs", found["run_id"]), Done(text))
 
 

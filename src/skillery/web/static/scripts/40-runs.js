@@ -33,6 +33,7 @@
     const close = () => { source?.close(); source = null; };
     document.addEventListener("visibilitychange", () => { if (document.hidden) close(); else open(); });
     addEventListener("pagehide", close);
+    addEventListener("submit", close); // the end of a cancelled run must not stop the answer of the form
     if (!document.hidden) open();
   };
   const begin = () => { for (const place of document.querySelectorAll("[data-events]")) start(place); };
