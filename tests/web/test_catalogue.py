@@ -153,11 +153,11 @@ def test_a_new_server_shows_three_steps_until_they_are_hidden(start_server: Call
 def test_the_steps_end_with_the_first_skill(start_server: Callable[..., Server]) -> None:
     server = start_server()
     browser = Browser(server.url, **HTML)
-    assert "Publish one" in links(browser.get("/").text)
+    assert "Three steps" in browser.get("/").text
     manifest = {"name": "my.first", "version": "1.0.0", "kind": "instruction", "description": "Mine."}
     server.rpc("create_skill", manifest=manifest, skill_md="# Mine\n")
 
-    assert "Publish one" not in links(browser.get("/").text)
+    assert "Three steps" not in browser.get("/").text
 
 
 def test_versions_in_other_states_are_for_their_authors(tokens_sqlite: Server, new_name: str) -> None:

@@ -74,7 +74,7 @@ def test_a_form_runs_the_skill_with_typed_args(server: Server, new_name: str) ->
     address = start(browser, new_name, **form)
     run = ended(server.rpc, address)
     page = browser.get(address).text
-    args = json.loads(html.unescape(re.search(r'aria-label="Inputs">(.*?)</pre>', page, re.S)[1]))  # type: ignore[index]
+    args = json.loads(html.unescape(re.search(r'aria-label="The args as JSON">(.*?)</pre>', page, re.S)[1]))  # type: ignore[index]
 
     assert run["status"] == "completed", run
     assert args.pop("file").startswith("blob:")

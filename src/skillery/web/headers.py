@@ -6,7 +6,7 @@ HTML = "text/html; charset=utf-8"
 _FEATURES = (
     "accelerometer, autoplay, camera, clipboard-read, display-capture, encrypted-media, fullscreen, geolocation, "
     "gyroscope, hid, magnetometer, microphone, midi, payment, picture-in-picture, publickey-credentials-get, "
-    "screen-wake-lock, serial, usb, web-share, xr-spatial-tracking"
+    "screen-wake-lock, serial, usb, xr-spatial-tracking"
 )
 _ALWAYS: tuple[tuple[str, str], ...] = (
     ("x-content-type-options", "nosniff"),

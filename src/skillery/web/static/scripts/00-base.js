@@ -95,13 +95,13 @@
   }, true);
 
   const start = () => {
-    for (const one of document.querySelectorAll("[data-open]")) one.hidden = false;
+    for (const one of document.querySelectorAll("[data-open]")) one.disabled = false;
     for (const one of document.querySelectorAll("details[data-fold]")) {
       const kept = sessionStorage.getItem(`fold:${one.dataset.fold}`);
       if (kept !== null) one.open = kept === "1";
     }
     const place = document.querySelector("[data-zone]");
-    if (place) place.textContent = `Times in your time zone, ${zone}`;
+    if (place) place.textContent = `Times in ${zone}`;
     prepare(document);
     document.querySelector("[aria-invalid=true], [data-first-problem]")?.focus();
   };
