@@ -1,10 +1,20 @@
-"""The routes of these pages."""
+"""The routes of reviews and of the diff of two versions."""
 
 from __future__ import annotations
 
 from skillery.edge.routing import Route
-from skillery.web.frame import Site
+from skillery.web.frame import Site, page_route
+from skillery.web.reviews.decision import decide, show_review
+from skillery.web.reviews.diff import show_diff
+from skillery.web.reviews.queue import revoke_waiver, show_queue, show_waivers
+
+WAIVERS = {"GET": show_waivers, "POST": revoke_waiver}
 
 
 def routes(site: Site) -> list[Route]:
-    return []
+    return [
+        page_route(site, "/s/diff", ("/s/{ref:str}/diff/{older:str}",), {"GET": show_diff}, for_visitors=True),
+        page_route(site, "/review", ("/review",), {"GET": show_queue}, needs="review"),
+        page_route(site, "/review/waivers", ("/review/waivers",), WAIVERS, needs="review"),
+        page_route(site, "/review/version", ("/review/{ref:str}",), {"GET": show_review, "POST": decide}),
+    ]

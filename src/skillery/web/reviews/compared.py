@@ -1,0 +1,75 @@
+"""A version compared with an earlier one, in the order of danger: permissions, instructions, files."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, NamedTuple
+
+from skillery.web.differences import FileDiff, file_diff
+from skillery.web.frame import PageRequest
+
+_MODEL_READS = ("description", "inputs", "tools", "tags")
+
+
+class Right(NamedTuple):
+    """A permission that differs. `tick` is the value of its tick box: a reviewer confirms each new one."""
+
+    words: str
+    value: str
+    is_more: bool
+    tick: str
+
+
+class Compared(NamedTuple):
+    against: str | None
+    """The earlier version, or None for a first version."""
+    rights: list[Right]
+    runtime: list[dict[str, Any]]
+    """Changed values of the manifest that say how code runs: limits, packages, entrypoint."""
+    texts: list[dict[str, Any]]
+    """Changed values of the manifest that models read."""
+    others: list[dict[str, Any]]
+    instructions: FileDiff | None
+    files: list[FileDiff]
+    left_out: int
+
+
+async def compare(request: PageRequest, name: str, old: str, new: str, skill_md: str) -> Compared:
+    """Return what `new` changes. `skill_md` is SKILL.md of `new`. Raise CallFailed if the caller sees no such version."""
+    found = await request.call("diff_versions", {"name": name, "from_version": old, "to_version": new})
+    instructions, files = await asyncio.to_thread(_files, found, skill_md)
+    by_kind: dict[str, list[dict[str, Any]]] = {"runtime": [], "texts": [], "others": []}
+    for one in found["manifest"]:
+        first = one["path"].partition(".")[0].partition("[")[0]
+        by_kind["runtime" if first == "runtime" else "texts" if first in _MODEL_READS else "others"].append(one)
+    return Compared(
+        old,
+        rights_of(found["permissions"]),
+        **by_kind,
+        instructions=instructions,
+        files=files,
+        left_out=found["left_out"],
+    )
+
+
+def _files(found: dict[str, Any], skill_md: str) -> tuple[FileDiff | None, list[FileDiff]]:
+    instructions = found["instructions"]
+    shown = file_diff(instructions, skill_md, is_code=False) if instructions else None
+    return shown, [file_diff(one) for one in found["files"]]
+
+
+def first_version(permissions: dict[str, Any]) -> Compared:
+    """Return the comparison of a first version: all its permissions are new."""
+    added = {"network": permissions.get("network") or [], "secrets": permissions.get("secrets") or []}
+    nothing: dict[str, list[str]] = {"network": [], "secrets": []}
+    return Compared(None, rights_of({"added": added, "removed": nothing}), [], [], [], None, [], 0)
+
+
+def rights_of(difference: dict[str, Any]) -> list[Right]:
+    """Return the permissions of a PermissionsDiff, new ones first."""
+    added, removed = difference["added"], difference["removed"]
+    found = [Right("May now reach", host, is_more=True, tick=f"network:{host}") for host in added["network"]]
+    found += [Right("May now read the secret", one, is_more=True, tick=f"secret:{one}") for one in added["secrets"]]
+    found += [Right("No longer reaches", host, is_more=False, tick="") for host in removed["network"]]
+    found += [Right("No longer reads the secret", one, is_more=False, tick="") for one in removed["secrets"]]
+    return found

@@ -1,0 +1,28 @@
+"""`/s/{b}/diff/{a}`: what a version changes, compared with any other version of the skill."""
+
+from __future__ import annotations
+
+from skillery.web.frame import Page, PageRequest, SeeOther, path_of
+from skillery.web.reviews.compared import compare
+from skillery.web.skills.opened import open_version, page_of
+
+
+async def show_diff(request: PageRequest) -> Page | SeeOther:
+    opened = await open_version(request, "full")
+    older = request.query.get("with", "").strip() or request.parameter("older")
+    if "with" in request.query:
+        return SeeOther(path_of("s", f"{opened.name}@{opened.version}", "diff", older))
+    earlier = (await request.call("describe_skill", {"name": opened.name, "version": older}))["skill"]
+    compared = await compare(request, opened.name, earlier["version"], opened.version, opened.skill["skill_md"])
+    listed = await request.call("list_versions", {"name": opened.name, "limit": 50})
+    versions = [one["version"] for one in listed["versions"] if one["version"] != opened.version]
+    return page_of(
+        request,
+        opened,
+        "diff",
+        "reviews_diff.html",
+        compared=compared,
+        earlier=earlier["version"],
+        versions=versions,
+        is_review=False,
+    )
