@@ -61,10 +61,11 @@ class Browser:
         raise AssertionError(f"too many redirects, the last one to {address}")
 
 
-def token_of(server: Server, name: str, *scopes: str, namespaces: Sequence[str] = ()) -> str:
+def token_of(server: Server, name: str, *scopes: str, namespaces: Sequence[str] = (), is_agent: bool = False) -> str:
     """Return a new token of an identity with these scopes and namespace grants."""
     options = [part for scope in scopes for part in ("--scope", scope)]
     options += [part for one in namespaces for part in ("--namespace", one)]
+    options += ["--agent"] if is_agent else []
     create = ("token", "create", "--name", name, *options, "--json", "--home", str(server.home))
     made: str = skillery(*create, SKILLERY_DATABASE=server.database).json["token"]
     return made

@@ -35,7 +35,10 @@ class Compared(NamedTuple):
 
 
 async def compare(request: PageRequest, name: str, old: str, new: str, skill_md: str) -> Compared:
-    """Return what `new` changes. `skill_md` is SKILL.md of `new`. Raise CallFailed if the caller sees no such version."""
+    """Return what `new` changes. `skill_md` is SKILL.md of `new`.
+
+    Raise CallFailed if the caller does not see one of the versions.
+    """
     found = await request.call("diff_versions", {"name": name, "from_version": old, "to_version": new})
     instructions, files = await asyncio.to_thread(_files, found, skill_md)
     by_kind: dict[str, list[dict[str, Any]]] = {"runtime": [], "texts": [], "others": []}

@@ -16,7 +16,7 @@ async def show_queue(request: PageRequest) -> Page:
         "list_versions", {"status": "in_review", "namespace": namespace or None, "limit": MOST_WAITING}
     )
     mine = [one for one in found["versions"] if access.reviews(request.identity, one["name"])]
-    rows = []
+    rows: list[dict[str, Any]] = []
     for one in sorted(mine, key=lambda version: version["created_at"]):
         rows.append(await _row(request, one) if len(rows) < 30 else {**one, "facts": None})
     namespaces = sorted({one["name"].partition(".")[0] for one in mine})
