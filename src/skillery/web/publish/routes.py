@@ -1,10 +1,16 @@
-"""The routes of these pages."""
+"""The routes of publishing."""
 
 from __future__ import annotations
 
 from skillery.edge.routing import Route
-from skillery.web.frame import Site
+from skillery.web.frame import Handler, Site, page_route
+from skillery.web.publish.pages import change_upload, receive_upload, show_start, show_upload
 
 
 def routes(site: Site) -> list[Route]:
-    return []
+    start: dict[str, Handler] = {"GET": show_start, "POST": receive_upload}
+    upload: dict[str, Handler] = {"GET": show_upload, "POST": change_upload}
+    return [
+        page_route(site, "/publish", ("/publish",), start, needs="publish"),
+        page_route(site, "/publish/upload", ("/publish/{upload:str}",), upload, needs="publish"),
+    ]

@@ -1,0 +1,157 @@
+"""Uploads for publishing: the files of a folder or an archive, kept for an hour as a blob of the user."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import tarfile
+import zipfile
+import zlib
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+
+from skillery.errors import BlobNotFound, InvalidArchive
+from skillery.web.frame import PageRequest
+from skillery.web.uploads import UploadedFile, read_multipart, too_large
+
+MOST_BYTES = 64_000_000
+"""Bytes of an upload, and of the files in it."""
+MOST_FILES = 10_000
+KEPT = timedelta(hours=1)
+_KIND = "application/x-skillery-upload"
+_UNREADABLE = (tarfile.TarError, zipfile.BadZipFile, OSError, EOFError, ValueError, RuntimeError, zlib.error)
+"""Errors of broken, encrypted or unknown archives."""
+_LEFT_OUT = frozenset({"__pycache__", "__MACOSX", "node_modules"})
+
+
+class Entry(msgspec.Struct):
+    """A file of an upload."""
+
+    path: str
+    content: bytes
+
+
+class Bundle(msgspec.Struct):
+    """The files of an upload. Paths are relative to the folder of the skill."""
+
+    files: list[Entry]
+    skipped: int = 0
+    """Hidden files and caches that were left out."""
+
+    def find(self, path: str) -> bytes | None:
+        return next((one.content for one in self.files if one.path == path), None)
+
+    @property
+    def manifests(self) -> int:
+        """The number of skill.toml files."""
+        return sum(one.path.rpartition("/")[2] == "skill.toml" for one in self.files)
+
+    def as_zip(self) -> bytes:
+        """Return the files as an archive, for an import."""
+        made = io.BytesIO()
+        with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+            for one in self.files:
+                archive.writestr(zipfile.ZipInfo(one.path), one.content)
+        return made.getvalue()
+
+
+async def receive(request: PageRequest) -> Bundle:
+    """Return the files of a sent form: those of a folder, or those in an archive.
+
+    Raise the errors of `read_multipart`. Raise InvalidArchive if the archive cannot be read.
+    """
+    found: list[Entry] = []
+    with request.site.bodies.hold() as held:
+
+        async def keep(file: UploadedFile, content: AsyncIterator[bytes]) -> str:
+            if len(found) >= MOST_FILES:
+                raise InvalidArchive(f"the folder has more than {MOST_FILES} files", hint="Leave some out.")
+            gathered = bytearray()
+            async for chunk in content:
+                held.grow(len(chunk))
+                gathered += chunk
+            found.append(Entry(file.name.replace("\\", "/"), bytes(gathered)))
+            return file.name
+
+        await read_multipart(request, keep, MOST_BYTES)
+        return await asyncio.to_thread(_bundle_of, found)
+
+
+def _bundle_of(found: list[Entry]) -> Bundle:
+    if len(found) == 1 and found[0].path.lower().endswith((".zip", ".tar.gz", ".tgz", ".skill")):
+        found = _unpacked(found[0].content)
+    kept = [one for one in found if _is_kept(one.path)]
+    paths = [one.path for one in kept]
+    root = paths[0].partition("/")[0] if paths else ""
+    if root and all(path.startswith(f"{root}/") for path in paths):
+        kept = [Entry(one.path[len(root) + 1 :], one.content) for one in kept]
+    return Bundle(kept, len(found) - len(kept))
+
+
+def _is_kept(path: str) -> bool:
+    parts = path.split("/")
+    return not any(part.startswith(".") or part in _LEFT_OUT or not part for part in parts)
+
+
+def _unpacked(content: bytes) -> list[Entry]:
+    """Return the files in an archive. Links and devices are left out. Raise InvalidArchive or HttpRefusal 413."""
+    left = MOST_BYTES
+    found: list[Entry] = []
+    try:
+        if zipfile.is_zipfile(io.BytesIO(content)):
+            with zipfile.ZipFile(io.BytesIO(content)) as archive:
+                for info in archive.infolist()[: MOST_FILES + 1]:
+                    if info.is_dir() or (info.external_attr >> 28) == 0xA:
+                        continue
+                    with archive.open(info) as member:
+                        data = member.read(left + 1)
+                    left -= len(data)
+                    _check(left, len(found))
+                    found.append(Entry(info.filename, data))
+        else:
+            with tarfile.open(fileobj=io.BytesIO(content), mode="r:*") as tar:
+                for entry in tar:
+                    stream = tar.extractfile(entry) if entry.isreg() else None
+                    if stream is None:
+                        continue
+                    data = stream.read(left + 1)
+                    left -= len(data)
+                    _check(left, len(found))
+                    found.append(Entry(entry.name.removeprefix("./"), data))
+    except (
+        tarfile.TarError,
+        zipfile.BadZipFile,
+        OSError,
+        EOFError,
+        ValueError,
+        RuntimeError,
+        NotImplementedError,
+    ) as error:
+        raise InvalidArchive(f"the archive cannot be read: {error}", hint="Send a .zip or a .tar.gz file.") from None
+    return found
+
+
+def _check(left: int, files: int) -> None:
+    if left < 0:
+        raise too_large("the archive, unpacked,", MOST_BYTES)
+    if files >= MOST_FILES:
+        raise InvalidArchive(f"the archive has more than {MOST_FILES} files", hint="Split it.")
+
+
+async def keep(request: PageRequest, bundle: Bundle) -> str:
+    """Store an upload for an hour. Return its id, which only the user can use."""
+    content = await asyncio.to_thread(msgspec.msgpack.encode, bundle)
+    blob = await request.site.core.blobs.create_blob(request.identity, content, _KIND, KEPT)
+    return blob.blob_id
+
+
+async def find(request: PageRequest, upload: str) -> tuple[Bundle, str]:
+    """Return an upload of the user and its digest. Raise BlobNotFound if there is none."""
+    blob = await request.site.core.blobs.find_blob(request.identity, upload)
+    if blob.kind != _KIND or blob.owner != request.identity.name:
+        raise BlobNotFound(f"there is no upload '{upload[:80]}'", hint="Uploads are kept for an hour. Send it again.")
+    content: Any = await asyncio.to_thread(request.site.core.blobs.read_range, blob, 0, blob.size_bytes)
+    return await asyncio.to_thread(msgspec.msgpack.decode, content, type=Bundle), blob.sha256
