@@ -57,7 +57,7 @@ def test_a_folder_is_checked_and_published(server: Server, new_name: str) -> Non
     assert sent.status_code == 303, sent.text
     page = browser.get(sent.headers["location"]).text
 
-    assert "1 hidden files were left out" in page
+    assert "1 hidden file was left out" in page
     assert "The version is published at once" in page
     made = press(browser, sent.headers["location"], "publish")
     assert made.headers["location"] == f"/s/{new_name}@1.0.0"

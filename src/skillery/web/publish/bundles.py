@@ -130,7 +130,9 @@ def _unpacked(content: bytes) -> list[Entry]:
         RuntimeError,
         NotImplementedError,
     ) as error:
-        raise InvalidArchive(f"the archive cannot be read: {error}", hint="Send a .zip or a .tar.gz file.") from None
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        hint = "Send a .zip or a .tar.gz file that is not encrypted."
+        raise InvalidArchive(f"the archive cannot be read: {reason}", hint=hint) from None
     return found
 
 
