@@ -32,7 +32,7 @@ from skillery.web.rendered_texts import RenderedTexts
 from skillery.web.rendering import Templates
 from skillery.web.visits import Visit, Visits
 
-BUILT = ("skills", "runs", "review", "publish")
+BUILT = ("skills", "runs", "review", "publish", "admin")
 """The parts of the main navigation that have pages."""
 THEMES = ("system", "light", "dark")
 THEME_COOKIE = "skillery-theme"

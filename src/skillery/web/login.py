@@ -45,6 +45,7 @@ def _form(*fields: str) -> Schema:
     return Schema(type=OpenAPIType.OBJECT, properties=dict.fromkeys(fields, text), required=list(fields))
 
 
+_AGAIN = Problem("Changes of tokens and secrets need a recent sign-in", "Sign in again.")
 _HTML = ("text/html",)
 _EITHER = ("text/html", JSON)
 NEXT = in_query("next", "The path of this server that the browser opens afterwards.")
@@ -102,8 +103,10 @@ class LoginPages:
         if scope["method"] == "POST":
             await self._sign_in(request, send)
         else:
-            next_address = safe_next(fields_of(scope["query_string"]).get("next", ""))
-            await send_page(request, send, self._page(request, next_address))
+            query = fields_of(scope["query_string"])
+            next_address = safe_next(query.get("next", ""))
+            problem = _AGAIN if query.get("again") and request.visit.session is not None else None
+            await send_page(request, send, self._page(request, next_address, problem))
 
     async def sign_out(self, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
         only(scope, "POST")

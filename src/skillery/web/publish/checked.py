@@ -57,8 +57,6 @@ def params_of(bundle: Bundle) -> dict[str, Any]:
     skill_md = (bundle.find("SKILL.md") or b"").decode("utf-8", "replace")
     files = []
     for one in bundle.files:
-        if one.path in {"skill.toml", "SKILL.md"}:
-            continue
         try:
             files.append({"path": one.path, "content": one.content.decode("utf-8")})
         except UnicodeDecodeError:

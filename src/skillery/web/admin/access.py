@@ -1,0 +1,38 @@
+"""Access to the pages of administrators: hidden from all others, and changes need a recent sign-in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from urllib.parse import quote
+
+from skillery.edge.http import HttpRefusal
+from skillery.edge.routing import Route
+from skillery.methods.errors import NOT_FOUND, plain_error
+from skillery.web.frame import Answer, Handler, PageRequest, SeeOther, Site, page_route
+
+RECENT = timedelta(minutes=15)
+"""The age of a sign-in that may change tokens, secrets and garbage."""
+
+
+def admin_route(site: Site, path: str, handlers: Mapping[str, Handler]) -> Route:
+    """Return the route of a page for administrators. All other callers get 404, as for an unknown address."""
+    return page_route(site, path, (path,), {name: _hidden(handler) for name, handler in handlers.items()})
+
+
+def _hidden(handler: Handler) -> Handler:
+    async def answer(request: PageRequest) -> Answer:
+        if not request.may("admin"):
+            hint = "JSON-RPC is at POST /rpc."
+            raise HttpRefusal(404, plain_error(NOT_FOUND, "this path does not exist", "not_found", hint))
+        return await handler(request)
+
+    return answer
+
+
+def asks_again(request: PageRequest) -> SeeOther | None:
+    """Return the way to the sign-in if the session is too old for a change. Callers without a session have no login."""
+    session = request.visit.session
+    if session is None or datetime.now(UTC) - session.made_at <= RECENT:
+        return None
+    return SeeOther(f"/login?again=1&next={quote(request.path, safe='')}")
