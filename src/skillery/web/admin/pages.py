@@ -41,7 +41,7 @@ async def show_overview(request: PageRequest) -> Page:
     problems: list[Problem] = []
     environments = (await request.call("list_environments", {"limit": 100}))["environments"]
     for one in environments:
-        if one.get("state", one.get("status")) == "failed":
+        if one["state"] == "failed":
             text = f"The environment {one['name']} could not be built."
             problems.append(Problem(0, text, "See its error, correct it, and build it again.", "/admin/environments"))
     for one in (await request.call("list_webhooks"))["webhooks"]:
@@ -172,7 +172,8 @@ async def show_audit(request: PageRequest) -> Page:
     names = ("identity", "action", "subject", "outcome", "since")
     given = {name: request.query.get(name, "").strip() for name in names}
     params: dict[str, Any] = {name: value or None for name, value in given.items()}
-    problem, found = "", {"entries": [], "next_cursor": None}
+    problem = ""
+    found: dict[str, Any] = {"entries": [], "next_cursor": None}
     try:
         found = await request.call("list_audit", {**params, "limit": 50, "cursor": request.query.get("cursor") or None})
     except CallFailed as failed:
@@ -197,5 +198,6 @@ async def collect(request: PageRequest) -> SeeOther:
     if again is not None:
         return again
     found = await request.call("collect_garbage", {"dry_run": False})
-    count = sum(value for value in found["removed"].values() if isinstance(value, int))
-    return SeeOther("/admin/gc", Done(f"The garbage is collected: {count} objects were removed."))
+    steps = sum(1 for one in found["removed"].values() if any(one.values()))
+    text = f"The garbage is collected: {steps} steps removed something." if steps else "There was no garbage."
+    return SeeOther("/admin/gc", Done(text))

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from skillery.errors import SkilleryError
 from skillery.formats.manifest import toml_manifest
+from skillery.formats.toml_lines import ancestors, line_of, lines_of
 from skillery.web.differences import FileDiff, file_diff
 from skillery.web.frame import CallFailed, PageRequest
 from skillery.web.publish.bundles import Bundle, Entry
@@ -107,6 +108,11 @@ async def check(request: PageRequest, bundle: Bundle) -> Checked:
 def _problem(bundle: Bundle, problem: dict[str, Any]) -> Problem:
     file = str(problem.get("file") or "skill.toml")
     line = problem.get("line")
+    path = problem.get("path")
+    if line is None and path and not problem.get("file"):
+        source = (bundle.find("skill.toml") or b"").decode("utf-8", "replace")
+        names = {path, *ancestors(path)}
+        line = line_of(lines_of(source, names), path)
     text = ""
     if isinstance(line, int):
         lines = (bundle.find(file) or b"").decode("utf-8", "replace").splitlines()
