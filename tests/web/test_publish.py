@@ -70,12 +70,13 @@ def test_problems_are_shown_at_their_lines(sqlite_server: Server, new_name: str)
     files = files_of(new_name)
     files["skill.toml"] += '\n[permissions]\nnetwork = ["https://shop.example.com/path"]\n'
     files["code/main.py"] = "def main(args:\n"
-    page = html.unescape(browser.get(send(browser, files).headers["location"]).text)
+    found = browser.get(send(browser, files).headers["location"]).text
+    page = html.unescape(re.sub(r"</?(?:bdi|code)[^>]*>", "", found))
 
     assert "skill.toml, line 11" in page
     assert "network = [" in page
     assert "code/main.py, line 1" in page
-    assert 'value="publish"' not in page
+    assert 'value="publish"' not in found
 
 
 def test_broken_toml_is_a_problem(sqlite_server: Server, new_name: str) -> None:

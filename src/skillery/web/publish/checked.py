@@ -111,8 +111,7 @@ def _problem(bundle: Bundle, problem: dict[str, Any]) -> Problem:
     path = problem.get("path")
     if line is None and path and not problem.get("file"):
         source = (bundle.find("skill.toml") or b"").decode("utf-8", "replace")
-        names = {path, *ancestors(path)}
-        line = line_of(lines_of(source, names), path)
+        line = line_of(lines_of(source, ancestors({path})), path)
     text = ""
     if isinstance(line, int):
         lines = (bundle.find(file) or b"").decode("utf-8", "replace").splitlines()
