@@ -1,7 +1,7 @@
 """`make bench`: measure every figure of docs/design/benchmarks.md and write the file.
 
-`python -m bench pages search catalogue http mcp runs preloading blobs import packages start attack` measures the named
-parts. `--small` omits the size of one million.
+`python -m bench pages search catalogue web http mcp runs preloading blobs import packages start attack` measures the
+named parts. `--small` omits the size of one million.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench import attack, blobs, catalogue, http, importing, mcp, packages, pages, preloading, runs, search, start
+from bench import attack, blobs, catalogue, http, importing, mcp, packages, pages, preloading, runs, search, start, web
 from bench.report import Report
 
 REPORT = Path(__file__).parents[1] / "docs" / "design" / "benchmarks.md"
@@ -23,6 +23,7 @@ PARTS: dict[str, Callable[[Report, Path, bool], None]] = {
     "pages": pages.measure,
     "search": search.measure,
     "catalogue": catalogue.measure,
+    "web": web.measure,
     "http": http.measure,
     "mcp": mcp.measure,
     "runs": runs.measure,

@@ -65,7 +65,7 @@ def measure(report: Report, folder: Path, small: bool) -> None:
 def _measure(database: Database, name: str, size: int, pages: list[list[object]], counts: list[list[object]]) -> None:
     migrate.upgrade(database)
     started = time.perf_counter()
-    _fill(database, size)
+    fill(database, size)
     print(f"{name} {size}: filled in {time.perf_counter() - started:.0f} s", flush=True)
     for view, identity in (("all", LOCAL), ("restricted", READER)):
         page = [_timed(database, identity, asked, with_counts=False) for asked in FILTERS.values()]
@@ -133,7 +133,7 @@ COLUMNS = {
 }
 
 
-def _fill(database: Database, skills: int) -> None:
+def fill(database: Database, skills: int) -> None:
     add: Callable[[str, str, list[tuple[Any, ...]]], None] = adder(database)
     rows = _rows(skills)
     while batch := list(islice(rows, BATCH)):

@@ -1,0 +1,146 @@
+"""The web pages at 10 k or 100 k skills: time of the server, bytes of visits, and what a browser measures."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import time
+from pathlib import Path
+
+import httpx
+import psycopg
+
+from bench.catalogue import fill
+from bench.report import Report, format_ms, median, percentile
+from skillery.database import Database, migrate
+from tests.conftest import Server
+from tests.support.chromium import CHROMIUM
+from tests.support.postgres import running_postgres
+
+CALLS = 60
+NAME = "bench.pages"
+PAGES = {
+    "healthz": "/healthz",
+    "catalogue": "/",
+    "catalogue, filters": "/?kind=action&network=no&sort=newest",
+    "search": "/?q=csv+columns",
+    "skill": f"/s/{NAME}@2.0.0",
+    "file": f"/s/{NAME}@2.0.0/files/code/main.py",
+    "versions": f"/s/{NAME}@2.0.0/versions",
+    "diff": f"/s/{NAME}@2.0.0/diff/1.0.0",
+    "review": f"/review/{NAME}@2.0.0",
+    "runs": "/runs",
+}
+_SHIFTS = """
+() => new Promise(done => {
+  const seen = {lcp: 0, cls: 0, long: 0};
+  new PerformanceObserver(list => list.getEntries().forEach(e => { seen.lcp = e.startTime; }))
+    .observe({type: 'largest-contentful-paint', buffered: true});
+  new PerformanceObserver(list => list.getEntries().forEach(e => { seen.cls += e.value; }))
+    .observe({type: 'layout-shift', buffered: true});
+  new PerformanceObserver(list => list.getEntries().forEach(e => { seen.long = Math.max(seen.long, e.duration); }))
+    .observe({type: 'longtask', buffered: true});
+  setTimeout(() => done(seen), 500);
+})
+"""
+
+
+def measure(report: Report, folder: Path, small: bool) -> None:
+    size = 10_000 if small else 100_000
+    report.heading("Web pages")
+    report.text(
+        f"{size:,} skills, {CALLS} requests for each page over one connection, times in milliseconds from request to "
+        "the last byte. `ratio` compares with `GET /healthz` in the same run. The index of words has the bundled "
+        "skills only. Bytes are compressed."
+    )
+    rows: list[list[object]] = []
+    seen: list[list[object]] = []
+    with running_postgres() as url:
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("CREATE DATABASE web_pages")
+        for name, database in (("SQLite", ""), ("Postgres", url.replace("/postgres?", "/web_pages?"))):
+            home = folder / f"web-{name}"
+            home.mkdir(parents=True)
+            opened = Database(database or f"sqlite:///{home / 'skillery.db'}")
+            migrate.upgrade(opened)
+            fill(opened, size)
+            opened.close()
+            server = Server(home, env={"SKILLERY_DATABASE": database})
+            try:
+                _publish(server)
+                rows += _times(server, name)
+                if name == "SQLite":
+                    seen = asyncio.run(_in_browser(server.url))
+            finally:
+                server.stop()
+    report.table(["database", "page", "p50 ms", "p95 ms", "ratio", "bytes"], rows)
+    report.text("Measured by Chromium (SQLite). First visits have the style sheet, the script and the icon.")
+    report.table(["page", "LCP ms", "CLS", "longest task ms", "requests", "first visit, bytes", "later, bytes"], seen)
+
+
+def _publish(server: Server) -> None:
+    for version in ("1.0.0", "2.0.0"):
+        code = "".join(f"def f{n}(args):\n    return {n} + {version[0]}\n" for n in range(150))
+        server.rpc(
+            "create_skill",
+            manifest={
+                "name": NAME,
+                "version": version,
+                "kind": "action",
+                "description": "Two versions to compare.",
+                "runtime": {"language": "python", "entrypoint": "code/main.py"},
+            },
+            skill_md="# Pages\n\n" + f"A paragraph of version {version} about pages.\n\n" * 200,
+            files=[{"path": "code/main.py", "content": f"{code}def main(args):\n    return args\n"}],
+        )
+
+
+def _times(server: Server, name: str) -> list[list[object]]:
+    rows: list[list[object]] = []
+    base = 0.0
+    with httpx.Client(base_url=server.url, headers={"accept": "text/html"}, timeout=60) as client:
+        for page, path in PAGES.items():
+            for _ in range(5):
+                client.get(path)
+            took = []
+            for _ in range(CALLS):
+                begun = time.perf_counter()
+                answer = client.get(path)
+                took.append((time.perf_counter() - begun) * 1000)
+                assert answer.status_code == 200, (path, answer.status_code)
+            base = base or median(took)
+            size = len(gzip.compress(answer.content, 4))
+            ratio = f"{median(took) / base:.1f}"
+            rows.append([name, page, format_ms(median(took)), format_ms(percentile(took, 95)), ratio, size])
+    return rows
+
+
+async def _in_browser(url: str) -> list[list[object]]:
+    from playwright.async_api import async_playwright
+
+    rows: list[list[object]] = []
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM)
+        for page_name, path in PAGES.items():
+            if page_name == "healthz":
+                continue
+            context = await browser.new_context(base_url=url)
+            sizes: list[int] = []
+            page = await context.new_page()
+
+            async def add(request: object, sizes: list[int] = sizes) -> None:
+                found = await request.sizes()  # type: ignore[attr-defined]
+                sizes.append(found["responseBodySize"])
+
+            page.on("requestfinished", add)
+            await page.goto(path)
+            seen = await page.evaluate(_SHIFTS)
+            first, count = sum(sizes), len(sizes)
+            sizes.clear()
+            await page.goto(path)
+            await page.wait_for_timeout(300)
+            lcp, shift, longest = round(seen["lcp"]), f"{seen['cls']:.3f}", round(seen["long"])
+            rows.append([page_name, lcp, shift, longest, count, first, sum(sizes)])
+            await context.close()
+        await browser.close()
+    return rows
