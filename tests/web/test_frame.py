@@ -25,7 +25,7 @@ UNSAFE_ORIGINS = [
     {},
 ]
 FORBIDDEN_IN_TEMPLATES = re.compile(
-    r"""\bstyle\s*=|<style|\son\w+\s*=|hx-on|hx-vals|hx-confirm|hx-ext|data-hx|\|\s*safe\b|javascript:|autoescape"""
+    r"""\bstyle\s*=|<style|\son(?!e\s)\w+\s*=|hx-on|hx-vals|hx-confirm|hx-ext|data-hx|\|\s*safe\b|javascript:|autoescape"""
     r"""|hx-trigger="[^"]*\[""",
     re.IGNORECASE,
 )
