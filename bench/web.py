@@ -65,6 +65,8 @@ def measure(report: Report, folder: Path, small: bool) -> None:
             migrate.upgrade(opened)
             fill(opened, size)
             opened.close()
+            if database:
+                _move_sequences(url.replace("/postgres?", "/web_pages?"))
             server = Server(home, env={"SKILLERY_DATABASE": database})
             try:
                 _publish(server)
@@ -76,6 +78,14 @@ def measure(report: Report, folder: Path, small: bool) -> None:
     report.table(["database", "page", "p50 ms", "p95 ms", "ratio", "bytes"], rows)
     report.text("Measured by Chromium (SQLite). First visits have the style sheet, the script and the icon.")
     report.table(["page", "LCP ms", "CLS", "longest task ms", "requests", "first visit, bytes", "later, bytes"], seen)
+
+
+def _move_sequences(url: str) -> None:
+    """Let Postgres count on after the rows that were written with ids."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        for table in ("skills", "skill_versions"):
+            last = f"SELECT setval(pg_get_serial_sequence('{table}', 'id'), (SELECT max(id) FROM {table}))"
+            connection.execute(last.encode())
 
 
 def _publish(server: Server) -> None:
