@@ -82,7 +82,7 @@ def test_connections_are_spread_over_the_workers(pair: Server) -> None:
 
 
 def sockets_of(pid: int) -> int:
-    links = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()]
+    links = [str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()]
     return sum(link.startswith("socket:") for link in links)
 
 
