@@ -1,7 +1,6 @@
 """`make bench`: measure every figure of docs/design/benchmarks.md and write the file.
 
-`python -m bench pages search catalogue web http mcp runs preloading blobs import packages start attack` measures the
-named parts. `--small` omits the size of one million.
+`python -m bench http runs` measures the named parts of PARTS. `--small` omits the size of one million.
 """
 
 from __future__ import annotations
@@ -15,7 +14,22 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench import attack, blobs, catalogue, http, importing, mcp, packages, pages, preloading, runs, search, start, web
+from bench import (
+    attack,
+    blobs,
+    catalogue,
+    http,
+    importing,
+    mcp,
+    packages,
+    pages,
+    preloading,
+    runs,
+    search,
+    start,
+    web,
+    workers,
+)
 from bench.report import Report
 
 REPORT = Path(__file__).parents[1] / "docs" / "design" / "benchmarks.md"
@@ -32,6 +46,7 @@ PARTS: dict[str, Callable[[Report, Path, bool], None]] = {
     "import": importing.measure,
     "packages": packages.measure,
     "start": start.measure,
+    "workers": workers.measure,
     "attack": attack.measure,
 }
 

@@ -233,6 +233,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     home: Path
     host: str = "127.0.0.1"
     port: Annotated[int, msgspec.Meta(ge=0, le=65_535)] = 8080
+    workers: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
+    """Processes that serve requests. More than one needs Postgres."""
     database: str = ""
     sandbox: str = "linux"
     storage: str = "directory"

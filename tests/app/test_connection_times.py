@@ -16,7 +16,7 @@ import httpx
 import pytest
 import uvicorn
 
-from skillery.app.connections import Bounds, Connection, ConnectionAdmission, ConnectionCount
+from skillery.app.connections import Bounds, Connection, ConnectionAdmission, OwnConnections
 from tests.conftest import Server
 from tests.support.raw_http import RawConnection, connected
 
@@ -30,7 +30,7 @@ class Edge:
     """An ASGI application behind `Connection`, in a thread, on its own port."""
 
     def __init__(self) -> None:
-        self.count = ConnectionCount()
+        self.count = OwnConnections()
         self.begun: list[str] = []
         self.given_up: list[str] = []
         admission = ConnectionAdmission(self.count, ceiling=1_000)

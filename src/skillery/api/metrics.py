@@ -17,7 +17,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
+from skillery.api.metrics_of_workers import merge_texts
 from skillery.backends import LIMITS, Measured, Sandbox, Scope
+from skillery.context.peers import Peers
 from skillery.edge.gate import Gate
 from skillery.edge.http import only, send_bytes
 from skillery.edge.operations import Operation, Response
@@ -29,6 +31,7 @@ from skillery.webhooks import Deliveries
 if TYPE_CHECKING:
     from skillery.edge.exchanges import Exchange
 
+QUESTION = "metrics"
 Readers = Literal["admin", "open"]
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
@@ -53,7 +56,7 @@ class Metrics(Collector):
     tenth slower.
     """
 
-    def __init__(self, readers: Readers, measured: Measurable) -> None:
+    def __init__(self, readers: Readers, measured: Measurable, peers: Peers | None = None) -> None:
         self._readers = readers
         self._measured = measured
         self._requests: Counter[tuple[str, int]] = Counter()
@@ -64,6 +67,9 @@ class Metrics(Collector):
         self._registry = CollectorRegistry()
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
+        self._peers = peers
+        if peers is not None:
+            peers.offer(QUESTION, self._own_text)
 
     def note(self, endpoint: str, exchange: Exchange) -> None:
         """Count a request and its calls."""
@@ -115,10 +121,18 @@ class Metrics(Collector):
         only(scope, "GET", "HEAD")
         if self._readers == "admin":
             await self._measured.gate.admit(scope, headers, "admin", "read_metrics")
+        if self._peers is None:
+            text = await self._own_text()
+        else:
+            text = merge_texts([text for text in await self._peers.ask(QUESTION) if text is not None])
+        await send_bytes(send, 200, text.encode(), CONTENT_TYPE_PLAIN_0_0_4)
+
+    async def _own_text(self) -> str:
+        """Return the metrics of this process."""
         # The current values are in a separate registry, which exists only for this answer.
         now = CollectorRegistry()
         now.register(_Now(self._measured))
-        await send_bytes(send, 200, generate_latest(self._registry) + generate_latest(now), CONTENT_TYPE_PLAIN_0_0_4)
+        return (generate_latest(self._registry) + generate_latest(now)).decode()
 
 
 class _Latencies:

@@ -8,10 +8,12 @@ import time
 from collections.abc import Awaitable, Callable
 
 from skillery.backends import Sandbox, Storage
+from skillery.context.peers import Peers
 
 log = logging.getLogger(__name__)
 CHECK_SECONDS = 10
 FRESH_SECONDS = 2.0
+QUESTION = "readiness"
 
 
 class Readiness:
@@ -19,8 +21,13 @@ class Readiness:
     /readyz.
     """
 
-    def __init__(self, ping: Callable[[], None], storage: Storage, sandbox: Sandbox) -> None:
+    def __init__(
+        self, ping: Callable[[], None], storage: Storage, sandbox: Sandbox, peers: Peers | None = None
+    ) -> None:
         """Store the parts. `ping` is a blocking function that raises if the database does not answer."""
+        self._peers = peers
+        if peers is not None:
+            peers.offer(QUESTION, self._own_checks)
         self._ping = ping
         self._storage = storage
         self._sandbox = sandbox
@@ -29,6 +36,15 @@ class Readiness:
         self._checks: dict[str, bool] = {}
 
     async def checks(self) -> dict[str, bool]:
+        """Return for each part whether it works, in all worker processes. `workers` says whether all of them answer."""
+        if self._peers is None:
+            return await self._own_checks()
+        answers = await self._peers.ask(QUESTION)
+        found = [checks for checks in answers if checks is not None]
+        merged = {name: all(checks[name] for checks in found) for name in found[0]} if found else {}
+        return merged | {"workers": len(found) == len(answers)}
+
+    async def _own_checks(self) -> dict[str, bool]:
         async with self._lock:
             if time.monotonic() - self._checked_at > FRESH_SECONDS:
                 self._checks = {

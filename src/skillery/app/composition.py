@@ -23,6 +23,7 @@ from skillery.api.readiness import Readiness
 from skillery.api.routes import make_routes
 from skillery.api.tracing import Tracing, open_tracing
 from skillery.app.core_parts import MIB, Backends, Base, build_core
+from skillery.app.counts import Counts, counts_of_one_process
 from skillery.app.home import Home
 from skillery.app.named_environments import defined_in
 from skillery.app.trust import documents_of
@@ -67,22 +68,24 @@ if TYPE_CHECKING:
     from skillery.api.metrics import Metrics
 
 
-class _PluginAdditions(NamedTuple):
-    """The routes of plugins, and the counter of their failed calls."""
+class _Additions(NamedTuple):
+    """The routes of plugins, the counter of their failed calls, and the counts of the limits of the server."""
 
     failures: PluginFailures
     routes: Mapping[str, list[Route]]
+    counts: Counts
 
 
 @asynccontextmanager
 async def open_server(
-    settings: Settings, plugins: Plugins, home: Home, *, bundled: bool = True
+    settings: Settings, plugins: Plugins, home: Home, *, bundled: bool = True, counts: Counts | None = None
 ) -> AsyncIterator[tuple[Core, Edge]]:
     """Context manager: migrate the database, open all parts of a server, and close them at the end.
 
-    The sandbox is not started. If `bundled` is False, the bundled skills are not published. Raise StartupError if a
-    part cannot be opened.
+    The sandbox is not started. If `bundled` is False, the bundled skills are not published. `counts` are those of a
+    worker process. Raise StartupError if a part cannot be opened.
     """
+    counts = counts or counts_of_one_process(settings)
     plugins.check_settings(settings)
     defined_in(settings)
     tracing = open_tracing(settings.traces)
@@ -94,8 +97,8 @@ async def open_server(
         backends = await _open_backends(settings, plugins, database, stack)
         open_objects(plugins, settings, database, partial(popular_skills, database), stack)
         events = PluginEvents(plugins.manager, settings.hook_seconds, plugins.failures)
-        core = await build_core(Base(settings, home, database, backends, events, bundled), stack)
-        additions = _PluginAdditions(events.failures, routes_of(plugins.manager))
+        core = await build_core(Base(settings, home, database, backends, events, counts, bundled), stack)
+        additions = _Additions(events.failures, routes_of(plugins.manager), counts)
         edge = _edge(settings, database, core, tracing, additions)
         stack.push_async_callback(edge.mcp.close)
         yield core, edge
@@ -126,15 +129,14 @@ async def _open_backends(settings: Settings, plugins: Plugins, database: Databas
     return Backends(authenticator, storage, sandbox, secrets, verifier)
 
 
-def _edge(
-    settings: Settings, database: Database, core: Core, tracing: Tracing | None, additions: _PluginAdditions
-) -> Edge:
+def _edge(settings: Settings, database: Database, core: Core, tracing: Tracing | None, additions: _Additions) -> Edge:
     hosts = frozenset(name.lower() for name in (*settings.allowed_hosts, settings.host))
     origins = frozenset(origin.lower() for origin in settings.allowed_origins)
     resource = _resource(core.authenticator)
     gate = Gate(core.authenticator, core.refusals, hosts, origins, resource)
-    bodies = Bodies(settings.bodies_mb * MIB)
-    answers = Answers(settings.answers_mb * MIB, settings.answer_max_mb * MIB)
+    counts = additions.counts
+    bodies = Bodies(settings.bodies_mb * MIB, counts.bodies)
+    answers = Answers(settings.answers_mb * MIB, settings.answer_max_mb * MIB, counts.answers)
     streams = settings.runs
     return Edge(
         gate=gate,
@@ -146,9 +148,9 @@ def _edge(
         public_downloads=settings.public_downloads,
         web=settings.web,
         log_requests=settings.log_requests,
-        readiness=Readiness(database.ping, core.registry.storage, core.sandbox),
+        readiness=Readiness(database.ping, core.registry.storage, core.sandbox, counts.peers),
         mcp=McpEndpoint(gate, core, bodies, answers, _max_mcp_body(settings), _task_terms(settings)),
-        metrics=_metrics(settings, gate, core, database, additions.failures),
+        metrics=_metrics(settings, gate, core, database, additions),
         tracing=tracing,
         plugin_routes=_plugin_routes(
             PluginParts(gate, bodies, answers, additions.failures, partial(_record, database), settings.hook_seconds),
@@ -158,7 +160,7 @@ def _edge(
     )
 
 
-def _plugin_routes(parts: PluginParts, additions: _PluginAdditions) -> PluginRoutes | None:
+def _plugin_routes(parts: PluginParts, additions: _Additions) -> PluginRoutes | None:
     return PluginRoutes(parts, additions.routes) if additions.routes else None
 
 
@@ -170,9 +172,7 @@ def _resource(authenticator: Authenticator) -> Resource | None:
     return authenticator.resource() if isinstance(authenticator, DescribesResource) else None
 
 
-def _metrics(
-    settings: Settings, gate: Gate, core: Core, database: Database, failures: PluginFailures
-) -> Metrics | None:
+def _metrics(settings: Settings, gate: Gate, core: Core, database: Database, additions: _Additions) -> Metrics | None:
     if settings.metrics == "off":
         return None
     from skillery.api.metrics import Measurable, Metrics
@@ -184,9 +184,9 @@ def _metrics(
         core.environments.named,
         core.webhooks.deliveries,
         database.connections,
-        failures,
+        additions.failures,
     )
-    return Metrics(settings.metrics, measured)
+    return Metrics(settings.metrics, measured, additions.counts.peers)
 
 
 def _max_mcp_body(settings: Settings) -> int:

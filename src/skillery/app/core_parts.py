@@ -13,6 +13,7 @@ import msgspec
 
 from skillery.app.background_jobs import BackgroundJobs
 from skillery.app.bundled import publish_bundled
+from skillery.app.counts import Counts
 from skillery.app.environments import PackageServices, packages_of
 from skillery.app.events import PreparingEvents
 from skillery.app.home import Home
@@ -94,6 +95,7 @@ class Base(NamedTuple):
     backends: Backends
     events: Events
     """Calls the hooks of plugins."""
+    counts: Counts
     bundled: bool = True
     """Whether the bundled skills are published."""
 
@@ -204,7 +206,7 @@ def _runtime(base: Base, quotas: Quotas) -> _Runtime:
         server=home.server_id,
         blobs=blobs,
         preparer=preparer,
-        admission=Admission(database, _run_queue(settings), quotas, workspaces),
+        admission=Admission(database, _run_queue(settings, base.counts), quotas, workspaces),
         execution=execution,
         recorder=Recorder(database, blobs, events),
         workspaces=workspaces,
@@ -253,8 +255,16 @@ def _tool_maker(base: Base, runner: Runner, publisher: Publisher, quotas: Quotas
     )
 
 
-def _run_queue(settings: Settings) -> Queue:
-    return Queue(settings.runs_at_once, settings.queued_runs, settings.queued_mb * MIB)
+def _run_queue(settings: Settings, counts: Counts) -> Queue:
+    queue = Queue(
+        counts.slots.most,
+        settings.queued_runs,
+        settings.queued_mb * MIB,
+        slots=counts.slots,
+        tallies=(counts.waiting, counts.waiting_bytes),
+    )
+    queue.watch()
+    return queue
 
 
 def _lifetimes(settings: Settings) -> Lifetimes:

@@ -8,22 +8,25 @@ import logging
 import math
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import uvicorn
 from litestar import Litestar
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
+from skillery.api.parts import Edge
 from skillery.app.composition import create_app, open_server
 from skillery.app.connections import Bounds, Connection, ConnectionAdmission, ConnectionCount
+from skillery.app.counts import Counts, counts_of_one_process
 from skillery.app.descriptors import allot_descriptors
 from skillery.app.home import Home
 from skillery.app.sweeps import sweep_periodically
 from skillery.backends import Authenticator, KeepsTokens, UsesService
 from skillery.database import without_password
 from skillery.errors import StartupError
+from skillery.methods.core import Core
 from skillery.plugins import Plugins
 from skillery.settings import Settings
 
@@ -32,24 +35,68 @@ ANSWER_SECONDS = 3
 """Time after the grace period, in seconds. In this time, the server answers the calls with runs that it has killed."""
 
 
+class Acceptor(Protocol):
+    """Accepts connections until it is closed."""
+
+    def close(self) -> None: ...
+
+
+Accept = Callable[[Callable[[], asyncio.Protocol]], Acceptor]
+"""Starts to accept connections on the event loop. The argument makes the protocol of a connection."""
+
+
 class _Server(uvicorn.Server):
     """A uvicorn server that does not handle signals.
 
     uvicorn would end the process with the received signal, but a server that was asked to stop must exit with code 0.
     """
 
-    def __init__(self, config: uvicorn.Config, on_start: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, on_start: Callable[[], None], accept: Accept | None = None) -> None:
         super().__init__(config)
         self._on_start = on_start
+        self._accept = accept
+        self._acceptor: Acceptor | None = None
+        self.ending: list[asyncio.Task[None]] = []
+        """Tasks that end the runs of this process."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        if self._accept is None:
+            await super().startup(sockets)
+        else:
+            await super().startup([])
+            self._acceptor = self._accept(self._make_connection)
         if self.started:
             self._on_start()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._acceptor is not None:
+            self._acceptor.close()
+        await super().shutdown(sockets)
+
+    def _make_connection(self) -> asyncio.Protocol:
+        """Return the protocol of a new connection, as uvicorn makes it."""
+        made: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return made
+
+
+class Process(NamedTuple):
+    """What a process that serves requests is made of."""
+
+    settings: Settings
+    plugins: Plugins
+    home: Home
+    """The folder of this process. A worker has one inside the home of the server."""
+    counts: Counts
+    is_first: bool = True
+    """Whether the process publishes the bundled skills."""
+    accept: Accept | None = None
+    """How a worker accepts connections. None if the process is alone, and uvicorn accepts them."""
 
 
 async def serve(settings: Settings, plugins: Plugins, announce: Callable[[str, str | None], None]) -> None:
@@ -59,47 +106,87 @@ async def serve(settings: Settings, plugins: Plugins, announce: Callable[[str, s
     with an authenticator that keeps tokens, otherwise None.
     """
     home = Home(settings.home)
-    ceiling = allot_descriptors(settings.runs_at_once, settings.max_connections).connections
     try:
-        with _listening(settings) as listener:
-            url = _url(settings.host, listener.getsockname()[1])
-
-            def on_start() -> None:
-                home.announce(url, ",".join(settings.authenticators), without_password(settings.database_url))
-                announce(url, token)
-
-            async with open_server(settings, plugins, home) as (core, edge):
-                await _start_authenticator(core.authenticator)
-                await core.sandbox.start()
-                core.environments.named.start()
-                await core.webhooks.deliveries.start()
-                # Last, so that a failed start does not use up the bootstrap token.
-                token = await _first_token(core.authenticator)
-                server = _Server(_config(settings, create_app(core, edge), _admission(settings, ceiling)), on_start)
-                ending: list[asyncio.Task[None]] = []
-                loop = asyncio.get_running_loop()
-                sweeping = loop.create_task(sweep_periodically(core.collector, settings.gc.interval_minutes))
-
-                def stop() -> None:
-                    # The second signal does not wait for open connections.
-                    if not server.should_exit:
-                        log.info(
-                            "stopping: runs may finish for %g s; a second signal ends them", settings.grace_seconds
-                        )
-                    server.force_exit = server.should_exit
-                    server.should_exit = True
-                    grace = 0.0 if server.force_exit else settings.grace_seconds
-                    ending.append(loop.create_task(core.runner.close(grace)))
-
-                for number in (signal.SIGTERM, signal.SIGINT):
-                    loop.add_signal_handler(number, stop)
-                try:
-                    await server.serve(sockets=[listener])
-                    await asyncio.gather(*ending)
-                finally:
-                    sweeping.cancel()
+        with listening(settings) as listener:
+            process = Process(settings, plugins, home, counts_of_one_process(settings))
+            await serve_on(listener, process, partial(announce_at, home, settings, listener, announce))
     finally:
         home.close()
+
+
+def announce_at(
+    home: Home,
+    settings: Settings,
+    listener: socket.socket,
+    announce: Callable[[str, str | None], None],
+    token: str | None,
+) -> None:
+    """Record the address of the server in its home, and call `announce` with it."""
+    url = _url(settings.host, listener.getsockname()[1])
+    home.announce(url, ",".join(settings.authenticators), without_password(settings.database_url))
+    announce(url, token)
+
+
+async def serve_on(
+    listener: socket.socket,
+    process: Process,
+    ready: Callable[[str | None], None],
+    until: Coroutine[Any, Any, None] | None = None,
+) -> None:
+    """Serve the requests that arrive at `listener`, until SIGTERM, SIGINT or the end of `until`.
+
+    `ready` is called when requests are served, with the bootstrap token at the first start with an authenticator that
+    keeps tokens, otherwise with None. Raise StartupError if the process cannot start.
+    """
+    settings = process.settings
+    ceiling = allot_descriptors(settings.runs_at_once, settings.max_connections).connections
+    following = asyncio.create_task(until) if until is not None else None
+    async with _opened(process) as (core, edge):
+        # Last, so that a failed start does not use up the bootstrap token.
+        token = await _first_token(core.authenticator)
+        admission = _admission(settings, process.counts.connections, ceiling)
+        config = _config(settings, create_app(core, edge), admission)
+        server = _Server(config, partial(ready, token), process.accept)
+        _stop_at_signals(server, core, settings, following)
+        sweeping = asyncio.create_task(sweep_periodically(core.collector, settings.gc.interval_minutes))
+        try:
+            await server.serve(sockets=[listener])
+            await asyncio.gather(*server.ending)
+        finally:
+            sweeping.cancel()
+            if following is not None:
+                following.cancel()
+
+
+@contextlib.asynccontextmanager
+async def _opened(process: Process) -> AsyncIterator[tuple[Core, Edge]]:
+    """Context manager: open the server and start its parts."""
+    settings, plugins, home, counts, is_first, _ = process
+    async with open_server(settings, plugins, home, bundled=is_first, counts=counts) as (core, edge):
+        await _start_authenticator(core.authenticator)
+        await core.sandbox.start()
+        core.environments.named.start()
+        await core.webhooks.deliveries.start()
+        yield core, edge
+
+
+def _stop_at_signals(server: _Server, core: Core, settings: Settings, following: asyncio.Task[None] | None) -> None:
+    """Stop the server at SIGTERM, at SIGINT, and when `following` ends."""
+    loop = asyncio.get_running_loop()
+
+    def stop(*_: Any) -> None:
+        # The second signal does not wait for open connections.
+        if not server.should_exit and following is None:
+            log.info("stopping: runs may finish for %g s; a second signal ends them", settings.grace_seconds)
+        server.force_exit = server.should_exit
+        server.should_exit = True
+        grace = 0.0 if server.force_exit else settings.grace_seconds
+        server.ending.append(loop.create_task(core.runner.close(grace)))
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    if following is not None:
+        following.add_done_callback(lambda task: None if task.cancelled() else stop())
 
 
 async def _start_authenticator(authenticator: Authenticator) -> None:
@@ -113,10 +200,10 @@ async def _first_token(authenticator: Authenticator) -> str | None:
     return await asyncio.to_thread(authenticator.first_token)
 
 
-def _admission(settings: Settings, ceiling: int) -> ConnectionAdmission:
+def _admission(settings: Settings, count: ConnectionCount, ceiling: int) -> ConnectionAdmission:
     proxies = ProxyHeadersMiddleware(_nothing, list(settings.trusted_proxies)).trusted_hosts
     return ConnectionAdmission(
-        ConnectionCount(),
+        count,
         most=settings.max_connections,
         most_of_address=settings.max_connections_per_address,
         ceiling=ceiling,
@@ -147,7 +234,8 @@ def _config(settings: Settings, app: Litestar, admission: ConnectionAdmission) -
 
 
 @contextlib.contextmanager
-def _listening(settings: Settings) -> Iterator[socket.socket]:
+def listening(settings: Settings) -> Iterator[socket.socket]:
+    """Context manager that yields a socket at the address of the settings. Raise StartupError if binding fails."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:

@@ -9,6 +9,8 @@ from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 
+from skillery.context.slots import OwnSlots, Slots
+from skillery.context.tallies import OwnTally, Tally
 from skillery.errors import Busy, Unavailable
 
 until_client_gone: ContextVar[Callable[[], Awaitable[None]] | None] = ContextVar("until_client_gone", default=None)
@@ -20,6 +22,8 @@ disconnected.
 
 MOST_RETRY_MS = 60_000
 RECENT_ENDS = 64
+YIELD_SECONDS = 0.002
+"""Time in which another process takes a slot that this process gave back for it."""
 
 
 class Slot:
@@ -39,28 +43,42 @@ class Queue:
 
     Callers take turns: a caller with a thousand waiting jobs delays another caller by one job. The jobs of one caller
     keep their order.
+
+    The worker processes of a server share slots and limits: each has a queue of its own, with `slots` and with the
+    numbers of waiting jobs and of their bytes (`tallies`) in memory that the workers share.
     """
 
-    def __init__(self, at_once: int, waiting: int, waiting_bytes: int) -> None:
-        self._at_once = at_once
-        self._free = at_once
+    def __init__(
+        self,
+        at_once: int,
+        waiting: int,
+        waiting_bytes: int,
+        *,
+        slots: Slots | None = None,
+        tallies: tuple[Tally, Tally] | None = None,
+    ) -> None:
+        self._slots = slots or OwnSlots(at_once)
         self._most_waiting = waiting
         self._most_bytes = waiting_bytes
-        self._waiting = 0
-        self._waiting_bytes = 0
+        self._waiting, self._waiting_bytes = tallies or (OwnTally(), OwnTally())
         self._lines: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
         self._recent_seconds = deque([0.1], RECENT_ENDS)
+        self._is_turn_of_others = False
 
     def enter_now(self) -> Slot | None:
         """Return a slot if one is free and no job waits. Otherwise, return None."""
-        if self._free and not self._lines:
-            self._free -= 1
+        if not self._lines and self._slots.take():
             return Slot(self)
         return None
 
     @property
     def waiting(self) -> int:
-        return self._waiting
+        """The number of jobs that wait in this process."""
+        return self._waiting.own
+
+    def watch(self) -> None:
+        """Use slots that other processes give back. Call this once on the event loop, if `slots` are shared."""
+        self._slots.watch(self._use_free_slots)
 
     async def enter(self, caller: str, size: int) -> Slot:
         """Wait for a slot and return it. `size` is the memory of the request while it waits, in bytes.
@@ -71,20 +89,21 @@ class Queue:
         slot = self.enter_now()
         if slot is not None:
             return slot
-        if self._waiting >= self._most_waiting:
-            raise self._busy(f"{self._waiting} runs are waiting already, as many as may (the setting queued_runs)")
-        if self._waiting_bytes + size > self._most_bytes:
+        waiting, held = self._waiting.total, self._waiting_bytes.total
+        if waiting >= self._most_waiting:
+            raise self._busy(f"{waiting} runs are waiting already, as many as may (the setting queued_runs)")
+        if held + size > self._most_bytes:
             raise self._busy(
-                f"the {self._waiting} runs that are waiting hold {self._waiting_bytes} bytes, and this one has {size} "
+                f"the {waiting} runs that are waiting hold {held} bytes, and this one has {size} "
                 f"more: at most {self._most_bytes} may be held (the setting queued_mb)"
             )
-        self._waiting += 1
-        self._waiting_bytes += size
+        self._waiting.add(1)
+        self._waiting_bytes.add(size)
         try:
             await self._wait_in_line(caller)
         finally:
-            self._waiting -= 1
-            self._waiting_bytes -= size
+            self._waiting.add(-1)
+            self._waiting_bytes.add(-size)
         return Slot(self)
 
     def free(self, seconds: float) -> None:
@@ -93,6 +112,26 @@ class Queue:
         self._pass_on()
 
     def _pass_on(self) -> None:
+        if self._others_come_first():
+            self._slots.give_back()
+            # The others may not take the slot after all.
+            asyncio.get_running_loop().call_later(YIELD_SECONDS, self._use_free_slots)
+        elif not self._pass_to_next():
+            self._slots.give_back()
+
+    def _others_come_first(self) -> bool:
+        """Return whether this slot goes to another process: each second one, if requests wait there."""
+        if not self._slots.is_wanted_elsewhere():
+            return False
+        self._is_turn_of_others = not self._is_turn_of_others
+        return self._is_turn_of_others
+
+    def _use_free_slots(self) -> None:
+        while self._lines and self._slots.take():
+            self._pass_on()
+
+    def _pass_to_next(self) -> bool:
+        """Pass a slot of this process to the next caller in turn. Return False if no caller waits."""
         while self._lines:
             caller, line = next(iter(self._lines.items()))
             turn = line.popleft()
@@ -101,12 +140,14 @@ class Queue:
                 self._lines[caller] = line  # moves the caller to the end, behind all other callers
             if not turn.done():
                 turn.set_result(None)
-                return
-        self._free += 1
+                return True
+        return False
 
     async def _wait_in_line(self, caller: str) -> None:
         turn = asyncio.get_running_loop().create_future()
         self._lines.setdefault(caller, deque()).append(turn)
+        # A slot that another process gave back before this process was counted as waiting rang no bell here.
+        self._use_free_slots()
         watch = until_client_gone.get()
         gone = asyncio.ensure_future(watch()) if watch else None
         try:
@@ -134,7 +175,7 @@ class Queue:
 
     def _busy(self, message: str) -> Busy:
         # The median, because one long run among many short ones does not predict the next run.
-        seconds = statistics.median(self._recent_seconds) * (1 + self._waiting / self._at_once)
+        seconds = statistics.median(self._recent_seconds) * (1 + self._waiting.total / self._slots.most)
         return Busy(
             message,
             hint="Nothing was run. Try again after retry_after_ms.",

@@ -7,6 +7,7 @@ from __future__ import annotations
 from contextvars import ContextVar
 from types import TracebackType
 
+from skillery.context.tallies import Tally
 from skillery.errors import AnswerTooLarge
 from skillery.methods.budgets import SMALL, Budget
 
@@ -23,8 +24,8 @@ ASK_FOR_LESS = "Ask for less: a smaller limit, or a narrower filter."
 class Answers(Budget):
     """The memory budget of all answers. `most_bytes` limits all answers together, `most_each` a single result."""
 
-    def __init__(self, most_bytes: int, most_each: int) -> None:
-        super().__init__(most_bytes, "answers_mb")
+    def __init__(self, most_bytes: int, most_each: int, held: Tally | None = None) -> None:
+        super().__init__(most_bytes, "answers_mb", held)
         self.most_each = most_each
 
     def hold(self) -> HeldAnswer:

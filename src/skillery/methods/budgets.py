@@ -5,6 +5,7 @@ from __future__ import annotations
 from threading import Lock
 from types import TracebackType
 
+from skillery.context.tallies import OwnTally, Tally
 from skillery.errors import Busy
 
 RETRY_MS = 1000
@@ -14,19 +15,20 @@ SMALL = 16 * 1024
 
 class Budget:
     """A limit of bytes for all requests together. `setting` is the name of the setting with the limit, for error
-    messages.
+    messages. `held` counts the bytes; worker processes of one server share it.
     """
 
-    def __init__(self, most_bytes: int, setting: str) -> None:
+    def __init__(self, most_bytes: int, setting: str, held: Tally | None = None) -> None:
         self._most = most_bytes
         self._setting = setting
-        self._held = 0
+        self._held = held or OwnTally()
         # Needed because worker threads change the budget of answers.
         self.lock = Lock()
 
     @property
     def held(self) -> int:
-        return self._held
+        """The counted bytes of all requests of the server."""
+        return self._held.total
 
     def check(self, size: int, others: int, *, is_small: bool) -> None:
         """Raise Busy if the budget has no room for `size` more bytes.
@@ -34,7 +36,7 @@ class Budget:
         `others` is the number of counted bytes of other bodies or results. If `others` is 0, or if `is_small`, any size
         fits.
         """
-        if others and not is_small and self._held + size > self._most:
+        if others and not is_small and self._held.total + size > self._most:
             raise Busy(
                 f"{others} bytes of others are held already, of {self._most} (the setting {self._setting})",
                 hint="Nothing was run. Try again after retry_after_ms.",
@@ -42,7 +44,7 @@ class Budget:
             )
 
     def change(self, size: int) -> None:
-        self._held += size
+        self._held.add(size)
 
 
 class Bodies(Budget):
@@ -50,8 +52,8 @@ class Bodies(Budget):
     executed.
     """
 
-    def __init__(self, most_bytes: int) -> None:
-        super().__init__(most_bytes, "bodies_mb")
+    def __init__(self, most_bytes: int, held: Tally | None = None) -> None:
+        super().__init__(most_bytes, "bodies_mb", held)
 
     def hold(self) -> HeldBody:
         return HeldBody(self)

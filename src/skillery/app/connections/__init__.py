@@ -4,8 +4,8 @@ uvicorn parses requests and writes responses. It does not limit the size of head
 client.
 """
 
-from skillery.app.connections.admission import ConnectionAdmission, ConnectionCount
+from skillery.app.connections.admission import ConnectionAdmission, ConnectionCount, OwnConnections
 from skillery.app.connections.bounds import Bounds
 from skillery.app.connections.protocol import Connection
 
-__all__ = ["Bounds", "Connection", "ConnectionAdmission", "ConnectionCount"]
+__all__ = ["Bounds", "Connection", "ConnectionAdmission", "ConnectionCount", "OwnConnections"]

@@ -22,12 +22,21 @@ class Client(Protocol):
         """Close the connection immediately, without a response."""
 
 
-class ConnectionCount:
-    """Counts open connections, in total and per address.
+class ConnectionCount(Protocol):
+    """Counts open connections, in total and per address."""
 
-    Each process has one counter. A server of several worker processes would need a counter with the same methods in
-    shared memory, because `max_connections` and `max_connections_per_address` are limits of the whole server.
-    """
+    @property
+    def total(self) -> int: ...
+
+    def add(self, address: str) -> None: ...
+
+    def remove(self, address: str) -> None: ...
+
+    def of(self, address: str) -> int: ...
+
+
+class OwnConnections:
+    """The open connections of a server with one process."""
 
     def __init__(self) -> None:
         self._of: Counter[str] = Counter()

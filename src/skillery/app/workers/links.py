@@ -1,0 +1,155 @@
+"""Messages between the supervisor and a worker: JSON objects, each with its length in front."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import socket
+import struct
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import msgspec
+
+log = logging.getLogger(__name__)
+_HEAD = struct.Struct("!I")
+SEND_SECONDS = 2.0
+"""Time for sending one message. A process that reads nothing for this time gets no further message."""
+ANSWER_SECONDS = 5.0
+"""Time in which each worker answers a question of another one."""
+
+
+class Message(msgspec.Struct, omit_defaults=True):
+    """kind:
+
+    - `ready`: the worker answers requests; `value` is the token of the first admin, or null.
+    - `failed`: the worker cannot start; `value` is the reason.
+    - `ask`: the worker has a question for all workers.
+    - `question`: the supervisor passes on a question.
+    - `answer`: the worker answers a question with `value`.
+    - `answers`: the supervisor sends the answers of all workers (`value`, a list) to the worker that asked.
+    """
+
+    kind: str
+    number: int = 0
+    """Number of a question: of the worker in `ask` and `answers`, of the supervisor in `question` and `answer`."""
+    question: str = ""
+    value: Any = None
+
+
+class SupervisorLink:
+    """The end of the supervisor, which does not wait for input."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self.end = end
+        self._received = bytearray()
+        end.settimeout(SEND_SECONDS)
+
+    def send(self, message: Message) -> None:
+        """Send the message. Drop it if the worker has ended or reads nothing."""
+        try:
+            self.end.sendall(_encode(message))
+        except OSError as error:
+            log.debug("a worker does not read the messages of the supervisor: %s", error)
+
+    def receive(self) -> list[Message] | None:
+        """Return the complete messages that have arrived, or None if the worker has closed its end."""
+        try:
+            piece = self.end.recv(256 * 1024, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return []
+        except OSError:
+            return None
+        if not piece:
+            return None
+        self._received += piece
+        return list(iter(self._next, None))
+
+    def close(self) -> None:
+        self.end.close()
+
+    def _next(self) -> Message | None:
+        if len(self._received) < _HEAD.size:
+            return None
+        (size,) = _HEAD.unpack_from(self._received)
+        if len(self._received) < _HEAD.size + size:
+            return None
+        body = bytes(self._received[_HEAD.size : _HEAD.size + size])
+        del self._received[: _HEAD.size + size]
+        return msgspec.json.decode(body, type=Message)
+
+
+class WorkerLink:
+    """The end of a worker. It implements `Peers`."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._answers: dict[str, Callable[[], Awaitable[Any]]] = {}
+        self._asked: dict[int, asyncio.Future[Sequence[Any]]] = {}
+        self._numbers = itertools.count(1)
+        self._answering: set[asyncio.Task[None]] = set()
+
+    @classmethod
+    async def open(cls, end: socket.socket) -> WorkerLink:
+        end.setblocking(False)
+        return cls(*await asyncio.open_connection(sock=end))
+
+    def ready(self, token: str | None) -> None:
+        self._send(Message("ready", value=token))
+
+    async def failed(self, reason: str) -> None:
+        self._send(Message("failed", value=reason))
+        await self._writer.drain()
+
+    def offer(self, question: str, answer: Callable[[], Awaitable[Any]]) -> None:
+        self._answers[question] = answer
+
+    async def ask(self, question: str) -> Sequence[Any]:
+        number = next(self._numbers)
+        self._asked[number] = asyncio.get_running_loop().create_future()
+        try:
+            self._send(Message("ask", number, question))
+            # The supervisor gives up before that.
+            return await asyncio.wait_for(self._asked[number], 2 * ANSWER_SECONDS)
+        finally:
+            del self._asked[number]
+
+    async def follow(self) -> None:
+        """Answer questions until the supervisor ends."""
+        try:
+            while True:
+                (size,) = _HEAD.unpack(await self._reader.readexactly(_HEAD.size))
+                self._handle(msgspec.json.decode(await self._reader.readexactly(size), type=Message))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def _handle(self, message: Message) -> None:
+        if message.kind == "question":
+            task = asyncio.create_task(self._answer(message))
+            self._answering.add(task)
+            task.add_done_callback(self._answering.discard)
+        elif message.kind == "answers" and message.number in self._asked:
+            asked = self._asked[message.number]
+            if not asked.done():
+                asked.set_result(message.value)
+
+    async def _answer(self, message: Message) -> None:
+        try:
+            value = await self._answers[message.question]()
+        except Exception:
+            log.exception("the worker cannot answer the question %s of another worker", message.question)
+            value = None
+        self._send(Message("answer", message.number, value=value))
+
+    def _send(self, message: Message) -> None:
+        self._writer.write(_encode(message))
+
+
+def _encode(message: Message) -> bytes:
+    body = msgspec.json.encode(message)
+    return _HEAD.pack(len(body)) + body
