@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.load import call, send, send_paced
+from bench.processor_time import ProcessorTime
 from bench.report import Report, format_ms, median, milliseconds, percentile
 from skillery.backends import Job, Place, SkillCall, SkillMount
 from skillery.builtin.linux_sandbox import skillery_sandbox
@@ -39,20 +40,27 @@ def measure(report: Report, folder: Path, small: bool) -> None:
     python = milliseconds(lambda: _run([sys.executable, "-I", "-S", "-c", NO_OP]), times)
     rows: list[list[object]] = [["`python -I -S`, no isolation", *_figures(python), "1.0"]]
     bubblewrap = shutil.which("bwrap") or shutil.which("bwrap", path=".tools/bin")  # `make test` installs a copy there
+    wrapped: list[float] = []
     if bubblewrap:
-        taken = milliseconds(lambda: _run(_bubblewrap(bubblewrap)), times)
-        rows.append(["bubblewrap + `python -I -S`", *_figures(taken), _ratio(taken, python)])
+        wrapped = milliseconds(lambda: _run(_bubblewrap(bubblewrap)), times)
+        rows.append(["bubblewrap + `python -I -S`", *_figures(wrapped), _ratio(wrapped, python)])
     figures = asyncio.run(_sandbox(folder, times))
     rows += [[f"sandbox, {name}", *_figures(taken), _ratio(taken, python)] for name, taken in figures.latencies.items()]
-    server = Server(folder / "home")
+    processor = ProcessorTime()
+    with processor.counted():
+        # A start through a wrapper is not forked from a process that started before.
+        server = Server(folder / "home", wrapper=("/usr/bin/env",))
     try:
         _publish(server)
         alone = send(server.url, lambda _: call("execute_skill", name="bench.noop"), times, 1)
+        before = processor.milliseconds()
         loaded = send(server.url, lambda _: call("execute_skill", name="bench.noop"), times * 4, 4)
+        taken_ms = (processor.milliseconds() - before) / (times * 4)
         half = loaded.per_second / 2
         paced = send_paced(server.url, lambda _: call("execute_skill", name="bench.noop"), times * 2, half)
     finally:
         server.stop()
+        processor.close()
     rows.append(["execute_skill, one caller", *_figures(alone.latencies), _ratio(alone.latencies, python)])
     rows.append(["execute_skill, four callers", *_figures(loaded.latencies), _ratio(loaded.latencies, python)])
     rows.append([f"execute_skill, {half:.0f} a second", *_figures(paced.latencies), _ratio(paced.latencies, python)])
@@ -63,10 +71,20 @@ def measure(report: Report, folder: Path, small: bool) -> None:
         f"engine: {figures.idle_ms:.0f} ms a second."
     )
     report.text(
+        f"Processor time of one run with four callers: {taken_ms:.2f} ms (user and system time of "
+        f"{processor.source}: server, zygote, workshop, pid 1 and pid 2)."
+    )
+    report.text(
         f"Four callers together: {loaded.per_second:.0f} runs a second; one caller: {alone.per_second:.0f}. In the "
         "last row, calls start at random times, at half of the rate of four callers. Each time is measured from the "
         "planned start of its call."
     )
+    if wrapped:
+        direct, over_http = median(figures.latencies["prepared"]), median(alone.latencies)
+        report.text(
+            f"Bubblewrap with Python takes {median(wrapped) / direct:.1f} times as long as a prepared run, and "
+            f"{median(wrapped) / over_http:.1f} times as long as execute_skill with one caller (medians)."
+        )
     report.text("Everything on one processor:")
     report.table(["what", "p50 ms", "p99 ms", "p50 ratio to bare Python"], _on_one_processor(folder, bubblewrap, times))
     report.text("Prepared cells with more skills, and with a skill of 10 MB, directly in the sandbox:")

@@ -308,6 +308,66 @@ def test_oom_kills_are_counted_in_both_versions(tmp_path: Path) -> None:
     assert kills == [2, 3]
 
 
+FILES_OF_GROUPS = {
+    1: {
+        "memory.limit_in_bytes": "",
+        "memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 0\n",
+        "memory.usage_in_bytes": "4194304\n",
+        "pids.max": "",
+        "cpu.cfs_period_us": "",
+        "cpu.cfs_quota_us": "",
+        "cpu.stat": "nr_periods 4\nnr_throttled 0\nthrottled_time 0\n",
+        "tasks": "",
+        "cgroup.procs": "",
+    },
+    2: {
+        "memory.max": "",
+        "memory.events": "low 0\noom 0\noom_kill 0\noom_group_kill 0\n",
+        "memory.current": "4194304\n",
+        "pids.max": "",
+        "cpu.max": "",
+        "cpu.stat": "usage_usec 9\nnr_periods 4\nnr_throttled 0\nthrottled_usec 0\n",
+        "cgroup.procs": "",
+    },
+}
+"""The files of a group after a run of which nothing is left, by version of cgroups."""
+LEFT_BY_A_RUN = {
+    (1, "a kill"): ("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n"),
+    (2, "a kill"): ("memory.events", "low 0\noom 1\noom_kill 1\noom_group_kill 1\n"),
+    (1, "memory"): ("memory.usage_in_bytes", f"{9 << 20}\n"),
+    (2, "memory"): ("memory.current", f"{9 << 20}\n"),
+    (1, "a pause"): ("cpu.stat", "nr_periods 4\nnr_throttled 1\nthrottled_time 7\n"),
+    (2, "a pause"): ("cpu.stat", "usage_usec 9\nnr_periods 4\nnr_throttled 1\nthrottled_usec 7\n"),
+    (1, "a process"): ("cgroup.procs", "4711\n"),
+    (2, "a process"): ("cgroup.procs", "4711\n"),
+}
+
+
+def used_group(folder: Path, version: int) -> groups.ControlGroup:
+    for name, text in FILES_OF_GROUPS[version].items():
+        (folder / name).write_text(text)
+    group = groups.ControlGroup([(hierarchies.Hierarchy(folder, hierarchies.CONTROLLERS, version), folder)])
+    group.keep_open()
+    group.limit(Limits(memory_mb=256))
+    return group
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_group_with_nothing_left_of_its_run_is_as_new_while_it_has_its_limits(tmp_path: Path, version: int) -> None:
+    group = used_group(tmp_path, version)
+    assert group.is_as_new()
+    group.free()
+    assert not group.is_as_new()
+
+
+@pytest.mark.parametrize(("version", "what"), list(LEFT_BY_A_RUN))
+def test_a_group_with_anything_left_of_its_run_is_not_as_new(tmp_path: Path, version: int, what: str) -> None:
+    group = used_group(tmp_path, version)
+    name, text = LEFT_BY_A_RUN[version, what]
+    (tmp_path / name).write_text(text)
+    assert not group.is_as_new()
+
+
 def test_uids_are_never_shared_and_last_used_again() -> None:
     uids = Uids(100, 2)
     with uids.one() as first, uids.one() as second:

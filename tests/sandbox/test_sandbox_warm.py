@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from skillery.backends import CodeCall, Job, Place
+from skillery.backends import CodeCall, Job, Limits, Place
 from skillery.builtin.linux_sandbox import skillery_sandbox
-from skillery.sandboxing.linux import processes
+from skillery.sandboxing.linux import hierarchies, processes
 from skillery.sandboxing.linux.cell import zygote
 from skillery.testing.sandbox import MemoryHost, Trial
 from skillery.testing.sandbox.leftovers import assert_none_since, descendants, traces
@@ -117,6 +117,41 @@ async def test_a_run_outlives_its_zygote(tmp_path: Path) -> None:
             os.kill(pid, signal.SIGKILL)
         await trial.is_well()
         assert await run == "done"
+
+
+def group_folders() -> set[str]:
+    """Return the folders of all cgroups that this process has made for runs."""
+    found = (h.folder.glob(f"skillery-*-{os.getpid()}-*-*/run-*") for h in hierarchies.candidates())
+    return {str(folder) for folders in found for folder in folders}
+
+
+USED_UP = {
+    "memory": ("def main(args): return len(b'x' * (args['x'] << 20))", Limits(memory_mb=64, cpus=1.0)),
+    "processor time": ("def main(args):\n    for _ in range(args['x'] << 12): pass", Limits(cpus=0.05)),
+}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user has no cgroups here")
+@pytest.mark.parametrize("what", list(USED_UP))
+async def test_a_cgroup_serves_the_next_run_only_if_the_last_run_left_nothing_in_it(tmp_path: Path, what: str) -> None:
+    async with running(tmp_path, prepared=0) as trial:
+        at_first = group_folders()
+        for _ in range(12):
+            await trial.is_well()
+        await until(lambda: group_folders() <= at_first)
+        kept = group_folders()
+        code, limits = USED_UP[what]
+        await trial.code(code, {"x": 100}, limits=limits)
+        await until(lambda: len(group_folders()) == len(kept) > len(group_folders() & kept))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user has no cgroups here")
+async def test_with_a_zygote_for_each_run_no_cgroup_serves_two_runs(tmp_path: Path) -> None:
+    async with running(tmp_path, prepared=0, recycle_runs=1) as trial:
+        before = group_folders()
+        for _ in range(12):
+            await trial.is_well()
+        await until(lambda: not group_folders() & before)
 
 
 async def test_a_prepared_place_that_has_died_is_not_used(tmp_path: Path) -> None:

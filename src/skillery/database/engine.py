@@ -34,6 +34,7 @@ from skillery.database.drivers import (
     sqlite_engine,
 )
 from skillery.database.shared_commits import SharedCommits
+from skillery.database.sqlite_writer import SqliteWriter
 from skillery.database.transactions import in_transaction
 
 T = TypeVar("T")
@@ -56,6 +57,7 @@ class Database:
         self._reader: Connection | None = None
         self._reading = threading.Lock()
         self._alone = threading.Lock()
+        self._writer = SqliteWriter(self.engine) if self.is_sqlite else None
         self._shared = SharedCommits(self.engine, self._threads)
         self._log_is_dirty = False
 
@@ -78,6 +80,14 @@ class Database:
         Raise Unavailable if the database cannot be reached, and StorageFull if the disk is full.
         """
         return await self._in_thread(self._in_transaction, work)
+
+    async def write_statement(self, work: Callable[[Connection], T]) -> T:
+        """Run `work` like `write`. `work` executes exactly one statement that writes, and calls no `before_commit`.
+
+        On SQLite, such a write takes a third of the calls of a transaction.
+        """
+        way = self._writer.statement if self._writer is not None else self._in_transaction
+        return await self._in_thread(way, work)
 
     async def write_together(self, work: Callable[[Connection], T]) -> T:
         """Run `work` like `write`, for many similar writes at the same time.
@@ -163,7 +173,7 @@ class Database:
         self._log_is_dirty = bool(busy)
 
     def _in_transaction(self, work: Callable[[Connection], T]) -> T:
-        return in_transaction(self.engine, work)
+        return self._writer.in_transaction(work) if self._writer is not None else in_transaction(self.engine, work)
 
     @contextmanager
     def alone(self, task: str) -> Iterator[bool]:
@@ -203,6 +213,8 @@ class Database:
         self._threads.shutdown(wait=True)
         if self._reader is not None:
             self._reader.close()
+        if self._writer is not None:
+            self._writer.close()
         self.engine.dispose()
 
 

@@ -41,7 +41,7 @@ def in_transaction(engine: Engine, work: Callable[[Connection], T]) -> T:
     for number in range(1, MOST_TRIES + 1):
         try:
             with span("database write"), errors_for_callers(), engine.begin() as connection:
-                return _with_last_work(connection, work)
+                return with_last_work(connection, work)
         except (exc.IntegrityError, engine.dialect.loaded_dbapi.IntegrityError) as error:
             is_swept = getattr(getattr(error, "orig", error), "sqlstate", None) == FOREIGN_KEY_VIOLATION
             if not is_swept or number == MOST_TRIES:
@@ -57,7 +57,7 @@ def in_savepoint(connection: Connection, work: Callable[[Connection], T]) -> T:
     connection.exec_driver_sql("SAVEPOINT sharing")
     try:
         with errors_for_callers():
-            result = _with_last_work(connection, work)
+            result = with_last_work(connection, work)
     except BaseException:
         try:
             connection.exec_driver_sql("ROLLBACK TO sharing")
@@ -70,7 +70,8 @@ def in_savepoint(connection: Connection, work: Callable[[Connection], T]) -> T:
     return result
 
 
-def _with_last_work(connection: Connection, work: Callable[[Connection], T]) -> T:
+def with_last_work(connection: Connection, work: Callable[[Connection], T]) -> T:
+    """Run `work` in a transaction, then what it asked for with `before_commit`."""
     last: list[Callable[[Connection], object]] = []
     token = _last_work.set(last)
     try:

@@ -74,6 +74,11 @@ class IdentityQuota(msgspec.Struct, frozen=True):
     workspaces: int = 0
     workspace_bytes: int = 0
 
+    @property
+    def limits_runs(self) -> bool:
+        """Whether the start of a run is checked against this quota."""
+        return bool(self.runs_per_minute or self.concurrent_runs)
+
 
 class Quotas(msgspec.Struct, frozen=True):
     """All limits. Keys of `identities` are names, or prefixes with `*` at the end. Keys of `namespaces` are
@@ -211,7 +216,7 @@ def _no_more_blobs(
 def check_run(connection: Connection, quotas: Quotas, identity: str) -> None:
     """Raise RateLimited if a further run would exceed a quota. Runs that the code of a run starts are not counted."""
     quota = quotas.of(identity)
-    if not quota.runs_per_minute and not quota.concurrent_runs:
+    if not quota.limits_runs:
         return
     take_turns(connection, "runs of", identity)
     now = datetime.now(UTC)

@@ -91,9 +91,14 @@ class Admission:
         if run.is_on_record:
             await self._database.write(partial(begin_run, run=run))
         else:
-            await self._database.write(partial(start_run, run=run, quotas=self._quotas))
+            start = partial(start_run, run=run, quotas=self._quotas)
+            await (self._database.write(start) if self._writes_more(run) else self._database.write_statement(start))
             run.is_on_record = True
         run.announce()
+
+    def _writes_more(self, run: ActiveRun) -> bool:
+        """Return whether the start of the run reads or writes more than the row of the run."""
+        return run.claim is not None or self._quotas.of(run.identity.name).limits_runs
 
     async def _take_turn(self, run: ActiveRun) -> None:
         try:

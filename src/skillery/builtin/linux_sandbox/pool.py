@@ -13,6 +13,7 @@ import msgspec
 
 from skillery.backends import Limits
 from skillery.builtin.linux_sandbox.cells import Cell, Demand
+from skillery.builtin.linux_sandbox.group_shelf import GroupShelf
 from skillery.builtin.linux_sandbox.zygote_answers import CannotStart, ZygoteLost
 from skillery.builtin.linux_sandbox.zygotes import Zygote
 from skillery.sandboxing.linux.groups import ControlGroup, ControlGroups
@@ -25,7 +26,7 @@ log = logging.getLogger(__name__)
 ATTEMPTS = 4
 PREPARE_SECONDS = 10.0
 RETRY_SECONDS = 1.0
-GROUPS_AHEAD = 8
+GROUPS_KEPT = 8
 REMEMBERED = 16
 
 
@@ -43,6 +44,11 @@ class Warmth(msgspec.Struct, frozen=True):
         """
         return self.recycle_runs - self.recycle_runs // 10
 
+    @property
+    def groups_kept(self) -> int:
+        """The number of cgroups that are kept for later runs. 0 if runs should share nothing, not even a zygote."""
+        return GROUPS_KEPT + self.prepared if self.recycle_runs > 1 else 0
+
 
 class Pool:
     """A pool of cells: `take` a cell, use it for one run, then `drop` it. An unused pool uses no processor time."""
@@ -54,11 +60,15 @@ class Pool:
         uids: Uids,
         groups: ControlGroups | None,
         warmth: Warmth,
+        *,
+        keeps_groups: bool = True,
     ) -> None:
+        """`keeps_groups` allows that a cgroup serves several runs, one after another. See `GroupShelf`."""
         self._python = python
         self._plan = plan
         self._uids = uids
         self._groups = groups
+        self._shelf = GroupShelf(groups, warmth.groups_kept if keeps_groups else 0) if groups is not None else None
         self._warmth = warmth
         self._processors = Processors(counted=groups is not None and "cpu" in groups.controllers)
         self._usual = Demand(shape(Limits()))
@@ -69,14 +79,14 @@ class Pool:
         self._refilling: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._zygotes: set[Zygote] = set()
-        self._groups_ahead: deque[ControlGroup] = deque()
-        self._making_groups: asyncio.Task[None] | None = None
         self._busy = 0
         self._closed = False
 
     async def start(self) -> None:
         """Start the zygote and prepare cells. Raise CannotStart if the host does not allow that."""
         await self._zygote()
+        if self._shelf is not None:
+            await self._shelf.fill(self._usual.limits)
         self._consider()
         if self._refilling is not None:  # may have been started by an earlier run
             await asyncio.shield(self._refilling)
@@ -170,9 +180,7 @@ class Pool:
         group: ControlGroup | None = None
         zygote.forking += 1
         try:
-            group = self._group()
-            if group is not None:
-                group.limit(demand.limits)
+            group = self._shelf.take(demand.limits) if self._shelf is not None else None
             affinity = self._processors.some(demand.limits.cpus)
             return await zygote.cell(demand, uid, affinity, group, ahead=ahead)
         except BaseException:
@@ -187,30 +195,6 @@ class Pool:
     def _uids_of(self, zygote: Zygote) -> Uids:
         """Return the uids from which runs of the zygote get theirs."""
         return self._uids
-
-    def _group(self) -> ControlGroup | None:
-        """Return a cgroup that was created in advance, or a new one; None if the host allows none."""
-        if self._groups is None:
-            return None
-        if len(self._groups_ahead) < GROUPS_AHEAD // 2 and (self._making_groups is None or self._making_groups.done()):
-            self._making_groups = self._keep(self._make_groups(self._groups))
-        if self._groups_ahead:
-            return self._groups_ahead.popleft()
-        return self._groups.make()
-
-    async def _make_groups(self, groups: ControlGroups) -> None:
-        usual = self._usual.limits
-
-        def make() -> None:
-            while len(self._groups_ahead) < GROUPS_AHEAD:
-                group = groups.make()
-                self._groups_ahead.append(group)
-                group.limit(usual)
-
-        try:
-            await asyncio.to_thread(make)
-        except OSError as error:
-            log.warning("no cgroups could be made ahead: %s", error.strerror)
 
     def drop(self, cell: Cell, *, busy: bool = True, before: Cell | None = None) -> None:
         """End a cell in the background. `before` is a used cell from `beside`, which must be gone first."""
@@ -227,8 +211,8 @@ class Pool:
     async def _clear(self, cell: Cell) -> None:
         await cell.end()
         await cell.close()
-        if cell.group is not None:
-            await cell.group.remove()
+        if self._shelf is not None and cell.group is not None:
+            await self._shelf.give_back(cell.group, self._usual.limits)
         for zygote in [zygote for zygote in self._zygotes if zygote.retired and not zygote.in_use]:
             await self._bury(zygote)
 
@@ -350,5 +334,5 @@ class Pool:
             await asyncio.wait(self._tasks)
         for zygote in tuple(self._zygotes):
             await self._bury(zygote)
-        for group in self._groups_ahead:
-            group.remove_now()
+        if self._shelf is not None:
+            await self._shelf.close()

@@ -46,7 +46,8 @@ class PreloadedPool(Pool):
         bounds: Bounds,
         spoiled: Callable[[str], None],
     ) -> None:
-        super().__init__(python, plan, uids, groups, warmth)
+        # The zygote has executed foreign code, and gets descriptors with which it could join the groups of its runs.
+        super().__init__(python, plan, uids, groups, warmth, keeps_groups=False)
         self.environment = environment
         self._bounds = bounds
         self._spoiled = spoiled

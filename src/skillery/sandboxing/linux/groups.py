@@ -13,11 +13,17 @@ from pathlib import Path
 
 from skillery.backends import Limits
 from skillery.sandboxing.linux.hierarchies import (
+    CONTROLLERS,
+    QUOTA,
+    Figure,
     Hierarchy,
     candidates,
-    counted,
+    figures_of,
+    number_in,
     own_name,
     pid_namespace,
+    read_file,
+    read_open,
     settings_of,
     usable,
     write,
@@ -25,6 +31,7 @@ from skillery.sandboxing.linux.hierarchies import (
 from skillery.sandboxing.linux.processes import start_time
 
 PATIENCE = 5.0
+LEFT_SHARE = 32
 
 
 class ControlGroups:
@@ -60,9 +67,17 @@ class ControlGroups:
 
 
 class ControlGroup:
+    """The cgroups of one run, one folder for each hierarchy."""
+
     def __init__(self, folders: list[tuple[Hierarchy, Path]]) -> None:
         self._folders = folders
         self._limits: Limits | None = None
+        self._entrances: list[int] = []
+        self._figures: list[tuple[Figure, int]] = []
+        self._quotas: list[int] = []
+        """Descriptors of open files of the group, for groups that serve several runs."""
+        self.runs = 0
+        """The number of runs that the group has served."""
 
     def set_up(self) -> None:
         for _, folder in self._folders:
@@ -80,44 +95,67 @@ class ControlGroup:
                 # The limit with swap may never be below the one without, and a change of both passes through mixed
                 # values.
                 write(folder, "memory.memsw.limit_in_bytes?", "-1")
-            for controller in hierarchy.controllers:
+        for controller in CONTROLLERS:
+            self._write(controller, limits)
+        self._limits = limits
+
+    def _write(self, controller: str, limits: Limits) -> None:
+        for hierarchy, folder in self._folders:
+            if controller in hierarchy.controllers:
                 for name, content in settings_of(controller, hierarchy.version, limits).items():
                     write(folder, name, content)
-        self._limits = limits
 
     @contextlib.contextmanager
     def group_files(self) -> Iterator[list[int]]:
         """Context manager: descriptors of files of the group. A process with one thread joins by writing `0` to each
         of them.
         """
+        if self._entrances:
+            yield self._entrances
+            return
         opened: list[int] = []
         try:
-            for hierarchy, folder in self._folders:
-                # v1: moving one thread, the writer itself, avoids that the kernel waits ten milliseconds for all
-                # processors.
-                name = "tasks" if hierarchy.version == 1 else "cgroup.procs"
-                opened.append(os.open(folder / name, os.O_WRONLY | os.O_CLOEXEC))
+            self._open_entrances(opened)
             yield opened
         finally:
             for descriptor in opened:
                 os.close(descriptor)
 
+    def _open_entrances(self, opened: list[int]) -> None:
+        for hierarchy, folder in self._folders:
+            # v1: moving one thread, the writer itself, avoids that the kernel waits 10 ms for all processors.
+            name = "tasks" if hierarchy.version == 1 else "cgroup.procs"
+            opened.append(os.open(folder / name, os.O_WRONLY | os.O_CLOEXEC))
+
+    def keep_open(self) -> None:
+        """Open the files that each run needs, until the group is removed. Raise OSError; then none stays open."""
+        try:
+            self._open_entrances(self._entrances)
+            for hierarchy, folder in self._folders:
+                for figure, name in figures_of(hierarchy):
+                    self._figures.append((figure, os.open(folder / name, os.O_RDONLY | os.O_CLOEXEC)))
+                if "cpu" in hierarchy.controllers:
+                    self._quotas.append(os.open(folder / QUOTA[hierarchy.version], os.O_RDWR | os.O_CLOEXEC))
+        except OSError:
+            self._close_files()
+            raise
+
+    def _close_files(self) -> None:
+        for descriptor in (*self._entrances, *(descriptor for _, descriptor in self._figures), *self._quotas):
+            os.close(descriptor)
+        self._entrances, self._figures, self._quotas = [], [], []
+
     def members(self) -> list[int]:
         """Return the pids of all processes in the group."""
-        found: set[int] = set()
-        for _, folder in self._folders:
-            with contextlib.suppress(OSError):
-                found |= {int(pid) for pid in (folder / "cgroup.procs").read_text().split()}
-        return sorted(found)
+        return sorted({int(pid) for _, folder in self._folders for pid in read_file(f"{folder}/cgroup.procs").split()})
 
     def free(self) -> None:
         """Remove the limit on CPU time, so that the processes can end."""
         self._limits = None
         for hierarchy, folder in self._folders:
             if "cpu" in hierarchy.controllers:
-                name, content = ("cpu.cfs_quota_us", "-1") if hierarchy.version == 1 else ("cpu.max", "max")
                 with contextlib.suppress(OSError):  # the group was just removed
-                    write(folder, name, content)
+                    write(folder, QUOTA[hierarchy.version], "-1" if hierarchy.version == 1 else "max")
 
     @property
     def counts_processes(self) -> bool:
@@ -125,13 +163,46 @@ class ControlGroup:
 
     def oom_kills(self) -> int:
         """Return how many processes the kernel killed because the run had no memory left."""
-        files = {1: "memory.oom_control", 2: "memory.events"}
+        return self._figure("oom_kill")
+
+    def _figure(self, wanted: Figure) -> int:
+        """Return a figure that the kernel counts for the group; 0 if the group has no such figure."""
+        if self._figures:
+            return sum(number_in(read_open(file), wanted) for figure, file in self._figures if figure == wanted)
         return sum(
-            counted(folder / files[h.version], "oom_kill") for h, folder in self._folders if "memory" in h.controllers
+            number_in(read_file(f"{folder}/{name}"), wanted)
+            for hierarchy, folder in self._folders
+            for figure, name in figures_of(hierarchy)
+            if figure == wanted
         )
+
+    def is_as_new(self) -> bool:
+        """Return whether the next run would find this group like a new one, except for a little memory.
+
+        No process is left in the group, the kernel has killed and throttled none, the limits are still set, and at most
+        a 32nd of the memory limit is in use: pages of files that the run was the first to read, and the kernel's own
+        records of the group.
+        """
+        limits = self._limits
+        return (
+            limits is not None
+            and self.oom_kills() == 0
+            and self._figure("nr_throttled") == 0
+            and self._figure("") <= (limits.memory_mb << 20) // LEFT_SHARE
+            and not self.members()
+        )
+
+    def refresh(self) -> None:
+        """Give the group its whole CPU time of the present period again, which the last run may have used in part.
+
+        Only for a group with open files. Raise OSError.
+        """
+        for quota in self._quotas:
+            os.pwrite(quota, os.pread(quota, 64, 0), 0)
 
     def remove_now(self) -> bool:
         """Remove the group. Return whether all its folders are gone."""
+        self._close_files()
         for _, folder in self._folders:
             with contextlib.suppress(OSError):
                 folder.rmdir()

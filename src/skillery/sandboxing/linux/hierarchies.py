@@ -9,6 +9,7 @@ import contextlib
 import os
 import secrets
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -17,6 +18,18 @@ from skillery.sandboxing.linux.processes import start_time
 
 PERIOD_US = 100_000
 CONTROLLERS = ("memory", "pids", "cpu")
+Figure = Literal["oom_kill", "nr_throttled", ""]
+"""Names of figures in the files of a group. "" is the memory in use, which has a file of its own."""
+QUOTA = {1: "cpu.cfs_quota_us", 2: "cpu.max"}
+"""The file of a group that limits its CPU time, by version."""
+FILES: dict[tuple[str, int], tuple[tuple[Figure, str], ...]] = {
+    ("memory", 1): (("oom_kill", "memory.oom_control"), ("", "memory.usage_in_bytes")),
+    ("memory", 2): (("oom_kill", "memory.events"), ("", "memory.current")),
+    ("cpu", 1): (("nr_throttled", "cpu.stat"),),
+    ("cpu", 2): (("nr_throttled", "cpu.stat"),),
+    ("pids", 1): (),
+    ("pids", 2): (),
+}
 
 
 class Hierarchy(msgspec.Struct, frozen=True):
@@ -64,14 +77,46 @@ def write(folder: Path, name: str, content: str) -> None:
         os.close(descriptor)
 
 
-def counted(path: Path, name: str) -> int:
-    """Return the number after `name` in a file of `name value` lines; 0 if the name or the file is missing."""
-    with contextlib.suppress(OSError):
-        for line in path.read_text().splitlines():
-            key, _, value = line.partition(" ")
-            if key == name:
-                return int(value)
+def figures_of(hierarchy: Hierarchy) -> list[tuple[Figure, str]]:
+    """Return the figures that a group of the hierarchy has, and their files."""
+    return [
+        (figure, name) for controller in hierarchy.controllers for figure, name in FILES[controller, hierarchy.version]
+    ]
+
+
+def number_in(content: bytes, name: Figure) -> int:
+    """Return the number after `name` in `name value` lines, or the number that is the whole content if `name` is empty.
+
+    Return 0 if there is none.
+    """
+    if not name:
+        return int(content or b"0")
+    for line in content.splitlines():
+        key, _, value = line.partition(b" ")
+        if key == name.encode():
+            return int(value)
     return 0
+
+
+def read_open(descriptor: int) -> bytes:
+    """Return the present content of an open file of a group; empty if the group was removed."""
+    with contextlib.suppress(OSError):
+        return os.pread(descriptor, 4096, 0)
+    return b""
+
+
+def read_file(path: str) -> bytes:
+    """Return the content of a file of a group; empty if it cannot be read."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return b"".join(iter(lambda: os.read(descriptor, 1 << 16), b""))
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)
 
 
 def own_name() -> str:
