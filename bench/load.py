@@ -8,7 +8,7 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 
@@ -27,17 +27,24 @@ def call(method: str, **params: Any) -> bytes:
 
 
 def send(
-    url: str, body: Callable[[int], bytes], requests: int, connections: int, path: str = "/rpc", token: str = ""
+    url: str,
+    body: Callable[[int], bytes],
+    requests: int,
+    connections: int,
+    path: str = "/rpc",
+    token: str = "",
+    headers: Mapping[str, str] | None = None,
 ) -> Load:
-    """Send the requests. Each must be answered with 200 and, on /rpc, with a result."""
-    return asyncio.run(_send(url, body, requests, connections, path, token))
+    """Send the requests. Each must be answered with 200 and, on /rpc and /mcp, with a result."""
+    login = {"Authorization": f"Bearer {token}"} if token else {}
+    more = "".join(f"{name}: {value}\r\n" for name, value in {**login, **(headers or {})}.items())
+    return asyncio.run(_send(url, body, requests, connections, path, more))
 
 
-async def _send(url: str, body: Callable[[int], bytes], requests: int, connections: int, path: str, token: str) -> Load:
+async def _send(url: str, body: Callable[[int], bytes], requests: int, connections: int, path: str, more: str) -> Load:
     host, port = url.removeprefix("http://").split(":")
     numbers = iter(range(requests))
     latencies: list[float] = []
-    login = f"Authorization: Bearer {token}\r\n" if token else ""
 
     async def work() -> None:
         reader, writer = await asyncio.open_connection(host, int(port))
@@ -46,13 +53,13 @@ async def _send(url: str, body: Callable[[int], bytes], requests: int, connectio
             verb = "POST" if content else "GET"
             head = (
                 f"{verb} {path} HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n"
-                f"{login}Content-Length: {len(content)}\r\n\r\n"
+                f"{more}Content-Length: {len(content)}\r\n\r\n"
             )
             started = time.perf_counter()
             writer.write(head.encode() + content)
             answer = await _answer(reader)
             latencies.append((time.perf_counter() - started) * 1000)
-            if path == "/rpc" and b'"result"' not in answer:
+            if path in ("/rpc", "/mcp") and b'"result"' not in answer:
                 raise RuntimeError(answer.decode())
         writer.close()
 
@@ -104,5 +111,15 @@ async def _answer(reader: asyncio.StreamReader) -> bytes:
     head = await reader.readuntil(b"\r\n\r\n")
     if not head.startswith(b"HTTP/1.1 200"):
         raise RuntimeError(head.decode())
-    length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+    length = next((line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")), None)
+    if length is None:
+        return await _chunks(reader)
     return await reader.readexactly(int(length.split(b":")[1]))
+
+
+async def _chunks(reader: asyncio.StreamReader) -> bytes:
+    parts = []
+    while size := int(await reader.readuntil(b"\r\n"), 16):
+        parts.append((await reader.readexactly(size + 2))[:-2])
+    await reader.readexactly(2)
+    return b"".join(parts)

@@ -28,6 +28,8 @@ from skillery.methods.errors import INVALID_PARAMS, plain_error
 if TYPE_CHECKING:
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
+    from skillery.api.mcp.direct.answers import DirectAnswers
+
 SESSION = b"mcp-session-id"
 INITIALIZE, CANCELLED = "initialize", "notifications/cancelled"
 
@@ -69,7 +71,9 @@ _cancelled = msgspec.json.Decoder(_Cancelled)
 
 
 class McpEndpoint:
-    """Passes messages to the MCP SDK. The SDK calls the handlers of `skillery.api.mcp.server`."""
+    """Passes messages to the MCP SDK, unless they can be answered directly. The SDK calls the handlers of
+    `skillery.api.mcp.server`.
+    """
 
     def __init__(
         self, gate: Gate, core: Core, bodies: Bodies, answers: Answers, max_body_bytes: int, terms: TaskTerms
@@ -82,7 +86,7 @@ class McpEndpoint:
         self._max_body_bytes = max_body_bytes
         self._terms = terms
         self._calls = ActiveCalls()
-        self._opening: asyncio.Task[StreamableHTTPSessionManager] | None = None
+        self._opening: asyncio.Task[tuple[StreamableHTTPSessionManager, DirectAnswers]] | None = None
         self._open: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
 
@@ -91,13 +95,15 @@ class McpEndpoint:
         check_json(headers)
         identity = await self._gate.authenticate(scope, headers)
         asked = _asked(scope)
-        manager = await self._manager()
+        manager, direct = await self._sdk()
         with self._bodies.hold() as held, self._answers.hold() as room:
             visit = Visit(self._core, identity, self._calls, headers, asked, room, held, self._terms)
             held_answer.set(room)
             whole = await read_body(receive, headers, self._max_body_bytes, held)
             body, visit.arguments = await without_arguments(whole)
             del whole
+            if await direct.answer(visit, scope, headers, body, send):
+                return
             message = _peek(body)
             if message.method == CANCELLED:
                 self._take_back(visit, message)
@@ -110,16 +116,17 @@ class McpEndpoint:
         if self._open is not None:
             await asyncio.wait({self._open})
 
-    async def _manager(self) -> StreamableHTTPSessionManager:
+    async def _sdk(self) -> tuple[StreamableHTTPSessionManager, DirectAnswers]:
         if self._opening is None:
             self._opening = asyncio.create_task(self._make())
-        return await asyncio.shield(self._opening)
+        return self._opening.result() if self._opening.done() else await asyncio.shield(self._opening)
 
-    async def _make(self) -> StreamableHTTPSessionManager:
+    async def _make(self) -> tuple[StreamableHTTPSessionManager, DirectAnswers]:
         # Import in a worker thread, because the import takes half a second.
         await asyncio.to_thread(_import_sdk)
         from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
+        from skillery.api.mcp.direct.answers import DirectAnswers
         from skillery.api.mcp.server import make_server
 
         # The SDK does not check hosts and origins, because `Gate.check_browser` has done so.
@@ -129,7 +136,7 @@ class McpEndpoint:
         ready = asyncio.Event()
         self._open = asyncio.create_task(self._hold(manager, ready))
         await ready.wait()
-        return manager
+        return manager, DirectAnswers(manager)
 
     async def _hold(self, manager: StreamableHTTPSessionManager, ready: asyncio.Event) -> None:
         """Keep the manager of the SDK open until `close`. The manager has an anyio task group, which one task must
@@ -154,6 +161,7 @@ class McpEndpoint:
 
 
 def _import_sdk() -> None:
+    import skillery.api.mcp.direct.answers
     import skillery.api.mcp.server  # noqa: F401
 
 

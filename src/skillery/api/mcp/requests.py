@@ -90,6 +90,8 @@ class Visit:
         """Skills that the connection names, to get their tools."""
         self.arguments: msgspec.Raw | None = None
         """Arguments of the called tool, if they are too large for the SDK."""
+        self.sample: dict[str, Any] | None = None
+        """The result of a tool call that only shows the form of the SDK's response. No tool is called."""
         self.held = held
         self.body = body
         self.splices = Splices(held.sent)

@@ -31,6 +31,13 @@ def tool_result(answer: bytes) -> dict[str, Any]:
     }
 
 
+def result_of_method(visit: Visit, answer: Parts | None, error: dict[str, Any]) -> dict[str, Any]:
+    """Return the result of a tool call for the outcome of a method: its answer, or None and its error."""
+    if answer is None:
+        return error_result(error)
+    return large_result(visit, answer) if is_large(answer) else tool_result(b"".join(answer))
+
+
 def is_large(answer: Parts) -> bool:
     return sum(map(len, answer)) > MOST_OF_SDK
 
