@@ -74,7 +74,7 @@ from skillery.registry.tool_lookup import FoundTool, SessionTool, find_tool
 from skillery.registry.usage import Usage, count_run
 from skillery.registry.usage_by_day import usage_by_day
 from skillery.registry.usage_days import UsageDay
-from skillery.registry.version_diffs import diff_versions
+from skillery.registry.version_diffs import diff_versions, digests_of
 from skillery.registry.version_rows import VersionRow
 from skillery.registry.version_tables import (
     FindingCounts,
@@ -157,6 +157,7 @@ __all__ = [
     "describe_in_full",
     "describe_skill",
     "diff_versions",
+    "digests_of",
     "facts_of_version",
     "files_of",
     "filter_of",
