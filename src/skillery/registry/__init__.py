@@ -2,7 +2,7 @@
 folders.
 """
 
-from skillery.registry.catalogue_counts import Counts, CountsCache, Facets, FacetValue
+from skillery.registry.catalogue_counts import Counts, CountsCache, Facets, FacetValue, count_unlisted
 from skillery.registry.catalogue_entries import CatalogueEntry
 from skillery.registry.catalogue_filters import CatalogueFilter, Facts, filter_of
 from skillery.registry.catalogue_listings import list_catalogue
@@ -19,7 +19,7 @@ from skillery.registry.files import (
     read_inline_file,
     read_skill_file,
 )
-from skillery.registry.first_skills import BUNDLED_BY, has_skills_of_others
+from skillery.registry.first_skills import BUNDLED_BY
 from skillery.registry.import_aliases import (
     FILES_PART,
     AliasRecord,
@@ -150,6 +150,7 @@ __all__ = [
     "checks_of",
     "compare_permissions",
     "count_run",
+    "count_unlisted",
     "cursor_after_skill",
     "cursor_after_version",
     "cursor_key",
@@ -170,7 +171,6 @@ __all__ = [
     "find_version",
     "free_name",
     "get_skill_entry",
-    "has_skills_of_others",
     "holder_of",
     "insert_version",
     "is_free",

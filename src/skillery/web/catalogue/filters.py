@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from urllib.parse import quote_plus
+
+from skillery.formats.languages import SkillLanguage
+from skillery.registry import CatalogueFilter, Facts, filter_of
 
 ROWS = 20
 KINDS = ("action", "instruction")
@@ -68,6 +71,16 @@ class Filters(NamedTuple):
             "sort": self.order,
             "limit": ROWS,
         }
+
+    def of_versions(self) -> CatalogueFilter:
+        """Return the filter of the registry, without the status. Raise InvalidParams if a tag is not valid."""
+        facts = Facts(
+            language=cast(SkillLanguage, self.lang),
+            verified=True if self.verified else None,
+            network=False if self.network else None,
+            secrets=False if self.secrets else None,
+        )
+        return filter_of(self.ns, self.kind, self.tags, facts)
 
     def address(self, cursor: str = "", **changes: Any) -> str:
         """Return the address of the page with changed fields."""
