@@ -107,6 +107,19 @@ def test_each_new_permission_needs_its_tick(shop: Shop) -> None:
     assert "is approved and published" in browser.get("/review").text
 
 
+def test_a_kept_comparison_is_shown_only_to_callers_who_see_both_versions(shop: Shop) -> None:
+    reader = shop.browser(token_of(shop.server, f"{shop.name}-eve", "read"))
+    reviewer = shop.browser(shop.bob)
+    diff = f"/s/{shop.name}@1.1.0/diff/1.0.0"
+    first, again = reviewer.get(diff), reviewer.get(diff)
+    refused = reader.get(diff)
+
+    assert first.status_code == again.status_code == 200
+    assert re.findall(r'<tr class="plus">.*', first.text) == re.findall(r'<tr class="plus">.*', again.text) != []
+    assert refused.status_code == 404
+    assert "without asking" not in refused.text
+
+
 def test_an_approval_is_for_the_seen_digest(shop: Shop) -> None:
     browser = shop.browser(shop.bob)
     status, _, text = approve(browser, shop.page, TICKS, digest="sha256:" + "0" * 64)
@@ -206,7 +219,7 @@ def test_crafted_files_are_compared_within_two_seconds(sqlite_server: Server, ne
 
 @pytest.mark.parametrize("text", ["", "no hunk", "@@ -1 +1 @@\n-<b>\n+<i>\n", "@@ -1,2 +1,3 @@\n a\n+b\n\\ No newline"])
 def test_any_diff_becomes_safe_html(text: str) -> None:
-    shown = "".join(str(line.html) for hunk in hunks_of(text) for line in hunk.lines)
+    shown = "".join(str(hunk.rows) for hunk in hunks_of(text))
 
     assert "<b>" not in shown
     assert "<i>" not in shown

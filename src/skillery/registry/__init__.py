@@ -2,7 +2,7 @@
 folders.
 """
 
-from skillery.registry.catalogue_counts import Counts, CountsCache, Facets, FacetValue
+from skillery.registry.catalogue_counts import Counts, CountsCache, Facets, FacetValue, count_unlisted
 from skillery.registry.catalogue_entries import CatalogueEntry
 from skillery.registry.catalogue_filters import CatalogueFilter, Facts, filter_of
 from skillery.registry.catalogue_listings import list_catalogue
@@ -19,7 +19,7 @@ from skillery.registry.files import (
     read_inline_file,
     read_skill_file,
 )
-from skillery.registry.first_skills import BUNDLED_BY, has_skills_of_others
+from skillery.registry.first_skills import BUNDLED_BY
 from skillery.registry.import_aliases import (
     FILES_PART,
     AliasRecord,
@@ -74,7 +74,7 @@ from skillery.registry.tool_lookup import FoundTool, SessionTool, find_tool
 from skillery.registry.usage import Usage, count_run
 from skillery.registry.usage_by_day import usage_by_day
 from skillery.registry.usage_days import UsageDay
-from skillery.registry.version_diffs import diff_versions
+from skillery.registry.version_diffs import diff_versions, digests_of
 from skillery.registry.version_rows import VersionRow
 from skillery.registry.version_tables import (
     FindingCounts,
@@ -150,6 +150,7 @@ __all__ = [
     "checks_of",
     "compare_permissions",
     "count_run",
+    "count_unlisted",
     "cursor_after_skill",
     "cursor_after_version",
     "cursor_key",
@@ -157,6 +158,7 @@ __all__ = [
     "describe_in_full",
     "describe_skill",
     "diff_versions",
+    "digests_of",
     "facts_of_version",
     "files_of",
     "filter_of",
@@ -169,7 +171,6 @@ __all__ = [
     "find_version",
     "free_name",
     "get_skill_entry",
-    "has_skills_of_others",
     "holder_of",
     "insert_version",
     "is_free",

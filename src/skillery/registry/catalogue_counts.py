@@ -19,7 +19,13 @@ from sqlalchemy import ColumnElement, Connection, func, literal_column, select
 from skillery.backends import Identity
 from skillery.database import Statement
 from skillery.database.tables import audit_head, catalogue, catalogue_tags
-from skillery.registry.catalogue_filters import CatalogueFilter, condition_parameters, conditions, is_listed
+from skillery.registry.catalogue_filters import (
+    CatalogueFilter,
+    FilterStatus,
+    condition_parameters,
+    conditions,
+    is_listed,
+)
 from skillery.registry.visibility import parameters, view_of
 
 MOST_TOTAL = 1000
@@ -28,6 +34,7 @@ MOST_TAGGED = 5000
 """Tags are counted in this number of matching rows, the newest ones: counting the tags of all rows would be slow."""
 MOST_NAMESPACES_SHOWN = 100
 SLOW_SECONDS = 0.02
+UNLISTED: tuple[FilterStatus, ...] = ("draft", "in_review", "rejected", "yanked")
 KEPT_SECONDS = 10.0
 """Counts of more than MOST_TOTAL rows that took longer than SLOW_SECONDS may be this old."""
 _MOST_KEPT = 512
@@ -94,9 +101,38 @@ class CountsCache:
 
 def count_catalogue(connection: Connection, identity: Identity, asked: CatalogueFilter, cache: CountsCache) -> Counts:
     """Return the counts of the rows that pass the filters and that the identity sees."""
-    where, given = conditions(asked, identity), condition_parameters(asked, identity)
-    key = (asked, view_of(identity), tuple(sorted(parameters(identity).items())))
-    return cache.get(connection, key, lambda: _count(connection, where, given, asked.namespace))
+
+    def count() -> Counts:
+        where = conditions(asked, view_of(identity))
+        return _count(connection, where, condition_parameters(asked, identity), asked.namespace)
+
+    return cache.get(connection, _key(asked, identity), count)
+
+
+def count_unlisted(
+    connection: Connection, identity: Identity, asked: CatalogueFilter, cache: CountsCache
+) -> list[FacetValue]:
+    """Return the numbers of versions that are not listed, by status: drafts, versions in review, rejected and yanked
+    versions that pass the other filters and that the identity sees. Each number is at most MOST_TOTAL.
+    """
+
+    def count() -> Counts:
+        found = [(status, _number(connection, identity, asked, status)) for status in UNLISTED]
+        values = [FacetValue(status, number) for status, number in found if number]
+        return Counts(0, False, Facets([], [], [], [], [], [], [], values))
+
+    return cache.get(connection, ("unlisted", *_key(asked, identity)), count).facets.status
+
+
+def _number(connection: Connection, identity: Identity, asked: CatalogueFilter, status: FilterStatus) -> int:
+    of_status = asked._replace(facts=asked.facts._replace(status=status))
+    found = select(catalogue.c.version_id).where(*conditions(of_status, view_of(identity))).limit(MOST_TOTAL)
+    given = condition_parameters(of_status, identity)
+    return connection.scalar(select(func.count()).select_from(found.subquery()), given) or 0
+
+
+def _key(asked: CatalogueFilter, identity: Identity) -> tuple[Hashable, ...]:
+    return asked, view_of(identity), tuple(sorted(parameters(identity).items()))
 
 
 def count_found(connection: Connection, skill_ids: Sequence[int], namespace: str, is_more: bool) -> Counts:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Any
+from functools import cache
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
-from sqlalchemy import BindParameter, Connection, bindparam, select
+from sqlalchemy import BindParameter, Connection, bindparam, func, literal_column, select
 
-from skillery.database import in_utc
+from skillery.database import Statement, in_utc
 from skillery.database.tables import catalogue, labels, skill_versions
 from skillery.formats.languages import SkillLanguage
 from skillery.registry.catalogue_filters import FilterStatus
@@ -66,48 +67,76 @@ class _Standing(msgspec.Struct):
 
 _manifest = msgspec.json.Decoder(_Manifest)
 _standing = msgspec.json.Decoder(_Standing)
-_ids: BindParameter[int] = bindparam("version_ids", expanding=True)
-_SHOWN = (
-    select(
-        catalogue,
-        skill_versions.c.names_json,
-        skill_versions.c.summary_json,
-        skill_versions.c.manifest_json,
-        skill_versions.c.standing_json,
-    )
-    .join_from(catalogue, skill_versions, skill_versions.c.id == catalogue.c.version_id)
-    .where(catalogue.c.version_id.in_(_ids))
+_SIZES = (1, 20, 50)
+"""Numbers of versions that statements are compiled for. A shorter list repeats its last version."""
+_labels = func.aggregate_strings(labels.c.label, literal_column("','"))  # type: ignore[arg-type]
+_COLUMNS = (
+    catalogue.c.version_id,
+    skill_versions.c.names_json,
+    skill_versions.c.summary_json,
+    skill_versions.c.manifest_json,
+    skill_versions.c.standing_json,
+    catalogue.c.status,
+    catalogue.c.language,
+    catalogue.c.verified,
+    catalogue.c.published_at,
+    catalogue.c.runs_30d,
+    catalogue.c.completed_30d,
+    catalogue.c.failed_30d,
+    # A column of each row, because a separate statement would be another round trip to Postgres.
+    select(_labels).where(labels.c.version_id == catalogue.c.version_id).scalar_subquery(),
 )
-_LABELS = select(labels.c.version_id, labels.c.label).where(labels.c.version_id.in_(_ids)).order_by(labels.c.label)
+
+
+@cache
+def _statement(count: int) -> Statement:
+    wanted: list[BindParameter[int]] = [bindparam(f"version_{place}") for place in range(count)]
+    both = catalogue.join(skill_versions, skill_versions.c.id == catalogue.c.version_id)
+    return Statement(select(*_COLUMNS).select_from(both).where(catalogue.c.version_id.in_(wanted)))
 
 
 def show(connection: Connection, version_ids: Sequence[int]) -> list[Shown]:
     """Return the items and entries of these versions, in this order, without versions that have left the catalogue."""
-    given = {"version_ids": list(version_ids)}
-    labelled: dict[int, list[str]] = {}
-    for version_id, label in connection.execute(_LABELS, given):
-        labelled.setdefault(version_id, []).append(label)
-    found = {row.version_id: _shown(row, labelled.get(row.version_id, [])) for row in connection.execute(_SHOWN, given)}
+    found: dict[int, Shown] = {}
+    for start in range(0, len(version_ids), _SIZES[-1]):
+        wanted = version_ids[start : start + _SIZES[-1]]
+        count = next(size for size in _SIZES if size >= len(wanted))
+        given = {f"version_{place}": wanted[min(place, len(wanted) - 1)] for place in range(count)}
+        found |= {row[0]: _shown(*row) for row in _statement(count).rows(connection, **given)}
     return [found[version_id] for version_id in version_ids if version_id in found]
 
 
-def _shown(row: Any, labels_of_version: list[str]) -> Shown:
-    manifest = _manifest.decode(row.manifest_json)
-    counted = row.completed_30d + row.failed_30d
+def _shown(
+    version_id: int,
+    names_json: str,
+    summary_json: str,
+    manifest_json: str,
+    standing_json: str | None,
+    status: FilterStatus,
+    language: SkillLanguage,
+    verified: bool,
+    published_at: datetime | str,
+    runs: int,
+    completed: int,
+    failed: int,
+    labels_text: str | None,
+) -> Shown:
+    manifest = _manifest.decode(manifest_json)
+    counted = completed + failed
     entry = CatalogueEntry(
-        status=row.status,
-        language=row.language,
+        status=status,
+        language=language,
         tags=manifest.tags,
-        verified=row.verified,
-        labels=labels_of_version,
+        verified=bool(verified),
+        labels=sorted(labels_text.split(",")) if labels_text else [],
         hosts=len(manifest.permissions.network),
         secrets=len(manifest.permissions.secrets),
-        published_at=in_utc(row.published_at),
-        runs_30d=row.runs_30d,
-        success_rate_30d=round(row.completed_30d / counted, 4) if counted else None,
-        deprecated=_standing.decode(row.standing_json).deprecated if row.standing_json else None,
+        published_at=in_utc(published_at),
+        runs_30d=runs,
+        success_rate_30d=round(completed / counted, 4) if counted else None,
+        deprecated=_standing.decode(standing_json).deprecated if standing_json else None,
     )
-    return Shown(row.version_id, row.names_json, row.summary_json, entry)
+    return Shown(version_id, names_json, summary_json, entry)
 
 
 def with_entry(item_json: str, entry: CatalogueEntry) -> str:

@@ -12,7 +12,7 @@ from skillery.database.tables import catalogue, catalogue_tags
 from skillery.errors import InvalidParams
 from skillery.formats.languages import SkillLanguage
 from skillery.registry.catalogue_rows import LISTED, stored_tag
-from skillery.registry.visibility import SEEN_BY_ALL, in_grants, parameters, sees_each, view_of
+from skillery.registry.visibility import SEEN_BY_ALL, View, in_grants, parameters, sees_each
 
 ListedStatus = Literal["published", "deprecated"]
 FilterStatus = Literal["published", "deprecated", "draft", "in_review", "rejected", "yanked"]
@@ -50,6 +50,17 @@ class CatalogueFilter(NamedTuple):
         """Whether the rows are the latest versions of skills, one for each skill. Else each version is a row."""
         return self.facts.status in {"", *LISTED}
 
+    @property
+    def shape(self) -> CatalogueFilter:
+        """A filter with the same conditions, in which the values that are SQL parameters are replaced."""
+        facts = self.facts._replace(
+            language="python" if self.facts.language else "",
+            verified=None if self.facts.verified is None else True,
+            network=None if self.facts.network is None else True,
+            secrets=None if self.facts.secrets is None else True,
+        )
+        return CatalogueFilter("." if self.namespace else "", "." if self.kind else "", ("",) * len(self.tags), facts)
+
 
 NO_FILTER = CatalogueFilter()
 
@@ -68,15 +79,17 @@ def is_listed(rows: FromClause = catalogue) -> ColumnElement[bool]:
     return rows.c.status.in_([literal_column(f"'{status}'") for status in LISTED])
 
 
-def conditions(asked: CatalogueFilter, identity: Identity) -> list[ColumnElement[bool]]:
-    """Return the conditions for the rows that pass the filters and that the identity sees."""
-    found = [*_of_status(asked, identity), *_in_namespace(asked)]
+def conditions(asked: CatalogueFilter, view: View | None) -> list[ColumnElement[bool]]:
+    """Return the conditions for the rows that pass the filters and that identities with this view see.
+
+    Filters of the same shape have the same conditions.
+    """
+    found = [*_of_status(asked, view), *_in_namespace(asked)]
     if asked.kind:
         found.append(catalogue.c.kind == bindparam("of_kind"))
     for number in range(len(asked.tags)):
         tagged = select(catalogue_tags.c.version_id).where(catalogue_tags.c.tag == bindparam(f"asked_tag_{number}"))
         found.append(catalogue.c.version_id.in_(tagged))
-    view = view_of(identity)
     if view is not None:
         found.append(sees_each(view, catalogue, catalogue.c.skill_id))
     return found + fact_conditions(tuple(name for name in asked.facts.given if name != "status"))
@@ -120,7 +133,7 @@ def _in_namespace(asked: CatalogueFilter) -> list[ColumnElement[bool]]:
     return [nearby, or_(catalogue.c.namespace == bindparam("namespace"), catalogue.c.namespace >= bindparam("below"))]
 
 
-def _of_status(asked: CatalogueFilter, identity: Identity) -> list[ColumnElement[bool]]:
+def _of_status(asked: CatalogueFilter, view: View | None) -> list[ColumnElement[bool]]:
     """A literal status and the literal list of `is_listed` let both databases use the partial indexes."""
     status = asked.facts.status
     if not status:
@@ -129,7 +142,6 @@ def _of_status(asked: CatalogueFilter, identity: Identity) -> list[ColumnElement
     if asked.of_listed:
         return [is_listed(), is_of]
     found = [catalogue.c.status.not_in([literal_column(f"'{one}'") for one in LISTED]), is_of]
-    view = view_of(identity)
     if view is not None and status not in SEEN_BY_ALL:
         own: list[ColumnElement[bool]] = [catalogue.c.publisher == bindparam("me")]
         found.append(or_(*own, *(in_grants(view, catalogue) if view.is_reviewer else [])))

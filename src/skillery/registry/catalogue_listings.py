@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Literal, NamedTuple
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Select, bindparam, select, tuple_
+from sqlalchemy import ColumnElement, Connection, Select, bindparam, literal_column, select, tuple_
 
 from skillery.backends import Identity
-from skillery.database import in_utc
+from skillery.database import Statement, as_stored, in_utc
 from skillery.database.tables import catalogue
 from skillery.database.tables.base import Moment
 from skillery.registry.catalogue_counts import Counts, CountsCache, count_catalogue
@@ -19,6 +19,7 @@ from skillery.registry.catalogue_entries import Shown, show, with_entry
 from skillery.registry.catalogue_filters import CatalogueFilter, condition_parameters, conditions, is_listed
 from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.registry.pages import fitting, read_until_full, text_bytes
+from skillery.registry.visibility import View, view_of
 
 Sort = Literal["name", "newest", "used"]
 
@@ -57,13 +58,13 @@ def list_catalogue(
     `entries` adds an entry to each item. `counts` adds the totals and facets of all pages. Development versions are not
     in the catalogue. Raise InvalidCursor if the cursor belongs to another listing.
     """
-    order = _BY_UNIQUE_NAME if sort == "name" and asked.of_listed else _ORDERS[sort]
+    order = _order_of(sort, asked)
     bound_to = _bound_to(asked, sort, detail)
     after = read_cursor(key, bound_to, cursor, len(order.columns)) if cursor else None
-    keys = _keys(connection, identity, asked, order, after, limit + 1)
+    keys = _keys(connection, identity, asked, sort, after, limit + 1)
     found = read_until_full(partial(_read, connection, keys), min(limit, len(keys)), partial(_size_of, detail))
     page = fitting(found, partial(_size_of, detail))
-    last = len(page) and next(at for at, row in enumerate(keys, 1) if row.version_id == page[-1].version_id)
+    last = len(page) and next(at for at, row in enumerate(keys, 1) if row[-1] == page[-1].version_id)
     next_cursor = make_cursor(key, bound_to, _position(order, keys[last - 1])) if 0 < last < len(keys) else None
     counted = count_catalogue(connection, identity, asked, counts) if counts is not None else None
     return _answer([_item(one, detail, entries) for one in page], next_cursor, counted)
@@ -87,40 +88,55 @@ def _bound_to(asked: CatalogueFilter, sort: Sort, detail: str) -> tuple[str, ...
     return "list_skills", asked.namespace, detail, sort, msgspec.json.encode(asked).decode()
 
 
+def _order_of(sort: Sort, asked: CatalogueFilter) -> _Order:
+    return _BY_UNIQUE_NAME if sort == "name" and asked.of_listed else _ORDERS[sort]
+
+
 def _keys(
     connection: Connection,
     identity: Identity,
     asked: CatalogueFilter,
-    order: _Order,
+    sort: Sort,
     after: tuple[str, ...] | None,
     rows: int,
 ) -> Sequence[Any]:
+    """Return the position and the id of the next versions."""
     given = condition_parameters(asked, identity)
-    statement: Select[Any] = select(*order.columns, catalogue.c.version_id).where(*conditions(asked, identity))
     if after is not None:
-        given |= {f"after_{place}": _value(column, after[place]) for place, column in enumerate(order.columns)}
+        columns = _order_of(sort, asked).columns
+        given |= {f"after_{at}": _value(connection, one, after[at]) for at, one in enumerate(columns)}
+    return _statement(asked.shape, view_of(identity), sort, after is not None, rows).rows(connection, **given)
+
+
+# A statement for many grants is large, and callers choose the filters.
+@lru_cache(256)
+def _statement(shape: CatalogueFilter, view: View | None, sort: Sort, is_after: bool, rows: int) -> Statement:
+    order = _order_of(sort, shape)
+    statement: Select[Any] = select(*order.columns, catalogue.c.version_id).where(*conditions(shape, view))
+    if is_after:
         start = tuple_(*(bindparam(f"after_{place}", type_=one.type) for place, one in enumerate(order.columns)))
         columns = tuple_(*order.columns)
         statement = statement.where(columns < start if order.is_descending else columns > start)
     statement = statement.order_by(*(one.desc() if order.is_descending else one for one in order.columns))
-    return connection.execute(statement.limit(rows), given).all()
+    # A literal, as in the listing by names: Postgres plans a statement once for all parameters.
+    return Statement(statement.limit(literal_column(str(rows))))
 
 
-def _value(column: ColumnElement[Any], text: str) -> object:
+def _value(connection: Connection, column: ColumnElement[Any], text: str) -> object:
     if column.type is Moment:
-        return datetime.fromisoformat(text)
+        return as_stored(connection, datetime.fromisoformat(text))
     return int(text) if column.type.python_type is int else text
 
 
 def _position(order: _Order, row: Any) -> tuple[str, ...]:
-    values = row[: len(order.columns)]
-    return tuple(in_utc(one).isoformat() if isinstance(one, datetime) else str(one) for one in values)
+    values = zip(order.columns, row, strict=False)
+    return tuple(in_utc(one).isoformat() if column.type is Moment else str(one) for column, one in values)
 
 
 def _read(connection: Connection, keys: Sequence[Any], wanted: int, last: Shown | None) -> list[Shown]:
     """Return at most `wanted` rows after `last`, with their items."""
-    start = next((at for at, row in enumerate(keys, 1) if last is not None and row.version_id == last.version_id), 0)
-    return show(connection, [row.version_id for row in keys[start : start + wanted]])
+    start = next((at for at, row in enumerate(keys, 1) if last is not None and row[-1] == last.version_id), 0)
+    return show(connection, [row[-1] for row in keys[start : start + wanted]])
 
 
 def _size_of(detail: Literal["names", "summary"], row: Shown) -> int:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from functools import cache, lru_cache
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Select, select
+from sqlalchemy import Connection, bindparam, literal_column, select
 
 from skillery.backends import Identity
+from skillery.database import Statement, in_utc
 from skillery.database.tables import label_moves, labels, skill_versions
 from skillery.formats.timestamps import timestamp_text
 from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.registry.labels import MoveName, last_move, of_previous, of_version
 from skillery.registry.pages import NextCursor
 from skillery.registry.resolution import find_skill, label_not_found, skill_not_found
+
+_BY = (label_moves.c.identity, label_moves.c.identity_kind, label_moves.c.created_at)
 
 
 class Label(msgspec.Struct, frozen=True):
@@ -65,49 +70,57 @@ def list_labels(
         raise label_not_found(connection, skill_id, name, label)
     bound_to = ("list_labels", name, label)
     before = int(read_cursor(key, bound_to, cursor, 1)[0]) if cursor else None
-    rows = connection.execute(_history(skill_id, label, before).limit(limit + 1)).all()
+    given = {"skill_id": skill_id, "label": label, "before": before}
+    rows = _history(bool(label), before is not None, limit + 1).rows(connection, **given)
     page, more = rows[:limit], len(rows) > limit
     return Labels(
         name,
-        [_label(row) for row in connection.execute(_now(skill_id, label))],
-        [_moved(row) for row in page],
-        make_cursor(key, bound_to, (str(page[-1].id),)) if more else None,
+        [_label(*row) for row in _now(bool(label)).rows(connection, skill_id=skill_id, label=label)],
+        [_moved(*row[1:]) for row in page],
+        make_cursor(key, bound_to, (str(page[-1][0]),)) if more else None,
     )
 
 
-def _now(skill_id: int, label: str) -> Select[Any]:
+@cache
+def _now(is_of_label: bool) -> Statement:
     of = skill_versions.c
-    by = (label_moves.c.identity, label_moves.c.identity_kind, label_moves.c.created_at)
     statement = (
-        select(labels.c.label, of.version, of.digest, of.status, *by)
+        select(labels.c.label, of.version, of.digest, of.status, *_BY)
         .join_from(labels, skill_versions, of.id == labels.c.version_id)
         .join(label_moves, label_moves.c.id == labels.c.move_id)
-        .where(labels.c.skill_id == skill_id)
+        .where(labels.c.skill_id == bindparam("skill_id"))
         .order_by(labels.c.label)
     )
-    return statement.where(labels.c.label == label) if label else statement
+    return Statement(statement.where(labels.c.label == bindparam("label")) if is_of_label else statement)
 
 
-def _history(skill_id: int, label: str, before: int | None) -> Select[Any]:
+@lru_cache(64)
+def _history(is_of_label: bool, is_before: bool, rows: int) -> Statement:
+    moves = label_moves.c
     statement = (
-        select(label_moves, of_version.c.version, of_version.c.digest, of_previous.c.version.label("previous"))
-        .outerjoin_from(label_moves, of_version, of_version.c.id == label_moves.c.version_id)
-        .outerjoin(of_previous, of_previous.c.id == label_moves.c.previous_version_id)
-        .where(label_moves.c.skill_id == skill_id)
-        .order_by(label_moves.c.id.desc())
+        select(
+            moves.id, moves.label, moves.move, of_version.c.version, of_version.c.digest, of_previous.c.version, *_BY
+        )
+        .outerjoin_from(label_moves, of_version, of_version.c.id == moves.version_id)
+        .outerjoin(of_previous, of_previous.c.id == moves.previous_version_id)
+        .where(moves.skill_id == bindparam("skill_id"))
+        .order_by(moves.id.desc())
+        .limit(literal_column(str(rows)))
     )
-    if label:
-        statement = statement.where(label_moves.c.label == label)
-    return statement if before is None else statement.where(label_moves.c.id < before)
+    if is_of_label:
+        statement = statement.where(moves.label == bindparam("label"))
+    return Statement(statement.where(moves.id < bindparam("before")) if is_before else statement)
 
 
-def _label(row: Any) -> Label:
-    return Label(row.label, row.version, row.digest, row.status, *_by(row))
+def _label(label: str, version: str, digest: str, status: str, *by: Any) -> Label:
+    return Label(label, version, digest, status, *_by(*by))
 
 
-def _moved(row: Any) -> LabelMove:
-    return LabelMove(row.label, row.move, row.version, row.digest, row.previous, *_by(row))
+def _moved(
+    label: str, move: MoveName, version: str | None, digest: str | None, previous: str | None, *by: Any
+) -> LabelMove:
+    return LabelMove(label, move, version, digest, previous, *_by(*by))
 
 
-def _by(row: Any) -> tuple[str, str, str]:
-    return row.identity, row.identity_kind, timestamp_text(row.created_at) or ""
+def _by(identity: str, kind: str, at: datetime | str) -> tuple[str, str, str]:
+    return identity, kind, timestamp_text(in_utc(at)) or ""

@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 from skillery.backends import Storage
 from skillery.database import Database
 from skillery.registry.catalogue_counts import CountsCache
+from skillery.registry.first_skills import has_skills_of_others
 
 T = TypeVar("T")
 
@@ -24,6 +25,7 @@ class Registry:
         self.storage = storage
         self.cursor_key = cursor_key
         self.counts = CountsCache()
+        self._has_skills_of_others = False
 
     def read(self, work: Callable[[Connection], T]) -> Awaitable[T]:
         """Return the result of a function that reads a few rows. Raise Unavailable if the database fails.
@@ -35,6 +37,11 @@ class Registry:
     def read_page(self, work: Callable[[Connection], T]) -> Awaitable[T]:
         """Return the result of a function that may read many rows, in a separate thread. Raise the errors of `read`."""
         return asyncio.to_thread(self._database.read_now, work)
+
+    async def has_skills_of_others(self) -> bool:
+        """Return whether a version exists that is not one of the bundled skills."""
+        self._has_skills_of_others = self._has_skills_of_others or await self.read(has_skills_of_others)
+        return self._has_skills_of_others
 
     def write(self, work: Callable[[Connection], T]) -> Awaitable[T]:
         """Return the result of a function that changes something. If the function raises an error, the transaction is

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, Select, bindparam, func, literal_column, select, true, union_all
+from sqlalchemy import Connection, Select, bindparam, exists, func, literal_column, select, true, union_all
 
 from skillery.backends import Identity
 from skillery.database import Statement
@@ -73,6 +73,25 @@ BY_LABEL = Statement(
         labels.c.label == bindparam("label"),
         skill_versions.c.status.in_([literal_column(f"'{status}'") for status in RESOLVABLE]),
     )
+)
+
+_of_skill = skill_versions.alias("of_skill")
+_SKILL = Statement(
+    select(
+        skills.c.id,
+        skills.c.visibility,
+        exists()
+        .where(
+            _of_skill.c.skill_id == skills.c.id,
+            _of_skill.c.status.in_([literal_column(f"'{status}'") for status in SEEN_BY_ALL]),
+        )
+        .label("is_seen_by_all"),
+    ).where(skills.c.name == bindparam("name"))
+)
+_VERSIONS = Statement(
+    select(skill_versions.c.status, skill_versions.c.publisher)
+    .where(skill_versions.c.skill_id == bindparam("skill_id"))
+    .distinct()
 )
 
 
@@ -178,16 +197,17 @@ def skill_not_found(connection: Connection, identity: Identity, name: str) -> Sk
 
 def find_skill(connection: Connection, identity: Identity, name: str) -> int | None:
     """Return the id of a skill, or None if the identity sees no version of the skill, whatever the version's status."""
-    found = connection.execute(select(skills.c.id, skills.c.visibility).where(skills.c.name == name)).one_or_none()
-    if found is None or not sees_skill(connection, identity, found.id, name, found.visibility):
+    rows = _SKILL.rows(connection, name=name)
+    if not rows:
         return None
-    versions = select(skill_versions.c.status, skill_versions.c.publisher).where(skill_versions.c.skill_id == found.id)
-    # Versions that every caller sees come first: usually the first one decides.
-    versions = versions.order_by(skill_versions.c.status.in_(SEEN_BY_ALL).desc())
-    if any(sees_version(identity, name, status, publisher) for status, publisher in connection.execute(versions)):
-        skill_id: int = found.id
-        return skill_id
-    return None
+    [(skill_id, visibility, is_seen_by_all)] = rows
+    if not sees_skill(connection, identity, skill_id, name, visibility):
+        return None
+    if is_seen_by_all:
+        return int(skill_id)
+    versions = _VERSIONS.rows(connection, skill_id=skill_id)
+    is_seen = any(sees_version(identity, name, status, publisher) for status, publisher in versions)
+    return int(skill_id) if is_seen else None
 
 
 def _not_found(

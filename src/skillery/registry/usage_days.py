@@ -43,6 +43,11 @@ _COUNT = Change(
     },
     ("skill_id", "day", *_COUNTED),
 )
+_DAYS = Statement(
+    select(usage_days.c.day, *(usage_days.c[name] for name in _COUNTED)).where(
+        usage_days.c.skill_id == bindparam("of_skill"), usage_days.c.day >= bindparam("first")
+    )
+)
 _SUMS = [func.coalesce(func.sum(usage_days.c[name]), literal_column("0")) for name in _COUNTED]
 _RECENT = Statement(
     select(*_SUMS).where(usage_days.c.skill_id == bindparam("of_skill"), usage_days.c.day >= bindparam("first"))
@@ -70,10 +75,8 @@ def recent_usage(connection: Connection, skill_id: int) -> tuple[int, int, int]:
 def days_of(connection: Connection, skill_id: int) -> list[UsageDay]:
     """Return the last 30 days of a skill, oldest first. Days without runs have zeros."""
     first = _first_day()
-    rows = select(usage_days.c.day, *(usage_days.c[name] for name in _COUNTED)).where(
-        usage_days.c.skill_id == skill_id, usage_days.c.day >= first.isoformat()
-    )
-    found: dict[str, Sequence[Any]] = {row[0]: row[1:] for row in connection.execute(rows)}
+    rows = _DAYS.rows(connection, of_skill=skill_id, first=first.isoformat())
+    found: dict[str, Sequence[Any]] = {row[0]: row[1:] for row in rows}
     days = [first + timedelta(days=number) for number in range(DAYS)]
     return [UsageDay(day, *found.get(day.isoformat(), NO_USAGE)) for day in days]
 

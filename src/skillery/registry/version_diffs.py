@@ -26,6 +26,13 @@ def diff_versions(
     return compare_versions(*(_compared(connection, storage, version) for version in versions))
 
 
+def digests_of(
+    connection: Connection, identity: Identity, *, name: str, old: VersionSpec, new: VersionSpec
+) -> tuple[str, str]:
+    """Return the digests of two versions, which determine their differences. Raise the errors of `diff_versions`."""
+    return resolve(connection, identity, name, old).digest, resolve(connection, identity, name, new).digest
+
+
 def _compared(connection: Connection, storage: Storage, version: VersionRow) -> Compared:
     files = files_in(connection, version)
     provenance = msgspec.json.decode(version.provenance_json) if version.provenance_json else None

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from difflib import SequenceMatcher
-from typing import Any, Literal, NamedTuple
+from itertools import groupby
+from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
@@ -19,20 +21,13 @@ _HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
 _HEADING = re.compile(r"#{1,6}\s+\S")
 
 
-class Line(NamedTuple):
-    kind: Literal["same", "plus", "minus"]
-    old: int | None
-    """The number of the line in the old file."""
-    new: int | None
-    html: Markup
-
-
 class Hunk(NamedTuple):
     """Changed lines with the lines around them."""
 
     heading: str
     """The nearest Markdown heading above the hunk, or ""."""
-    lines: list[Line]
+    rows: Markup
+    """The lines as rows of a table: both numbers, the sign, the text."""
 
 
 class FileDiff(NamedTuple):
@@ -49,56 +44,81 @@ class FileDiff(NamedTuple):
 def file_diff(change: dict[str, Any], text: str = "", *, is_code: bool = True) -> FileDiff:
     """Return a FileChange of diff_versions as HTML. `text` is the new file, for its headings."""
     hunks = hunks_of(change["diff"], text, is_code=is_code)
-    lines = [line for hunk in hunks for line in hunk.lines]
     sizes = [(change[side] or {}).get("size_bytes") for side in ("old", "new")]
-    plus, minus = (sum(line.kind == kind for line in lines) for kind in ("plus", "minus"))
+    plus, minus = (sum(hunk.rows.count(_START[kind]) for hunk in hunks) for kind in ("plus", "minus"))
     return FileDiff(change["path"], change["change"], change["note"], sizes[0], sizes[1], hunks, plus, minus)
+
+
+def size_of(diff: FileDiff) -> int:
+    """Return about the number of bytes that a FileDiff takes in memory."""
+    return 500 + len(diff.path) + sum(300 + len(hunk.rows) for hunk in diff.hunks)
 
 
 def hunks_of(diff: str, text: str = "", *, is_code: bool = True) -> list[Hunk]:
     """Return the hunks of a unified diff. Hidden characters are boxes with their code."""
-    hunks: list[Hunk] = []
     headings = text.split("\n")
-    pairs = MOST_PAIRS
-    old = new = 0
-    removed: list[tuple[int, str]] = []
-    added: list[tuple[int, str]] = []
+    table = _Table(is_code)
+    return [Hunk(_heading(headings, new), table.rows(old, new, lines)) for old, new, lines in _parsed(diff)]
 
-    def flush() -> None:
-        nonlocal pairs
-        lines = hunks[-1].lines if hunks else []
-        count = min(len(removed), len(added)) if len(removed) == len(added) else 0
-        shown = [words_of(removed[n][1], added[n][1], is_code=is_code) for n in range(min(count, pairs))]
-        pairs -= len(shown)
-        for place, (number, line) in enumerate(removed):
-            html = shown[place][0] if place < len(shown) else visible(line, is_code=is_code)
-            lines.append(Line("minus", number, None, html))
-        for place, (number, line) in enumerate(added):
-            html = shown[place][1] if place < len(shown) else visible(line, is_code=is_code)
-            lines.append(Line("plus", None, number, html))
-        removed.clear()
-        added.clear()
 
+def _parsed(diff: str) -> Iterator[tuple[int, int, list[str]]]:
+    """Yield the hunks: the first number of each file, and the lines with their signs."""
+    start: re.Match[str] | None = None
+    lines: list[str] = []
     for line in diff.split("\n"):
         match = _HUNK.match(line)
+        if match and start:
+            yield int(start[1]), int(start[2]), lines
         if match:
-            flush()
-            old, new = int(match[1]), int(match[2])
-            hunks.append(Hunk(_heading(headings, new), []))
-        elif not hunks or line.startswith("\\"):
-            continue
-        elif line.startswith("-"):
-            removed.append((old, line[1:]))
-            old += 1
-        elif line.startswith("+"):
-            added.append((new, line[1:]))
-            new += 1
-        elif line.startswith(" "):
-            flush()
-            hunks[-1].lines.append(Line("same", old, new, visible(line[1:], is_code=is_code)))
-            old, new = old + 1, new + 1
-    flush()
-    return hunks
+            start, lines = match, []
+        elif start and line.startswith(("-", "+", " ")):
+            lines.append(line)
+    if start:
+        yield int(start[1]), int(start[2]), lines
+
+
+class _Table:
+    """Writes the lines of one file as rows of tables. The changed words of the first MOST_PAIRS lines are marked."""
+
+    def __init__(self, is_code: bool) -> None:
+        self._is_code = is_code
+        self._pairs = MOST_PAIRS
+
+    def rows(self, old: int, new: int, lines: list[str]) -> Markup:
+        rows: list[str] = []
+        for is_same, group in groupby(lines, lambda line: line[0] == " "):
+            texts = list(group)
+            if is_same:
+                rows += [_row("same", old + at, new + at, self._shown(line)) for at, line in enumerate(texts)]
+                old, new = old + len(texts), new + len(texts)
+            else:
+                removed, added = self._changed(*([line[1:] for line in texts if line[0] == sign] for sign in "-+"))
+                rows += [_row("minus", old + at, "", html) for at, html in enumerate(removed)]
+                rows += [_row("plus", "", new + at, html) for at, html in enumerate(added)]
+                old, new = old + len(removed), new + len(added)
+        return Markup("".join(rows))  # noqa: S704 - each text is escaped by `visible`
+
+    def _shown(self, line: str) -> Markup:
+        return visible(line[1:], is_code=self._is_code)
+
+    def _changed(self, removed: list[str], added: list[str]) -> tuple[list[Markup], list[Markup]]:
+        count = min(len(removed), self._pairs) if len(removed) == len(added) else 0
+        self._pairs -= count
+        pairs = [words_of(*pair, is_code=self._is_code) for pair in zip(removed[:count], added[:count], strict=True)]
+        left, right = ([visible(line, is_code=self._is_code) for line in one[count:]] for one in (removed, added))
+        return [old for old, _ in pairs] + left, [new for _, new in pairs] + right
+
+
+_SIGNS = {"plus": ("+", "added"), "minus": ("−", "removed"), "same": ("", "unchanged")}
+_START = {kind: f'<tr class="{kind}">' for kind in _SIGNS}
+
+
+def _row(kind: str, old: int | str, new: int | str, html: Markup) -> str:
+    sign, words = _SIGNS[kind]
+    return (
+        f'{_START[kind]}<td class="n">{old}</td><td class="n">{new}</td><td class="sign" aria-label="{words}">{sign}'
+        f'</td><td class="t">{html}</td></tr>\n'
+    )
 
 
 def _heading(lines: list[str], number: int) -> str:
@@ -113,11 +133,31 @@ def words_of(old: str, new: str, *, is_code: bool = True) -> tuple[Markup, Marku
     before, after = _TOKEN.findall(old), _TOKEN.findall(new)
     if len(before) > MOST_TOKENS or len(after) > MOST_TOKENS:
         return visible(old, is_code=is_code), visible(new, is_code=is_code)
-    left: list[Markup] = []
-    right: list[Markup] = []
-    for kind, a, b, c, d in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+    left: list[str] = []
+    right: list[str] = []
+    for kind, a, b, c, d in _opcodes(before, after):
         for parts, text, tag in ((left, "".join(before[a:b]), "del"), (right, "".join(after[c:d]), "ins")):
             shown = visible(text, is_code=is_code)
             if text:
-                parts.append(shown if kind == "equal" else Markup("<{0}>{1}</{0}>").format(Markup(tag), shown))  # noqa: S704
-    return Markup("").join(left), Markup("").join(right)
+                parts.append(shown if kind == "equal" else f"<{tag}>{shown}</{tag}>")
+    return Markup("".join(left)), Markup("".join(right))  # noqa: S704 - each text is escaped by `visible`
+
+
+def _opcodes(before: list[str], after: list[str]) -> list[tuple[str, int, int, int, int]]:
+    """Return the opcodes of difflib. Equal tokens at both ends are found without difflib, which is slow."""
+    start = _equal(before, after)
+    end = _equal(before[start:][::-1], after[start:][::-1])
+    last, last_after = len(before) - end, len(after) - end
+    codes = [("equal", 0, start, 0, start)]
+    if set(before[start:last]).isdisjoint(after[start:last_after]):
+        codes.append(("replace", start, last, start, last_after))
+    else:
+        matcher = SequenceMatcher(None, before[start:last], after[start:last_after], autojunk=False)
+        codes += [(kind, a + start, b + start, c + start, d + start) for kind, a, b, c, d in matcher.get_opcodes()]
+    return [*codes, ("equal", last, len(before), last_after, len(after))]
+
+
+def _equal(one: list[str], other: list[str]) -> int:
+    """Return the number of equal tokens at the start."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))

@@ -1,4 +1,4 @@
-"""Code and Markdown of skills as HTML: worker processes with a time limit, and a cache."""
+"""Code and Markdown of skills as HTML: worker processes with a time limit. Finished texts are kept."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections import OrderedDict
 from typing import NamedTuple
 
 import msgspec
@@ -17,6 +16,7 @@ from markupsafe import Markup
 
 from skillery.context.threads import Workers
 from skillery.web.display import visible
+from skillery.web.kept import RENDERER, KeptParts, Key
 from skillery.web.markdown import Place, is_bounded
 from skillery.web.rendering_process import LENGTH, Reply, Request, ToHighlight, ToRender
 
@@ -27,9 +27,6 @@ START_SECONDS = 30.0
 WORKERS = 2
 MOST_HIGHLIGHTED = 200_000
 """Bytes of a file that is highlighted. The HTML of a file is about five times as large as the file."""
-MOST_CACHED = 64 * 1024 * 1024
-RENDERER = "1"
-"""Version of the renderer. A change of the HTML needs a new version."""
 _MOST_ANSWER = 64 * 1024 * 1024
 _START = "import sys; sys.path[:] = sys.argv[1:]; from skillery.web.rendering_process import main; main()"
 
@@ -45,8 +42,7 @@ class RenderedText(NamedTuple):
 
 class RenderedTexts:
     def __init__(self) -> None:
-        self._cache: OrderedDict[tuple[str, ...], RenderedText] = OrderedDict()
-        self._cached_bytes = 0
+        self.kept = KeptParts()
         self._lock = threading.Lock()
         self._idle: list[_Worker] = []
         self._threads = Workers("pages", WORKERS)
@@ -61,29 +57,17 @@ class RenderedTexts:
         request = ToRender(text, place, shift) if is_bounded(text) else None
         return await self._kept(("markdown", digest, *place, str(shift), RENDERER), request, text)
 
-    async def _kept(self, key: tuple[str, ...], request: Request | None, text: str) -> RenderedText:
-        with self._lock:
-            found = self._cache.get(key)
-            if found is not None:
-                self._cache.move_to_end(key)
-                return found
+    async def _kept(self, key: Key, request: Request | None, text: str) -> RenderedText:
+        found: RenderedText | None = self.kept.get(key)
+        if found is not None:
+            return found
         made, is_final = await self._threads.run(self._made, request, text)
         if is_final:
-            self._keep(key, made)
+            self.kept.keep(key, made, _size(made))
         return made
 
-    def _keep(self, key: tuple[str, ...], made: RenderedText) -> None:
-        with self._lock:
-            if key in self._cache:
-                return
-            self._cache[key] = made
-            self._cached_bytes += _size(made)
-            while self._cached_bytes > MOST_CACHED:
-                _, dropped = self._cache.popitem(last=False)
-                self._cached_bytes -= _size(dropped)
-
     def _made(self, request: Request | None, text: str) -> tuple[RenderedText, bool]:
-        """Return the text as HTML, and whether the result may be cached."""
+        """Return the text as HTML, and whether the result may be kept."""
         if request is None:
             return _plain(text), True
         try:

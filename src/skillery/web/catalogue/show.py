@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from skillery.identity import access
-from skillery.registry import has_skills_of_others
+from skillery.registry import count_unlisted
 from skillery.web.catalogue.filters import (
     LANGUAGES,
-    SEARCHED_STATUSES,
     SORTS,
     STATUSES,
     Choice,
@@ -29,7 +28,6 @@ from skillery.web.frame import CallFailed, Page, PageRequest, SeeOther
 STEPS_COOKIE = "skillery-steps"
 _YEAR = 365 * 24 * 3600
 _FIRST_SKILL = "text.csv.profile"
-_OTHER_STATUSES = tuple(status for status in STATUSES if status not in SEARCHED_STATUSES)
 
 
 class Row(NamedTuple):
@@ -80,7 +78,7 @@ async def show(request: PageRequest) -> Page:
         "facets": facets_of(filters, facets),
         "branches": branches_of(filters, facets["namespace"]),
         "tags": tags_of(filters, facets["tags"]),
-        "others": await _others(request, filters),
+        "others": await _others(request, filters) if problem is None else [],
         "set_filters": filters.set_filters(),
         "problem": problem,
         "steps": await _steps(request, filters) if cursor is None else None,
@@ -132,14 +130,10 @@ async def _others(request: PageRequest, filters: Filters) -> list[Choice]:
     """Return the statuses that only publishers and reviewers see, with the number of versions in each."""
     if filters.q or not (request.may("publish") or request.may("review")):
         return []
-    found = []
-    for status in _OTHER_STATUSES:
-        params = {**filters.params(), "status": status, "limit": 1, "counts": True, "sort": "newest", "detail": "names"}
-        counted = await request.call("list_skills", params)
-        if counted["total"] and status != filters.status:
-            address = filters.address(status=status)
-            found.append(Choice(STATUSES[status], counted["total"], address, is_set=False))
-    return found
+    registry, identity, asked = request.site.core.registry, request.identity, filters.of_versions()
+    counted = await registry.read_page(lambda connection: count_unlisted(connection, identity, asked, registry.counts))
+    found = [(str(one.value), one.count) for one in counted if one.value != filters.status]
+    return [Choice(STATUSES[one], number, filters.address(status=one), is_set=False) for one, number in found]
 
 
 async def _everything(request: PageRequest) -> tuple[int, bool]:
@@ -163,7 +157,7 @@ async def _steps(request: PageRequest, filters: Filters) -> Steps | None:
     """Return the first steps until a user has published a skill or has hidden the steps."""
     if request.known is None or filters.address() != "/" or cookie_of(request.headers, STEPS_COOKIE) == "off":
         return None
-    if await request.site.core.registry.read(has_skills_of_others):
+    if await request.site.core.registry.has_skills_of_others():
         return None
     try:
         await request.call("describe_skill", {"name": _FIRST_SKILL, "detail": "manifest"})

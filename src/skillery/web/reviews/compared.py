@@ -5,8 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any, NamedTuple
 
-from skillery.web.differences import FileDiff, file_diff
+from skillery.errors import NotFound
+from skillery.formats.version_spec import parse_version_spec
+from skillery.registry import digests_of
+from skillery.web.differences import FileDiff, file_diff, size_of
 from skillery.web.frame import PageRequest
+from skillery.web.kept import RENDERER, Key
+from skillery.web.skills.opened import reader_of
 
 _MODEL_READS = ("description", "inputs", "tools", "tags")
 
@@ -39,8 +44,34 @@ async def compare(request: PageRequest, name: str, old: str, new: str, skill_md:
 
     Raise CallFailed if the caller does not see one of the versions.
     """
+    kept, digests = request.site.texts.kept, await _digests(request, name, old, new)
+    if digests is not None and (known := kept.get(_key(name, old, new, *digests))) is not None:
+        shown: Compared = known
+        return shown
     found = await request.call("diff_versions", {"name": name, "from_version": old, "to_version": new})
-    instructions, files = await asyncio.to_thread(_files, found, skill_md)
+    shown = await asyncio.to_thread(_compared, old, found, skill_md)
+    # The digests of the result: a development version may have changed since they were read.
+    kept.keep(_key(name, old, new, found["old"]["digest"], found["new"]["digest"]), shown, _size(shown))
+    return shown
+
+
+def _key(*parts: str) -> Key:
+    return ("diff", *parts, RENDERER)
+
+
+async def _digests(request: PageRequest, name: str, old: str, new: str) -> tuple[str, str] | None:
+    """Return the digests of both versions, or None if the caller does not see both."""
+    identity, before, after = reader_of(request), parse_version_spec(old), parse_version_spec(new)
+    try:
+        return await request.site.core.registry.read(
+            lambda connection: digests_of(connection, identity, name=name, old=before, new=after)
+        )
+    except NotFound:
+        return None  # diff_versions says which one is absent
+
+
+def _compared(old: str, found: dict[str, Any], skill_md: str) -> Compared:
+    instructions, files = _files(found, skill_md)
     by_kind: dict[str, list[dict[str, Any]]] = {"runtime": [], "texts": [], "others": []}
     for one in found["manifest"]:
         first = one["path"].partition(".")[0].partition("[")[0]
@@ -53,6 +84,13 @@ async def compare(request: PageRequest, name: str, old: str, new: str, skill_md:
         files=files,
         left_out=found["left_out"],
     )
+
+
+def _size(compared: Compared) -> int:
+    """Return about the number of bytes that a comparison takes in memory."""
+    files = [*compared.files, *([compared.instructions] if compared.instructions else [])]
+    values = [*compared.runtime, *compared.texts, *compared.others]
+    return 1000 + sum(map(size_of, files)) + sum(len(str(one)) + 500 for one in values)
 
 
 def _files(found: dict[str, Any], skill_md: str) -> tuple[FileDiff | None, list[FileDiff]]:
