@@ -140,7 +140,7 @@ class _Differ:
             self._left = 0
             return "", "too many lines differ to show this file"
         self._left -= len(diff)
-        return diff, "" if diff else "only line ends differ"
+        return diff, "" if diff else "only line ends differ" if old and new else "an empty file"
 
 
 def _kind(old: FileFacts | None, new: FileFacts | None) -> Change:

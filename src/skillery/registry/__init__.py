@@ -82,7 +82,8 @@ from skillery.registry.version_tables import (
     VersionFacts,
     VersionGroup,
     VersionTable,
-    facts_of_version,
+    facts_for_page,
+    resolve_for_page,
     table_of_versions,
 )
 from skillery.registry.versions import (
@@ -159,7 +160,7 @@ __all__ = [
     "describe_skill",
     "diff_versions",
     "digests_of",
-    "facts_of_version",
+    "facts_for_page",
     "files_of",
     "filter_of",
     "find_approvable",
@@ -198,6 +199,7 @@ __all__ = [
     "reject_version",
     "remove_label",
     "resolve",
+    "resolve_for_page",
     "resolve_skills",
     "revoke_waiver",
     "rollback_label",

@@ -12,10 +12,13 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, case, func, liter
 from skillery.backends import Identity
 from skillery.database import in_utc
 from skillery.database.tables import RESOLVABLE, labels, skill_versions, skills
+from skillery.errors import VersionNotFound
+from skillery.formats.semver import Version
+from skillery.formats.version_spec import Exact, Latest, VersionSpec
 from skillery.identity.who import Who
 from skillery.registry.checks import Checks, checks_of
 from skillery.registry.cursors import make_cursor, read_cursor
-from skillery.registry.resolution import find_skill, skill_not_found
+from skillery.registry.resolution import find_skill, resolve, skill_not_found
 from skillery.registry.results import Approval
 from skillery.registry.usage_days import UsageDay, days_of
 from skillery.registry.version_rows import VersionRow
@@ -65,7 +68,10 @@ class VersionTable(msgspec.Struct, frozen=True):
 class VersionFacts(msgspec.Struct, frozen=True):
     """Facts about a version that describe_skill does not return."""
 
+    version: str
     publisher: Who
+    owner: Who
+    """The publisher of the first version of the skill."""
     created_at: datetime | None
     """None for a development version."""
     size_bytes: int
@@ -105,19 +111,51 @@ def table_of_versions(
     return VersionTable([_tabled(row, sorted(pointing.get(row.id, []))) for row in page], more)
 
 
-def facts_of_version(connection: Connection, identity: Identity, row: VersionRow) -> VersionFacts:
-    """Return facts about a version that the identity sees. A development version has no row in the database."""
+def resolve_for_page(connection: Connection, identity: Identity, name: str, spec: VersionSpec) -> VersionRow:
+    """Return the version that `spec` selects.
+
+    If the address of a page names no version and no version resolves, return the highest version that the identity
+    sees: a draft, a version in review, or else a yanked or rejected one. Raise the errors of `resolve`.
+    """
+    try:
+        return resolve(connection, identity, name, spec)
+    except VersionNotFound:
+        highest = _highest_seen(connection, identity, name) if isinstance(spec, Latest) else None
+        if highest is None:
+            raise
+        return resolve(connection, identity, name, Exact(Version.parse(highest)))
+
+
+def _highest_seen(connection: Connection, identity: Identity, name: str) -> str | None:
+    skill_id = select(skills.c.id).where(skills.c.name == name).scalar_subquery()
+    found = (
+        select(skill_versions.c.version)
+        .where(skill_versions.c.skill_id == skill_id, skill_versions.c.status != literal_column("'purged'"))
+        .where(*_seen(identity))
+        .order_by(skill_versions.c.status.in_(_WITHDRAWN), skill_versions.c.precedence.desc())
+        .limit(1)
+    )
+    return cast("str | None", connection.scalar(found, parameters(identity)))
+
+
+def facts_for_page(connection: Connection, identity: Identity, name: str, spec: VersionSpec) -> VersionFacts:
+    """Return facts about the version of `resolve_for_page`. A development version has no row in the database."""
+    row = resolve_for_page(connection, identity, name, spec)
     mine = skill_versions.c.skill_id == row.skill_id
     counted = select(_group, func.count()).where(mine, *_seen(identity)).group_by(_group)
     counts = cast(dict[VersionGroup, int], dict(connection.execute(counted, parameters(identity)).all()))
     days = days_of(connection, row.skill_id)
     pointed = select(skill_versions.c.version).join(skills, skills.c.latest_version_id == skill_versions.c.id)
     latest = connection.scalar(pointed.where(skills.c.id == row.skill_id))
+    first = select(skill_versions.c.publisher, skill_versions.c.publisher_kind).where(mine)
+    made = connection.execute(first.order_by(skill_versions.c.id).limit(1)).one_or_none()
+    publisher = Who(row.publisher, row.publisher_kind)
+    owner = Who(*made) if made is not None else publisher
     found = connection.execute(select(skill_versions).where(skill_versions.c.id == row.version_id)).one_or_none()
     if found is None:
         files = row.unstored.files.values() if row.unstored is not None else ()
         size = sum(file.size for file in files)
-        return VersionFacts(Who(row.publisher, row.publisher_kind), None, size, None, latest, days, counts)
+        return VersionFacts(row.version, publisher, owner, None, size, None, latest, days, counts)
     lower = (
         select(skill_versions.c.version)
         .where(mine, skill_versions.c.precedence < found.precedence)
@@ -130,7 +168,9 @@ def facts_of_version(connection: Connection, identity: Identity, row: VersionRow
         .limit(1)
     )
     return VersionFacts(
-        Who(found.publisher, found.publisher_kind),
+        row.version,
+        publisher,
+        owner,
         in_utc(found.created_at),
         found.size_bytes,
         connection.scalar(lower),

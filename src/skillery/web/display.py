@@ -59,7 +59,7 @@ def duration(milliseconds: float, language: Language = _ENGLISH) -> str:
         return f"{number(milliseconds, language)}\u00a0ms"
     seconds = milliseconds / 1000
     if seconds < 60:
-        return f"{number(seconds, language, 1)}\u00a0s"
+        return f"{number(seconds, language, 0 if seconds == int(seconds) else 1)}\u00a0s"
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:
         return f"{minutes}\u00a0min {rest}\u00a0s"

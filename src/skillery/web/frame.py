@@ -26,6 +26,7 @@ from skillery.methods.execution import perform
 from skillery.web.assets import Assets, accepts_gzip
 from skillery.web.cookies import Cookies, Header, cookie_of, cookies_of
 from skillery.web.display import language_of
+from skillery.web.failure_words import words_of
 from skillery.web.forms import MOST_FORM_BYTES, safe_next
 from skillery.web.headers import HTML, page_headers
 from skillery.web.rendered_texts import RenderedTexts
@@ -368,16 +369,15 @@ async def send_failure(site: Site, scope: Any, send: Any, headers: dict[str, str
     error = refusal.error
     data = error.get("data", {})
     retry = data.get("retry_after_ms")
+    heading = _HEADINGS.get(refusal.status, "This did not work")
     values = {
         "status": refusal.status,
-        "heading": _HEADINGS.get(refusal.status, "This did not work"),
-        "message": error["message"],
-        "hint": data.get("hint", ""),
-        "similar": data.get("suggestions") or [],
+        "heading": heading,
+        "words": words_of(error),
         "retry_seconds": -(-retry // 1000) if retry else None,
         "request_id": current_id() or "",
     }
-    page = Page("error.html", values["heading"], values, status=refusal.status, headers=tuple(refusal.headers))
+    page = Page("error.html", heading, values, status=refusal.status, headers=tuple(refusal.headers))
     await send_page(request, send, page)
 
 

@@ -11,7 +11,8 @@ async def show_diff(request: PageRequest) -> Page | SeeOther:
     opened = await open_version(request, "full")
     older = request.query.get("with", "").strip() or request.parameter("older")
     if "with" in request.query:
-        return SeeOther(path_of("s", f"{opened.name}@{opened.version}", "diff", older))
+        newer = request.query.get("of", "").strip() or opened.version
+        return SeeOther(path_of("s", f"{opened.name}@{newer}", "diff", older))
     earlier = (await request.call("describe_skill", {"name": opened.name, "version": older}))["skill"]
     compared = await compare(request, opened.name, earlier["version"], opened.version, opened.skill["skill_md"])
     listed = await request.call("list_versions", {"name": opened.name, "limit": 50})
@@ -21,6 +22,7 @@ async def show_diff(request: PageRequest) -> Page | SeeOther:
         opened,
         "diff",
         "reviews_diff.html",
+        part=f"Changes since {earlier['version']}",
         compared=compared,
         earlier=earlier["version"],
         versions=versions,

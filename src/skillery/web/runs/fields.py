@@ -66,12 +66,17 @@ def fields_of(inputs: Mapping[str, Mapping[str, Any]]) -> list[Field]:
 
 
 def inputs_of_schema(schema: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the parameters of a tool (JSON Schema) in the form of `[inputs]`."""
-    required = schema.get("required") or ()
-    properties = schema.get("properties") or {}
-    return {
-        str(name): {**one, "required": name in required} for name, one in properties.items() if isinstance(one, dict)
-    }
+    """Return the parameters of a tool in the form of `[inputs]`. They are an object of Skill Tools, or JSON Schema."""
+    if schema.get("type") == "object" and isinstance(schema.get("properties"), dict):
+        required = schema.get("required") or ()
+        found = {name: {**one, "required": name in required} for name, one in schema["properties"].items()}
+    else:
+        found = {name: {**one, "required": not one.get("optional")} for name, one in schema.items() if _is_table(one)}
+    return {str(name): one for name, one in found.items()}
+
+
+def _is_table(value: object) -> bool:
+    return isinstance(value, dict)
 
 
 def filled(fields: list[Field], args: Mapping[str, Any]) -> tuple[list[Field], dict[str, Any]]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
 from skillery.web.frame import CallFailed, Page, PageRequest
 from skillery.web.markdown import Place, split_frontmatter
+from skillery.web.skills.inputs import Tool, as_json, inputs_of, tool_of
 from skillery.web.skills.opened import Opened, may_change, open_version, page_of
+from skillery.web.skills.permissions import may_do
 from skillery.web.skills.snippets import CLIENTS, snippet_of
 
 FIRST_INPUTS = 8
@@ -20,6 +21,18 @@ VISIBILITIES = {
     "namespace": "users with a grant for its name",
     "private": "its publishers",
 }
+
+
+PROVENANCE = {
+    "repository": "repository",
+    "workflow": "workflow",
+    "ref": "ref",
+    "commit": "commit",
+    "environment": "environment",
+    "run": "run",
+    "issuer": "issuer",
+}
+"""Words for the fields of Provenance that the page shows."""
 
 
 class ShownExample(NamedTuple):
@@ -58,23 +71,25 @@ async def about_page(request: PageRequest, values: dict[str, Any] | None = None,
     labels = (await request.call("list_labels", {"name": opened.name, "limit": 1}))["labels"] if can_change else []
     more = {
         "files_count": len(skill.get("files") or ()),
-        "inputs": _inputs(skill["manifest"]),
+        "inputs": inputs_of(skill["manifest"].get("inputs") or {}),
         "first_inputs": FIRST_INPUTS,
         "tools": await _tools(request, opened),
         "examples": _examples(request, opened),
         "findings": skill.get("findings") or [],
+        "warnings": _warnings(skill),
         "skill_md": Markup("\n").join(shown.lines),
         "skill_md_is_plain": shown.is_plain,
         "frontmatter": frontmatter,
         "clients": CLIENTS,
         "snippet": snippet_of(request, opened),
-        "may_do": _may_do(skill["manifest"]),
+        "may_do": may_do(skill["manifest"], request.language),
         "usage": skill.get("usage") or {},
         "days": opened.facts.days,
         "bars": _bars(opened.facts.days),
         "can_change": can_change,
         "all_labels": labels,
         "visibilities": VISIBILITIES,
+        "provenance_words": PROVENANCE,
         "problem": None,
         "typed": {},
     }
@@ -82,31 +97,12 @@ async def about_page(request: PageRequest, values: dict[str, Any] | None = None,
     return page._replace(status=status)
 
 
-def _inputs(manifest: dict[str, Any]) -> list[dict[str, Any]]:
-    rows = []
-    for name, one in (manifest.get("inputs") or {}).items():
-        choices = one.get("enum")
-        rows.append(
-            {
-                "name": name,
-                "description": one.get("description", ""),
-                "type": one.get("type", "any"),
-                "choices": None if choices is None else [_json(choice) for choice in choices[:50]],
-                "choices_count": len(choices or ()),
-                "default": _json(one["default"]) if "default" in one else None,
-                "required": bool(one.get("required")),
-            }
-        )
-    return rows
-
-
-async def _tools(request: PageRequest, opened: Opened) -> list[dict[str, Any]]:
+async def _tools(request: PageRequest, opened: Opened) -> list[Tool]:
     try:
         found = await request.call("list_tools", {"skill": f"{opened.name}@{opened.version}", "limit": 100})
     except CallFailed:
         return []  # a withdrawn version offers no tools
-    tools: list[dict[str, Any]] = found["tools"]
-    return tools
+    return [tool_of(one) for one in found["tools"]]
 
 
 def _examples(request: PageRequest, opened: Opened) -> list[ShownExample]:
@@ -131,26 +127,15 @@ def _expected(example: dict[str, Any]) -> str:
         if key in example:
             value = example[key]
             if isinstance(value, dict):
-                return ", ".join(f"{name} {_json(part)}" for name, part in value.items())
-            return _json(value)
+                return ", ".join(f"{name} {as_json(part)}" for name, part in value.items())
+            return as_json(value)
     return "completes"
 
 
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)[:2000]
-
-
-def _may_do(manifest: dict[str, Any]) -> dict[str, Any]:
-    runtime = manifest.get("runtime") or {}
-    permissions = manifest.get("permissions") or {}
-    return {
-        "runs_code": bool(runtime),
-        "hosts": permissions.get("network") or [],
-        "secrets": permissions.get("secrets") or [],
-        "limits": runtime.get("limits") or {},
-        "workspace": bool(runtime.get("workspace")),
-        "packages": len(runtime.get("dependencies") or ()),
-    }
+def _warnings(skill: dict[str, Any]) -> list[str]:
+    """Return the warnings of the version without those that the page shows as notes."""
+    as_notes = tuple(f"{status}: " for status in ("deprecated", "yanked", "rejected") if status in skill)
+    return [one for one in skill["warnings"] if not (as_notes and one.startswith(as_notes))]
 
 
 def _bars(days: list[Any]) -> list[Bar]:

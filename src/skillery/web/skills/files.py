@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from skillery.formats.paths import parse_path
+from markupsafe import Markup
+
 from skillery.registry import FileRow, FoundFile, find_file, list_files
 from skillery.web.frame import Page, PageRequest, path_of
 from skillery.web.highlighting import has_lexer
 from skillery.web.rendered_texts import MOST_HIGHLIGHTED
 from skillery.web.skills.contents import kind_of
-from skillery.web.skills.opened import Opened, open_version, page_of, reader_of, reference_of
+from skillery.web.skills.opened import Opened, exactly, file_path_of, open_version, page_of, reader_of
 
 MOST_SHOWN = 1024 * 1024
 """Bytes of a text that is shown as a whole."""
 FIRST_BYTES = 200_000
 """Bytes that are shown of a larger text."""
 MOST_LINES = 20_000
+LINES_AT_ONCE = 100
+"""Lines of a block of the viewer. The browser lays out only the blocks that are in view."""
 
 
 class Node(NamedTuple):
@@ -34,41 +38,33 @@ class Node(NamedTuple):
 
 async def show_files(request: PageRequest) -> Page:
     opened = await open_version(request)
-    return _page(request, opened, await _rows(request), "", {"file": None})
+    return _page(request, opened, await _rows(request, opened), "", {"file": None})
 
 
 async def show_file(request: PageRequest) -> Page:
     opened = await open_version(request)
-    path = parse_path(request.parameter("path"))
-    rows = await _rows(request)
-    if not any(row.path == path for row in rows):
-        below = tuple(row for row in rows if row.path.startswith(f"{path}/"))
-        if below:
-            return _page(request, opened, rows, path, {"file": None})
-    found = await _find(request, path)
+    path = file_path_of(request, f"{opened.name} {opened.version}")
+    rows = await _rows(request, opened)
+    if not any(row.path == path for row in rows) and any(row.path.startswith(f"{path}/") for row in rows):
+        return _page(request, opened, rows, path, {"file": None})
+    identity, spec = reader_of(request), exactly(opened.version)
+    found = await request.site.core.registry.read_page(
+        lambda connection: find_file(connection, identity, name=opened.name, spec=spec, path=path)
+    )
     return _page(request, opened, rows, path, {"file": await _viewed(request, opened, found)})
 
 
-async def _rows(request: PageRequest) -> list[FileRow]:
-    name, _, spec = reference_of(request)
-    identity = reader_of(request)
+async def _rows(request: PageRequest, opened: Opened) -> list[FileRow]:
+    identity, spec = reader_of(request), exactly(opened.version)
     _, rows = await request.site.core.registry.read_page(
-        lambda connection: list_files(connection, identity, name=name, spec=spec)
+        lambda connection: list_files(connection, identity, name=opened.name, spec=spec)
     )
     return rows
 
 
-async def _find(request: PageRequest, path: str) -> FoundFile:
-    name, _, spec = reference_of(request)
-    identity = reader_of(request)
-    return await request.site.core.registry.read_page(
-        lambda connection: find_file(connection, identity, name=name, spec=spec, path=path)
-    )
-
-
 def _page(request: PageRequest, opened: Opened, rows: list[FileRow], path: str, values: dict[str, Any]) -> Page:
     more = {"files_count": len(rows), "tree": _tree(rows, path), "path": path, "total": sum(one[2] for one in rows)}
-    return page_of(request, opened, "files", "skill_files.html", **more, **values)
+    return page_of(request, opened, "files", "skill_files.html", part=path or "Files", **more, **values)
 
 
 async def _viewed(request: PageRequest, opened: Opened, found: FoundFile) -> dict[str, Any]:
@@ -84,7 +80,7 @@ async def _viewed(request: PageRequest, opened: Opened, found: FoundFile) -> dic
         "sha256": found.sha256,
         "kind": kind,
         "raw": path_of("s", at, "raw", found.path),
-        "lines": (),
+        "lines": 0,
     }
     if kind.group == "image" and kind.words != "SVG image":
         return values
@@ -93,10 +89,10 @@ async def _viewed(request: PageRequest, opened: Opened, found: FoundFile) -> dic
         return {**values, "kind": kind if kind.group != "text" else kind._replace(group="binary", words="binary file")}
     # The key of the cache has the digest of the file, so that unchanged files of other versions are found too.
     shown = await request.site.texts.code(found.sha256, found.path, text)
-    lines = shown.lines[:MOST_LINES]
     return {
         **values,
-        "lines": lines,
+        "text": _numbered(shown.lines[:MOST_LINES]),
+        "lines": min(len(shown.lines), MOST_LINES) if text else 0,
         "lines_total": len(shown.lines),
         "is_cut": len(head) < size,
         "is_long": len(shown.lines) > MOST_LINES,
@@ -104,6 +100,17 @@ async def _viewed(request: PageRequest, opened: Opened, found: FoundFile) -> dic
         "is_large": len(text) > MOST_HIGHLIGHTED,
         "has_crlf": "\r\n" in text,
     }
+
+
+def _numbered(lines: Sequence[Markup]) -> Markup:
+    """Return lines with their numbers and ids. Joined here and not in the template, for texts with 20,000 lines."""
+    parts = []
+    for start in range(0, len(lines), LINES_AT_ONCE):
+        block = lines[start : start + LINES_AT_ONCE]
+        numbered = [f'<span id="L{n}" data-n="{n}">{line}\n</span>' for n, line in enumerate(block, start + 1)]
+        # Only a whole block has a known height.
+        parts.append(f'<span class="{"block" if len(block) == LINES_AT_ONCE else "end"}">{"".join(numbered)}</span>')
+    return Markup("".join(parts))  # noqa: S704 - the lines are HTML already
 
 
 def _head(request: PageRequest, found: FoundFile, most: int) -> bytes:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from typing import Any, NamedTuple
+from urllib.parse import urlencode
 
 from skillery.backends import Identity, Scope
-from skillery.errors import NotAllowed
-from skillery.formats.version_spec import VersionSpec, parse_reference
+from skillery.errors import FileNotInSkill, InvalidName, NotAllowed, SkillNotFound
+from skillery.formats.paths import path_problem
+from skillery.formats.semver import Version
+from skillery.formats.version_spec import Exact, VersionSpec, parse_reference
+from skillery.formats.wording import quoted
 from skillery.identity import access
-from skillery.registry import VersionFacts, facts_of_version, resolve
+from skillery.registry import VersionFacts, facts_for_page
 from skillery.web.frame import Page, PageRequest, path_of
 
 
@@ -42,22 +46,44 @@ class Opened(NamedTuple):
 def reference_of(request: PageRequest) -> tuple[str, str, VersionSpec]:
     """Return the name, the text of the version spec and the version spec in the address.
 
-    Raise InvalidName or InvalidVersionSpec if the address has no valid reference.
+    Raise SkillNotFound if the name is not valid, and InvalidVersionSpec if the version spec is not valid.
     """
     text = request.parameter("ref")
-    name, spec = parse_reference(text)
+    try:
+        name, spec = parse_reference(text)
+    except InvalidName:
+        name = text.partition("@")[0]
+        raise SkillNotFound(f"there is no skill {quoted(name)}", name=name, near=[]) from None
     return name, text.partition("@")[2].strip(), spec
 
 
 async def open_version(request: PageRequest, detail: str = "summary") -> Opened:
-    """Return the version of the address. Raise CallFailed if the caller sees no such version."""
+    """Return the version of the address. Raise SkillNotFound, VersionNotFound or LabelNotFound if the caller sees no
+    such version.
+    """
     name, asked, spec = reference_of(request)
-    found = await request.call("describe_skill", {"name": name, "version": asked, "detail": detail})
     identity = reader_of(request)
     facts = await request.site.core.registry.read_page(
-        lambda connection: facts_of_version(connection, identity, resolve(connection, identity, name, spec))
+        lambda connection: facts_for_page(connection, identity, name, spec)
     )
+    found = await request.call("describe_skill", {"name": name, "version": facts.version, "detail": detail})
     return Opened(found["skill"], facts, asked)
+
+
+def file_path_of(request: PageRequest, opened_at: str) -> str:
+    """Return the path of the file in the address. Raise FileNotInSkill if no bundle can have such a path.
+
+    `opened_at` is the reference of the version, for the message.
+    """
+    path = request.parameter("path")
+    if path_problem(path) is not None:
+        raise FileNotInSkill(f"{opened_at} has no file {quoted(path)}", path=path)
+    return path
+
+
+def exactly(version: str) -> VersionSpec:
+    """Return the version spec that selects this version only."""
+    return Exact(Version.parse(version))
 
 
 def reader_of(request: PageRequest) -> Identity:
@@ -80,8 +106,8 @@ def may_change(request: PageRequest, name: str) -> bool:
     return may_use(request, "publish") and access.covers(request.identity, name)
 
 
-def page_of(request: PageRequest, opened: Opened, tab: str, template: str, **values: Any) -> Page:
-    """Return a page of a version. `tab` is the current tab."""
+def page_of(request: PageRequest, opened: Opened, tab: str, template: str, *, part: str = "", **values: Any) -> Page:
+    """Return a page of a version. `tab` is the current tab, `part` the start of the title of the page."""
     skill, name = opened.skill, opened.name
     *above, last = name.split(".")
     counts = opened.facts.counts
@@ -102,5 +128,23 @@ def page_of(request: PageRequest, opened: Opened, tab: str, template: str, **val
         and request.known is not None
         and access.reviews(request.identity, name),
         "versions_count": sum(counts.values()),
+        "runs_address": _runs_address(request, name),
+        "here_exactly": _exactly_here(request, opened),
     }
-    return Page(template, f"{name} {opened.version}", {**shared, **values}, "skills")
+    title = f"{name} {opened.version}"
+    return Page(template, f"{part} · {title}" if part else title, {**shared, **values}, "skills")
+
+
+def _runs_address(request: PageRequest, name: str) -> str:
+    """Return the address of the caller's own runs of a skill. Admins see the runs of others without `identity`."""
+    mine = {"identity": request.identity.name} if access.is_admin(request.identity) else {}
+    return f"/runs?{urlencode({'skill': name, **mine})}"
+
+
+def _exactly_here(request: PageRequest, opened: Opened) -> str:
+    """Return the address of this page for exactly this version."""
+    path, mark, query = request.address.partition("?")
+    if not path.startswith("/s/"):
+        return request.address  # a review names one version
+    _, slash, below = path.removeprefix("/s/").partition("/")
+    return f"{opened.exact}{slash}{below}{mark}{query}"

@@ -8,12 +8,11 @@ from typing import Any, BinaryIO, Protocol
 
 from skillery.backends import Storage
 from skillery.edge.http import CHUNK_BYTES, send_stream
-from skillery.formats.paths import parse_path
-from skillery.registry import FoundFile, find_file
+from skillery.registry import FoundFile, find_file, resolve_for_page
 from skillery.web.frame import Direct, PageRequest
 from skillery.web.headers import RAW_HEADERS
 from skillery.web.skills.contents import HEAD_BYTES, disposition, kind_of
-from skillery.web.skills.opened import reader_of, reference_of
+from skillery.web.skills.opened import exactly, file_path_of, reader_of, reference_of
 
 
 class RawFile(Protocol):
@@ -32,7 +31,7 @@ class RawFile(Protocol):
 
 
 async def show_raw(request: PageRequest) -> Direct:
-    found = await find(request, request.parameter("path"))
+    found = await _find(request)
 
     async def send(send: Any) -> None:
         await send_raw(request, found, send)
@@ -40,15 +39,18 @@ async def show_raw(request: PageRequest) -> Direct:
     return Direct(send)
 
 
-async def find(request: PageRequest, path: str) -> FoundFile:
-    """Return a file of the version. Raise SkillNotFound, VersionNotFound, LabelNotFound or FileNotInSkill if the
+async def _find(request: PageRequest) -> FoundFile:
+    """Return the file of the address. Raise SkillNotFound, VersionNotFound, LabelNotFound or FileNotInSkill if the
     caller sees no such file.
     """
     name, _, spec = reference_of(request)
     identity = reader_of(request)
-    parse_path(path)
+    row = await request.site.core.registry.read_page(
+        lambda connection: resolve_for_page(connection, identity, name, spec)
+    )
+    path = file_path_of(request, f"{name} {row.version}")
     return await request.site.core.registry.read_page(
-        lambda connection: find_file(connection, identity, name=name, spec=spec, path=path)
+        lambda connection: find_file(connection, identity, name=name, spec=exactly(row.version), path=path)
     )
 
 

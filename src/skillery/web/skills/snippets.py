@@ -28,6 +28,8 @@ class Snippet(NamedTuple):
     warning: str = ""
     """The reason why the client would not work."""
     note: str = ""
+    entry: str = ""
+    """The entry of the version in a lock file."""
 
 
 class _Inputs(NamedTuple):
@@ -41,7 +43,11 @@ class _Inputs(NamedTuple):
 def snippet_of(request: PageRequest, opened: Opened) -> Snippet:
     """Return the snippet of the client in the query."""
     client = request.query.get("client", "")
-    client = client if client in CLIENTS else "shell"
+    made = _snippet(request, opened, client if client in CLIENTS else "shell")
+    return made if made.warning else made._replace(warning=_withheld(opened.skill["status"]))
+
+
+def _snippet(request: PageRequest, opened: Opened, client: str) -> Snippet:
     name, version = opened.name, opened.version
     runtime = opened.skill["manifest"].get("runtime") or {}
     inputs = _inputs(opened.skill["manifest"]) if runtime.get("entrypoint") else None
@@ -59,9 +65,18 @@ def snippet_of(request: PageRequest, opened: Opened) -> Snippet:
     if client == "npx":
         return Snippet(client, f"npx skills add {server}/n/{name}", *_npx(request, opened))
     if client == "lock":
-        text = f"skillery lock {shlex.quote(f'{name}@{version}')} --url {server}\nskillery install --locked skills/"
-        return Snippet(client, text, note=f"The lock has {opened.digest}.")
+        url = f" \\\n  --url {server}"
+        text = f"skillery lock {shlex.quote(f'{name}@{version}')}{url}\nskillery install --locked skills/{url}"
+        entry = {"name": name, "version": version, "digest": opened.digest, "status": opened.skill["status"]}
+        return Snippet(client, text, entry=json.dumps(entry, indent=1))
     return Snippet(client, _shell(server, name, version, inputs))
+
+
+def _withheld(status: str) -> str:
+    """Return the reason why only few callers can use a version, or ""."""
+    if status in {"draft", "in_review"}:
+        return "Only its author and reviewers can use this version until a reviewer approves it."
+    return "Only its author and reviewers can use a rejected version." if status == "rejected" else ""
 
 
 def _npx(request: PageRequest, opened: Opened) -> tuple[str, str]:

@@ -75,7 +75,10 @@
       "/": () => document.querySelector("[type=search]")?.focus(),
       j: () => moveRow(1), k: () => moveRow(-1),
       g: () => { isGoing = true; },
-      y: () => { const exactly = document.querySelector("[data-exact]"); if (exactly) location.assign(exactly.dataset.exact); },
+      y: () => {
+        const exactly = document.querySelector("[data-exact]");
+        if (exactly) location.assign(exactly.dataset.exact + location.hash);
+      },
       n: () => moveChange(1), p: () => moveChange(-1),
       f: () => focusOn("findings"), a: () => focusOn("decide"),
       "?": () => document.getElementById("keys")?.showModal(),

@@ -14,13 +14,18 @@
     }
     if (scrolls) document.getElementById(`L${low}`)?.scrollIntoView({ block: "center" });
   };
+  const isOnNumber = (line, event) => {
+    const width = Number.parseFloat(getComputedStyle(line, "::before").width);
+    return event.clientX - line.closest("[data-lines]").getBoundingClientRect().left < width;
+  };
   document.addEventListener("click", (event) => {
-    const number = event.target.closest?.("[data-lines] a[data-n]");
+    const line = event.target.closest?.("[data-lines] [data-n]");
+    if (!line || !isOnNumber(line, event)) return;
     const found = RANGE.exec(location.hash);
-    if (!number || !event.shiftKey || !found) return;
-    event.preventDefault();
-    const [low, high] = [Number(found[1]), Number(number.dataset.n)].sort((a, b) => a - b);
+    if (!event.shiftKey || !found) { location.hash = line.id; return; }
+    const [low, high] = [Number(found[1]), Number(line.dataset.n)].sort((a, b) => a - b);
     history.replaceState(null, "", `#L${low}-L${high}`);
+    getSelection().removeAllRanges();
     mark(false);
   });
   addEventListener("hashchange", () => mark(true));

@@ -1,0 +1,57 @@
+"""The inputs of a skill and of its tools, as rows of a table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from skillery.web.runs.fields import inputs_of_schema
+
+MOST_CHOICES = 50
+
+
+class Input(NamedTuple):
+    """An input. Values are JSON."""
+
+    name: str
+    description: str
+    type: str
+    choices: list[str] | None
+    """The first allowed values. None: all values of the type."""
+    choices_count: int
+    default: str | None
+    required: bool
+
+
+class Tool(NamedTuple):
+    name: str
+    description: str
+    inputs: list[Input]
+
+
+def inputs_of(declared: Mapping[str, Mapping[str, Any]]) -> list[Input]:
+    """Return the rows of `[inputs]`."""
+    return [_input(str(name), one) for name, one in declared.items()]
+
+
+def tool_of(tool: Mapping[str, Any]) -> Tool:
+    """Return a tool of list_tools."""
+    return Tool(tool["name"], str(tool["description"]), inputs_of(inputs_of_schema(tool["parameters"])))
+
+
+def _input(name: str, one: Mapping[str, Any]) -> Input:
+    choices = one.get("enum")
+    return Input(
+        name,
+        str(one.get("description", "")),
+        str(one.get("type", "any")),
+        None if choices is None else [as_json(choice) for choice in choices[:MOST_CHOICES]],
+        len(choices or ()),
+        as_json(one["default"]) if "default" in one else None,
+        bool(one.get("required")),
+    )
+
+
+def as_json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)[:2000]
