@@ -17,7 +17,9 @@ from skillery.formats.tokens import id_of
 from skillery.identity.web_session_rows import SignedIn
 from skillery.web.cookies import Header
 from skillery.web.forms import FORM, fields_of, safe_next
-from skillery.web.frame import Page, PageRequest, SeeOther, Site, send_answer, send_page
+from skillery.web.frame import Page, PageRequest, SeeOther
+from skillery.web.sending import send_answer, send_page
+from skillery.web.site import Site
 from skillery.web.visits import Visit
 
 HOME = "/"

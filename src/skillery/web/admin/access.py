@@ -9,7 +9,9 @@ from urllib.parse import quote
 from skillery.edge.http import HttpRefusal
 from skillery.edge.routing import Route
 from skillery.methods.errors import NOT_FOUND, plain_error
-from skillery.web.frame import Answer, Handler, PageRequest, SeeOther, Site, page_route
+from skillery.web.frame import Answer, Handler, PageRequest, SeeOther
+from skillery.web.page_routes import page_route
+from skillery.web.site import Site
 
 RECENT = timedelta(minutes=15)
 """The age of a sign-in that may change tokens, secrets and garbage."""
