@@ -17,6 +17,7 @@ from skillery.web.frame import Page, PageRequest
 from skillery.web.headers import HTML, page_headers
 from skillery.web.sending import send_page
 from skillery.web.site import Site
+from skillery.web.unsent import page_with_form
 from skillery.web.visits import Visit
 
 
@@ -79,7 +80,7 @@ _HEADINGS = {
 
 async def ask_for_login(request: PageRequest, send: Any) -> None:
     """Send the browser to the page for a login. htmx gets a header instead of a redirect, which it could not show."""
-    back = safe_next(request.address if request.method in {"GET", "HEAD"} else "")
+    back = safe_next(request.address) if request.method in {"GET", "HEAD"} else page_with_form(request)
     address = f"/login?next={quote(back, safe='')}" if back and back != "/" else "/login"
     if "hx-request" in request.headers:
         body = b"<!doctype html><title>Sign in</title><p>Your session has ended.</p>"

@@ -17,7 +17,7 @@ from skillery.methods.errors import CODES, INVALID_REQUEST, plain_error
 from skillery.methods.execution import perform
 from skillery.web.cookies import Header
 from skillery.web.display import language_of
-from skillery.web.forms import MOST_FORM_BYTES
+from skillery.web.forms import MOST_FORM_BYTES, Pairs
 from skillery.web.site import Site
 from skillery.web.visits import Visit
 
@@ -91,10 +91,10 @@ class Form(NamedTuple):
 
     def get(self, name: str, default: str = "") -> str:
         """Return the first value of a field. Line ends are `\\n`, as the user has typed them."""
-        return next((_lines(value) for key, value in self.pairs if key == name), default)
+        return next((typed_lines(value) for key, value in self.pairs if key == name), default)
 
     def all(self, name: str) -> list[str]:
-        return [_lines(value) for key, value in self.pairs if key == name]
+        return [typed_lines(value) for key, value in self.pairs if key == name]
 
     def has(self, name: str) -> bool:
         return any(key == name for key, _ in self.pairs)
@@ -117,6 +117,8 @@ class PageRequest:
         self.query = dict(self.pairs)
         """The fields of the query. The last value of a field counts."""
         self.language = language_of(headers.get("accept-language", ""))
+        self.sent: Pairs | None = None
+        """The fields of the form that `form` or `read_multipart` has read."""
 
     @property
     def identity(self) -> Identity:
@@ -185,10 +187,10 @@ class PageRequest:
 
     async def form(self, most_bytes: int = MOST_FORM_BYTES, most_fields: int = 20) -> Form:
         """Return the fields of a form that this site has sent. Raise the errors of `Visits.read_pairs`."""
-        pairs = await self.site.visits.read_pairs(
+        self.sent = await self.site.visits.read_pairs(
             self.scope, self.receive, self.headers, self.visit, most_bytes, most_fields
         )
-        return Form(tuple(pairs))
+        return Form(tuple(self.sent))
 
     def form_token(self) -> str:
         """Return the value of the hidden field `form_token` for a form of this page."""
@@ -222,6 +224,7 @@ def _query_of(scope: Any) -> list[tuple[str, str]]:
         raise HttpRefusal(400, plain_error(INVALID_REQUEST, message, "invalid_query", "Start again.")) from None
 
 
-def _lines(value: str) -> str:
+def typed_lines(value: str) -> str:
+    """Return the text of a field with the line ends that the user has typed."""
     # Browsers send line ends of text areas as CR LF.
     return value.replace("\r\n", "\n")

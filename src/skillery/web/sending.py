@@ -57,7 +57,7 @@ def _frame_values(request: PageRequest, page: Page, nonce: str, done: Done | Non
         "form_token": request.form_token(),
         "who": request.known,
         "is_signed_in": request.visit.session is not None,
-        "can_sign_in": _has_login(request.site),
+        "can_sign_in": has_login(request.site),
         "may": request.may,
         "asset": request.site.assets.address,
         "theme": _theme_of(request),
@@ -70,7 +70,7 @@ def _frame_values(request: PageRequest, page: Page, nonce: str, done: Done | Non
     }
 
 
-def _has_login(site: Site) -> bool:
+def has_login(site: Site) -> bool:
     return site.visits.sessions.accept_tokens or bool(site.visits.sessions.logins)
 
 
