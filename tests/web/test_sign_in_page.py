@@ -165,7 +165,8 @@ async def test_no_other_host_is_reached(tokens_sqlite: Server, open_page: OpenPa
             await page.goto(address)
 
     found = await problems(page)
-    assert [line for line in found if line.startswith("foreign")] == [
+    # A set, because Chromium sometimes loads a failed page again.
+    assert {line for line in found if line.startswith("foreign")} == {
         "foreign: GET http://elsewhere.example/",
         "foreign: GET http://192.0.2.1/",
-    ]
+    }

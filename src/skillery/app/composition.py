@@ -233,10 +233,11 @@ def create_app(core: Core, edge: Edge, *, for_browsers: bool = True) -> Litestar
     pages: list[EdgeRoute] = []
     fail = None
     if for_browsers:
-        from skillery.web.frame import open_site, send_failure
+        from skillery.web.failures import send_failure
         from skillery.web.pages_table import login_routes, make_pages
+        from skillery.web.site import open_site
 
-        site = open_site(core, edge, {})
+        site = open_site(core, edge)
         pages = make_pages(site) if edge.web else login_routes(site)
         fail = partial(send_failure, site) if edge.web else None
     app = Litestar if edge.tracing is not None else LeanApp

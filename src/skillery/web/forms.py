@@ -9,16 +9,29 @@ from urllib.parse import parse_qsl
 
 from skillery.edge.gate import FORBIDDEN
 from skillery.edge.http import HttpRefusal
+from skillery.errors import NotAllowed
 from skillery.methods.errors import INVALID_REQUEST, plain_error
 
 FORM = "application/x-www-form-urlencoded"
 MOST_FORM_BYTES = 64 * 1024
 MOST_FIELDS = 20
+MOST_KEPT_BYTES = 128 * 1024
+"""Bytes of a form whose texts are kept over a lost session."""
 FORM_TOKEN = "form_token"  # noqa: S105 - the name of a field
 """The hidden field that binds a form to its session."""
 MOST_NEXT = 1000
+Pairs = list[tuple[str, str]]
+"""The fields of a form, in order."""
 # Browsers drop tabs and newlines in addresses and read a backslash as a slash: `/\t/x` would lead to the host x.
 _NEXT = re.compile(r"/(?![/\\])[!-\[\]-~]*")
+
+
+class OutdatedForm(NotAllowed):
+    """Raised for a form of another session. `pairs` are its fields, or None if they were not read."""
+
+    def __init__(self, pairs: Pairs | None) -> None:
+        super().__init__("this form is outdated, because you have signed in or out since", hint="Send the form again.")
+        self.pairs = pairs
 
 
 def check_same_origin(scope: Any, headers: Mapping[str, str]) -> None:

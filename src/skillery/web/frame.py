@@ -1,66 +1,27 @@
-"""What all pages share: the parts of the site, the request and the answer of a page, and the pages of failures."""
+"""What all pages share: the request of a page, calls of methods with the rights of the caller, and the answers."""
 
 from __future__ import annotations
 
-import gzip
-import secrets
 from collections.abc import Awaitable, Callable, Mapping
-from importlib.metadata import version
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, quote, urlencode
 
 import msgspec
 
-from skillery.backends import Authenticator, Credentials, Identity, Scope
-from skillery.context.request import current, current_id
-from skillery.edge.gate import ANONYMOUS, FORBIDDEN, Gate
-from skillery.edge.http import HttpRefusal, address_of, send_bytes, send_refusal
-from skillery.edge.routing import Route
-from skillery.edge.run_streams import OpenStreams, RunStreams
-from skillery.errors import NotAllowed, NotAuthenticated, SkilleryError
-from skillery.methods.answers import Answers, held_answer
-from skillery.methods.budgets import Bodies
-from skillery.methods.core import Core
+from skillery.backends import Identity, Scope
+from skillery.edge.gate import ANONYMOUS
+from skillery.edge.http import HttpRefusal
+from skillery.errors import NotAllowed, NotAuthenticated
+from skillery.methods.answers import held_answer
 from skillery.methods.errors import CODES, INVALID_REQUEST, plain_error
 from skillery.methods.execution import perform
-from skillery.web.assets import Assets, accepts_gzip
-from skillery.web.cookies import Cookies, Header, cookie_of, cookies_of
+from skillery.web.cookies import Header
 from skillery.web.display import language_of
-from skillery.web.failure_words import words_of
-from skillery.web.forms import MOST_FORM_BYTES, safe_next
-from skillery.web.headers import HTML, page_headers
-from skillery.web.rendered_texts import RenderedTexts
-from skillery.web.rendering import Templates
-from skillery.web.visits import Visit, Visits
+from skillery.web.forms import MOST_FORM_BYTES, Pairs
+from skillery.web.site import Site
+from skillery.web.visits import Visit
 
-BUILT = ("skills", "runs", "review", "publish", "admin")
-"""The parts of the main navigation that have pages."""
-THEMES = ("system", "light", "dark")
-THEME_COOKIE = "skillery-theme"
-DONE_COOKIE = "skillery-done"
-DONE_SECONDS = 60
-SMALLEST_COMPRESSED = 1024
 _STATUS_OF = dict(CODES.values())
-VERSION = version("skillery")
-
-
-class Site(NamedTuple):
-    """The parts of the server that pages use."""
-
-    core: Core
-    gate: Gate
-    authenticator: Authenticator
-    visits: Visits
-    bodies: Bodies
-    answers: Answers
-    templates: Templates
-    assets: Assets
-    texts: RenderedTexts
-    public_pages: bool
-    """Whether callers without a login see pages of public skills (the setting `public_downloads`)."""
-    streams: RunStreams
-    extras: Mapping[str, Any] = {}
-    """Parts that only some pages use, by name."""
 
 
 class CallFailed(Exception):
@@ -130,10 +91,10 @@ class Form(NamedTuple):
 
     def get(self, name: str, default: str = "") -> str:
         """Return the first value of a field. Line ends are `\\n`, as the user has typed them."""
-        return next((_lines(value) for key, value in self.pairs if key == name), default)
+        return next((typed_lines(value) for key, value in self.pairs if key == name), default)
 
     def all(self, name: str) -> list[str]:
-        return [_lines(value) for key, value in self.pairs if key == name]
+        return [typed_lines(value) for key, value in self.pairs if key == name]
 
     def has(self, name: str) -> bool:
         return any(key == name for key, _ in self.pairs)
@@ -156,6 +117,8 @@ class PageRequest:
         self.query = dict(self.pairs)
         """The fields of the query. The last value of a field counts."""
         self.language = language_of(headers.get("accept-language", ""))
+        self.sent: Pairs | None = None
+        """The fields of the form that `form` or `read_multipart` has read."""
 
     @property
     def identity(self) -> Identity:
@@ -224,10 +187,10 @@ class PageRequest:
 
     async def form(self, most_bytes: int = MOST_FORM_BYTES, most_fields: int = 20) -> Form:
         """Return the fields of a form that this site has sent. Raise the errors of `Visits.read_pairs`."""
-        pairs = await self.site.visits.read_pairs(
+        self.sent = await self.site.visits.read_pairs(
             self.scope, self.receive, self.headers, self.visit, most_bytes, most_fields
         )
-        return Form(tuple(pairs))
+        return Form(tuple(self.sent))
 
     def form_token(self) -> str:
         """Return the value of the hidden field `form_token` for a form of this page."""
@@ -243,250 +206,12 @@ class PageRequest:
 Handler = Callable[[PageRequest], Awaitable[Answer]]
 
 
-class Shared(Protocol):
-    """The parts that pages share with the endpoints of `api`."""
-
-    @property
-    def gate(self) -> Gate: ...
-
-    @property
-    def bodies(self) -> Bodies: ...
-
-    @property
-    def answers(self) -> Answers: ...
-
-    @property
-    def streams(self) -> OpenStreams: ...
-
-    @property
-    def public_downloads(self) -> bool: ...
-
-
-def open_site(core: Core, shared: Shared, extras: Mapping[str, Any]) -> Site:
-    """Return the parts of the site. Compile all templates."""
-    return Site(
-        core=core,
-        gate=shared.gate,
-        authenticator=core.authenticator,
-        visits=Visits(shared.gate, core.sessions, core.signer, shared.bodies),
-        bodies=shared.bodies,
-        answers=shared.answers,
-        templates=Templates(),
-        assets=Assets(),
-        texts=RenderedTexts(),
-        public_pages=shared.public_downloads,
-        streams=RunStreams(core.runner, shared.streams),
-        extras=extras,
-    )
-
-
-def page_route(
-    site: Site,
-    name: str,
-    paths: tuple[str, ...],
-    handlers: Mapping[str, Handler],
-    *,
-    needs: Scope | None = None,
-    for_visitors: bool = False,
-) -> Route:
-    """Return the route of a page. `handlers` has a function for `GET`, for `POST`, or for both.
-
-    `needs` is the scope of the caller. If `for_visitors`, callers without a login see the page, provided that the
-    setting `public_downloads` admits them.
-    """
-
-    async def endpoint(scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
-        request = await _request_of(site, scope, receive, headers)
-        if request.known is None and not (for_visitors and site.public_pages):
-            await _ask_for_login(request, send)
-            return
-        if needs is not None:
-            try:
-                request.require(needs)
-            except NotAllowed as error:
-                site.gate.note_refusal(request.known, f"{scope['method']} {name}", "", error)
-                raise
-        method = "GET" if scope["method"] == "HEAD" else scope["method"]
-        try:
-            answer = await handlers[method](request)
-        except CallFailed as failed:
-            raise failed.refusal() from None
-        await send_answer(request, send, answer)
-
-    methods = ("GET", "HEAD", "POST") if len(handlers) == 2 else ("GET", "HEAD") if "GET" in handlers else ("POST",)
-    return Route(name, endpoint, (), paths, methods, fail=failing(site))
-
-
-async def send_answer(request: PageRequest, send: Any, answer: Answer) -> None:
-    if isinstance(answer, Direct):
-        await answer.send(send)
-    elif isinstance(answer, SeeOther):
-        cookies = [] if answer.done is None else [_done_cookie(request, answer.done)]
-        headers = [*page_headers(""), ("location", answer.address), *cookies, *answer.headers]
-        await send_bytes(send, 303, b"", HTML, headers)
-    else:
-        await send_page(request, send, answer)
-
-
-async def send_page(request: PageRequest, send: Any, page: Page) -> None:
-    nonce = secrets.token_urlsafe(16)
-    done, dropped = _done_of(request)
-    values = {**_frame_values(request, page, nonce, done), **page.values}
-    text = request.site.templates.render(page.template, values).encode()
-    headers = [*page_headers(nonce), *dropped, *page.headers]
-    if len(text) >= SMALLEST_COMPRESSED and accepts_gzip(request.headers):
-        text = gzip.compress(text, 4, mtime=0)
-        headers.append(("content-encoding", "gzip"))
-    await send_bytes(send, page.status, text, HTML, headers)
-
-
-def failing(site: Site) -> Callable[[Any, Any, dict[str, str], HttpRefusal], Awaitable[None]]:
-    """Return the function that answers failed requests: with a page for browsers, with JSON for programs."""
-
-    async def fail(scope: Any, send: Any, headers: dict[str, str], refusal: HttpRefusal) -> None:
-        if "text/html" in headers.get("accept", ""):
-            await send_failure(site, scope, send, headers, refusal)
-        else:
-            await send_refusal(send, refusal)
-
-    return fail
-
-
-async def send_failure(site: Site, scope: Any, send: Any, headers: dict[str, str], refusal: HttpRefusal) -> None:
-    """Answer a failed request with a page: what happened, what to do next, and the id of the request."""
-    identity = None
-    visit = Visit(Cookies(False), None, None)
-    if refusal.status not in {FORBIDDEN, 500, 503}:
-        try:
-            known = await _request_of(site, scope, None, headers)
-            identity, visit = known.known, known.visit
-        except (HttpRefusal, SkilleryError):
-            pass  # the page of the first failure needs no name of a user
-    request = PageRequest(site, scope, None, headers, visit, identity)
-    if refusal.status == 401:
-        await _ask_for_login(request, send)
-        return
-    error = refusal.error
-    data = error.get("data", {})
-    retry = data.get("retry_after_ms")
-    heading = _HEADINGS.get(refusal.status, "This did not work")
-    values = {
-        "status": refusal.status,
-        "heading": heading,
-        "words": words_of(error),
-        "retry_seconds": -(-retry // 1000) if retry else None,
-        "request_id": current_id() or "",
-    }
-    page = Page("error.html", heading, values, status=refusal.status, headers=tuple(refusal.headers))
-    await send_page(request, send, page)
-
-
-_HEADINGS = {
-    400: "The server does not understand this request",
-    403: "You may not do this",
-    404: "Nothing here",
-    405: "This address does not take this request",
-    409: "This does not fit the current state",
-    413: "Too large",
-    415: "The server does not accept this kind of content",
-    422: "A rule refuses this",
-    429: "Too many failed logins",
-    500: "An error happened on the server",
-    503: "The server is busy",
-}
-
-
-async def _request_of(site: Site, scope: Any, receive: Any, headers: dict[str, str]) -> PageRequest:
-    try:
-        cookies = cookies_of(scope, headers)
-    except HttpRefusal:
-        cookies = None  # an unencrypted connection: browsers can read what visitors may read, and not sign in
-    secret = cookie_of(headers, cookies.session) if cookies is not None else None
-    session = await site.visits.sessions.find(secret) if secret is not None else None
-    visit = Visit(cookies or Cookies(False), secret, session)
-    identity = session.identity if session is not None else await _without_session(site, scope, headers)
-    request = current.get()
-    if identity is not None and request is not None:
-        request.identity = identity.name
-    return PageRequest(site, scope, receive, headers, visit, identity)
-
-
-async def _without_session(site: Site, scope: Any, headers: dict[str, str]) -> Identity | None:
-    """Return the caller that an authenticator knows without a token: with `open`, or behind an authenticating proxy."""
-    without_token = {name: value for name, value in headers.items() if name != "authorization"}
-    try:
-        return await site.authenticator.authenticate(Credentials(without_token, address_of(scope)))
-    except NotAuthenticated:
-        return None
-
-
-async def _ask_for_login(request: PageRequest, send: Any) -> None:
-    """Send the browser to the page for a login. htmx gets a header instead of a redirect, which it could not show."""
-    back = safe_next(request.address if request.method in {"GET", "HEAD"} else "")
-    address = f"/login?next={quote(back, safe='')}" if back and back != "/" else "/login"
-    if "hx-request" in request.headers:
-        body = b"<!doctype html><title>Sign in</title><p>Your session has ended.</p>"
-        await send_bytes(send, 401, body, HTML, [*page_headers(""), ("hx-redirect", address)])
-        return
-    await send_bytes(send, 303, b"", HTML, [*page_headers(""), ("location", address)])
-
-
-def _frame_values(request: PageRequest, page: Page, nonce: str, done: Done | None) -> dict[str, Any]:
-    return {
-        "title": page.title,
-        "section": page.section,
-        "nonce": nonce,
-        "done": done,
-        "form_token": request.form_token(),
-        "who": request.known,
-        "is_signed_in": request.visit.session is not None,
-        "can_sign_in": _has_login(request.site),
-        "may": request.may,
-        "asset": request.site.assets.address,
-        "theme": _theme_of(request),
-        "language": request.language,
-        "keys_on": cookie_of(request.headers, "skillery-keys") != "off",
-        "here": request.address,
-        "server": request.server,
-        "skillery_version": VERSION,
-        "path_of": path_of,
-        "built": BUILT,
-    }
-
-
-def _has_login(site: Site) -> bool:
-    return site.visits.sessions.accept_tokens or bool(site.visits.sessions.logins)
-
-
-def _theme_of(request: PageRequest) -> str:
-    theme = cookie_of(request.headers, THEME_COOKIE)
-    return theme if theme in THEMES else "system"
-
-
 def path_of(*segments: str) -> str:
     """Return a path with each segment encoded, for example `/s/text.csv@1.0/files/a%20b.py`. Slashes in the last
     segment stay.
     """
     *first, last = segments
     return "/" + "/".join([*(quote(one, safe="@") for one in first), quote(last, safe="@/")])
-
-
-def _done_cookie(request: PageRequest, done: Done) -> Header:
-    text = request.site.visits.signer.signed(msgspec.json.encode(done))
-    return request.visit.cookies.setting(DONE_COOKIE, text, DONE_SECONDS)
-
-
-def _done_of(request: PageRequest) -> tuple[Done | None, list[Header]]:
-    """Return the message of the last change, and the header that removes it from the browser."""
-    text = cookie_of(request.headers, DONE_COOKIE)
-    if text is None:
-        return None, []
-    value = request.site.visits.signer.verified(text)
-    dropped = [request.visit.cookies.dropping(DONE_COOKIE)]
-    try:
-        return (msgspec.json.decode(value, type=Done) if value is not None else None), dropped
-    except (msgspec.ValidationError, msgspec.DecodeError):
-        return None, dropped
 
 
 def _query_of(scope: Any) -> list[tuple[str, str]]:
@@ -499,6 +224,7 @@ def _query_of(scope: Any) -> list[tuple[str, str]]:
         raise HttpRefusal(400, plain_error(INVALID_REQUEST, message, "invalid_query", "Start again.")) from None
 
 
-def _lines(value: str) -> str:
+def typed_lines(value: str) -> str:
+    """Return the text of a field with the line ends that the user has typed."""
     # Browsers send line ends of text areas as CR LF.
     return value.replace("\r\n", "\n")

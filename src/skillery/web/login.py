@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from litestar.openapi.spec import Schema
 from litestar.openapi.spec.enums import OpenAPIType
@@ -16,8 +16,19 @@ from skillery.errors import NotAllowed, NotAuthenticated
 from skillery.formats.tokens import id_of
 from skillery.identity.web_session_rows import SignedIn
 from skillery.web.cookies import Header
-from skillery.web.forms import FORM, fields_of, safe_next
-from skillery.web.frame import Page, PageRequest, SeeOther, Site, send_answer, send_page
+from skillery.web.forms import (
+    FORM,
+    MOST_FORM_BYTES,
+    MOST_KEPT_BYTES,
+    OutdatedForm,
+    fields_of,
+    safe_next,
+)
+from skillery.web.frame import PageRequest, SeeOther
+from skillery.web.sending import send_answer, send_page
+from skillery.web.sign_in_page import Problem, failed_page, sign_in_page
+from skillery.web.site import Site
+from skillery.web.unsent import Unsent, unsent_of, unsent_page
 from skillery.web.visits import Visit
 
 HOME = "/"
@@ -25,27 +36,11 @@ HOME = "/"
 SIGNED_OUT = "/login"
 
 
-class Link(NamedTuple):
-    """A link to the login of an authenticator at another address."""
-
-    name: str
-    """The name of the authenticator."""
-    title: str
-
-
-class Problem(NamedTuple):
-    """The reason why a sign-in has failed, for the user."""
-
-    message: str
-    hint: str = ""
-
-
 def _form(*fields: str) -> Schema:
     text = Schema(type=OpenAPIType.STRING, min_length=1)
     return Schema(type=OpenAPIType.OBJECT, properties=dict.fromkeys(fields, text), required=list(fields))
 
 
-_AGAIN = Problem("Changes of tokens and secrets need a recent sign-in", "Sign in again.")
 _HTML = ("text/html",)
 _EITHER = ("text/html", JSON)
 NEXT = in_query("next", "The path of this server that the browser opens afterwards.")
@@ -103,10 +98,8 @@ class LoginPages:
         if scope["method"] == "POST":
             await self._sign_in(request, send)
         else:
-            query = fields_of(scope["query_string"])
-            next_address = safe_next(query.get("next", ""))
-            problem = _AGAIN if query.get("again") and request.visit.session is not None else None
-            await send_page(request, send, self._page(request, next_address, problem))
+            next_address = safe_next(fields_of(scope["query_string"]).get("next", ""))
+            await send_page(request, send, sign_in_page(request, next_address))
 
     async def sign_out(self, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
         only(scope, "POST")
@@ -124,24 +117,43 @@ class LoginPages:
         await send_answer(request, send, SeeOther(SIGNED_OUT, headers=ended))
 
     async def _sign_in(self, request: PageRequest, send: Any) -> None:
-        visit, next_address = request.visit, ""
+        visit, next_address, unsent = request.visit, "", None
         try:
-            fields = await self._visits.read_form(request.scope, request.receive, request.headers, visit)
-            next_address = safe_next(fields.get("next", ""))
+            fields = await self._fields(request)
+            next_address, unsent = safe_next(fields.get("next", "")), unsent_of(fields)
             made = await self._signed_in(request, fields.get("token", "").strip())
         except NotAllowed as error:
+            if isinstance(error, OutdatedForm):
+                unsent = unsent_of(dict(error.pairs or []))
             self._visits.note_refusal(visit, LOGIN, error)
             problem = Problem(error.message, error.hint or "")
-            await send_page(request, send, self._page(request, next_address, problem, 403))
+            await send_page(request, send, sign_in_page(request, next_address, problem, 403, unsent))
         except HttpRefusal as refusal:
             if refusal.status not in {401, 429}:
                 raise
             problem = Problem(refusal.error["message"], refusal.error["data"].get("hint", ""))
-            page = self._page(request, next_address, problem, refusal.status)
+            page = sign_in_page(request, next_address, problem, refusal.status, unsent)
             await send_page(request, send, page._replace(headers=tuple(refusal.headers)))
         else:
-            cookies = tuple(cookie_of_login(visit, made))
-            await send_answer(request, send, SeeOther(next_address or HOME, headers=cookies))
+            await self._send_signed_in(request, send, made, next_address or HOME, unsent)
+
+    async def _fields(self, request: PageRequest) -> dict[str, str]:
+        # Each byte of a kept text may be three bytes of the form.
+        most_bytes = MOST_FORM_BYTES + 3 * MOST_KEPT_BYTES
+        return await self._visits.read_form(request.scope, request.receive, request.headers, request.visit, most_bytes)
+
+    async def _send_signed_in(
+        self, request: PageRequest, send: Any, made: SignedIn, address: str, unsent: Unsent | None
+    ) -> None:
+        cookies = tuple(cookie_of_login(request.visit, made))
+        if unsent is None:
+            await send_answer(request, send, SeeOther(address, headers=cookies))
+            return
+        visit = Visit(request.visit.cookies, made.secret, made.session)
+        signed_in = PageRequest(
+            self._site, request.scope, request.receive, request.headers, visit, made.session.identity
+        )
+        await send_page(signed_in, send, unsent_page(signed_in, unsent)._replace(headers=cookies))
 
     async def _signed_in(self, request: PageRequest, token: str) -> SignedIn:
         """Check the token like the token of a call, so that failures count in the same limit. Start a session.
@@ -158,31 +170,12 @@ class LoginPages:
         except NotAuthenticated as error:
             raise gate.failed_login(error, scope, headers) from None
 
-    def _page(self, request: PageRequest, next_address: str, problem: Problem | None = None, status: int = 200) -> Page:
-        session = request.visit.session if problem is None else None
-        logins = self._visits.sessions.logins
-        values = {
-            "name": session.identity.name if session is not None else None,
-            "kind": session.identity.kind if session is not None else "",
-            "takes_token": self._visits.sessions.accept_tokens,
-            "links": [Link(name, one.login_title() or name) for name, one in logins.items()],
-            "next_address": next_address,
-            "problem": problem,
-            "is_failed": False,
-        }
-        return Page("sign_in.html", "Sign in" if session is None else "Signed in", values, status=status)
-
 
 async def login_request(site: Site, scope: Any, receive: Any, headers: dict[str, str]) -> PageRequest:
     """Return the request of a page for a login. Raise the errors of `Visits.visit`."""
     visit = await site.visits.visit(scope, headers)
     identity = visit.session.identity if visit.session is not None else None
     return PageRequest(site, scope, receive, headers, visit, identity)
-
-
-def failed_page(status: int, problem: Problem) -> Page:
-    """Return the page for a login that cannot continue."""
-    return Page("sign_in.html", "Sign in", {"problem": problem, "is_failed": True}, status=status)
 
 
 def cookie_of_login(visit: Visit, made: SignedIn) -> Iterable[Header]:

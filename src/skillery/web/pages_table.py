@@ -10,10 +10,11 @@ from skillery.web.account import routes as account
 from skillery.web.admin import routes as admin
 from skillery.web.assets import STATIC
 from skillery.web.catalogue import routes as catalogue
-from skillery.web.frame import Site, failing
+from skillery.web.failures import failing
 from skillery.web.publish import routes as publish
 from skillery.web.reviews import routes as reviews
 from skillery.web.runs import routes as runs
+from skillery.web.site import Site
 from skillery.web.skills import routes as skills
 
 PAGES: tuple[Callable[[Site], list[Route]], ...] = (

@@ -9,11 +9,13 @@ from multipart import MultipartError, MultipartSegment, PushMultipartParser, par
 
 from skillery.edge.http import HttpRefusal, chunks_of
 from skillery.methods.errors import INVALID_REQUEST, plain_error
-from skillery.web.forms import FORM_TOKEN, MOST_FORM_BYTES, check_same_origin
+from skillery.web.forms import FORM_TOKEN, MOST_KEPT_BYTES, OutdatedForm, Pairs, check_same_origin
 from skillery.web.frame import Form, PageRequest
 
 MULTIPART = "multipart/form-data"
 MOST_PARTS = 25_000
+MOST_TEXT_BYTES = 1024 * 1024
+"""Bytes of all fields of a form that are no files."""
 
 
 class UploadedFile(NamedTuple):
@@ -37,44 +39,87 @@ async def read_multipart(request: PageRequest, on_file: OnFile, most_bytes: int)
     """Return the fields of a form. `on_file` gets each file that the user has chosen, as a stream.
 
     The field `form_token` must come before the files. Raise HttpRefusal 403 if a page of another origin has sent the
-    form, 400 if the form cannot be read, or 413 if the form has more than `most_bytes`. Raise NotAllowed if the form
-    belongs to another session.
+    form, 400 if the form cannot be read, or 413 if the form has more than `most_bytes`. Raise OutdatedForm if the form
+    belongs to another session: its files were not used, and a large form was not read.
     """
     check_same_origin(request.scope, request.headers)
+    visits, visit = request.site.visits, request.visit
+    found = _Fields()
+    parts = _parts(request, most_bytes)
+    async for part in parts:
+        if part.file is None:
+            await found.take(part)
+        elif not visits.is_form_of(visit, found.tokens):
+            raise OutdatedForm(await _left(request, parts, found))
+        elif part.file.name:
+            found.pairs.append((part.name, await on_file(part.file, part.content)))
+    if not visits.is_form_of(visit, found.tokens):
+        raise OutdatedForm(found.pairs)
+    request.sent = found.pairs
+    return Form(tuple(found.pairs))
+
+
+async def read_texts(request: PageRequest) -> Pairs | None:
+    """Return the fields of a form that the server does not act upon, without files. Return None for a large form.
+
+    Raise the errors of `read_multipart`, except OutdatedForm.
+    """
+    check_same_origin(request.scope, request.headers)
+    return await _left(request, _parts(request, MOST_KEPT_BYTES), _Fields())
+
+
+async def _left(request: PageRequest, parts: AsyncIterator[_Part], found: _Fields) -> Pairs | None:
+    """Read the parts of a form that are left, and drop its files. Return None for a large form, without reading it."""
+    length = request.headers.get("content-length", "")
+    if not length.isdigit() or int(length[:20]) > MOST_KEPT_BYTES:
+        return None
+    async for part in parts:
+        if part.file is None:
+            await found.take(part)
+    return found.pairs
+
+
+class _Part(NamedTuple):
+    name: str
+    file: UploadedFile | None
+    """None for a field that is no file."""
+    content: AsyncIterator[bytes]
+
+
+class _Fields:
+    """The fields of a form that are no files, with a limit for their bytes together."""
+
+    def __init__(self) -> None:
+        self.pairs: Pairs = []
+        self.tokens: list[str] = []
+        self._left = MOST_TEXT_BYTES
+
+    async def take(self, part: _Part) -> None:
+        value = bytearray()
+        async for chunk in part.content:
+            value += chunk
+            self._left -= len(chunk)
+            if self._left < 0:
+                raise too_large("the fields of the form", MOST_TEXT_BYTES)
+        text = value.decode("utf-8", "replace")
+        if part.name == FORM_TOKEN:
+            self.tokens.append(text)
+        else:
+            self.pairs.append((part.name, text))
+
+
+async def _parts(request: PageRequest, most_bytes: int) -> AsyncIterator[_Part]:
+    """Yield the parts of a form. What is left of the content of a part is dropped."""
     events = _events(request, most_bytes)
-    pairs: list[tuple[str, str]] = []
-    tokens: list[str] = []
-    is_checked = False
-    left = MOST_FORM_BYTES * 16
-    async for part in events:
-        if not isinstance(part, MultipartSegment):
+    async for one in events:
+        if not isinstance(one, MultipartSegment):
             continue
         content = _content(events)
-        name = part.name or ""
-        if part.filename is None:
-            value = bytearray()
-            async for chunk in content:
-                value += chunk
-                left -= len(chunk)
-                if left < 0:
-                    raise too_large("the fields of the form", MOST_FORM_BYTES * 16)
-            text = value.decode("utf-8", "replace")
-            if name == FORM_TOKEN:
-                tokens.append(text)
-            else:
-                pairs.append((name, text))
-            continue
-        if not is_checked:
-            request.site.visits.check_form_token(request.visit, tokens)
-            is_checked = True
-        if part.filename:
-            file = UploadedFile(name, part.filename, part.content_type or "application/octet-stream")
-            pairs.append((name, await on_file(file, content)))
+        kind = one.content_type or "application/octet-stream"
+        file = None if one.filename is None else UploadedFile(one.name or "", one.filename, kind)
+        yield _Part(one.name or "", file, content)
         async for _ in content:
             pass
-    if not is_checked:
-        request.site.visits.check_form_token(request.visit, tokens)
-    return Form(tuple(pairs))
 
 
 async def _content(events: AsyncIterator[Any]) -> AsyncIterator[bytes]:

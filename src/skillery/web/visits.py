@@ -12,14 +12,23 @@ from typing import Any, NamedTuple
 from skillery.context.request import current
 from skillery.edge.gate import Gate
 from skillery.edge.http import HttpRefusal, read_body
-from skillery.errors import NotAllowed, SkilleryError
+from skillery.errors import SkilleryError
 from skillery.identity.signed_texts import Signer
 from skillery.identity.web_session_rows import WebSession
 from skillery.identity.web_sessions import WebSessions
 from skillery.methods.budgets import Bodies
 from skillery.methods.errors import NOT_FOUND, plain_error
 from skillery.web.cookies import Cookies, cookie_of, cookies_of
-from skillery.web.forms import FORM_TOKEN, MOST_FIELDS, MOST_FORM_BYTES, check_form_type, check_same_origin, pairs_of
+from skillery.web.forms import (
+    FORM_TOKEN,
+    MOST_FIELDS,
+    MOST_FORM_BYTES,
+    OutdatedForm,
+    Pairs,
+    check_form_type,
+    check_same_origin,
+    pairs_of,
+)
 
 
 class Visit(NamedTuple):
@@ -57,33 +66,39 @@ class Visits:
         """Return the value of the field `form_token` for the forms of a page."""
         return self.signer.form_token(visit.secret or "")
 
-    async def read_form(self, scope: Any, receive: Any, headers: dict[str, str], visit: Visit) -> dict[str, str]:
+    async def read_form(
+        self,
+        scope: Any,
+        receive: Any,
+        headers: dict[str, str],
+        visit: Visit,
+        most_bytes: int = MOST_FORM_BYTES,
+    ) -> dict[str, str]:
         """Return the fields of a form that a page of this server has sent.
 
-        Raise HttpRefusal if a page of another origin has sent the form, or if the form cannot be read. Raise NotAllowed
-        if the form belongs to another session.
+        Raise HttpRefusal if a page of another origin has sent the form, or if the form cannot be read. Raise
+        OutdatedForm if the form belongs to another session.
         """
-        pairs = await self.read_pairs(scope, receive, headers, visit, MOST_FORM_BYTES, MOST_FIELDS)
+        pairs = await self.read_pairs(scope, receive, headers, visit, most_bytes, MOST_FIELDS)
         names = [name for name, _ in pairs]
         return {name: value for name, value in pairs if names.count(name) == 1}
 
     async def read_pairs(
         self, scope: Any, receive: Any, headers: dict[str, str], visit: Visit, most_bytes: int, most_fields: int
-    ) -> list[tuple[str, str]]:
+    ) -> Pairs:
         """Return the fields of a form in order, without the form token. Raise the errors of `read_form`."""
         check_same_origin(scope, headers)
         check_form_type(headers)
         with self._bodies.hold() as held:
             pairs = pairs_of(await read_body(receive, headers, most_bytes, held), most_fields)
-        self.check_form_token(visit, [value for name, value in pairs if name == FORM_TOKEN])
-        return [(name, value) for name, value in pairs if name != FORM_TOKEN]
+        kept = [(name, value) for name, value in pairs if name != FORM_TOKEN]
+        if not self.is_form_of(visit, [value for name, value in pairs if name == FORM_TOKEN]):
+            raise OutdatedForm(kept)
+        return kept
 
-    def check_form_token(self, visit: Visit, tokens: list[str]) -> None:
-        """Raise NotAllowed if the form does not belong to this session. `tokens` are its fields `form_token`."""
-        if len(tokens) != 1 or not self.signer.is_form_token(visit.secret or "", tokens[0]):
-            raise NotAllowed(
-                "this form is outdated, because you have signed in or out since", hint="Send the form again."
-            )
+    def is_form_of(self, visit: Visit, tokens: list[str]) -> bool:
+        """Return whether a form belongs to this session. `tokens` are its fields `form_token`."""
+        return len(tokens) == 1 and self.signer.is_form_token(visit.secret or "", tokens[0])
 
     def note_refusal(self, visit: Visit, action: str, error: SkilleryError) -> None:
         """Record in the audit trail that a request of a browser was refused."""

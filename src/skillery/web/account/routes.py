@@ -6,9 +6,11 @@ from typing import Any
 
 from skillery.edge.routing import Route
 from skillery.web.cookies import cookie_of
-from skillery.web.frame import THEME_COOKIE, THEMES, CallFailed, Done, Page, PageRequest, SeeOther, Site, page_route
+from skillery.web.frame import CallFailed, Done, Page, PageRequest, SeeOther
+from skillery.web.page_routes import page_route
+from skillery.web.sending import KEYS_COOKIE, THEME_COOKIE, THEMES
+from skillery.web.site import Site
 
-KEYS_COOKIE = "skillery-keys"
 SCOPES = {
     "read": "find and read skills, and see your runs",
     "run": "run skills and code, and create blobs",

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from urllib.parse import quote
 
 from skillery.edge.http import HttpRefusal
 from skillery.edge.routing import Route
 from skillery.methods.errors import NOT_FOUND, plain_error
-from skillery.web.frame import Answer, Handler, PageRequest, SeeOther, Site, page_route
+from skillery.web.frame import Answer, Form, Handler, Page, PageRequest
+from skillery.web.page_routes import page_route
+from skillery.web.sign_in_page import too_old_page
+from skillery.web.site import Site
+from skillery.web.unsent import Unsent
 
 RECENT = timedelta(minutes=15)
 """The age of a sign-in that may change tokens, secrets and garbage."""
@@ -30,9 +33,12 @@ def _hidden(handler: Handler) -> Handler:
     return answer
 
 
-def asks_again(request: PageRequest) -> SeeOther | None:
-    """Return the way to the sign-in if the session is too old for a change. Callers without a session have no login."""
+def asks_again(request: PageRequest, form: Form) -> Page | None:
+    """Return the page of the sign-in if the session is too old for a change. Callers without a session have no login.
+
+    The page keeps the text of the form.
+    """
     session = request.visit.session
     if session is None or datetime.now(UTC) - session.made_at <= RECENT:
         return None
-    return SeeOther(f"/login?again=1&next={quote(request.path, safe='')}")
+    return too_old_page(request, Unsent(request.address, list(form.pairs)))

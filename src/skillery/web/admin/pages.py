@@ -84,7 +84,7 @@ async def _tokens(request: PageRequest, **values: Any) -> Page:
 
 async def change_tokens(request: PageRequest) -> Page | SeeOther:
     form = await request.form(most_fields=40)
-    again = asks_again(request)
+    again = asks_again(request, form)
     if again is not None:
         return again
     if form.get("action") == "revoke":
@@ -122,7 +122,7 @@ async def _secrets(request: PageRequest, **values: Any) -> Page:
 
 async def change_secrets(request: PageRequest) -> Page | SeeOther:
     form = await request.form()
-    again = asks_again(request)
+    again = asks_again(request, form)
     if again is not None:
         return again
     secret, grantee = form.get("secret").strip(), form.get("grantee").strip()
@@ -192,9 +192,9 @@ async def show_garbage(request: PageRequest) -> Page:
     return _page(request, "gc", "Garbage", removed=found["removed"])
 
 
-async def collect(request: PageRequest) -> SeeOther:
-    await request.form()
-    again = asks_again(request)
+async def collect(request: PageRequest) -> Page | SeeOther:
+    form = await request.form()
+    again = asks_again(request, form)
     if again is not None:
         return again
     found = await request.call("collect_garbage", {"dry_run": False})

@@ -5,7 +5,8 @@ from __future__ import annotations
 from skillery.edge.routing import Route
 from skillery.web.admin import pages
 from skillery.web.admin.access import admin_route
-from skillery.web.frame import Handler, Site
+from skillery.web.frame import Handler
+from skillery.web.site import Site
 
 
 def routes(site: Site) -> list[Route]:

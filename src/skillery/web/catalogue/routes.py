@@ -9,7 +9,9 @@ import msgspec
 from skillery.edge.http import only, send_bytes
 from skillery.edge.routing import Route
 from skillery.web.catalogue.show import hide_steps, show
-from skillery.web.frame import VERSION, Site, page_route
+from skillery.web.page_routes import page_route
+from skillery.web.sending import VERSION
+from skillery.web.site import Site
 
 _JSON = "application/json"
 _HEADERS = (("vary", "Accept"), ("x-content-type-options", "nosniff"))

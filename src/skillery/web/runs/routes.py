@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from skillery.edge.routing import Route
-from skillery.web.frame import Site, page_route
+from skillery.web.page_routes import page_route
 from skillery.web.runs.listing import show_runs
 from skillery.web.runs.one import change_run, send_blob, send_events, show_run
 from skillery.web.runs.trying import show_try, start_run
+from skillery.web.site import Site
 
 
 def routes(site: Site) -> list[Route]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from skillery.edge.routing import Route
-from skillery.web.frame import Site, page_route
+from skillery.web.page_routes import page_route
+from skillery.web.site import Site
 from skillery.web.skills.about import show_about
 from skillery.web.skills.changes import change
 from skillery.web.skills.files import show_file, show_files

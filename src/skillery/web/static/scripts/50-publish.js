@@ -37,6 +37,7 @@
       request.addEventListener("error", () => say("The server did not answer. Try again."));
       request.addEventListener("load", () => {
         if (request.status < 400) { location.assign(request.responseURL); return; }
+        if (request.status === 401) { location.assign(`/login?next=${encodeURIComponent(location.pathname)}`); return; }
         const problem = request.response?.querySelector("[role=alert], main p + h1 + p");
         say(problem?.textContent ?? `The server refused the upload (${request.status}).`);
       });

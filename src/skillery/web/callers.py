@@ -1,0 +1,38 @@
+"""The caller of a page: the session of a cookie, or a caller that the authenticator knows without a login."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from skillery.backends import Credentials, Identity
+from skillery.context.request import current
+from skillery.edge.http import HttpRefusal, address_of
+from skillery.errors import NotAuthenticated
+from skillery.web.cookies import Cookies, cookie_of, cookies_of
+from skillery.web.frame import PageRequest
+from skillery.web.site import Site
+from skillery.web.visits import Visit
+
+
+async def request_of(site: Site, scope: Any, receive: Any, headers: dict[str, str]) -> PageRequest:
+    try:
+        cookies = cookies_of(scope, headers)
+    except HttpRefusal:
+        cookies = None  # an unencrypted connection: browsers can read what visitors may read, and not sign in
+    secret = cookie_of(headers, cookies.session) if cookies is not None else None
+    session = await site.visits.sessions.find(secret) if secret is not None else None
+    visit = Visit(cookies or Cookies(False), secret, session)
+    identity = session.identity if session is not None else await _without_session(site, scope, headers)
+    request = current.get()
+    if identity is not None and request is not None:
+        request.identity = identity.name
+    return PageRequest(site, scope, receive, headers, visit, identity)
+
+
+async def _without_session(site: Site, scope: Any, headers: dict[str, str]) -> Identity | None:
+    """Return the caller that an authenticator knows without a token: with `open`, or behind an authenticating proxy."""
+    without_token = {name: value for name, value in headers.items() if name != "authorization"}
+    try:
+        return await site.authenticator.authenticate(Credentials(without_token, address_of(scope)))
+    except NotAuthenticated:
+        return None

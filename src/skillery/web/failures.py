@@ -1,0 +1,89 @@
+"""The pages of failed requests, and the way to the login."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+from urllib.parse import quote
+
+from skillery.context.request import current_id
+from skillery.edge.gate import FORBIDDEN
+from skillery.edge.http import HttpRefusal, send_bytes, send_refusal
+from skillery.errors import SkilleryError
+from skillery.web.callers import request_of
+from skillery.web.cookies import Cookies
+from skillery.web.failure_words import words_of
+from skillery.web.forms import safe_next
+from skillery.web.frame import Page, PageRequest
+from skillery.web.headers import HTML, page_headers
+from skillery.web.sending import send_page
+from skillery.web.site import Site
+from skillery.web.unsent import page_with_form
+from skillery.web.visits import Visit
+
+
+def failing(site: Site) -> Callable[[Any, Any, dict[str, str], HttpRefusal], Awaitable[None]]:
+    """Return the function that answers failed requests: with a page for browsers, with JSON for programs."""
+
+    async def fail(scope: Any, send: Any, headers: dict[str, str], refusal: HttpRefusal) -> None:
+        if "text/html" in headers.get("accept", ""):
+            await send_failure(site, scope, send, headers, refusal)
+        else:
+            await send_refusal(send, refusal)
+
+    return fail
+
+
+async def send_failure(site: Site, scope: Any, send: Any, headers: dict[str, str], refusal: HttpRefusal) -> None:
+    """Answer a failed request with a page: what happened, what to do next, and the id of the request."""
+    identity = None
+    visit = Visit(Cookies(False), None, None)
+    if refusal.status not in {FORBIDDEN, 500, 503}:
+        try:
+            known = await request_of(site, scope, None, headers)
+            identity, visit = known.known, known.visit
+        except (HttpRefusal, SkilleryError):
+            pass  # the page of the first failure needs no name of a user
+    request = PageRequest(site, scope, None, headers, visit, identity)
+    if refusal.status == 401:
+        await ask_for_login(request, send)
+        return
+    error = refusal.error
+    data = error.get("data", {})
+    retry = data.get("retry_after_ms")
+    heading = _HEADINGS.get(refusal.status, "This did not work")
+    values = {
+        "status": refusal.status,
+        "heading": heading,
+        "words": words_of(error),
+        "retry_seconds": -(-retry // 1000) if retry else None,
+        "request_id": current_id() or "",
+    }
+    page = Page("error.html", heading, values, status=refusal.status, headers=tuple(refusal.headers))
+    await send_page(request, send, page)
+
+
+_HEADINGS = {
+    400: "The server does not understand this request",
+    403: "You may not do this",
+    404: "Nothing here",
+    405: "This address does not take this request",
+    409: "This does not fit the current state",
+    413: "Too large",
+    415: "The server does not accept this kind of content",
+    422: "A rule refuses this",
+    429: "Too many failed logins",
+    500: "An error happened on the server",
+    503: "The server is busy",
+}
+
+
+async def ask_for_login(request: PageRequest, send: Any) -> None:
+    """Send the browser to the page for a login. htmx gets a header instead of a redirect, which it could not show."""
+    back = safe_next(request.address) if request.method in {"GET", "HEAD"} else page_with_form(request)
+    address = f"/login?next={quote(back, safe='')}" if back and back != "/" else "/login"
+    if "hx-request" in request.headers:
+        body = b"<!doctype html><title>Sign in</title><p>Your session has ended.</p>"
+        await send_bytes(send, 401, body, HTML, [*page_headers(""), ("hx-redirect", address)])
+        return
+    await send_bytes(send, 303, b"", HTML, [*page_headers(""), ("location", address)])

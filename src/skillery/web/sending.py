@@ -1,0 +1,97 @@
+"""The answers of pages as HTTP: the frame around a page, redirects after a form, and the line about what was done."""
+
+from __future__ import annotations
+
+import gzip
+import secrets
+from importlib.metadata import version
+from typing import Any
+
+import msgspec
+
+from skillery.edge.http import send_bytes
+from skillery.web.assets import accepts_gzip
+from skillery.web.cookies import Header, cookie_of
+from skillery.web.frame import Answer, Direct, Done, Page, PageRequest, SeeOther, path_of
+from skillery.web.headers import HTML, page_headers
+from skillery.web.site import Site
+
+THEMES = ("system", "light", "dark")
+THEME_COOKIE = "skillery-theme"
+KEYS_COOKIE = "skillery-keys"
+DONE_COOKIE = "skillery-done"
+DONE_SECONDS = 60
+SMALLEST_COMPRESSED = 1024
+VERSION = version("skillery")
+
+
+async def send_answer(request: PageRequest, send: Any, answer: Answer) -> None:
+    if isinstance(answer, Direct):
+        await answer.send(send)
+    elif isinstance(answer, SeeOther):
+        cookies = [] if answer.done is None else [_done_cookie(request, answer.done)]
+        headers = [*page_headers(""), ("location", answer.address), *cookies, *answer.headers]
+        await send_bytes(send, 303, b"", HTML, headers)
+    else:
+        await send_page(request, send, answer)
+
+
+async def send_page(request: PageRequest, send: Any, page: Page) -> None:
+    nonce = secrets.token_urlsafe(16)
+    done, dropped = _done_of(request)
+    values = {**_frame_values(request, page, nonce, done), **page.values}
+    text = request.site.templates.render(page.template, values).encode()
+    headers = [*page_headers(nonce), *dropped, *page.headers]
+    if len(text) >= SMALLEST_COMPRESSED and accepts_gzip(request.headers):
+        text = gzip.compress(text, 4, mtime=0)
+        headers.append(("content-encoding", "gzip"))
+    await send_bytes(send, page.status, text, HTML, headers)
+
+
+def _frame_values(request: PageRequest, page: Page, nonce: str, done: Done | None) -> dict[str, Any]:
+    return {
+        "title": page.title,
+        "section": page.section,
+        "nonce": nonce,
+        "done": done,
+        "form_token": request.form_token(),
+        "who": request.known,
+        "is_signed_in": request.visit.session is not None,
+        "can_sign_in": has_login(request.site),
+        "may": request.may,
+        "asset": request.site.assets.address,
+        "theme": _theme_of(request),
+        "language": request.language,
+        "keys_on": cookie_of(request.headers, KEYS_COOKIE) != "off",
+        "here": request.address,
+        "server": request.server,
+        "skillery_version": VERSION,
+        "path_of": path_of,
+    }
+
+
+def has_login(site: Site) -> bool:
+    return site.visits.sessions.accept_tokens or bool(site.visits.sessions.logins)
+
+
+def _theme_of(request: PageRequest) -> str:
+    theme = cookie_of(request.headers, THEME_COOKIE)
+    return theme if theme in THEMES else "system"
+
+
+def _done_cookie(request: PageRequest, done: Done) -> Header:
+    text = request.site.visits.signer.signed(msgspec.json.encode(done))
+    return request.visit.cookies.setting(DONE_COOKIE, text, DONE_SECONDS)
+
+
+def _done_of(request: PageRequest) -> tuple[Done | None, list[Header]]:
+    """Return the message of the last change, and the header that removes it from the browser."""
+    text = cookie_of(request.headers, DONE_COOKIE)
+    if text is None:
+        return None, []
+    value = request.site.visits.signer.verified(text)
+    dropped = [request.visit.cookies.dropping(DONE_COOKIE)]
+    try:
+        return (msgspec.json.decode(value, type=Done) if value is not None else None), dropped
+    except (msgspec.ValidationError, msgspec.DecodeError):
+        return None, dropped
