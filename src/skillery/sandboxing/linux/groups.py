@@ -16,6 +16,7 @@ from skillery.sandboxing.linux.hierarchies import (
     Hierarchy,
     candidates,
     counted,
+    number_in,
     own_name,
     pid_namespace,
     settings_of,
@@ -25,6 +26,11 @@ from skillery.sandboxing.linux.hierarchies import (
 from skillery.sandboxing.linux.processes import start_time
 
 PATIENCE = 5.0
+_PEAKS = {
+    "memory": {1: "memory.max_usage_in_bytes", 2: "memory.peak"},
+    "pids": {1: "pids.peak", 2: "pids.peak"},
+}
+"""The file with the highest value of a controller, by version. Older kernels do not have every one."""
 
 
 class ControlGroups:
@@ -129,6 +135,16 @@ class ControlGroup:
         return sum(
             counted(folder / files[h.version], "oom_kill") for h, folder in self._folders if "memory" in h.controllers
         )
+
+    def peak(self, controller: str) -> int | None:
+        """Return the most memory in bytes (`memory`) or the most processes (`pids`) that the group had at one time.
+
+        Return None if the kernel does not count them.
+        """
+        for hierarchy, folder in self._folders:
+            if controller in hierarchy.controllers:
+                return number_in(folder / _PEAKS[controller][hierarchy.version])
+        return None
 
     def remove_now(self) -> bool:
         """Remove the group. Return whether all its folders are gone."""

@@ -74,6 +74,13 @@ def counted(path: Path, name: str) -> int:
     return 0
 
 
+def number_in(path: Path) -> int | None:
+    """Return the number in a file, or None if the kernel does not offer the file."""
+    with contextlib.suppress(OSError, ValueError):
+        return int(path.read_bytes())
+    return None
+
+
 def own_name() -> str:
     """Return a new name that identifies this server and no other."""
     return f"skillery-{pid_namespace()}-{os.getpid()}-{start_time(os.getpid())}-{secrets.token_hex(4)}"
