@@ -31,6 +31,7 @@ from skillery.web.headers import HTML, page_headers
 from skillery.web.rendered_texts import RenderedTexts
 from skillery.web.rendering import Templates
 from skillery.web.visits import Visit, Visits
+from skillery.web.waiting import waiting_reviews
 
 BUILT = ("skills", "runs", "review", "publish", "admin")
 """The parts of the main navigation that have pages."""
@@ -330,7 +331,8 @@ async def send_answer(request: PageRequest, send: Any, answer: Answer) -> None:
 async def send_page(request: PageRequest, send: Any, page: Page) -> None:
     nonce = secrets.token_urlsafe(16)
     done, dropped = _done_of(request)
-    values = {**_frame_values(request, page, nonce, done), **page.values}
+    waiting = await waiting_reviews(request)
+    values = {**_frame_values(request, page, nonce, done), "waiting": waiting, **page.values}
     text = request.site.templates.render(page.template, values).encode()
     headers = [*page_headers(nonce), *dropped, *page.headers]
     if len(text) >= SMALLEST_COMPRESSED and accepts_gzip(request.headers):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
 from skillery.web.frame import CallFailed, Page, PageRequest
 from skillery.web.markdown import Place, split_frontmatter
+from skillery.web.skills.examples import examples_of, json_of
 from skillery.web.skills.opened import Opened, may_change, open_version, page_of
 from skillery.web.skills.snippets import CLIENTS, snippet_of
 
@@ -20,15 +20,6 @@ VISIBILITIES = {
     "namespace": "users with a grant for its name",
     "private": "its publishers",
 }
-
-
-class ShownExample(NamedTuple):
-    name: str
-    expected: str
-    status: str
-    duration_ms: float | None
-    run_id: str | None
-    """None if the caller may not see the run."""
 
 
 class Bar(NamedTuple):
@@ -61,7 +52,7 @@ async def about_page(request: PageRequest, values: dict[str, Any] | None = None,
         "inputs": _inputs(skill["manifest"]),
         "first_inputs": FIRST_INPUTS,
         "tools": await _tools(request, opened),
-        "examples": _examples(request, opened),
+        "examples": examples_of(request, opened),
         "findings": skill.get("findings") or [],
         "skill_md": Markup("\n").join(shown.lines),
         "skill_md_is_plain": shown.is_plain,
@@ -91,9 +82,9 @@ def _inputs(manifest: dict[str, Any]) -> list[dict[str, Any]]:
                 "name": name,
                 "description": one.get("description", ""),
                 "type": one.get("type", "any"),
-                "choices": None if choices is None else [_json(choice) for choice in choices[:50]],
+                "choices": None if choices is None else [json_of(choice) for choice in choices[:50]],
                 "choices_count": len(choices or ()),
-                "default": _json(one["default"]) if "default" in one else None,
+                "default": json_of(one["default"]) if "default" in one else None,
                 "required": bool(one.get("required")),
             }
         )
@@ -107,37 +98,6 @@ async def _tools(request: PageRequest, opened: Opened) -> list[dict[str, Any]]:
         return []  # a withdrawn version offers no tools
     tools: list[dict[str, Any]] = found["tools"]
     return tools
-
-
-def _examples(request: PageRequest, opened: Opened) -> list[ShownExample]:
-    checked = {one["name"]: one for one in opened.skill.get("examples") or ()}
-    sees_runs = request.known is not None and (
-        "admin" in request.known.scopes or request.known.name == opened.facts.publisher.name
-    )
-    found = []
-    for number, one in enumerate(opened.skill["manifest"].get("examples") or (), 1):
-        name = str(one.get("name") or f"Example {number}")
-        result = checked.get(name, {})
-        run_id = result.get("run_id") if sees_runs else None
-        status = result.get("status", "not_run")
-        found.append(ShownExample(name, _expected(one), status, result.get("duration_ms"), run_id))
-    return found
-
-
-def _expected(example: dict[str, Any]) -> str:
-    if "expect_error" in example:
-        return f"fails with {example['expect_error']}, as expected"
-    for key in ("expect", "expect_subset"):
-        if key in example:
-            value = example[key]
-            if isinstance(value, dict):
-                return ", ".join(f"{name} {_json(part)}" for name, part in value.items())
-            return _json(value)
-    return "completes"
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)[:2000]
 
 
 def _may_do(manifest: dict[str, Any]) -> dict[str, Any]:
