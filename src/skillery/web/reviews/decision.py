@@ -90,7 +90,7 @@ async def page_of_review(
         - sum(one.new_size is not None for one in found.compared.files)
         - (found.compared.instructions is not None),
         files=skill["files"],
-        why_not=_why_not(request, opened),
+        why_not=why_not(request, opened),
         may_waive=access.reviews(request.identity, opened.name) and skill["status"] == "in_review",
         problems=problems or {},
         typed=dict(form.pairs) if form else {},
@@ -102,7 +102,7 @@ async def page_of_review(
     return page._replace(section="review", status=400 if problems else 200)
 
 
-def _why_not(request: PageRequest, opened: Opened) -> str:
+def why_not(request: PageRequest, opened: Opened) -> str:
     """Return why the caller does not decide about this version, or ""."""
     if opened.skill["status"] != "in_review":
         return state_of(opened.skill)
