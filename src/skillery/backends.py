@@ -842,6 +842,19 @@ class NetworkUse(msgspec.Struct, frozen=True):
     bytes_in: int = 0
 
 
+class Used(msgspec.Struct, frozen=True):
+    """What a run has used, as far as the sandbox measures it. None: not measured."""
+
+    prepared_ms: float | None = None
+    """Time from the call of `run` to the start of the code."""
+    memory_bytes: int | None = None
+    """The most memory of all processes of the run together, with the files in `/workspace` and `/tmp`."""
+    processes: int | None = None
+    """The most processes and threads at one time."""
+    disk_bytes: int | None = None
+    """Size of the files in `/workspace` at the end of the code. The code could falsify this value."""
+
+
 class Outcome(msgspec.Struct, frozen=True):
     """The end of a run. Exactly one of `result` and `failure` is not None."""
 
@@ -856,6 +869,7 @@ class Outcome(msgspec.Struct, frozen=True):
     """Limits that this host enforces only by weaker means, such as `memory_tree`."""
     network: tuple[NetworkUse, ...] = ()
     """Every allowed or refused connection of the run, grouped by target and outcome."""
+    used: Used = Used()
 
 
 class BlobWriter(Protocol):

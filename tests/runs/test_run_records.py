@@ -489,3 +489,14 @@ def test_runs_on_the_command_line(sqlite_server: Server) -> None:
     assert logs.out == "zeile\n" * 500
     assert cancelled.code != 0
     assert "completed" in cancelled.err
+
+
+def test_the_record_has_what_the_run_has_used(rpc: Rpc) -> None:
+    code = "def main(args):\n    open('data', 'wb').write(bytes(3_000_000))\n    held = bytearray(40_000_000)\n"
+    used = rpc("get_run", run_id=run(rpc, code)["run_id"])["used"]
+
+    assert used["memory_bytes"] > 40_000_000
+    assert 3_000_000 <= used["disk_bytes"] < 4_000_000
+    assert used["prepared_ms"] >= 0
+    assert used["queued_ms"] is None
+    assert used["processes"] in {None, 1}

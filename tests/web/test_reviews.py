@@ -87,7 +87,8 @@ def test_a_reviewer_sees_the_queue_and_the_changes_in_the_order_of_danger(shop: 
     assert "2 more" in queue
     places = [page.index(f'id="{one}"') for one in ("permissions", "findings", "instructions", "changed", "decide")]
     assert places == sorted(places)
-    assert "May now reach <code>" in page
+    assert "May send to and read from <code>" in page
+    assert "2 more, 0 less, 0 unchanged" in page
     assert "<del>" in page
     assert "U+200B" in page
     assert "without asking" in re.sub(r"<[^>]+>", "", page)
@@ -251,7 +252,7 @@ async def test_a_reviewer_approves(tokens_sqlite: Server, open_page: OpenPage, n
     shop = Shop(tokens_sqlite, new_name)
     page = await open_page(tokens_sqlite, "/review", token=shop.bob, javascript=javascript)
     await page.get_by_role("link", name=shop.name).click()
-    for box in await page.get_by_role("checkbox", name="May now").all():
+    for box in await page.get_by_role("checkbox", name="May ").all():
         await box.check()
     await page.get_by_role("button", name="Approve").click()
     await page.get_by_text("is approved and published").wait_for()

@@ -20,6 +20,7 @@ from skillery.registry.files import (
     read_skill_file,
 )
 from skillery.registry.first_skills import BUNDLED_BY
+from skillery.registry.host_uses import count_host_uses
 from skillery.registry.import_aliases import (
     FILES_PART,
     AliasRecord,
@@ -95,6 +96,7 @@ from skillery.registry.versions import (
     list_versions,
 )
 from skillery.registry.visibility import Visibility
+from skillery.registry.waiting_reviews import count_waiting_reviews
 from skillery.registry.waivers import Waiver, WaiverPage, apply_waivers, list_waivers, revoke_waiver, waive_finding
 
 __all__ = [
@@ -150,8 +152,10 @@ __all__ = [
     "approve_version",
     "checks_of",
     "compare_permissions",
+    "count_host_uses",
     "count_run",
     "count_unlisted",
+    "count_waiting_reviews",
     "cursor_after_skill",
     "cursor_after_version",
     "cursor_key",

@@ -13,8 +13,9 @@ import msgspec
 from sqlalchemy import Connection, bindparam, delete, insert, literal_column, or_, select, update
 
 from skillery.database import Change, Statement, in_utc
-from skillery.database.tables import catalogue, catalogue_tags, skill_files, skill_versions, skills
+from skillery.database.tables import catalogue, catalogue_hosts, catalogue_tags, skill_files, skill_versions, skills
 from skillery.formats.languages import language_of
+from skillery.formats.network import parse_network_pattern
 from skillery.registry.usage_days import NO_USAGE, recent_usage
 
 LISTED = ("published", "deprecated")
@@ -78,6 +79,7 @@ _VERSION = Statement(
 _PATHS = Statement(select(skill_files.c.path).where(skill_files.c.version_id == bindparam("of_version")))
 _ADD = Change(insert(catalogue), tuple(column.name for column in catalogue.c))
 _ADD_TAGS = Change(insert(catalogue_tags), ("version_id", "tag"))
+_ADD_HOSTS = Change(insert(catalogue_hosts), ("version_id", "host"))
 
 
 def update_catalogue(connection: Connection, skill_id: int) -> None:
@@ -86,12 +88,13 @@ def update_catalogue(connection: Connection, skill_id: int) -> None:
     present = {row[0]: row[1] for row in _PRESENT.rows(connection, of_skill=skill_id)}
     outdated = [version_id for version_id, status in present.items() if wanted.get(version_id) != status]
     if outdated:
-        for table in (catalogue_tags, catalogue):
+        for table in (catalogue_hosts, catalogue_tags, catalogue):
             connection.execute(delete(table).where(table.c.version_id.in_(outdated)))
     added = [version_id for version_id, status in wanted.items() if present.get(version_id) != status]
     usage = recent_usage(connection, skill_id) if added and present else NO_USAGE
     for version_id in added:
-        _add(connection, skill_id, version_id, usage)
+        hosts = _add(connection, skill_id, version_id, usage)
+        _ADD_HOSTS.run_many(connection, [{"version_id": version_id, "host": host} for host in hosts])
 
 
 def update_visibility(connection: Connection, skill_id: int, visibility: str) -> None:
@@ -100,11 +103,27 @@ def update_visibility(connection: Connection, skill_id: int, visibility: str) ->
 
 
 def fill_catalogue(connection: Connection) -> None:
-    """Add the rows of all skills. The migration that adds the table calls this function."""
+    """Add the rows of all skills, without hosts. The migration that adds the table calls this function."""
     for (skill_id,) in connection.execute(select(skills.c.id).order_by(skills.c.id)).all():
         usage = recent_usage(connection, skill_id)
         for version_id, _ in _WANTED.rows(connection, of_skill=skill_id):
             _add(connection, skill_id, version_id, usage)
+
+
+def fill_hosts(connection: Connection) -> None:
+    """Add the hosts of all versions in the catalogue. The migration that adds the table calls this function."""
+    asking = select(skill_versions.c.id, skill_versions.c.manifest_json).join_from(
+        catalogue, skill_versions, skill_versions.c.id == catalogue.c.version_id
+    )
+    for version_id, manifest_json in connection.execute(asking.where(catalogue.c.network)).all():
+        hosts = hosts_of(_manifest.decode(manifest_json).permissions.network)
+        _ADD_HOSTS.run_many(connection, [{"version_id": version_id, "host": host} for host in hosts])
+
+
+def hosts_of(network: Sequence[str]) -> list[str]:
+    """Return the stored hosts of `permissions.network`, each once, without entries that no manifest may contain."""
+    patterns = [parse_network_pattern(one) for one in network]
+    return sorted({one.text for one in patterns if not isinstance(one, str)})
 
 
 def stored_tag(tag: str) -> str:
@@ -118,7 +137,8 @@ def tags_of(tags: Sequence[str]) -> list[str]:
     return sorted({stored_tag(tag) for tag in tags if tag.strip()})
 
 
-def _add(connection: Connection, skill_id: int, version_id: int, usage: tuple[int, int, int]) -> None:
+def _add(connection: Connection, skill_id: int, version_id: int, usage: tuple[int, int, int]) -> list[str]:
+    """Add the row of a version and its tags. Return its hosts."""
     [row] = _VERSION.rows(connection, of_version=version_id)
     name, visibility, namespace, publisher, status, kind, created_at, manifest_json, checks_json, standing_json = row
     manifest = _manifest.decode(manifest_json)
@@ -145,3 +165,4 @@ def _add(connection: Connection, skill_id: int, version_id: int, usage: tuple[in
         failed_30d=failed,
     )
     _ADD_TAGS.run_many(connection, [{"version_id": version_id, "tag": tag} for tag in tags_of(manifest.tags)])
+    return hosts_of(manifest.permissions.network)

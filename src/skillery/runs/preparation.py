@@ -7,7 +7,7 @@ from functools import partial
 
 import msgspec
 
-from skillery.backends import CodeCall, Failure, HandlerCall, Identity, Job, ScriptCall, SkillCall
+from skillery.backends import CodeCall, Failure, HandlerCall, Identity, Job, Limits, ScriptCall, SkillCall
 from skillery.context.threads import JSON
 from skillery.database import Database
 from skillery.environments import Environments
@@ -102,6 +102,11 @@ class Preparer:
         self._declarations = Declarations()
         self._mounts = Mounts(database, cache, self._declarations)
         self._files = InputFiles(database, cache)
+
+    @property
+    def default_limits(self) -> Limits:
+        """The limits of a run whose skill and caller name no other ones."""
+        return self._limits.defaults
 
     async def skill(self, identity: Identity, request: SkillRequest) -> Prepared:
         """Prepare a run of the entrypoint of a skill, or of one of its scripts or modules."""

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET
 from sqlalchemy import ColumnElement, Connection, Row, Select, literal_column, select, tuple_
 
-from skillery.backends import Identity, NetworkUse, Progress
+from skillery.backends import Identity, NetworkUse, Progress, Used
 from skillery.contents.blob_rows import output_blobs, output_files
 from skillery.database import in_utc
 from skillery.database.tables import runs, skill_versions, skills
@@ -21,7 +21,7 @@ from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.registry.pages import fitting_items
 from skillery.runs.packages import GivenEnvironment
 from skillery.runs.rendering import tool_answer
-from skillery.runs.results import ExactSkill, Run, RunError, RunPage, RunRecord, RunRow, Status
+from skillery.runs.results import ExactSkill, Run, RunError, RunPage, RunRecord, RunRow, RunUse, Status
 from skillery.workspaces.usage import WorkspaceUse
 
 _SKILL = (
@@ -57,6 +57,7 @@ _environments = msgspec.json.Decoder(GivenEnvironment)
 _uses = msgspec.json.Decoder(WorkspaceUse)
 _degraded = msgspec.json.Decoder(list[str])
 _network = msgspec.json.Decoder(list[NetworkUse])
+_used = msgspec.json.Decoder(Used)
 
 
 class RunFilter(msgspec.Struct, frozen=True):
@@ -124,7 +125,16 @@ def record_of(connection: Connection, row: Row[Any]) -> RunRecord:
         cancel_requested_at=in_utc(row.cancel_requested_at) if is_being_cancelled else UNSET,
         progress=_progress(row),
         files=output_files(written),
+        used=_use(row),
     )
+
+
+def _use(row: Row[Any]) -> RunUse | msgspec.UnsetType:
+    if not row.used_json:
+        return UNSET
+    used, begun = _used.decode(row.used_json), row.begun_at
+    queued_ms = round((begun - row.started_at).total_seconds() * 1000, 3) if begun else None
+    return RunUse(queued_ms, used.prepared_ms, used.memory_bytes, used.processes, used.disk_bytes)
 
 
 def _progress(row: Row[Any]) -> Progress | msgspec.UnsetType:

@@ -11,13 +11,14 @@ from functools import partial
 import msgspec
 from sqlalchemy import ColumnElement, Connection, bindparam, func, select, update
 
-from skillery.backends import Events, FinishedRun, Log
+from skillery.backends import Events, FinishedRun, Log, Outcome
 from skillery.contents.blob_rows import leave_blobs
 from skillery.contents.blobs import Blobs
 from skillery.database import Change, Database, in_utc
 from skillery.database.tables import runs
 from skillery.errors import SkilleryError, Unavailable
-from skillery.registry.usage import Outcome, count_run
+from skillery.registry.usage import Outcome as CountedOutcome
+from skillery.registry.usage import count_run
 from skillery.registry.usage_days import count_day
 from skillery.runs.active_run import ActiveRun
 from skillery.runs.display import whole_log
@@ -41,6 +42,7 @@ _FINISHED = (
     "degraded_json",
     "network_json",
     "workspace_json",
+    "used_json",
     "finished_at",
 )
 _FINISH = Change(
@@ -48,11 +50,11 @@ _FINISH = Change(
 )
 
 
-def finish_run(connection: Connection, run: ActiveRun, answer: Run, log_: Log, *, again: bool = False) -> None:
+def finish_run(connection: Connection, run: ActiveRun, answer: Run, outcome: Outcome, *, again: bool = False) -> None:
     """Record the outcome of a run. With `again`, an earlier attempt raised an error but may have been committed."""
     if again and connection.scalar(select(runs.c.finished_at).where(runs.c.id == run.run_id)) is not None:
         return
-    error, finished_at = if_set(answer.error), datetime.now(UTC)
+    log_, error, finished_at = outcome.log, if_set(answer.error), datetime.now(UTC)
     _FINISH.run(
         connection,
         run_id=run.run_id,
@@ -68,6 +70,7 @@ def finish_run(connection: Connection, run: ActiveRun, answer: Run, log_: Log, *
         degraded_json=msgspec.json.encode(if_set(answer.degraded) or []).decode(),
         network_json=msgspec.json.encode(if_set(answer.network) or []).decode(),
         workspace_json=msgspec.json.encode(answer.workspace).decode() if if_set(answer.workspace) else None,
+        used_json=msgspec.json.encode(outcome.used).decode(),
         finished_at=finished_at,
     )
     if run.workspace is not None:
@@ -77,9 +80,9 @@ def finish_run(connection: Connection, run: ActiveRun, answer: Run, log_: Log, *
     version = run.prepared.version
     version_id, skill_id = version.stored_ids if version else (None, None)
     if version_id is not None and skill_id is not None:
-        outcome: Outcome = "cancelled" if run.was_stopped else answer.end_status
-        count_run(connection, version_id, outcome, answer.duration_ms, finished_at)
-        count_day(connection, skill_id, outcome, finished_at)
+        counted: CountedOutcome = "cancelled" if run.was_stopped else answer.end_status
+        count_run(connection, version_id, counted, answer.duration_ms, finished_at)
+        count_day(connection, skill_id, counted, finished_at)
 
 
 class Recorder:
@@ -98,7 +101,7 @@ class Recorder:
         The log is stored if the preview is not the whole log. If the log cannot be stored, the run does not fail.
         """
         answer = await self._with_log(run, rendered.outcome.log, rendered.answer)
-        await self._write_end(run, answer, rendered.outcome.log)
+        await self._write_end(run, answer, rendered.outcome)
         self.ended[run.prepared.method, answer.status] += 1
         await self._events.run_finished(_finished(run, answer))
         return rendered._replace(answer=answer)
@@ -114,9 +117,9 @@ class Recorder:
             return answer
         return msgspec.structs.replace(answer, logs_blob=row.id)
 
-    async def _write_end(self, run: ActiveRun, answer: Run, log_: Log) -> None:
+    async def _write_end(self, run: ActiveRun, answer: Run, outcome: Outcome) -> None:
         # Several attempts: if the database is unavailable for a moment, the outcome of the run must not be lost.
-        work = partial(finish_run, run=run, answer=answer, log_=log_)
+        work = partial(finish_run, run=run, answer=answer, outcome=outcome)
         for pause in END_PAUSES:
             try:
                 await self._database.write(work)

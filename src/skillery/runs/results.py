@@ -68,6 +68,16 @@ class Run(Struct, frozen=True, kw_only=True):
         return "completed" if self.status == "completed" else "failed"
 
 
+class RunUse(Struct, frozen=True):
+    """What an ended run has used. null: not measured."""
+
+    queued_ms: Annotated[float | None, Meta(description="Time in the queue; null if the run did not wait")]
+    prepared_ms: Annotated[float | None, Meta(description="Time in the sandbox before the code started")]
+    memory_bytes: Annotated[int | None, Meta(description="The most memory of all processes together, with their files")]
+    processes: Annotated[int | None, Meta(description="The most processes and threads at one time")]
+    disk_bytes: Annotated[int | None, Meta(description="Size of the files in /workspace at the end of the code")]
+
+
 class RunRecord(Struct, frozen=True, kw_only=True):
     """The record of a run."""
 
@@ -95,6 +105,7 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     progress: Annotated[Progress | UnsetType, Meta(description="What the code said last, until the run ends")] = UNSET
     files: list[OutputFile] | UnsetType = UNSET
     workspace: WorkspaceUse | UnsetType = UNSET
+    used: RunUse | UnsetType = UNSET
 
 
 class RunLog(Struct, frozen=True):

@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from functools import partial
 
-from skillery.backends import Capability, Identity, Log, Outcome
+from skillery.backends import Capability, Identity, Limits, Log, Outcome
 from skillery.contents.blobs import Blobs
 from skillery.context.queue import until_client_gone
 from skillery.database import Database
@@ -137,6 +137,11 @@ class Runner:
     async def has(self, capability: Capability) -> bool:
         """Return whether the sandbox has the capability. Return False if the sandbox cannot be started."""
         return await self._execution.has(capability)
+
+    @property
+    def default_limits(self) -> Limits:
+        """The limits of a run whose skill and caller name no other ones."""
+        return self._preparer.default_limits
 
     @property
     def active(self) -> int:

@@ -15,6 +15,7 @@ from skillery.web.cookies import Header, cookie_of
 from skillery.web.frame import Answer, Direct, Done, Page, PageRequest, SeeOther, path_of
 from skillery.web.headers import HTML, page_headers
 from skillery.web.site import Site
+from skillery.web.waiting import waiting_reviews
 
 THEMES = ("system", "light", "dark")
 THEME_COOKIE = "skillery-theme"
@@ -39,7 +40,8 @@ async def send_answer(request: PageRequest, send: Any, answer: Answer) -> None:
 async def send_page(request: PageRequest, send: Any, page: Page) -> None:
     nonce = secrets.token_urlsafe(16)
     done, dropped = _done_of(request)
-    values = {**_frame_values(request, page, nonce, done), **page.values}
+    waiting = await waiting_reviews(request)
+    values = {**_frame_values(request, page, nonce, done), "waiting": waiting, **page.values}
     text = request.site.templates.render(page.template, values).encode()
     headers = [*page_headers(nonce), *dropped, *page.headers]
     if len(text) >= SMALLEST_COMPRESSED and accepts_gzip(request.headers):

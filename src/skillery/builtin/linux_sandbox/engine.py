@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from skillery.backends import Failure, FailureType, Job, Log, Outcome, RunHost
+from skillery.backends import Failure, FailureType, Job, Log, Outcome, RunHost, Used
 from skillery.builtin.linux_sandbox.cells import Cell, Demand
 from skillery.builtin.linux_sandbox.pool import Pool
 from skillery.builtin.linux_sandbox.warm_environments import WarmEnvironments
@@ -206,19 +206,29 @@ class CellRun:
 
         Its mounts, its files and the collecting process are removed in the background.
         """
-        oom_killed, log = False, Log()
+        oom_killed, log, used = False, Log(), Used()
         if self._cell is not None:
             await self._cell.end()
             if self._session.status is None:
                 self._session.status = await self._end_of_code()
-            oom_killed = self._oom_kills() > 0
+            oom_killed, used = self._oom_kills() > 0, self._used(self._cell)
         network = await self._way_out.close() if self._way_out is not None else ()
         if self._cell is not None:
             log = await self._cell.log.finish(LOG_SECONDS)
             await self._collect(self._cell)
             self._pool.drop(self._cell, before=self._collector)
         return self._session.outcome(
-            log=log, degraded=self._capabilities.degraded, oom_killed=oom_killed, network=network
+            log=log, degraded=self._capabilities.degraded, oom_killed=oom_killed, network=network, used=used
+        )
+
+    def _used(self, cell: Cell) -> Used:
+        if cell.group is None:
+            return Used(disk_bytes=self._session.disk_bytes)
+        processes = cell.group.peak("pids")
+        return Used(
+            memory_bytes=cell.group.peak("memory"),
+            processes=processes and max(1, processes - 1),  # without pid 1 of the run
+            disk_bytes=self._session.disk_bytes,
         )
 
     async def _collect(self, cell: Cell) -> None:

@@ -494,6 +494,21 @@ class Progress(TypedDict):
     text: str
 
 
+class RunUse(TypedDict):
+    """What an ended run has used. null: not measured."""
+
+    queued_ms: float | None
+    """Time in the queue; null if the run did not wait."""
+    prepared_ms: float | None
+    """Time in the sandbox before the code started."""
+    memory_bytes: int | None
+    """The most memory of all processes together, with their files."""
+    processes: int | None
+    """The most processes and threads at one time."""
+    disk_bytes: int | None
+    """Size of the files in /workspace at the end of the code."""
+
+
 class RunRecord(TypedDict):
     """The record of a run."""
 
@@ -523,6 +538,7 @@ class RunRecord(TypedDict):
     """What the code said last, until the run ends."""
     files: NotRequired[list[OutputFile]]
     workspace: NotRequired[WorkspaceUse]
+    used: NotRequired[RunUse]
 
 
 class RunLog(TypedDict):
@@ -1263,6 +1279,7 @@ __all__ = [
     "RunRecord",
     "RunRow",
     "RunStatus",
+    "RunUse",
     "ShownLock",
     "ShownProgress",
     "ShownRebuild",

@@ -112,6 +112,17 @@ catalogue_tags = Table(
 )
 Index("ix_catalogue_tags_tag", catalogue_tags.c.tag, catalogue_tags.c.version_id)
 
+catalogue_hosts = Table(
+    "catalogue_hosts",
+    metadata,
+    Column("version_id", Key, ForeignKey("catalogue.version_id"), primary_key=True, autoincrement=False),
+    # An entry of permissions.network in the notation of formats.network: `https://*.example.com`.
+    Column("host", Text().with_variant(Text(collation="C"), "postgresql"), primary_key=True),
+    comment="The entries of permissions.network of the versions in the catalogue.",
+    sqlite_with_rowid=False,
+)
+Index("ix_catalogue_hosts_host", catalogue_hosts.c.host, catalogue_hosts.c.version_id)
+
 usage_days = Table(
     "usage_days",
     metadata,

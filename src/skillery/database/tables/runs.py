@@ -48,6 +48,8 @@ runs = Table(
     Column("network_json", Text, nullable=False, server_default="[]"),
     # Limits of the run: Limits.
     Column("limits_json", Text, nullable=True),
+    # What the run has used, as far as the sandbox measures it: Used.
+    Column("used_json", Text, nullable=True),
     # The args of the run as JSON, if they are not larger than 16 KiB.
     Column("args_json", Text, nullable=True),
     # The named environment of the run, and its lock at that time.

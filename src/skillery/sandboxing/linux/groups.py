@@ -14,6 +14,7 @@ from pathlib import Path
 from skillery.backends import Limits
 from skillery.sandboxing.linux.hierarchies import (
     CONTROLLERS,
+    PEAKS,
     QUOTA,
     Figure,
     Hierarchy,
@@ -32,6 +33,10 @@ from skillery.sandboxing.linux.processes import start_time
 
 PATIENCE = 5.0
 LEFT_SHARE = 32
+USUAL_PROCESSES = 2
+"""Processes of a run whose code starts none: pid 1 and the code. The peak of processes cannot be reset, so a group with
+a higher peak serves no other run.
+"""
 
 
 class ControlGroups:
@@ -75,7 +80,10 @@ class ControlGroup:
         self._entrances: list[int] = []
         self._figures: list[tuple[Figure, int]] = []
         self._quotas: list[int] = []
+        self._peak_files: dict[str, int] = {}
         """Descriptors of open files of the group, for groups that serve several runs."""
+        self._memory_of_earlier: int | None = None
+        """The highest use of memory by earlier runs of the group, if the kernel cannot start this figure again."""
         self.runs = 0
         """The number of runs that the group has served."""
 
@@ -136,14 +144,18 @@ class ControlGroup:
                     self._figures.append((figure, os.open(folder / name, os.O_RDONLY | os.O_CLOEXEC)))
                 if "cpu" in hierarchy.controllers:
                     self._quotas.append(os.open(folder / QUOTA[hierarchy.version], os.O_RDWR | os.O_CLOEXEC))
+            for controller, folder, name in self._places_of_peaks():
+                with contextlib.suppress(FileNotFoundError):  # older kernels
+                    self._peak_files[controller] = _open_resettable(folder / name)
         except OSError:
             self._close_files()
             raise
 
     def _close_files(self) -> None:
-        for descriptor in (*self._entrances, *(descriptor for _, descriptor in self._figures), *self._quotas):
+        figures = [descriptor for _, descriptor in self._figures]
+        for descriptor in (*self._entrances, *figures, *self._quotas, *self._peak_files.values()):
             os.close(descriptor)
-        self._entrances, self._figures, self._quotas = [], [], []
+        self._entrances, self._figures, self._quotas, self._peak_files = [], [], [], {}
 
     def members(self) -> list[int]:
         """Return the pids of all processes in the group."""
@@ -179,9 +191,9 @@ class ControlGroup:
     def is_as_new(self) -> bool:
         """Return whether the next run would find this group like a new one, except for a little memory.
 
-        No process is left in the group, the kernel has killed and throttled none, the limits are still set, and at most
-        a 32nd of the memory limit is in use: pages of files that the run was the first to read, and the kernel's own
-        records of the group.
+        No process is left in the group, the run had no more processes than usual, the kernel has killed and throttled
+        none, and the limits are still set. At most a 32nd of the memory limit is in use: pages of files that the run
+        was the first to read, and the kernel's own records of the group.
         """
         limits = self._limits
         return (
@@ -189,16 +201,44 @@ class ControlGroup:
             and self.oom_kills() == 0
             and self._figure("nr_throttled") == 0
             and self._figure("") <= (limits.memory_mb << 20) // LEFT_SHARE
+            and self._peaks().get("pids", 0) <= USUAL_PROCESSES
             and not self.members()
         )
 
     def refresh(self) -> None:
-        """Give the group its whole CPU time of the present period again, which the last run may have used in part.
+        """Give the group its whole CPU time of the present period again, which the last run may have used in part, and
+        start the highest use of memory again.
 
         Only for a group with open files. Raise OSError.
         """
         for quota in self._quotas:
             os.pwrite(quota, os.pread(quota, 64, 0), 0)
+        try:
+            if "memory" in self._peak_files:
+                os.pwrite(self._peak_files["memory"], b"0", 0)
+        except OSError:  # older kernels
+            self._memory_of_earlier = self._peaks()["memory"]
+
+    def peak(self, controller: str) -> int | None:
+        """Return the most memory in bytes (`memory`) or the most processes (`pids`) that the run had at one time.
+
+        Return None if the kernel does not count them, or if the figure may be that of an earlier run of the group.
+        """
+        peak = self._peaks().get(controller)
+        return None if controller == "memory" and peak == self._memory_of_earlier else peak
+
+    def _peaks(self) -> dict[str, int]:
+        if self._peak_files:
+            contents = {controller: read_open(file) for controller, file in self._peak_files.items()}
+        else:
+            contents = {name: read_file(f"{folder}/{file}") for name, folder, file in self._places_of_peaks()}
+        return {controller: number_in(content, "") for controller, content in contents.items() if content}
+
+    def _places_of_peaks(self) -> Iterator[tuple[str, Path, str]]:
+        for hierarchy, folder in self._folders:
+            for controller in hierarchy.controllers:
+                if (controller, hierarchy.version) in PEAKS:
+                    yield controller, folder, PEAKS[controller, hierarchy.version]
 
     def remove_now(self) -> bool:
         """Remove the group. Return whether all its folders are gone."""
@@ -227,6 +267,13 @@ class ControlGroup:
         for pid in self.members():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+
+def _open_resettable(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except PermissionError:  # the peak of processes, and the peak of memory in older kernels
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
 
 def sweep(folder: Path) -> None:

@@ -22,6 +22,13 @@ Figure = Literal["oom_kill", "nr_throttled", ""]
 """Names of figures in the files of a group. "" is the memory in use, which has a file of its own."""
 QUOTA = {1: "cpu.cfs_quota_us", 2: "cpu.max"}
 """The file of a group that limits its CPU time, by version."""
+PEAKS = {
+    ("memory", 1): "memory.max_usage_in_bytes",
+    ("memory", 2): "memory.peak",
+    ("pids", 1): "pids.peak",
+    ("pids", 2): "pids.peak",
+}
+"""The file with the highest use of a controller, by version. Older kernels do not have all of them."""
 FILES: dict[tuple[str, int], tuple[tuple[Figure, str], ...]] = {
     ("memory", 1): (("oom_kill", "memory.oom_control"), ("", "memory.usage_in_bytes")),
     ("memory", 2): (("oom_kill", "memory.events"), ("", "memory.current")),

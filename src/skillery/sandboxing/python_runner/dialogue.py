@@ -104,6 +104,8 @@ class Dialogue:
         self.summary: str | None = None
         self.result: bytes | None = None
         self.failure: Failure | None = None
+        self.disk_bytes: int | None = None
+        """The size of the files in the workspace, as the process of the code has measured it at its end."""
         self.kept: set[str] = set()
         """The paths of the files that the code has stored as blobs."""
 
@@ -150,6 +152,8 @@ class Dialogue:
         return await (ahead or self._channel.receive())
 
     async def _answer(self, message: Message) -> None:
+        if message.disk is not None and message.disk >= 0:
+            self.disk_bytes = min(message.disk, self._limits.disk_mb * MEBIBYTE)
         match message.op:
             case "result":
                 await self._take_result(message.body)

@@ -7,7 +7,9 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-from skillery.backends import Failure, FailureType, Limits, Log, NetworkUse, Outcome
+import msgspec
+
+from skillery.backends import Failure, FailureType, Limits, Log, NetworkUse, Outcome, Used
 from skillery.sandboxing.python_runner.dialogue import Dialogue
 from skillery.sandboxing.python_runner.process_ends import ended_early, finish_whole
 
@@ -21,6 +23,8 @@ class RunSession:
         self._limits = limits
         self._dialogue: Dialogue | None = None
         self._duration_ms = 0.0
+        self._opened = time.monotonic()
+        self._prepared_ms: float | None = None
         self.stopped: Failure | None = None
         """The failure of a run that was stopped, or that did not start."""
         self.status: int | None = None
@@ -40,6 +44,7 @@ class RunSession:
         """
         self._dialogue = dialogue
         started = time.monotonic()
+        self._prepared_ms = round((started - self._opened) * 1000, 3)
         listening = asyncio.ensure_future(self._listen(dialogue, ended))
         guarding = asyncio.ensure_future(exceeds()) if exceeds else None
         heard = asyncio.ensure_future(dialogue.heard.wait())
@@ -81,6 +86,11 @@ class RunSession:
         return self._dialogue is not None
 
     @property
+    def disk_bytes(self) -> int | None:
+        """The size of the files in the workspace, as the process of the code has measured it at its end."""
+        return self._dialogue.disk_bytes if self._dialogue is not None else None
+
+    @property
     def left_files(self) -> frozenset[str] | None:
         """The paths that the code has kept, if it was ended before it could keep its files. Else None."""
         dialogue = self._dialogue
@@ -93,6 +103,7 @@ class RunSession:
         degraded: tuple[str, ...],
         oom_killed: bool = False,
         network: tuple[NetworkUse, ...] = (),
+        used: Used | None = None,
     ) -> Outcome:
         dialogue, failure = self._dialogue, self._failure(oom_killed=oom_killed)
         return Outcome(
@@ -103,6 +114,7 @@ class RunSession:
             duration_ms=self._duration_ms,
             degraded=degraded,
             network=network,
+            used=msgspec.structs.replace(used or Used(), prepared_ms=self._prepared_ms),
         )
 
     def _failure(self, *, oom_killed: bool) -> Failure | None:

@@ -65,6 +65,7 @@ class Message(msgspec.Struct, frozen=True):
     traceback: str = ""
     done: float = 0
     total: float | None = None
+    disk: int | None = None
 
 
 async def one_piece(content: bytes) -> AsyncIterator[bytes]:

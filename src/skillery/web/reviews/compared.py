@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from skillery.errors import NotFound
 from skillery.formats.version_spec import parse_version_spec
@@ -11,18 +11,28 @@ from skillery.registry import digests_of
 from skillery.web.differences import FileDiff, file_diff, size_of
 from skillery.web.frame import PageRequest
 from skillery.web.kept import RENDERER, Key
+from skillery.web.reviews.renames import with_renames
 from skillery.web.skills.opened import reader_of
 
 _MODEL_READS = ("description", "inputs", "tools", "tags")
+_IN_WORKSPACES = "Other code may have written these files."
+
+
+RightKind = Literal["more", "less", "same"]
 
 
 class Right(NamedTuple):
-    """A permission that differs. `tick` is the value of its tick box: a reviewer confirms each new one."""
+    """A permission, or a limit. `tick` is the value of its tick box: a reviewer confirms each new permission."""
 
     words: str
     value: str
-    is_more: bool
-    tick: str
+    kind: RightKind = "same"
+    tick: str = ""
+    note: str = ""
+
+    @property
+    def is_more(self) -> bool:
+        return self.kind == "more"
 
 
 class Compared(NamedTuple):
@@ -96,21 +106,40 @@ def _size(compared: Compared) -> int:
 def _files(found: dict[str, Any], skill_md: str) -> tuple[FileDiff | None, list[FileDiff]]:
     instructions = found["instructions"]
     shown = file_diff(instructions, skill_md, is_code=False) if instructions else None
-    return shown, [file_diff(one) for one in found["files"]]
+    return shown, [file_diff(one) for one in with_renames(found["files"])]
 
 
-def first_version(permissions: dict[str, Any]) -> Compared:
+def first_version(manifest: dict[str, Any]) -> Compared:
     """Return the comparison of a first version: all its permissions are new."""
-    added = {"network": permissions.get("network") or [], "secrets": permissions.get("secrets") or []}
-    nothing: dict[str, list[str]] = {"network": [], "secrets": []}
-    return Compared(None, rights_of({"added": added, "removed": nothing}), [], [], [], None, [], 0)
+    return Compared(None, rights_of({"added": permissions_in(manifest)}), [], [], [], None, [], 0)
+
+
+def permissions_in(manifest: dict[str, Any]) -> dict[str, Any]:
+    """Return the permissions of a manifest in the form of PermissionNames."""
+    permissions, runtime = manifest.get("permissions") or {}, manifest.get("runtime") or {}
+    named = {key: permissions.get(key) or [] for key in ("network", "secrets")}
+    return {**named, "workspace": runtime.get("workspace") is True and any(named.values())}
 
 
 def rights_of(difference: dict[str, Any]) -> list[Right]:
     """Return the permissions of a PermissionsDiff, new ones first."""
-    added, removed = difference["added"], difference["removed"]
-    found = [Right("May now reach", host, is_more=True, tick=f"network:{host}") for host in added["network"]]
-    found += [Right("May now read the secret", one, is_more=True, tick=f"secret:{one}") for one in added["secrets"]]
-    found += [Right("No longer reaches", host, is_more=False, tick="") for host in removed["network"]]
-    found += [Right("No longer reads the secret", one, is_more=False, tick="") for one in removed["secrets"]]
+    added, removed = difference["added"], difference.get("removed") or {}
+    found = [Right("May send to and read from", one, "more", f"network:{one}") for one in added.get("network") or ()]
+    found += [Right("May read the secret", one, "more", f"secret:{one}") for one in added.get("secrets") or ()]
+    if added.get("workspace"):
+        found.append(Right("May use its permissions on files of", "workspaces", "more", "workspace:", _IN_WORKSPACES))
+    found += [Right("No longer reaches", one, "less") for one in removed.get("network") or ()]
+    found += [Right("No longer reads the secret", one, "less") for one in removed.get("secrets") or ()]
+    if removed.get("workspace"):
+        found.append(Right("No longer uses its permissions on files of", "workspaces", "less"))
     return found
+
+
+def with_stored(rights: list[Right], stored: dict[str, Any] | None) -> list[Right]:
+    """Return the rights, with new permissions that only the comparison at the time of publishing has found.
+
+    That comparison considers more versions than one.
+    """
+    known = {one.tick for one in rights}
+    more = [one for one in rights_of({"added": (stored or {}).get("added") or {}}) if one.tick not in known]
+    return [*more, *rights]

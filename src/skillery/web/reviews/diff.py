@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from skillery.web.frame import Page, PageRequest, SeeOther, path_of
 from skillery.web.reviews.compared import compare
+from skillery.web.reviews.decision import rendered
 from skillery.web.skills.opened import open_version, page_of
 
 
@@ -13,7 +14,9 @@ async def show_diff(request: PageRequest) -> Page | SeeOther:
     if "with" in request.query:
         newer = request.query.get("of", "").strip() or opened.version
         return SeeOther(path_of("s", f"{opened.name}@{newer}", "diff", older))
-    earlier = (await request.call("describe_skill", {"name": opened.name, "version": older}))["skill"]
+    asked = {"name": opened.name, "version": older, "detail": "full"}
+    earlier = (await request.call("describe_skill", asked))["skill"]
+    is_rendered = request.query.get("show") == "rendered"
     compared = await compare(request, opened.name, earlier["version"], opened.version, opened.skill["skill_md"])
     listed = await request.call("list_versions", {"name": opened.name, "limit": 50})
     versions = [one["version"] for one in listed["versions"] if one["version"] != opened.version]
@@ -26,5 +29,7 @@ async def show_diff(request: PageRequest) -> Page | SeeOther:
         compared=compared,
         earlier=earlier["version"],
         versions=versions,
+        is_rendered=is_rendered,
+        rendered=await rendered(request, opened._replace(skill=earlier), opened) if is_rendered else [],
         is_review=False,
     )

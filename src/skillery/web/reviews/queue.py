@@ -6,8 +6,7 @@ from typing import Any
 
 from skillery.identity import access
 from skillery.web.frame import Done, Page, PageRequest, SeeOther
-
-MOST_WAITING = 200
+from skillery.web.waiting import MOST_WAITING
 
 
 async def show_queue(request: PageRequest) -> Page:

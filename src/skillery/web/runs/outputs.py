@@ -14,6 +14,12 @@ from skillery.web.frame import PageRequest, path_of
 from skillery.web.skills.contents import HEAD_BYTES, kind_of
 
 MOST_NODES = 200
+MOST_NODES_ASKED = 5000
+"""The most nodes that a reader gets with "show more"."""
+MOST_JSON = 1024 * 1024
+"""Bytes of an output that is shown as a tree."""
+_LARGE_OUTPUT = {"blob_id", "size_bytes", "preview"}
+"""The members that replace a large output."""
 DEEPEST = 12
 PREVIEWS = 8
 _TEXT_BYTES = 16 * 1024
@@ -30,10 +36,9 @@ class Node(NamedTuple):
     left_out: int
 
 
-def tree_of(value: Any) -> Node:
-    """Return a JSON value as a tree of at most 200 nodes. Values below twelve levels are texts."""
-    left = [MOST_NODES]
-    return _node("", value, left, 0)
+def tree_of(value: Any, most: int = MOST_NODES) -> Node:
+    """Return a JSON value as a tree of at most `most` nodes. Values below twelve levels are texts."""
+    return _node("", value, [most], 0)
 
 
 def _node(key: str, value: Any, left: list[int], depth: int) -> Node:
@@ -55,6 +60,44 @@ def _node(key: str, value: Any, left: list[int], depth: int) -> Node:
             break
         nodes.append(_node(name, one, left, depth + 1))
     return Node(key, words, nodes, len(pairs) - len(nodes))
+
+
+async def output_of(request: PageRequest, run: dict[str, Any]) -> dict[str, Any]:
+    """Return the output of a run for its page: a tree, the number of nodes in a larger tree, and the blob that has a
+    large output.
+    """
+    output = run["output"]
+    found: dict[str, Any] = {"tree": None, "more_nodes": None, "output_blob": None, "output_text": None}
+    if output is None:
+        return found
+    wanted = request.query.get("nodes", "")
+    most = min(max(int(wanted[:6]), MOST_NODES), MOST_NODES_ASKED) if wanted.isdecimal() else MOST_NODES
+    blob_id = str(output["blob_id"]) if isinstance(output, dict) and set(output) == _LARGE_OUTPUT else ""
+    if blob_id not in run["output_blobs"]:
+        return {**found, **await asyncio.to_thread(_shown, output, most)}
+    found["output_blob"] = path_of("runs", run["run_id"], "blobs", blob_id)
+    if output["size_bytes"] <= MOST_JSON:
+        try:
+            blob = await request.site.core.blobs.find_blob(request.identity, blob_id)
+        except SkilleryError:
+            return {**found, "output_text": output["preview"], "output_blob": None}  # it has expired
+        content = await asyncio.to_thread(request.site.core.blobs.read_range, blob, 0, blob.size_bytes)
+        try:
+            value = await asyncio.to_thread(json.loads, content)
+            return {**found, **await asyncio.to_thread(_shown, value, most)}
+        except (ValueError, RecursionError):
+            pass  # a script has printed it
+    return {**found, "output_text": output["preview"]}
+
+
+def _shown(value: Any, most: int) -> dict[str, Any]:
+    tree = tree_of(value, most)
+    more = min(most * 5, MOST_NODES_ASKED)
+    return {"tree": tree, "more_nodes": more if _is_cut(tree) and more > most else None}
+
+
+def _is_cut(node: Node) -> bool:
+    return bool(node.left_out) or any(_is_cut(one) for one in node.nodes)
 
 
 class Preview(NamedTuple):

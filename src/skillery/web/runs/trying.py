@@ -12,6 +12,7 @@ from typing import Any
 from skillery.errors import NotFound
 from skillery.runs import args_of
 from skillery.web.frame import CallFailed, Form, Page, PageRequest, SeeOther, path_of
+from skillery.web.runs.checks import Declared, inputs_in, refused
 from skillery.web.runs.fields import Field, args_of_form, fields_of, filled, inputs_of_schema
 from skillery.web.skills.opened import Opened, open_version, page_of
 from skillery.web.uploads import UploadedFile, is_multipart, read_multipart
@@ -27,6 +28,7 @@ async def show_try(request: PageRequest) -> Page:
     number = request.query.get("example", "")
     args: dict[str, Any] = {}
     files: dict[str, str] = {}
+    problems: dict[str, str] = {}
     examples = opened.skill["manifest"].get("examples") or []
     if number.isdigit() and 0 < int(number[:6]) <= len(examples) and not tool:
         example = examples[int(number[:6]) - 1]
@@ -36,7 +38,9 @@ async def show_try(request: PageRequest) -> Page:
             partial(args_of, identity=request.identity, run_id=request.query["run"])
         )
         args = json.loads(known) if known else {}
+        problems = refused(await _inputs(request, opened, tool), fields, args) if args else {}
     shown, more = filled(fields, args)
+    shown = [field._replace(problem=problems.get(field.id, "")) for field in shown]
     typed = {f"{field.id}-file": files[field.name] for field in fields if field.name in files}
     return _page(request, opened, tool, shown, json.dumps(more, ensure_ascii=False, indent=2) if more else "", typed)
 
@@ -69,6 +73,8 @@ async def start_run(request: PageRequest) -> Page | SeeOther:
         if field.is_required and field.name not in found.args and field.id not in problems:
             problems[field.id] = "This input is required."
     if not problems:
+        problems |= refused(await _inputs(request, opened, tool), fields, found.args)
+    if not problems:
         call = {"name": opened.name, "version": opened.version, "args": found.args, "background": True}
         method = "execute_skill"
         if tool:
@@ -100,6 +106,17 @@ async def _fields(request: PageRequest, opened: Opened, tool: str) -> list[Field
         if one["name"] == tool:
             return fields_of(inputs_of_schema(one["parameters"]))
     raise NotFound(f"{opened.name} {opened.version} has no tool '{tool[:80]}'", hint="Open the page of the skill.")
+
+
+async def _inputs(request: PageRequest, opened: Opened, tool: str) -> Declared:
+    """Return the declared inputs of the skill or the tool, as a run checks them."""
+    if tool:
+        listed = await request.call("list_tools", {"skill": f"{opened.name}@{opened.version}", "limit": 1000})
+        parameters = next(one["parameters"] for one in listed["tools"] if one["name"] == tool)
+        return Declared(inputs_in(inputs_of_schema(parameters)), is_strict=False)
+    manifest = opened.skill["manifest"]
+    is_strict = (manifest.get("runtime") or {}).get("strict_inputs") is True
+    return Declared(inputs_in(manifest.get("inputs") or {}), is_strict)
 
 
 async def _blob(request: PageRequest, opened: Opened, field: Field, form: Form) -> str:

@@ -8,7 +8,8 @@ from markupsafe import Markup
 
 from skillery.web.frame import CallFailed, Page, PageRequest
 from skillery.web.markdown import Place, split_frontmatter
-from skillery.web.skills.inputs import Tool, as_json, inputs_of, tool_of
+from skillery.web.skills.examples import examples_of
+from skillery.web.skills.inputs import Tool, inputs_of, tool_of
 from skillery.web.skills.opened import Opened, may_change, open_version, page_of
 from skillery.web.skills.permissions import may_do
 from skillery.web.skills.snippets import CLIENTS, snippet_of
@@ -33,15 +34,6 @@ PROVENANCE = {
     "issuer": "issuer",
 }
 """Words for the fields of Provenance that the page shows."""
-
-
-class ShownExample(NamedTuple):
-    name: str
-    expected: str
-    status: str
-    duration_ms: float | None
-    run_id: str | None
-    """None if the caller may not see the run."""
 
 
 class Bar(NamedTuple):
@@ -74,7 +66,7 @@ async def about_page(request: PageRequest, values: dict[str, Any] | None = None,
         "inputs": inputs_of(skill["manifest"].get("inputs") or {}),
         "first_inputs": FIRST_INPUTS,
         "tools": await _tools(request, opened),
-        "examples": _examples(request, opened),
+        "examples": examples_of(request, opened),
         "findings": skill.get("findings") or [],
         "warnings": _warnings(skill),
         "skill_md": Markup("\n").join(shown.lines),
@@ -103,33 +95,6 @@ async def _tools(request: PageRequest, opened: Opened) -> list[Tool]:
     except CallFailed:
         return []  # a withdrawn version offers no tools
     return [tool_of(one) for one in found["tools"]]
-
-
-def _examples(request: PageRequest, opened: Opened) -> list[ShownExample]:
-    checked = {one["name"]: one for one in opened.skill.get("examples") or ()}
-    sees_runs = request.known is not None and (
-        "admin" in request.known.scopes or request.known.name == opened.facts.publisher.name
-    )
-    found = []
-    for number, one in enumerate(opened.skill["manifest"].get("examples") or (), 1):
-        name = str(one.get("name") or f"Example {number}")
-        result = checked.get(name, {})
-        run_id = result.get("run_id") if sees_runs else None
-        status = result.get("status", "not_run")
-        found.append(ShownExample(name, _expected(one), status, result.get("duration_ms"), run_id))
-    return found
-
-
-def _expected(example: dict[str, Any]) -> str:
-    if "expect_error" in example:
-        return f"fails with {example['expect_error']}, as expected"
-    for key in ("expect", "expect_subset"):
-        if key in example:
-            value = example[key]
-            if isinstance(value, dict):
-                return ", ".join(f"{name} {as_json(part)}" for name, part in value.items())
-            return as_json(value)
-    return "completes"
 
 
 def _warnings(skill: dict[str, Any]) -> list[str]:

@@ -39,6 +39,15 @@ def connect(descriptor: int, lock_folder: str, blobs_folder: str) -> None:
     _connection.update(descriptor=descriptor, lock_folder=lock_folder, blobs_folder=blobs_folder)
 
 
+def with_disk(header: dict[str, Any]) -> dict[str, Any]:
+    """Return the header with the size of the files in the workspace, if this can be measured."""
+    try:
+        room = os.statvfs(_connection["lock_folder"])
+        return {**header, "disk": (room.f_blocks - room.f_bfree) * room.f_frsize}
+    except:  # noqa: E722 - the code may have broken builtins, and must not lose its result
+        return header
+
+
 def blobs_folder() -> str:
     return str(_connection["blobs_folder"])
 

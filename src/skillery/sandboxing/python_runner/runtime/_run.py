@@ -189,7 +189,7 @@ def finish(header: dict[str, Any], body: bytes, owner: int) -> NoReturn:
     if os.getpid() != owner:  # a forked child of the code has returned here: it must not send a result
         os._exit(0 if header["op"] == "result" else 1)
     try:
-        _host.tell(header, body)
+        _host.tell(_host.with_disk(header), body)
     except OSError:  # the code has closed the channel; a traceback would show paths of the server
         os._exit(1)
     os._exit(0)

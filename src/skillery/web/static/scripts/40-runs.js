@@ -1,4 +1,5 @@
-// The live log of a run: server-sent events, one stream for a page, closed while the page is hidden.
+// The live log of a run: server-sent events, one stream for a page, closed while the page is hidden. If the server has
+// no stream to give, the page asks for the log every second.
 (() => {
   "use strict";
   const MOST_PARTS = 5000;
@@ -6,7 +7,9 @@
     const log = place.querySelector("[data-log]");
     const status = document.querySelector("[data-status]");
     let after = place.dataset.after;
+    const progress = document.querySelector("[data-progress]");
     let source = null;
+    let timer = 0;
     const add = (parts) => {
       const follows = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
       for (const [css, text] of parts) {
@@ -23,14 +26,41 @@
       source = new EventSource(`${place.dataset.events}?after=${after}`);
       source.addEventListener("log", (event) => { after = event.lastEventId; add(JSON.parse(event.data).parts); });
       source.addEventListener("gap", (event) => add([["f8", `… ${JSON.parse(event.data).bytes} bytes were not kept …\n`]]));
-      source.addEventListener("status", (event) => {
-        const name = JSON.parse(event.data).status;
-        const words = name === "started" ? "running" : name;
-        if (status.textContent !== words) status.textContent = words;
+      source.addEventListener("status", (event) => show(JSON.parse(event.data).status));
+      source.addEventListener("progress", (event) => {
+        const { done, total, text } = JSON.parse(event.data);
+        progress.textContent = `${text} ${total ? `${Math.round(done)} of ${Math.round(total)}` : ""}`;
       });
-      source.addEventListener("end", () => { close(); location.reload(); });
+      source.addEventListener("end", end);
+      source.addEventListener("error", () => {
+        if (source?.readyState !== EventSource.CLOSED) return; // the browser connects again
+        source = null;
+        timer = setTimeout(poll, 1000);
+      });
     };
-    const close = () => { source?.close(); source = null; };
+    const show = (name) => {
+      const words = name === "started" ? "running" : name;
+      if (status.textContent !== words) status.textContent = words;
+    };
+    const end = () => { close(); location.reload(); };
+    const poll = async () => {
+      let wait = 1000;
+      try {
+        const answer = await fetch(`${place.dataset.events}?poll=1&after=${after}`);
+        if (!answer.ok) throw new Error(answer.status);
+        const found = await answer.json();
+        if (found.bytes) add([["f8", `… ${found.bytes} bytes were not kept …\n`]]);
+        add(found.parts);
+        after = found.next;
+        if (found.ended) { end(); return; }
+        show(found.status);
+        if (found.parts.length) wait = 250;
+      } catch {
+        wait = 5000; // the server is busy, or is starting again
+      }
+      timer = setTimeout(poll, wait);
+    };
+    const close = () => { source?.close(); source = null; clearTimeout(timer); };
     document.addEventListener("visibilitychange", () => { if (document.hidden) close(); else open(); });
     addEventListener("pagehide", close);
     addEventListener("submit", close); // the end of a cancelled run must not stop the answer of the form

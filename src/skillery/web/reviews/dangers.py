@@ -1,0 +1,143 @@
+"""What a version may do and an earlier version may not: permissions, limits, packages and executable files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from skillery.backends import Limits
+from skillery.registry import count_host_uses
+from skillery.registry.visibility import view_of
+from skillery.web.frame import PageRequest
+from skillery.web.reviews.compared import Compared, Right, RightKind, with_stored
+from skillery.web.skills.opened import reader_of
+
+LIMIT_WORDS = {
+    "timeout_ms": ("of time", "ms"),
+    "memory_mb": ("of memory", "MiB"),
+    "processes": ("processes", ""),
+    "cpus": ("processors", ""),
+    "disk_mb": ("of files in /workspace", "MiB"),
+}
+MOST_PACKAGES = 500
+
+
+class Package(NamedTuple):
+    """A package whose locked version differs. None: the version has no such package."""
+
+    name: str
+    before: str | None
+    now: str | None
+
+
+class Dangers(NamedTuple):
+    """What a version may do. Larger permissions come first."""
+
+    rights: list[Right]
+    limits: list[Right]
+    packages: list[Package]
+    is_locked: bool
+    """Whether the version has packages."""
+    runtime: list[dict[str, Any]]
+    """Other changed values of the manifest that say how code runs."""
+    executables: list[str]
+    """Files that are executable, and were not in the earlier version."""
+
+    @property
+    def news(self) -> list[Right]:
+        """The permissions that a reviewer confirms one by one."""
+        return [one for one in self.rights if one.is_more]
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """The numbers of permissions that are more, less and unchanged."""
+        more, less = (sum(one.kind == kind for one in self.rights) for kind in ("more", "less"))
+        return more, less, len(self.rights) - more - less
+
+
+async def dangers_of(
+    request: PageRequest, new: Mapping[str, Any], old: Mapping[str, Any] | None, compared: Compared
+) -> Dangers:
+    """Return what the skill `new` may do, compared with `old`. Both are results of describe_skill in full."""
+    defaults = request.site.core.runner.default_limits
+    rights = with_stored(compared.rights, new.get("permissions_diff"))
+    present = old or {"manifest": {}, "files": []}
+    return Dangers(
+        rights=[*await _with_uses(request, str(new["name"]), rights), *_unchanged(new["manifest"], rights)],
+        limits=_limits(new["manifest"], present["manifest"], defaults),
+        packages=_packages(new, present)[:MOST_PACKAGES],
+        is_locked=bool(_locked(new)),
+        runtime=[one for one in compared.runtime if not one["path"].startswith("runtime.limits")],
+        executables=_executables(new, present),
+    )
+
+
+async def _with_uses(request: PageRequest, name: str, rights: Sequence[Right]) -> list[Right]:
+    """Return the rights with the number of other skills that reach each new host."""
+    hosts = [one.value for one in rights if one.is_more and one.tick.startswith("network:")]
+    if not hosts:
+        return list(rights)
+    identity = reader_of(request)
+    uses = await request.site.core.registry.read_page(
+        lambda connection: count_host_uses(connection, identity, name, hosts)
+    )
+    where = "of this server" if view_of(identity) is None else "that you see"
+    return [
+        one._replace(note=_said(uses[one.value], where)) if one.is_more and one.value in uses else one for one in rights
+    ]
+
+
+def _said(count: int, where: str) -> str:
+    if not count:
+        return f"No other published skill {where} reaches this host."
+    return f"{count:,} other published skill{'s' * (count != 1)} {where} reach{'es' * (count == 1)} this host."
+
+
+def _unchanged(manifest: Mapping[str, Any], rights: Sequence[Right]) -> list[Right]:
+    permissions = manifest.get("permissions") or {}
+    news = {one.value for one in rights if one.is_more}
+    words = {"network": "Reaches", "secrets": "Reads the secret"}
+    return [
+        Right(text, value) for key, text in words.items() for value in permissions.get(key) or () if value not in news
+    ]
+
+
+def _limits(new: Mapping[str, Any], old: Mapping[str, Any], defaults: Limits) -> list[Right]:
+    """Return the limits of `new` that are above the defaults of this server, and those that `new` no longer raises."""
+    found = []
+    now, before = (((one.get("runtime") or {}).get("limits") or {}) for one in (new, old))
+    for key, (words, unit) in LIMIT_WORDS.items():
+        usual = getattr(defaults, key)
+        value, earlier = now.get(key, usual), before.get(key, usual)
+        if value <= usual and earlier <= usual:
+            continue
+        kind: RightKind = "more" if value > earlier else "less" if value < earlier else "same"
+        note = f"The default of this server is {_amount(usual, unit)}."
+        if kind != "same":
+            note += f" The earlier version has {_amount(earlier, unit)}." if old else ""
+        found.append(Right("May use", f"{_amount(value, unit)} {words}", kind=kind, note=note))
+    return found
+
+
+def _amount(value: float, unit: str) -> str:
+    if unit == "ms":
+        return f"{value / 1000:g} s"
+    return f"{value:,g} {unit}".strip()
+
+
+def _locked(skill: Mapping[str, Any]) -> dict[str, str]:
+    lock = skill.get("lock") or {}
+    return {one["name"]: one["version"] for one in lock.get("packages") or ()}
+
+
+def _packages(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[Package]:
+    """Return the packages whose versions differ, new packages first."""
+    now, before = _locked(new), _locked(old)
+    names = [name for name in sorted({*now, *before}) if now.get(name) != before.get(name)]
+    found = [Package(name, before.get(name), now.get(name)) for name in names]
+    return sorted(found, key=lambda one: (one.before is not None, one.now is None))
+
+
+def _executables(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[str]:
+    known = {one["path"] for one in old.get("files") or () if one["executable"]}
+    return [one["path"] for one in new.get("files") or () if one["executable"] and one["path"] not in known]

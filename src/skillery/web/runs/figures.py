@@ -1,0 +1,101 @@
+"""Figures of a run: the phases of its time, and what it used of its limits."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, NamedTuple
+
+WIDTH = 600
+MEBIBYTE = 1 << 20
+LIMITS = {
+    "timeout_ms": "Time",
+    "memory_mb": "Memory",
+    "processes": "Processes",
+    "disk_mb": "Files in /workspace",
+    "cpus": "Processors",
+    "tmp_mb": "Files in /tmp",
+    "blobs_mb": "Blobs",
+    "log_kb": "Log",
+}
+_UNITS = {"memory_mb": "MiB", "disk_mb": "MiB", "tmp_mb": "MiB", "blobs_mb": "MiB", "log_kb": "KiB"}
+WEAKER = {
+    "isolation": "This server runs code without isolation: the code can do what the server can do.",
+    "memory_tree": "This host has no control group for memory, so the server checks the memory of a run less exactly.",
+    "landlock": "The kernel of this host has no Landlock, so the paths of the run are protected less strictly.",
+    "processes": "This host does not enforce the limit of processes.",
+    "cpus": "This host does not enforce the limit of processors.",
+    "disk": "This host does not enforce the size of the files of a run.",
+    "disk_files": "This host does not enforce the number of files of a run.",
+    "network": "This host does not enforce the network permissions of a run.",
+}
+"""Sentences for the values of `degraded`."""
+
+
+class Stage(NamedTuple):
+    """A phase of the time of a run, in the coordinates of the picture."""
+
+    words: str
+    ms: float
+    x: float
+    width: float
+
+
+class Limit(NamedTuple):
+    """A limit and the used part of it. `used` is "" if it is not measured, `share` is from 0 to 100."""
+
+    words: str
+    used: str
+    allowed: str
+    share: float
+
+
+def stages_of(run: dict[str, Any]) -> list[Stage]:
+    """Return the phases of an ended run: queued, prepared, running, collected."""
+    if not run["started_at"] or not run["finished_at"] or run["duration_ms"] is None:
+        return []
+    begun, ended = (datetime.fromisoformat(run[key]) for key in ("started_at", "finished_at"))
+    used, code = run.get("used") or {}, float(run["duration_ms"])
+    around = max(0.0, (ended - begun).total_seconds() * 1000 - code)
+    prepared = used.get("prepared_ms")
+    parts = {"queued": used.get("queued_ms") or 0.0}
+    if prepared is None:
+        parts |= {"running": code, "prepared and collected": around}
+    else:
+        parts |= {"prepared": min(prepared, around), "running": code, "collected": max(0.0, around - prepared)}
+    whole = max(sum(parts.values()), 1.0)
+    stages, x = [], 0.0
+    for words, ms in parts.items():
+        width = WIDTH * ms / whole
+        stages.append(Stage(words, ms, round(x, 1), round(width, 1)))
+        x += width
+    return stages
+
+
+def limits_of(run: dict[str, Any]) -> list[Limit]:
+    """Return the limits of a run as "used of allowed"."""
+    limits = run.get("limits") or {}
+    return [_limit(key, words, limits[key], _used(run, key)) for key, words in LIMITS.items() if key in limits]
+
+
+def _used(run: dict[str, Any], key: str) -> float | None:
+    """Return what a run has used, in the unit of the limit, or None if it is not measured."""
+    used = run.get("used") or {}
+    if key == "timeout_ms":
+        return float(run["duration_ms"]) if run["duration_ms"] is not None else None
+    if key == "processes":
+        return used.get("processes")
+    size = used.get({"memory_mb": "memory_bytes", "disk_mb": "disk_bytes"}.get(key, ""))
+    return None if size is None else size / MEBIBYTE
+
+
+def _limit(key: str, words: str, allowed: float, used: float | None) -> Limit:
+    if key == "timeout_ms":
+        shown = "" if used is None else f"{used / 1000:.3g} s"
+        return Limit(words, shown, f"{allowed / 1000:g} s", _share(used, allowed))
+    shown = "" if used is None else f"{used:.3g}" if used < 1000 else f"{used:.0f}"
+    unit = _UNITS.get(key, "")
+    return Limit(words, shown, f"{allowed:g} {unit}".strip(), _share(used, allowed))
+
+
+def _share(used: float | None, allowed: float) -> float:
+    return 0.0 if used is None or not allowed else round(min(100.0, 100 * used / allowed), 1)
