@@ -26,6 +26,7 @@ from bench import (
     preloading,
     runs,
     search,
+    simulation,
     start,
     web,
     workers,
@@ -47,6 +48,7 @@ PARTS: dict[str, Callable[[Report, Path, bool], None]] = {
     "packages": packages.measure,
     "start": start.measure,
     "workers": workers.measure,
+    "simulation": simulation.measure,
     "attack": attack.measure,
 }
 
