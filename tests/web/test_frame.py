@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import re
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
+from skillery.edge.exchanges import ClientGone
+from skillery.web.abandoned import while_connected
 from tests.conftest import ASKS_FOR_TOKENS, Server
 from tests.support.browser import Browser, token_of
+from tests.support.chromium import OpenPage
 
 HTML = {"accept": "text/html,application/xhtml+xml"}
 TEMPLATES = Path(__file__).parents[2] / "src" / "skillery" / "web" / "templates"
@@ -85,7 +90,7 @@ def test_static_files_are_kept_for_a_year_under_their_digest(sqlite_server: Serv
     page = httpx.get(f"{sqlite_server.url}/none", headers=HTML).text
     addresses = set(re.findall(r'"(/static/[^"]+)"', page))
 
-    assert {address.rpartition("/")[2] for address in addresses} == {"style.css", "skillery.js", "icon.svg"}
+    assert {address.rpartition("/")[2] for address in addresses} == {"style.css", "skillery.js"}
     for address in addresses:
         with httpx.stream("GET", sqlite_server.url + address, headers={"accept-encoding": "gzip"}) as small:
             raw = b"".join(small.iter_raw())
@@ -95,6 +100,36 @@ def test_static_files_are_kept_for_a_year_under_their_digest(sqlite_server: Serv
         assert plain.headers["x-content-type-options"] == "nosniff"
     assert httpx.get(f"{sqlite_server.url}/static/0000000000000000/style.css").status_code == 404
     assert httpx.get(f"{sqlite_server.url}/static/../secret").status_code == 404
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_work_for_a_client_that_has_gone_stops() -> None:
+    steps: list[str] = []
+    left = asyncio.Event()
+
+    async def receive() -> dict[str, str]:
+        await left.wait()
+        return {"type": "http.disconnect"}
+
+    async def work() -> None:
+        left.set()
+        await asyncio.sleep(60)
+        steps.append("the page is rendered")
+
+    with pytest.raises(ClientGone):
+        await while_connected(receive, work())
+    assert steps == []
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_page_needs_three_requests(sqlite_server: Server, open_page: OpenPage) -> None:
+    page = await open_page(sqlite_server, "/")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(urlsplit(request.url).path.rpartition("/")[2]))
+    await page.goto(f"{sqlite_server.url}/?sort=name")
+    await page.reload()
+
+    assert set(asked) == {"", "style.css", "skillery.js"}
 
 
 def test_a_first_visit_is_small(sqlite_server: Server) -> None:

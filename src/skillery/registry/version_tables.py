@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, Literal, cast
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Row, Select, case, func, literal_column, or_, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    ScalarSelect,
+    Select,
+    bindparam,
+    case,
+    func,
+    literal_column,
+    or_,
+    select,
+)
 
 from skillery.backends import Identity
-from skillery.database import in_utc
+from skillery.database import Statement, in_utc
 from skillery.database.tables import RESOLVABLE, labels, skill_versions, skills
 from skillery.errors import VersionNotFound
 from skillery.formats.semver import Version
@@ -23,7 +36,7 @@ from skillery.registry.results import Approval
 from skillery.registry.usage_days import UsageDay, days_of
 from skillery.registry.version_rows import VersionRow
 from skillery.registry.versions import Status
-from skillery.registry.visibility import parameters, seen_version, view_of
+from skillery.registry.visibility import View, parameters, seen_version, view_of
 
 VersionGroup = Literal["releases", "prereleases", "withdrawn"]
 """`withdrawn` has yanked, rejected and purged versions."""
@@ -95,7 +108,7 @@ def table_of_versions(
     """
     skill_id = _skill(connection, identity, name)
     bound_to = ("table_of_versions", identity.name, name, group)
-    where = [skill_versions.c.skill_id == skill_id, _group == literal_column(f"'{group}'"), *_seen(identity)]
+    where = [skill_versions.c.skill_id == skill_id, _group == literal_column(f"'{group}'"), *_seen(view_of(identity))]
     if cursor:
         where.append(skill_versions.c.precedence < bytes.fromhex(read_cursor(key, bound_to, cursor, 1)[0]))
     statement: Select[Any] = (
@@ -131,7 +144,7 @@ def _highest_seen(connection: Connection, identity: Identity, name: str) -> str 
     found = (
         select(skill_versions.c.version)
         .where(skill_versions.c.skill_id == skill_id, skill_versions.c.status != literal_column("'purged'"))
-        .where(*_seen(identity))
+        .where(*_seen(view_of(identity)))
         .order_by(skill_versions.c.status.in_(_WITHDRAWN), skill_versions.c.precedence.desc())
         .limit(1)
     )
@@ -141,43 +154,73 @@ def _highest_seen(connection: Connection, identity: Identity, name: str) -> str 
 def facts_for_page(connection: Connection, identity: Identity, name: str, spec: VersionSpec) -> VersionFacts:
     """Return facts about the version of `resolve_for_page`. A development version has no row in the database."""
     row = resolve_for_page(connection, identity, name, spec)
-    mine = skill_versions.c.skill_id == row.skill_id
-    counted = select(_group, func.count()).where(mine, *_seen(identity)).group_by(_group)
-    counts = cast(dict[VersionGroup, int], dict(connection.execute(counted, parameters(identity)).all()))
-    days = days_of(connection, row.skill_id)
-    pointed = select(skill_versions.c.version).join(skills, skills.c.latest_version_id == skill_versions.c.id)
-    latest = connection.scalar(pointed.where(skills.c.id == row.skill_id))
-    first = select(skill_versions.c.publisher, skill_versions.c.publisher_kind).where(mine)
-    made = connection.execute(first.order_by(skill_versions.c.id).limit(1)).one_or_none()
     publisher = Who(row.publisher, row.publisher_kind)
-    owner = Who(*made) if made is not None else publisher
-    found = connection.execute(select(skill_versions).where(skill_versions.c.id == row.version_id)).one_or_none()
-    if found is None:
-        files = row.unstored.files.values() if row.unstored is not None else ()
-        size = sum(file.size for file in files)
-        return VersionFacts(row.version, publisher, owner, None, size, None, latest, days, counts)
-    lower = (
-        select(skill_versions.c.version)
-        .where(mine, skill_versions.c.precedence < found.precedence)
-        .where(skill_versions.c.status.in_([literal_column(f"'{status}'") for status in RESOLVABLE]))
-        # A release is compared with a release, if there is one.
-        .order_by(
-            (skill_versions.c.is_release if found.is_release else literal_column("1")).desc(),
-            skill_versions.c.precedence.desc(),
-        )
-        .limit(1)
-    )
+    view = view_of(identity)
+    counted = _counts_by_group(view).rows(connection, of_skill=row.skill_id, **parameters(identity))
+    facts = _FACTS.rows(connection, of_skill=row.skill_id, of_version=row.version_id)
+    found: Sequence[Any] = facts[0] if facts else (None,) * 7
+    stored, latest, owner, owner_kind, created_at, size, older = found
+    if stored is None:
+        size = sum(file.size for file in row.unstored.files.values()) if row.unstored is not None else 0
     return VersionFacts(
         row.version,
         publisher,
-        owner,
-        in_utc(found.created_at),
-        found.size_bytes,
-        connection.scalar(lower),
+        Who(owner, owner_kind) if owner is not None else publisher,
+        in_utc(created_at),
+        size,
+        older,
         latest,
-        days,
-        counts,
+        days_of(connection, row.skill_id),
+        cast("dict[VersionGroup, int]", dict(counted)),
     )
+
+
+@lru_cache(64)
+def _counts_by_group(view: View | None) -> Statement:
+    mine = skill_versions.c.skill_id == bindparam("of_skill")
+    columns: tuple[ColumnElement[Any], ...] = (_group, func.count())
+    return Statement(select(*columns).where(mine, *_seen(view)).group_by(_group))
+
+
+_one = skill_versions.alias("one")
+_first = skill_versions.alias("first")
+_latest = skill_versions.alias("latest")
+_lower = skill_versions.alias("lower")
+_any = skill_versions.alias("any_version")
+
+
+def _next_lower(*where: ColumnElement[bool]) -> ScalarSelect[str]:
+    return (
+        select(_lower.c.version)
+        .where(_lower.c.skill_id == skills.c.id, _lower.c.precedence < _one.c.precedence, *where)
+        .where(_lower.c.status.in_([literal_column(f"'{status}'") for status in RESOLVABLE]))
+        .order_by(_lower.c.precedence.desc())
+        .limit(literal_column("1"))
+        .correlate(skills, _one)
+        .scalar_subquery()
+    )
+
+
+# A release is compared with a release, if there is one.
+_older = func.coalesce(case((_one.c.is_release, _next_lower(_lower.c.is_release))), _next_lower())
+_first_id = select(func.min(_any.c.id)).where(_any.c.skill_id == skills.c.id).correlate(skills).scalar_subquery()
+# One statement, because each further one would be another round trip to Postgres.
+_FACTS = Statement(
+    select(
+        _one.c.id,
+        _latest.c.version,
+        _first.c.publisher,
+        _first.c.publisher_kind,
+        _one.c.created_at,
+        _one.c.size_bytes,
+        _older,
+    )
+    .select_from(skills)
+    .outerjoin(_one, _one.c.id == bindparam("of_version"))
+    .outerjoin(_first, _first.c.id == _first_id)
+    .outerjoin(_latest, _latest.c.id == skills.c.latest_version_id)
+    .where(skills.c.id == bindparam("of_skill"))
+)
 
 
 def _skill(connection: Connection, identity: Identity, name: str) -> int:
@@ -187,11 +230,10 @@ def _skill(connection: Connection, identity: Identity, name: str) -> int:
     return skill_id
 
 
-def _seen(identity: Identity) -> list[ColumnElement[bool]]:
+def _seen(view: View | None) -> list[ColumnElement[bool]]:
     """Return the condition for visible versions of a visible skill. The statement must read the table `skills` too if
     the condition has grants.
     """
-    view = view_of(identity)
     if view is None:
         return []
     in_skills = select(skills.c.id).where(skills.c.id == skill_versions.c.skill_id, or_(seen_version(view)))

@@ -1,4 +1,4 @@
-"""The style sheet, the script bundle and the icon: `/static/{digest}/{name}`.
+"""The style sheet and the script bundle: `/static/{digest}/{name}`.
 
 The digest in the address changes with the content, so browsers may keep each file for a year.
 """
@@ -16,7 +16,7 @@ from skillery.methods.errors import NOT_FOUND, plain_error
 STATIC = "/static"
 _FOLDER = files("skillery.web") / "static"
 _VENDORED = ("htmx-4.0.1.min.js", "hx-csp-4.0.1.min.js")
-_KINDS = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml"}
+_KINDS = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
 
 
 class _Asset(NamedTuple):
@@ -29,11 +29,9 @@ class Assets:
     """The files that all pages share, read once at start."""
 
     def __init__(self) -> None:
-        vendored = [(_FOLDER / "vendor" / name).read_bytes() for name in _VENDORED]
         contents = {
             "style.css": b"\n".join(_contents_of("styles")),
-            "skillery.js": b"\n;\n".join([*vendored, *_contents_of("scripts")]),
-            "icon.svg": (_FOLDER / "icon.svg").read_bytes(),
+            "skillery.js": b"\n;\n".join([_htmx(), *_contents_of("scripts")]),
         }
         self._by_address: dict[str, _Asset] = {}
         self._addresses: dict[str, str] = {}
@@ -73,3 +71,13 @@ def accepts_gzip(headers: dict[str, str]) -> bool:
 def _contents_of(folder: str) -> list[bytes]:
     """Return the contents of the files of a folder, in the order of their names."""
     return [one.read_bytes() for one in sorted((_FOLDER / folder).iterdir(), key=lambda one: one.name)]
+
+
+def _htmx() -> bytes:
+    """Return the script that starts htmx in a task of its own, on pages that use it.
+
+    Other pages do not execute htmx, which takes most of the time of the bundle. One bundle keeps the number of requests
+    at one.
+    """
+    vendored = b"\n;\n".join((_FOLDER / "vendor" / name).read_bytes() for name in _VENDORED)
+    return b'if (document.querySelector("[hx-get]")) setTimeout(() => {\n' + vendored + b"\n});"

@@ -9,6 +9,7 @@ from markupsafe import Markup
 
 from skillery.identity import access
 from skillery.registry import count_unlisted
+from skillery.web.abandoned import while_connected
 from skillery.web.catalogue.filters import (
     LANGUAGES,
     SORTS,
@@ -53,6 +54,11 @@ class Row(NamedTuple):
 
 
 async def show(request: PageRequest) -> Page:
+    # Each pause of typing in the search field cancels the search before.
+    return await while_connected(request.receive, _page(request))
+
+
+async def _page(request: PageRequest) -> Page:
     filters = filters_of(request.query, request.query_values("tag"))
     access.require(request.identity, "read")
     cursor = request.query.get("cursor") or None
