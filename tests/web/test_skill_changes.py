@@ -48,6 +48,9 @@ class Author:
 
     def undo(self, line: str) -> str:
         """Send the form of "Undo" in a line."""
+        page = re.search(r'action="([^"]+)"', line)
+        assert page is not None
+        self.page = page[1]
         fields = re.findall(r'name="([a-z_]+)" value="([^"]*)"', line)
         return self.send(**{name: html.unescape(value) for name, value in fields if name != "form_token"})
 
@@ -80,6 +83,12 @@ def test_undo_restores_what_was_there(author: Author) -> None:
 
     author.undo(author.send(action="remove_label", label="stable"))
     assert author.skill("1.0.0")["labels"] == ["stable"]
+
+    author.rpc("set_label", name=author.name, label="stable", version="1.1.0")
+    line = author.send(action="rollback_label", label="stable")
+    assert "stable is 1.0.0 again." in line
+    author.undo(line)
+    assert author.skill("1.1.0")["labels"] == ["stable"]
 
     author.rpc("yank_version", name=author.name, version="1.1.0", reason="first")
     author.undo(author.send(action="unyank"))
