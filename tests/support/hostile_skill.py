@@ -16,12 +16,10 @@ from urllib.parse import quote
 
 from tests.conftest import Rpc, Server
 from tests.support.browser import Browser, token_of
+from tests.support.shown_skill import PNG
 
 IMAGE = "<img src=x onerror=window.__pwned=1>"
 HIDDEN = "pay\u202ecod.exe\u200b\u00a0\U000e0041"
-PNG = base64.b64decode(
-    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg=="
-)
 SVG = """<svg xmlns="http://www.w3.org/2000/svg" width="40" height="40" onload="window.__pwned=1">
 <script>{script}</script><rect width="40" height="40" fill="red"/>
 <a href="javascript:window.__pwned=1"><text y="20">svg-text</text></a>

@@ -22,13 +22,13 @@ ATTRIBUTES = {"class", "tabindex", "href", "rel", "src", "alt", "loading", "id",
 BOXES = ("U+202E", "U+200B", "U+E0041")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def attacker() -> Iterator[Attacker]:
     with attacker_running() as attacker:
         yield attacker
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def evil(tokens_sqlite: Server, attacker: Attacker) -> HostileSkill:
     return HostileSkill(tokens_sqlite, "hostile", attacker)
 

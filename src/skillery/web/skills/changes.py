@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from skillery.formats.labels import label_problem
-from skillery.web.frame import CallFailed, Done, Form, Page, PageRequest, SeeOther, Undo
+from skillery.web.frame import CallFailed, Done, Form, Page, PageRequest, SeeOther, Undo, path_of
 from skillery.web.skills.about import VISIBILITIES, about_page
 from skillery.web.skills.opened import Opened, open_version
 
@@ -98,7 +98,10 @@ async def _set_label(request: PageRequest, opened: Opened, form: Form) -> SeeOth
 async def _rollback_label(request: PageRequest, opened: Opened, form: Form) -> SeeOther:
     label = form.get("label")
     moved = await request.call("rollback_label", {"name": opened.name, "label": label})
-    return SeeOther(opened.exact, Done(f"{label} is {moved['version']} again."))
+    # The page of the version that had the label can point it back.
+    page, before = path_of("s", f"{opened.name}@{moved['previous']}"), moved["previous"]
+    undo = Undo("Undo", page, {"action": "set_label", "label": label}) if before else None
+    return SeeOther(opened.exact, Done(f"{label} is {moved['version']} again.", undo))
 
 
 async def _remove_label(request: PageRequest, opened: Opened, form: Form) -> SeeOther:

@@ -1,0 +1,159 @@
+"""Changes of a skill by the forms of its page: yank, deprecate, labels, visibility, submit, each with its undo."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.conftest import Rpc, Server
+from tests.support.browser import Browser, token_of
+from tests.support.chromium import OpenPage
+
+HTML = {"accept": "text/html"}
+
+
+class Author:
+    """A publisher who changes a skill by the forms of its page, on each database."""
+
+    def __init__(self, server: Server, name: str) -> None:
+        self.name = f"{name}.text"
+        self.server = server
+        token = token_of(server, f"{name}-ann", "read", "publish", namespaces=[f"{name}.*"])
+        self.rpc = Rpc(server.url, token)
+        self.browser = Browser(server.url, **HTML)
+        assert self.browser.sign_in(token).status_code == 303
+        for version in ("1.0.0", "1.1.0"):
+            self.publish(version)
+        self.page = f"/s/{self.name}@1.1.0"
+
+    def publish(self, version: str, **more: Any) -> None:
+        manifest = {"name": self.name, "version": version, "kind": "instruction", "description": "A text."}
+        self.rpc("create_skill", manifest=manifest, skill_md="# Text\n", **more)
+
+    def skill(self, version: str = "1.1.0") -> dict[str, Any]:
+        found: dict[str, Any] = self.rpc("describe_skill", name=self.name, version=version, detail="summary")["skill"]
+        return found
+
+    def send(self, **fields: str) -> str:
+        """Send a form, and return the line about the change."""
+        token = self.browser.fields(self.page)["form_token"]
+        answer = self.browser.post(self.page, {"form_token": token, **fields})
+        assert answer.status_code == 303, answer.text
+        page = self.browser.get(answer.headers["location"]).text
+        return re.search(r'<div class="note done" role="status">(.*?)</div>', page, re.S)[1]  # type: ignore[index]
+
+    def undo(self, line: str) -> str:
+        """Send the form of "Undo" in a line."""
+        page = re.search(r'action="([^"]+)"', line)
+        assert page is not None
+        self.page = page[1]
+        fields = re.findall(r'name="([a-z_]+)" value="([^"]*)"', line)
+        return self.send(**{name: html.unescape(value) for name, value in fields if name != "form_token"})
+
+
+@pytest.fixture
+def author(tokens_server: Server, new_name: str) -> Author:
+    return Author(tokens_server, new_name)
+
+
+def test_changes_have_an_undo(author: Author) -> None:
+    changes: list[tuple[dict[str, str], Callable[[], bool]]] = [
+        ({"action": "yank", "reason": "It leaks <b>rows</b>."}, lambda: author.skill()["status"] == "yanked"),
+        ({"action": "deprecate", "message": "old"}, lambda: author.skill()["status"] == "deprecated"),
+        ({"action": "set_label", "label": "stable"}, lambda: author.skill()["labels"] == ["stable"]),
+        ({"action": "set_visibility", "visibility": "private"}, lambda: author.skill()["visibility"] == "private"),
+    ]
+    for fields, is_done in changes:
+        line = author.send(**fields)
+        assert is_done(), fields
+        author.undo(line)
+        assert not is_done(), fields
+
+
+def test_undo_restores_what_was_there(author: Author) -> None:
+    author.rpc("set_label", name=author.name, label="stable", version="1.0.0")
+    line = author.send(action="set_label", label="stable")
+    assert "stable moved from 1.0.0 to 1.1.0." in line
+    author.undo(line)
+    assert author.skill("1.0.0")["labels"] == ["stable"]
+
+    author.undo(author.send(action="remove_label", label="stable"))
+    assert author.skill("1.0.0")["labels"] == ["stable"]
+
+    author.rpc("set_label", name=author.name, label="stable", version="1.1.0")
+    line = author.send(action="rollback_label", label="stable")
+    assert "stable is 1.0.0 again." in line
+    author.undo(line)
+    assert author.skill("1.1.0")["labels"] == ["stable"]
+
+    author.rpc("yank_version", name=author.name, version="1.1.0", reason="first")
+    author.undo(author.send(action="unyank"))
+    assert author.skill()["yanked"]["reason"] == "first"
+
+
+def test_a_draft_is_submitted(author: Author) -> None:
+    author.publish("2.0.0", submit=False)
+    author.page = f"/s/{author.name}@2.0.0"
+
+    assert "Version 2.0.0 is" in author.send(action="submit")
+    assert author.skill("2.0.0")["status"] in {"published", "in_review"}
+
+
+def test_problems_are_at_their_fields(author: Author) -> None:
+    token = author.browser.fields(author.page)["form_token"]
+    for fields, text in (
+        ({"action": "yank", "reason": " "}, "Say why you yank this version."),
+        ({"action": "yank", "reason": "x" * 2001}, "This text has 2001 characters."),
+        ({"action": "set_label", "label": "1.0"}, "This is not a label"),
+        ({"action": "deprecate", "message": ""}, "Say what users should know."),
+        ({"action": "deprecate", "message": "x", "successor": "Not a name"}, "Nothing was changed."),
+        ({"action": "set_visibility", "visibility": "x"}, "Choose who sees the skill."),
+        ({"action": "steal"}, "The form has no known action."),
+    ):
+        answer = author.browser.post(author.page, {"form_token": token, **fields})
+
+        assert answer.status_code in {400, 404, 409}, fields
+        assert text in html.unescape(answer.text), fields
+    assert author.skill()["status"] == "published"
+
+
+def test_readers_have_no_buttons_and_their_forms_are_refused(author: Author, new_name: str) -> None:
+    reader = Browser(author.server.url, **HTML)
+    token = token_of(author.server, f"{new_name}-reader", "read", "run", "publish", namespaces=["elsewhere.*"])
+    assert reader.sign_in(token).status_code == 303
+    form = reader.fields("/account")["form_token"]
+
+    assert 'id="change"' not in reader.get(author.page).text
+    for fields in (
+        {"action": "yank", "reason": "x"},
+        {"action": "deprecate", "message": "x"},
+        {"action": "set_label", "label": "stable"},
+        {"action": "set_visibility", "visibility": "private"},
+        {"action": "submit"},
+    ):
+        assert reader.post(author.page, {"form_token": form, **fields}).status_code == 403, fields
+    assert author.skill()["status"] == "published"
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_publisher_yanks_and_takes_back_without_javascript(
+    tokens_sqlite: Server, open_page: OpenPage, new_name: str
+) -> None:
+    author = Author(tokens_sqlite, new_name)
+    cookie = {"name": "skillery", "value": author.browser.cookie(), "url": tokens_sqlite.url}
+    page = await open_page(tokens_sqlite, "/login", javascript=False)
+    await page.context.add_cookies([cookie])  # type: ignore[list-item]
+    await page.goto(author.page)
+    await page.get_by_text("Yank 1.1.0").first.click()
+    await page.get_by_label("Reason").fill("It leaks.")
+    await page.get_by_role("button", name="Yank 1.1.0").click()
+    assert "Version 1.1.0 is yanked." in await page.get_by_role("status").inner_text()
+    assert "Reason: It leaks." in await page.inner_text("main")
+    await page.get_by_role("button", name="Undo").click()
+
+    assert "no longer yanked" in await page.get_by_role("status").inner_text()
+    assert author.skill()["status"] == "published"
