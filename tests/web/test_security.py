@@ -128,7 +128,7 @@ def rows_of(server: Server) -> dict[str, str]:
     with sqlite3.connect(f"file:{server.home / 'skillery.db'}?mode=ro", uri=True, timeout=30) as database:
         names = [one for (one,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         return {
-            name: hash_of(database.execute(f"SELECT * FROM {name}"))  # noqa: S608 - names of the schema
+            name: hash_of(database.execute(f"SELECT * FROM {name}"))
             for name in names
             if name not in CHANGING and not name.startswith("sqlite_")
         }
