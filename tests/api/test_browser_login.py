@@ -564,6 +564,7 @@ def test_failures_count_in_the_same_limit_as_those_of_calls(start_server: Callab
 
     assert codes == [401] * 4 + [429] * 2
     assert int(flooded.headers["retry-after"]) > 0
+    assert flooded.headers["x-request-id"] in flooded.text
     assert rpc.raw("{}").status_code == 429
     assert browser.sign_in(skillery(*create).json["token"]).status_code == 303
 

@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import re
 import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.conftest import Rpc, Server
+from tests.cli.test_cli import skillery
+from tests.conftest import ASKS_FOR_TOKENS, Rpc, Server, publisher
 from tests.support.browser import Browser, token_of
-from tests.support.chromium import OpenPage, check_axe, overflow
+from tests.support.chromium import OpenPage, check_axe, layout_shift, overflow
 
 HTML = {"accept": "text/html"}
-PAGES = ["/admin", *(f"/admin/{one}" for one in ("tokens", "secrets", "environments", "webhooks", "audit", "gc"))]
+GRUMPY = """
+from skillery import hookimpl
+
+@hookimpl
+def after_publish(publication):
+    raise RuntimeError("no")
+"""
+READ_ONLY = ["/admin", "/admin/quotas", "/admin/plugins", "/admin/storage"]
+CHANGED = [f"/admin/{one}" for one in ("tokens", "secrets", "environments", "webhooks", "audit", "gc")]
+PAGES = [*READ_ONLY, *CHANGED]
 
 
 def browser_of(server: Server, name: str, *scopes: str) -> Browser:
@@ -38,7 +51,7 @@ def test_admins_see_all_pages_and_others_none(tokens_server: Server, new_name: s
         hidden = other.get(path)
         assert hidden.status_code == 404
         assert same(hidden) == same(unknown)
-        if path not in {"/admin", "/admin/audit"}:
+        if path in CHANGED:
             assert other.post(path, {**form, "action": "create", "name": "x", "scope": "admin"}).status_code == 404
     assert 'href="/admin"' not in other.get("/").text
 
@@ -67,11 +80,15 @@ def test_a_token_is_shown_once_and_revoked(tokens_server: Server, new_name: str)
 def test_a_wrong_token_form_keeps_its_input(tokens_sqlite: Server, new_name: str) -> None:
     admin = browser_of(tokens_sqlite, f"{new_name}-admin", "admin")
     form = {**admin.fields("/admin/tokens"), "action": "create", "name": new_name, "expires": "soon"}
-    answer = admin.post("/admin/tokens", form)
+    no_scope = admin.post("/admin/tokens", form)
+    no_time = admin.post("/admin/tokens", {**form, "scope": "read"})
 
-    assert answer.status_code == 400
-    assert f'value="{new_name}"' in answer.text
-    assert 'role="alert"' in answer.text
+    assert (no_scope.status_code, no_time.status_code) == (400, 400)
+    assert f'value="{new_name}"' in no_scope.text
+    assert 'aria-describedby="scopes-problem"' in no_scope.text
+    assert '<a href="#expires">' in no_time.text
+    assert 'aria-describedby="expires-help expires-problem" aria-invalid="true"' in no_time.text
+    assert 'name="scope" value="read" checked' in no_time.text
 
 
 def test_secrets_are_granted_and_never_shown(tokens_server: Server, new_name: str) -> None:
@@ -82,7 +99,10 @@ def test_secrets_are_granted_and_never_shown(tokens_server: Server, new_name: st
     assert f"{new_name}.*" in admin.get("/admin/secrets").text
     assert admin.post("/admin/secrets", {**form, "action": "revoke"}).status_code == 303
     assert f">{new_name}.*<" not in admin.get("/admin/secrets").text
-    assert admin.post("/admin/secrets", {**form, "secret": "<b>"}).status_code == 400
+    for secret, grantee, field in (("<b>", "a.b", "secret"), ("LD_PRELOAD", "a.b", "secret"), ("X", "A b", "grantee")):
+        refused = admin.post("/admin/secrets", {**form, "secret": secret, "grantee": grantee, "action": "grant"})
+        assert refused.status_code == 400
+        assert f'aria-describedby="{field}-problem" aria-invalid="true"' in refused.text
 
 
 def test_the_audit_trail_has_filters(tokens_server: Server, new_name: str) -> None:
@@ -119,6 +139,90 @@ def test_changes_need_a_recent_sign_in(tokens_sqlite: Server, new_name: str) -> 
     assert admin.post("/admin/tokens", {**form, **admin.fields("/account")}).status_code == 200
 
 
+def test_a_value_of_a_secret_is_on_no_page(tokens_server: Server, new_name: str) -> None:
+    admin = browser_of(tokens_server, f"{new_name}-admin", "admin")
+    name, value = f"{new_name.upper()}_TOKEN", f"value-of-{new_name}"
+    command = ("secret", "set", name, "--value-from-stdin", "--home", str(tokens_server.home))
+    assert skillery(*command, stdin=value.encode(), SKILLERY_DATABASE=tokens_server.database).code == 0
+    form = {**admin.fields("/account"), "secret": name, "grantee": f"{new_name}.*", "action": "grant"}
+    pages = [admin.get("/admin/secrets"), admin.post("/admin/secrets", form), *map(admin.get, PAGES)]
+
+    assert f"<code>{name}" in pages[0].text.replace('<bdi class="foreign">', "")
+    assert all(value not in page.text for page in pages)
+
+
+def test_the_chain_of_the_audit_trail_is_checked(tokens_server: Server, new_name: str) -> None:
+    admin = browser_of(tokens_server, f"{new_name}-admin", "admin")
+    intact = admin.post("/admin/audit", admin.fields("/account"))
+    head = re.search(r"The head is <code>(\d+:[0-9a-f]{64})</code>", intact.text)
+    assert head is not None
+    wrong = admin.post("/admin/audit", {**admin.fields("/account"), "head": head[1][:-1] + flipped(head[1])})
+    unreadable = admin.post("/admin/audit", {**admin.fields("/account"), "head": "12"})
+
+    assert "broken at entry" in wrong.text
+    assert "was rewritten" in wrong.text
+    assert (unreadable.status_code, 'aria-invalid="true"' in unreadable.text) == (400, True)
+
+
+def flipped(head: str) -> str:
+    return "0" if head[-1] != "0" else "1"
+
+
+def test_quotas_plugins_and_sizes_are_shown(tokens_server: Server, new_name: str) -> None:
+    token = token_of(tokens_server, new_name, "admin")
+    Rpc(tokens_server.url, token)("create_blob", content="x" * 2000, kind="text/plain")
+    publisher(Rpc(tokens_server.url, token))(f"{new_name}.greet")
+    admin = Browser(tokens_server.url, **HTML)
+    admin.sign_in(token)
+
+    quotas = admin.get("/admin/quotas").text
+    assert f"{new_name}.*" in quotas
+    mine = admin.get(f"/admin/quotas?identity={new_name}").text
+    assert "2.0\xa0kB" in mine
+    plugins = admin.get("/admin/plugins").text
+    assert "tokens-authenticator" in plugins
+    assert '<span class="tag ok">works</span>' in plugins
+    assert "fails</span>" not in plugins
+    storage = admin.get("/admin/storage").text
+    assert ("Postgres " if tokens_server.database else "SQLite ") in storage
+    assert "Contents in the storage" in storage
+
+
+def test_the_overview_shows_each_problem_with_its_remedy(
+    start_server: Callable[..., Server], tmp_path: Path, new_name: str
+) -> None:
+    """A failing plugin, a used up quota, a version in review, and a storage that does not work."""
+    plugins = tmp_path / "plugins"
+    plugins.mkdir()
+    (plugins / "grumpy.py").write_text(GRUMPY, "utf-8")
+    settings = {"SKILLERY_PLUGINS_FOLDER": str(plugins), "SKILLERY_QUOTAS_BLOBS": "1"}
+    server = start_server(env={**ASKS_FOR_TOKENS, **settings})
+    admin = browser_of(server, "admin", "admin")
+    agent = Rpc(server.url, token_of(server, "bot", "publish", "run", namespaces=["shop.*"], is_agent=True))
+    agent("create_blob", content="x", kind="text/plain")
+    publisher(agent)("shop.greet")
+
+    shown = wait_for(admin, "The plugin grumpy has failed")
+    assert "bot has used up its quota of blobs" in shown
+    assert "One version waits for a review" in shown
+    assert shown.index("used up its quota") < shown.index("waits for a review")
+    assert "raised an error" in admin.get("/admin/plugins").text
+    (server.home / "contents").rename(server.home / "elsewhere")
+    (server.home / "contents").write_text("no folder", "utf-8")
+    broken = wait_for(admin, "The storage does not work")
+    assert broken.index("The storage does not work") < broken.index("used up its quota")
+    assert "does not work</span>" in admin.get("/admin/storage").text
+
+
+def wait_for(browser: Browser, words: str) -> str:
+    """Return the overview when it has these words. Checks are repeated after two seconds."""
+    deadline = time.monotonic() + 30
+    while words not in (text := browser.get("/admin").text):
+        assert time.monotonic() < deadline, text
+        time.sleep(0.2)
+    return text
+
+
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
@@ -130,5 +234,6 @@ async def test_the_pages_have_no_fault(
     for path in ["/account", *PAGES]:
         await page.goto(path)
 
+        assert await layout_shift(page) == 0, path
         assert await overflow(page) == [], path
         assert await check_axe(page) == [], path

@@ -11,6 +11,7 @@ from skillery.api.tracing import Tracing
 from skillery.backends import Resource
 from skillery.edge.gate import Gate
 from skillery.edge.run_streams import OpenStreams
+from skillery.edge.server_state import ServerState
 from skillery.methods.answers import Answers
 from skillery.methods.budgets import Bodies
 
@@ -40,5 +41,6 @@ class Edge(NamedTuple):
     tracing: Tracing | None
     plugin_routes: PluginRoutes | None
     """None if no plugin has routes."""
+    state: ServerState
     resource: Resource | None
     """How clients get a token. None if no authenticator describes it."""

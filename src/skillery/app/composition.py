@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from pathlib import Path
+from shutil import disk_usage
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from litestar import Litestar, Response
@@ -48,6 +50,7 @@ from skillery.edge.gate import Gate
 from skillery.edge.http import HttpRefusal, headers_of
 from skillery.edge.routing import Route as EdgeRoute
 from skillery.edge.run_streams import OpenStreams, StreamLimits
+from skillery.edge.server_state import Disk, ServerState
 from skillery.errors import StartupError
 from skillery.methods.answers import Answers
 from skillery.methods.budgets import Bodies
@@ -55,6 +58,7 @@ from skillery.methods.core import Core
 from skillery.methods.errors import INVALID_REQUEST, NOT_FOUND, plain_error, unexpected
 from skillery.plugin_calls import Failures as PluginFailures
 from skillery.plugin_events import PluginEvents
+from skillery.plugin_facts import Fact, plugins_of_server
 from skillery.plugin_objects import open_objects
 from skillery.plugin_routes import routes_of
 from skillery.plugins import Plugins
@@ -74,6 +78,13 @@ class _Additions(NamedTuple):
     failures: PluginFailures
     routes: Mapping[str, list[Route]]
     counts: Counts
+
+
+class _Known(NamedTuple):
+    """What only the plugins and the backends know, for pages of admins."""
+
+    plugins: Callable[[], list[Fact]]
+    secrets: Callable[[], Collection[str]]
 
 
 @asynccontextmanager
@@ -99,7 +110,8 @@ async def open_server(
         events = PluginEvents(plugins.manager, settings.hook_seconds, plugins.failures)
         core = await build_core(Base(settings, home, database, backends, events, counts, bundled), stack)
         additions = _Additions(events.failures, routes_of(plugins.manager), counts)
-        edge = _edge(settings, database, core, tracing, additions)
+        known = _Known(partial(plugins_of_server, plugins, settings, events.failures), backends.secrets.names)
+        edge = _edge(settings, database, core, tracing, additions, known)
         stack.push_async_callback(edge.mcp.close)
         yield core, edge
 
@@ -129,7 +141,14 @@ async def _open_backends(settings: Settings, plugins: Plugins, database: Databas
     return Backends(authenticator, storage, sandbox, secrets, verifier)
 
 
-def _edge(settings: Settings, database: Database, core: Core, tracing: Tracing | None, additions: _Additions) -> Edge:
+def _edge(
+    settings: Settings,
+    database: Database,
+    core: Core,
+    tracing: Tracing | None,
+    additions: _Additions,
+    known: _Known,
+) -> Edge:
     hosts = frozenset(name.lower() for name in (*settings.allowed_hosts, settings.host))
     origins = frozenset(origin.lower() for origin in settings.allowed_origins)
     resource = _resource(core.authenticator)
@@ -138,6 +157,7 @@ def _edge(settings: Settings, database: Database, core: Core, tracing: Tracing |
     bodies = Bodies(settings.bodies_mb * MIB, counts.bodies)
     answers = Answers(settings.answers_mb * MIB, settings.answer_max_mb * MIB, counts.answers)
     streams = settings.runs
+    readiness = Readiness(database.ping, core.registry.storage, core.sandbox, counts.peers)
     return Edge(
         gate=gate,
         bodies=bodies,
@@ -148,7 +168,15 @@ def _edge(settings: Settings, database: Database, core: Core, tracing: Tracing |
         public_downloads=settings.public_downloads,
         web=settings.web,
         log_requests=settings.log_requests,
-        readiness=Readiness(database.ping, core.registry.storage, core.sandbox, counts.peers),
+        readiness=readiness,
+        state=ServerState(
+            readiness.checks,
+            known.plugins,
+            partial(_disk_of, settings.home),
+            partial(audit.verify, database),
+            settings.storage,
+            known.secrets,
+        ),
         mcp=McpEndpoint(gate, core, bodies, answers, _max_mcp_body(settings), _task_terms(settings)),
         metrics=_metrics(settings, gate, core, database, additions),
         tracing=tracing,
@@ -158,6 +186,11 @@ def _edge(settings: Settings, database: Database, core: Core, tracing: Tracing |
         ),
         resource=resource,
     )
+
+
+def _disk_of(home: Path) -> Disk:
+    used = disk_usage(home)
+    return Disk(used.free, used.total)
 
 
 def _plugin_routes(parts: PluginParts, additions: _Additions) -> PluginRoutes | None:

@@ -1,4 +1,4 @@
-"""Facts about plugins for `skillery plugins`: origin, kinds, offers, hooks, settings, capabilities and health."""
+"""Facts about plugins for `skillery plugins`: settings, capabilities and health. `skillery.plugin_facts` has others."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import msgspec
 from skillery.cli.database import open_database
 from skillery.cli.services import service_problem
 from skillery.errors import SkilleryError, StartupError
+from skillery.plugin_facts import Fact
 
 if TYPE_CHECKING:
     from skillery.backends import Offer, Sandbox
@@ -21,10 +22,8 @@ if TYPE_CHECKING:
     from skillery.plugins import Plugins
     from skillery.settings import Settings
 
-EVENTS = ("before_publish", "after_publish", "run_finished", "events")
 HIDDEN = "***"
 _SECRET = re.compile(r"(password|secret|token|key)(?!.*_file$)", re.IGNORECASE)
-Fact = dict[str, Any]
 
 
 def is_secret(name: str) -> bool:
@@ -42,72 +41,6 @@ def visible(name: str, value: Any) -> Any:
     if isinstance(plain, list):
         return [visible(name, inner) for inner in plain]
     return plain
-
-
-def list_plugins(plugins: Plugins, settings: Settings, commands: Mapping[str, list[str]]) -> list[Fact]:
-    """Return a row for each plugin, sorted by name. `commands` has the names of the commands of each plugin."""
-    offers, hooks = _offers(plugins, settings), _hooks(plugins)
-    found = []
-    for name, _ in plugins.manager.list_name_plugin():
-        source = plugins.sources[name]
-        of_plugin, own_hooks, verbs = offers.get(name, []), hooks.get(name, []), commands.get(name, [])
-        found.append(
-            {
-                "name": name,
-                "package": source.package,
-                "version": source.version,
-                "path": str(source.path) if source.path else None,
-                "api_version": source.api_version,
-                "kinds": _kinds(of_plugin, own_hooks, verbs),
-                "active": _is_active(of_plugin, own_hooks, verbs),
-                "offers": of_plugin,
-                "moments": [hook for hook in own_hooks if hook in EVENTS],
-                "commands": verbs,
-            }
-        )
-    return sorted(found, key=lambda one: str(one["name"]))
-
-
-def _is_active(offers: list[Fact], hooks: list[str], commands: list[str]) -> bool:
-    """Return whether the server uses a plugin. Commands alone do not count for a plugin that also has offers."""
-    return any(offer["chosen"] for offer in offers) or bool(hooks) or bool(commands and not offers)
-
-
-def _kinds(offers: list[Fact], hooks: list[str], commands: list[str]) -> list[str]:
-    kinds = ["events" if offer["kind"] == "plugin" else offer["kind"] for offer in offers]
-    kinds += ["events"] if set(hooks) & set(EVENTS) else []
-    kinds += ["routes"] if "routes" in hooks else []
-    return list(dict.fromkeys([*kinds, *(["commands"] if commands else [])]))
-
-
-def _offers(plugins: Plugins, settings: Settings) -> dict[str, list[Fact]]:
-    """Return the offers of each plugin."""
-    chosen = {
-        "sandbox": {settings.sandbox},
-        "storage": {settings.storage},
-        "authenticator": set(settings.authenticators),
-        "secrets": {settings.secrets},
-        "verifier": set(plugins.offers["verifier"]),  # an offered verifier is used
-        "plugin": set(settings.plugins),
-    }
-    found: dict[str, list[Fact]] = {}
-    for kind, names in chosen.items():
-        for implementation in getattr(plugins.manager.hook, f"skillery_{kind}").get_hookimpls():
-            offer = implementation.function()
-            found.setdefault(implementation.plugin_name, []).append(
-                {"kind": kind, "name": offer.name, "chosen": offer.name in names, "unsafe": offer.unsafe}
-            )
-    return found
-
-
-def _hooks(plugins: Plugins) -> dict[str, list[str]]:
-    """Return the hooks of each plugin that are called without a choice in the settings."""
-    found: dict[str, list[str]] = {}
-    for hook in (*EVENTS, "routes"):
-        caller = getattr(plugins.manager.hook, hook, None)
-        for implementation in caller.get_hookimpls() if caller else ():
-            found.setdefault(implementation.plugin_name, []).append(hook)
-    return found
 
 
 def find_plugin(rows: list[Fact], name: str) -> Fact:

@@ -11,9 +11,14 @@ def is_admin(identity: Identity) -> bool:
     return "admin" in identity.scopes
 
 
+def allows(identity: Identity, scope: Scope) -> bool:
+    """Return whether the identity has the scope. `admin` includes every scope."""
+    return scope in identity.scopes or is_admin(identity)
+
+
 def require(identity: Identity, scope: Scope) -> None:
     """Raise NotAllowed if the identity does not have the scope. `admin` includes every scope."""
-    if scope in identity.scopes or "admin" in identity.scopes:
+    if allows(identity, scope):
         return
     raise NotAllowed(
         f"'{identity.name}' lacks the scope '{scope}'",

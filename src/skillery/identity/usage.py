@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Select, func, select
 
+from skillery.database.tables import blobs, skill_versions, skills, workspaces
 from skillery.identity.quotas import (
     Quotas,
     blobs_used,
@@ -77,3 +79,31 @@ def get_usage(
 
 def _used(used: int | None, limit: int) -> Used:
     return Used(used, limit or None)
+
+
+def list_uses(connection: Connection, quotas: Quotas, most: int) -> list[IdentityUse]:
+    """Return the use of the identities that keep most: at most `most` by their blobs, and as many by their workspaces.
+
+    Identities with an entry of their own in the settings are included.
+    """
+    names = {name for name in quotas.identities if not name.endswith("*")}
+    for name, size in ((blobs.c.owner, blobs.c.size_bytes), (workspaces.c.identity, workspaces.c.size_bytes)):
+        names.update(connection.scalars(select(name).group_by(name).order_by(func.sum(size).desc()).limit(most)))
+    return [get_usage(connection, quotas, name, [], lambda _: True) for name in sorted(names)]
+
+
+def list_namespace_uses(connection: Connection, quotas: Quotas, most: int) -> list[NamespaceUse]:
+    """Return the use of the largest `most` top-level namespaces, and of the namespaces that have a limit."""
+    if connection.dialect.name == "postgresql":
+        top = func.split_part(skills.c.name, ".", 1)
+    else:
+        top = func.substr(skills.c.name, 1, func.instr(skills.c.name.concat("."), ".") - 1)
+    joined = skill_versions.join(skills, skills.c.id == skill_versions.c.skill_id)
+    sizes = select(top, func.sum(skill_versions.c.size_bytes)).select_from(joined).group_by(top)
+    limits = {f"{name}.*": quotas.bundle_bytes for name, _ in connection.execute(_largest(sizes, most))}
+    limits |= quotas.namespaces
+    return [NamespaceUse(one, _used(bundle_bytes(connection, one), limit)) for one, limit in sorted(limits.items())]
+
+
+def _largest(sizes: Select[Any], most: int) -> Select[Any]:
+    return sizes.order_by(func.sum(skill_versions.c.size_bytes).desc()).limit(most)

@@ -60,6 +60,16 @@ class WebSession(msgspec.Struct, frozen=True):
     """The earlier of the latest end of the session and the end of its token."""
 
 
+class SeenSession(NamedTuple):
+    """A session of a user, for its user."""
+
+    hash: bytes
+    authenticator: str
+    made_at: datetime
+    seen_at: datetime
+    """Time of the last request, with a precision of SEEN_EVERY."""
+
+
 class SignedIn(NamedTuple):
     """A new session, and the secret that only the cookie of the browser has."""
 
@@ -160,6 +170,24 @@ def sign_out(connection: Connection, hashed: bytes) -> bool:
         return False
     audit.record(connection, session.identity, "logout", "", before={"made_at": session.made_at})
     return True
+
+
+def list_sessions(connection: Connection, name: str) -> list[SeenSession]:
+    """Return the sessions of an identity that have not ended, the most recently used first."""
+    found = select(
+        web_sessions.c.hash, web_sessions.c.authenticator, web_sessions.c.made_at, web_sessions.c.seen_at
+    ).where(web_sessions.c.identity == name, ~_has_ended())
+    rows = connection.execute(found.order_by(web_sessions.c.seen_at.desc(), web_sessions.c.hash)).all()
+    return [SeenSession(row.hash, row.authenticator, in_utc(row.made_at), in_utc(row.seen_at)) for row in rows]
+
+
+def end_other_sessions(connection: Connection, session: WebSession) -> int:
+    """End all sessions of the identity of a session, except this session. Return the number of ended sessions."""
+    others = web_sessions.c.identity == session.identity.name, web_sessions.c.hash != session.hash
+    ended = _delete(connection, *others)
+    if ended:
+        audit.record(connection, session.identity, "logout", "", before={"other_sessions": ended})
+    return ended
 
 
 def end_sessions_of_identity(connection: Connection, name: str) -> int:

@@ -20,7 +20,7 @@ from skillery.database import Database
 from skillery.errors import NotAuthenticated, SkilleryError
 from skillery.formats.tokens import REMEMBERED_SECONDS
 from skillery.identity import web_session_rows as rows
-from skillery.identity.web_session_rows import SignedIn, WebSession
+from skillery.identity.web_session_rows import SeenSession, SignedIn, WebSession
 
 log = logging.getLogger(__name__)
 MOST_REMEMBERED = 10_000
@@ -103,6 +103,16 @@ class WebSessions:
     async def sign_out(self, secret: str) -> bool:
         """End a session. Return False if the session had already ended."""
         ended = await self._database.write(partial(rows.sign_out, hashed=rows.hash_of(secret)))
+        self.forget()
+        return ended
+
+    async def of_identity(self, name: str) -> list[SeenSession]:
+        """Return the sessions of an identity, the most recently used first."""
+        return await self._database.read(partial(rows.list_sessions, name=name))
+
+    async def end_others(self, session: WebSession) -> int:
+        """End all other sessions of the user of a session. Return the number of ended sessions."""
+        ended = await self._database.write(partial(rows.end_other_sessions, session=session))
         self.forget()
         return ended
 

@@ -72,7 +72,7 @@ _HEADINGS = {
     413: "Too large",
     415: "The server does not accept this kind of content",
     422: "A rule refuses this",
-    429: "Too many failed logins",
+    429: "Too many requests",
     500: "An error happened on the server",
     503: "The server is busy",
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from skillery.context.request import current_id
 from skillery.web.frame import Page, PageRequest
 from skillery.web.unsent import Unsent, page_with_form
 
@@ -47,6 +48,7 @@ def sign_in_page(
         "is_failed": False,
         "unsent": unsent,
         "is_refused": status == 401 and unsent is None,
+        "request_id": current_id() if status >= 400 else None,
     }
     return Page("sign_in.html", "Sign in" if session is None else "Signed in", values, status=status)
 
@@ -63,4 +65,5 @@ def too_old_page(request: PageRequest, unsent: Unsent) -> Page:
 
 def failed_page(status: int, problem: Problem) -> Page:
     """Return the page for a login that cannot continue."""
-    return Page("sign_in.html", "Sign in", {"problem": problem, "is_failed": True, "unsent": None}, status=status)
+    values = {"problem": problem, "is_failed": True, "unsent": None, "request_id": current_id()}
+    return Page("sign_in.html", "Sign in", values, status=status)

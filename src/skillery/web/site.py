@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 from skillery.backends import Authenticator
 from skillery.edge.gate import Gate
 from skillery.edge.run_streams import OpenStreams, RunStreams
+from skillery.edge.server_state import ServerState
 from skillery.methods.answers import Answers
 from skillery.methods.budgets import Bodies
 from skillery.methods.core import Core
@@ -31,6 +32,7 @@ class Site(NamedTuple):
     public_pages: bool
     """Whether callers without a login see pages of public skills (the setting `public_downloads`)."""
     streams: RunStreams
+    state: ServerState
 
 
 class Shared(Protocol):
@@ -47,6 +49,9 @@ class Shared(Protocol):
 
     @property
     def streams(self) -> OpenStreams: ...
+
+    @property
+    def state(self) -> ServerState: ...
 
     @property
     def public_downloads(self) -> bool: ...
@@ -66,4 +71,5 @@ def open_site(core: Core, shared: Shared) -> Site:
         texts=RenderedTexts(),
         public_pages=shared.public_downloads,
         streams=RunStreams(core.runner, shared.streams),
+        state=shared.state,
     )

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from skillery.backends import Scope
 from skillery.edge.routing import Route
 from skillery.web.cookies import cookie_of
 from skillery.web.frame import CallFailed, Done, Page, PageRequest, SeeOther
 from skillery.web.page_routes import page_route
+from skillery.web.quota_uses import Use, uses_of_result
 from skillery.web.sending import KEYS_COOKIE, THEME_COOKIE, THEMES
 from skillery.web.site import Site
 
-SCOPES = {
+SCOPES: dict[Scope, str] = {
     "read": "find and read skills, and see your runs",
     "run": "run skills and code, and create blobs",
     "publish": "publish skills",
@@ -22,32 +22,38 @@ _YEAR = 365 * 24 * 3600
 
 
 async def show_account(request: PageRequest) -> Page:
-    identity = request.identity
-    try:
-        usage: dict[str, Any] = await request.call("get_usage")
-    except CallFailed:
-        usage = {}
+    identity, session = request.identity, request.visit.session
+    sessions = await request.site.visits.sessions.of_identity(identity.name) if session is not None else []
     values = {
         "identity": identity,
-        "scopes": [(name, words, request.may(name) or "admin" in identity.scopes) for name, words in SCOPES.items()],  # type: ignore[arg-type]
+        "scopes": [(name, words, request.may(name)) for name, words in SCOPES.items()],
         "grants": sorted(identity.namespaces),
-        "usage": _rows(usage),
+        "uses": await _uses(request),
         "theme_now": cookie_of(request.headers, THEME_COOKIE) or "system",
         "themes": THEMES,
         "keys": cookie_of(request.headers, KEYS_COOKIE) != "off",
-        "session": request.visit.session,
+        "session": session,
+        "sessions": sessions,
     }
     return Page("account.html", "Your account", values, "account")
 
 
-def _rows(usage: dict[str, Any]) -> list[tuple[str, float, float | None]]:
-    """Return the quotas: name, used, allowed. Allowed is None without a limit."""
-    return [(name.replace("_", " "), one["used"], one["limit"]) for name, one in usage.items() if isinstance(one, dict)]
+async def _uses(request: PageRequest) -> list[Use]:
+    """Return the uses of quotas. A caller without the scope read has none."""
+    try:
+        return list(uses_of_result(await request.call("get_usage")))
+    except CallFailed:
+        return []
 
 
 async def change_account(request: PageRequest) -> SeeOther:
-    """Keep the theme and the keys in cookies of this browser."""
+    """Keep the theme and the keys in cookies of this browser, or end the other sessions of the user."""
     form = await request.form()
+    session = request.visit.session
+    if form.get("action") == "end_others" and session is not None:
+        ended = await request.site.visits.sessions.end_others(session)
+        text = "One other browser is" if ended == 1 else f"{ended} other browsers are"
+        return SeeOther("/account", Done(f"{text} signed out."))
     cookies = []
     if form.get("theme") in THEMES:
         cookies.append(request.visit.cookies.setting(THEME_COOKIE, form.get("theme"), _YEAR))

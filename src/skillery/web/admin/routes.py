@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from skillery.edge.routing import Route
-from skillery.web.admin import pages
+from skillery.web.admin import audit, installation, problems, quotas, secrets, tokens, upkeep
 from skillery.web.admin.access import admin_route
 from skillery.web.frame import Handler
 from skillery.web.site import Site
@@ -11,12 +11,15 @@ from skillery.web.site import Site
 
 def routes(site: Site) -> list[Route]:
     handlers: dict[str, dict[str, Handler]] = {
-        "/admin": {"GET": pages.show_overview},
-        "/admin/tokens": {"GET": pages.show_tokens, "POST": pages.change_tokens},
-        "/admin/secrets": {"GET": pages.show_secrets, "POST": pages.change_secrets},
-        "/admin/environments": {"GET": pages.show_environments, "POST": pages.change_environments},
-        "/admin/webhooks": {"GET": pages.show_webhooks, "POST": pages.change_webhooks},
-        "/admin/audit": {"GET": pages.show_audit},
-        "/admin/gc": {"GET": pages.show_garbage, "POST": pages.collect},
+        "/admin": {"GET": problems.show_overview},
+        "/admin/tokens": {"GET": tokens.show_tokens, "POST": tokens.change_tokens},
+        "/admin/secrets": {"GET": secrets.show_secrets, "POST": secrets.change_secrets},
+        "/admin/quotas": {"GET": quotas.show_quotas},
+        "/admin/plugins": {"GET": installation.show_plugins},
+        "/admin/storage": {"GET": installation.show_storage},
+        "/admin/environments": {"GET": upkeep.show_environments, "POST": upkeep.change_environments},
+        "/admin/webhooks": {"GET": upkeep.show_webhooks, "POST": upkeep.change_webhooks},
+        "/admin/audit": {"GET": audit.show_audit, "POST": audit.verify_audit},
+        "/admin/gc": {"GET": upkeep.show_garbage, "POST": upkeep.collect},
     }
     return [admin_route(site, path, one) for path, one in handlers.items()]

@@ -1,0 +1,31 @@
+"""The state of a running server, for pages of admins and for checks of readiness."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any, NamedTuple
+
+from skillery.audit import Head, Verified
+
+
+class Disk(NamedTuple):
+    """The disk of the home of a server, in bytes."""
+
+    free: int
+    total: int
+
+
+class ServerState(NamedTuple):
+    """Functions that return the state of this server."""
+
+    checks: Callable[[], Awaitable[dict[str, bool]]]
+    """Whether database, storage and sandbox work."""
+    plugins: Callable[[], list[dict[str, Any]]]
+    """The rows of `skillery.plugin_facts.plugins_of_server`."""
+    disk: Callable[[], Disk]
+    verify_audit: Callable[[Head | None], Verified]
+    """Verifies the whole audit trail, and compares it with a head that was noted elsewhere. Blocking."""
+    storage: str
+    """The setting `storage`."""
+    secrets: Callable[[], Collection[str]]
+    """The names of all secrets that have a value. Blocking."""

@@ -1,0 +1,137 @@
+"""`/admin`: the current problems of the server, the worst first, each with its remedy."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, NamedTuple
+
+from skillery.web.admin.layout import admin_page
+from skillery.web.admin.quotas import uses_of
+from skillery.web.display import size
+from skillery.web.frame import Page, PageRequest
+
+BROKEN, FAILING, LOOK, WAITING = range(4)
+MANY_REFUSALS = 10
+NEAR = 0.8
+"""The part of a quota that is a problem."""
+LOW_DISK, FULL_DISK = 0.1, 0.02
+"""The free part of a disk that is a problem."""
+_SETTING = {"database": "database", "storage": "storage", "sandbox": "sandbox"}
+
+
+class Problem(NamedTuple):
+    """A current problem of the server, with its remedy. Level 0 is the worst."""
+
+    level: int
+    text: str
+    remedy: str
+    address: str
+
+
+async def show_overview(request: PageRequest) -> Page:
+    problems = [one async for one in _problems(request)]
+    runner = request.site.core.runner
+    return admin_page(
+        "",
+        current=sorted(problems, key=lambda one: one.level),
+        active=runner.active,
+        waiting=runner.waiting,
+    )
+
+
+async def _problems(request: PageRequest) -> AsyncIterator[Problem]:
+    for name, works in (await request.site.state.checks()).items():
+        if not works:
+            remedy = f"Check the setting {_SETTING[name]} with skillery doctor. The log of the server has the reason."
+            yield Problem(
+                BROKEN,
+                f"The {name} does not work.",
+                remedy,
+                "/admin/storage" if name != "sandbox" else "/admin/plugins",
+            )
+    for found in (_of_disk(request), _of_plugins(request)):
+        for one in found:
+            yield one
+    for find in (_of_environments, _of_webhooks, _of_quotas, _of_reviews, _of_refusals):
+        for one in await find(request):
+            yield one
+
+
+def _of_disk(request: PageRequest) -> Iterator[Problem]:
+    disk = request.site.state.disk()
+    free = disk.free / max(1, disk.total)
+    if free < LOW_DISK:
+        left, total = size(disk.free, request.language), size(disk.total, request.language)
+        text = f"The disk of the server has {left} left of {total}."
+        level = BROKEN if free < FULL_DISK else LOOK
+        yield Problem(level, text, "Collect the garbage, or make the disk larger.", "/admin/gc")
+
+
+def _of_plugins(request: PageRequest) -> Iterator[Problem]:
+    for plugin in request.site.state.plugins():
+        count = sum(one["count"] for one in plugin["failures"])
+        if count:
+            times = "once" if count == 1 else f"{count} times"
+            text = f"The plugin {plugin['name']} has failed {times} since the start of the server."
+            hangs = any(one["reason"] == "hangs" for one in plugin["failures"])
+            remedy = "See which of its functions fail. The log of the server has each error."
+            yield Problem(FAILING if hangs else LOOK, text, remedy, "/admin/plugins")
+
+
+async def _of_environments(request: PageRequest) -> list[Problem]:
+    found = (await request.call("list_environments", {"limit": 100}))["environments"]
+    remedy = "See its error, correct it, and build it again."
+    return [
+        Problem(BROKEN, f"The environment {one['name']} could not be built.", remedy, "/admin/environments")
+        for one in found
+        if one["state"] == "failed"
+    ]
+
+
+async def _of_webhooks(request: PageRequest) -> list[Problem]:
+    found = (await request.call("list_webhooks"))["webhooks"]
+    return [problem for one in found if (problem := _of_webhook(one)) is not None]
+
+
+def _of_webhook(one: dict[str, Any]) -> Problem | None:
+    address = "/admin/webhooks"
+    if one["state"] == "gone":
+        return Problem(
+            BROKEN, f"The webhook {one['url']} is gone.", f"Remove it: skillery webhook rm {one['id']}", address
+        )
+    if one["state"] == "failing":
+        return Problem(FAILING, f"The webhook {one['url']} fails: {one['last_error']}", "Check the receiver.", address)
+    if one["dead_letters"]:
+        text = f"{one['dead_letters']} events for {one['url']} were not delivered."
+        return Problem(LOOK, text, f"See them: skillery webhook dead {one['id']}", address)
+    return None
+
+
+async def _of_quotas(request: PageRequest) -> list[Problem]:
+    found = []
+    for use in await uses_of(request):
+        if use.part >= NEAR:
+            is_full = use.part >= 1
+            text = f"{use.of} {'has used up' if is_full else 'has almost used up'} its quota of {use.words}."
+            found.append(
+                Problem(FAILING if is_full else LOOK, text, "Delete what is not needed, or raise it.", "/admin/quotas")
+            )
+    return found
+
+
+async def _of_reviews(request: PageRequest) -> list[Problem]:
+    waiting = (await request.call("list_versions", {"status": "in_review", "limit": 100}))["versions"]
+    if not waiting:
+        return []
+    count = (
+        "100 versions or more" if len(waiting) == 100 else f"{len(waiting)} version{'' if len(waiting) == 1 else 's'}"
+    )
+    return [Problem(WAITING, f"{count} in review.", "Review the oldest first.", "/review")]
+
+
+async def _of_refusals(request: PageRequest) -> list[Problem]:
+    refused = await request.call("list_audit", {"outcome": "refused", "since": "24h", "limit": MANY_REFUSALS})
+    if len(refused["entries"]) < MANY_REFUSALS:
+        return []
+    address = "/admin/audit?outcome=refused&since=24h"
+    return [Problem(LOOK, "Many requests were refused in the last 24 hours.", "Read who sent them, and why.", address)]

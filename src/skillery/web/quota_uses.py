@@ -1,0 +1,51 @@
+"""Uses of quotas in words, for the account of a user and for admins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+WORDS = {
+    "blobs": "blobs",
+    "blob_bytes": "bytes of blobs",
+    "runs_per_minute": "runs of the last minute",
+    "concurrent_runs": "runs at the same time",
+    "session_tools": "tools of sessions",
+    "workspaces": "workspaces",
+    "workspace_bytes": "bytes of workspaces",
+    "bundle_bytes": "bytes of versions",
+}
+
+
+class Use(NamedTuple):
+    """The use of one quota."""
+
+    of: str
+    """The identity or the namespace."""
+    quota: str
+    used: int | None
+    """None if the caller may not know the amount."""
+    limit: int | None
+    """None if there is no limit."""
+
+    @property
+    def words(self) -> str:
+        return WORDS[self.quota]
+
+    @property
+    def is_size(self) -> bool:
+        return self.quota.endswith("_bytes")
+
+    @property
+    def part(self) -> float:
+        """The used part of the limit, 0.0 without a limit."""
+        return (self.used or 0) / self.limit if self.limit else 0.0
+
+
+def uses_of_result(usage: Mapping[str, Any]) -> Iterator[Use]:
+    """Yield the uses in a result of `get_usage`."""
+    for name in WORDS:
+        if name in usage:
+            yield Use(usage["identity"], name, usage[name]["used"], usage[name]["limit"])
+    for one in usage["namespaces"]:
+        yield Use(one["namespace"], "bundle_bytes", one["bundle_bytes"]["used"], one["bundle_bytes"]["limit"])
