@@ -1,4 +1,4 @@
-"""The server's end of a SOCK_SEQPACKET socket pair: small JSON messages, which may carry descriptors."""
+"""The server's end of a SOCK_SEQPACKET socket pair: small messages, which may carry descriptors."""
 
 from __future__ import annotations
 
@@ -85,11 +85,11 @@ class Packets:
             deliver(None)
         self._watch()
 
-    def send(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
+    def send(self, message: bytes, descriptors: Sequence[int] = ()) -> None:
         """Send a message. Raise OSError if that is impossible now."""
-        socket.send_fds(self._socket, [json.dumps(message).encode()], list(descriptors))
+        socket.send_fds(self._socket, [message], list(descriptors))
 
-    async def send_whole(self, messages: Sequence[dict[str, Any]], descriptors: Sequence[int] = ()) -> None:
+    async def send_whole(self, messages: Sequence[bytes], descriptors: Sequence[int] = ()) -> None:
         """Send several messages without another message in between. Wait while the receiver is slow.
 
         The last message carries the descriptors. Raise OSError if the connection is lost.
@@ -100,11 +100,11 @@ class Packets:
                 while not self._sent(message, descriptors if last else ()):
                     await self._writable()
 
-    def send_now(self, message: dict[str, Any], descriptors: Sequence[int]) -> bool:
+    def send_now(self, message: bytes, descriptors: Sequence[int]) -> bool:
         """Send a message if that is possible now. Raise OSError if the connection is lost."""
         return not self._sending.locked() and self._sent(message, descriptors)
 
-    def _sent(self, message: dict[str, Any], descriptors: Sequence[int]) -> bool:
+    def _sent(self, message: bytes, descriptors: Sequence[int]) -> bool:
         try:
             self.send(message, descriptors)
         except BlockingIOError:

@@ -7,10 +7,10 @@ import errno
 import itertools
 import os
 import time
-from typing import Any
 
 from skillery.builtin.linux_sandbox.cells import said
 from skillery.builtin.linux_sandbox.links import Packets, Received
+from skillery.sandboxing.linux.cell.link import NUMBER
 
 START_SECONDS = 20.0
 ANSWER_SECONDS = 2.0
@@ -71,8 +71,8 @@ class ZygoteAnswers:
             self._end()
             return
         self._answered_at = time.monotonic()
-        number = received.content.get("number", -1)
-        _, asked = self._asked.pop(number, NO_REQUEST) if isinstance(number, int) else NO_REQUEST
+        number = NUMBER.unpack_from(received.raw)[0] if len(received.raw) >= NUMBER.size else -1
+        _, asked = self._asked.pop(number, NO_REQUEST)
         if asked is None or asked.done():
             received.close()
         else:
@@ -94,10 +94,10 @@ class ZygoteAnswers:
                 asked.set_exception(ZygoteLost())
         self._asked.clear()
 
-    async def ask(self, messages: list[dict[str, Any]], descriptors: tuple[int, ...] = ()) -> Received:
-        """Send a request and return its answer. Raise ZygoteLost if there is none, OSError if descriptors of it were
-        lost.
+    async def ask(self, messages: list[bytes], descriptors: tuple[int, ...] = ()) -> Received:
+        """Send a request and return its answer, which begins with a NUMBER.
 
+        Raise ZygoteLost if there is no answer, and OSError if descriptors of the answer were lost.
         A request may have several messages. The last one carries the descriptors.
         """
         if self.lost:
@@ -107,7 +107,7 @@ class ZygoteAnswers:
         self._asked[number] = time.monotonic() + SEND_SECONDS, asked
         whole = False
         try:
-            await self._send([{**message, "number": number} for message in messages], descriptors)
+            await self._send([NUMBER.pack(number) + message for message in messages], descriptors)
             whole = True
             if number in self._asked:
                 self._asked[number] = time.monotonic(), asked
@@ -128,7 +128,7 @@ class ZygoteAnswers:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         return received
 
-    async def _send(self, messages: list[dict[str, Any]], descriptors: tuple[int, ...]) -> None:
+    async def _send(self, messages: list[bytes], descriptors: tuple[int, ...]) -> None:
         if len(messages) == 1 and self.link.send_now(messages[0], descriptors):
             return
         async with asyncio.timeout(SEND_SECONDS):
