@@ -89,6 +89,9 @@ def _watched(method: Callable[..., Any], name: str, watch: Watch, is_limited: bo
 
 
 def _watched_async(method: Callable[..., Any], name: str, watch: Watch, seconds: float | None) -> Callable[..., Any]:
+    if seconds is None:
+        return _watched_without_limit(method, name, watch)
+
     @wraps(method)
     async def watched(*arguments: Any, **named: Any) -> Any:
         limit = asyncio.timeout(seconds)
@@ -98,6 +101,18 @@ def _watched_async(method: Callable[..., Any], name: str, watch: Watch, seconds:
         except Exception as error:
             if isinstance(error, TimeoutError) and limit.expired():
                 raise watch.late(name) from None
+            watch.note(name, error)
+            raise
+
+    return watched
+
+
+def _watched_without_limit(method: Callable[..., Any], name: str, watch: Watch) -> Callable[..., Any]:
+    @wraps(method)
+    async def watched(*arguments: Any, **named: Any) -> Any:
+        try:
+            return await method(*arguments, **named)
+        except Exception as error:
             watch.note(name, error)
             raise
 

@@ -1,4 +1,4 @@
-"""The server's end of a SOCK_SEQPACKET socket pair: small JSON messages, which may carry descriptors."""
+"""The server's end of a SOCK_SEQPACKET socket pair: small messages, which may carry descriptors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 import socket
 import struct
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -63,17 +63,33 @@ class Packets:
             refuse_descriptors(self._socket)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self._waiting: asyncio.Future[None] | None = None
+        self._deliver: Callable[[Received | None], None] | None = None
+        self._is_watched = False
         self._received: deque[Received] = deque()
         self._ended = False
         self._sending = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self._socket, self._read)
 
-    def send(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
+    def _watch(self) -> None:
+        # Only when a caller waits: nobody reads the connections of most runs before their end.
+        if not (self._is_watched or self._ended):
+            self._is_watched = True
+            self._loop.add_reader(self._socket, self._read)
+
+    def deliver_to(self, deliver: Callable[[Received | None], None]) -> None:
+        """From now on, call `deliver` with each message, and with None at the end, instead of `receive`."""
+        self._deliver = deliver
+        while self._received:
+            deliver(self._received.popleft())
+        if self._ended:
+            deliver(None)
+        self._watch()
+
+    def send(self, message: bytes, descriptors: Sequence[int] = ()) -> None:
         """Send a message. Raise OSError if that is impossible now."""
-        socket.send_fds(self._socket, [json.dumps(message).encode()], list(descriptors))
+        socket.send_fds(self._socket, [message], list(descriptors))
 
-    async def send_whole(self, messages: Sequence[dict[str, Any]], descriptors: Sequence[int] = ()) -> None:
+    async def send_whole(self, messages: Sequence[bytes], descriptors: Sequence[int] = ()) -> None:
         """Send several messages without another message in between. Wait while the receiver is slow.
 
         The last message carries the descriptors. Raise OSError if the connection is lost.
@@ -84,7 +100,11 @@ class Packets:
                 while not self._sent(message, descriptors if last else ()):
                     await self._writable()
 
-    def _sent(self, message: dict[str, Any], descriptors: Sequence[int]) -> bool:
+    def send_now(self, message: bytes, descriptors: Sequence[int]) -> bool:
+        """Send a message if that is possible now. Raise OSError if the connection is lost."""
+        return not self._sending.locked() and self._sent(message, descriptors)
+
+    def _sent(self, message: bytes, descriptors: Sequence[int]) -> bool:
         try:
             self.send(message, descriptors)
         except BlockingIOError:
@@ -101,7 +121,10 @@ class Packets:
 
     async def receive(self) -> Received | None:
         """Return the next message; None at the end. Only one caller at a time may wait."""
+        if not self._is_watched:
+            self._read()
         while not self._received and not self._ended:
+            self._watch()
             self._waiting = self._loop.create_future()
             await self._waiting
         return self._received.popleft() if self._received else None
@@ -115,6 +138,11 @@ class Packets:
             received = None
         if received is None:
             self._end()
+        if self._deliver is not None:
+            self._deliver(received)
+            return
+        if received is None:
+            pass
         elif len(self._received) >= MOST_UNREAD:
             received.close()
             self._end()
@@ -137,7 +165,9 @@ class Packets:
 
     def _end(self) -> None:
         self._ended = True
-        self._loop.remove_reader(self._socket)
+        if self._is_watched:
+            self._is_watched = False
+            self._loop.remove_reader(self._socket)
 
     def hang_up(self) -> None:
         """Close the connection. Messages that have arrived can still be read."""

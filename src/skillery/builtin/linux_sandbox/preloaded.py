@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import platform
 import signal
@@ -19,8 +20,9 @@ import msgspec
 
 from skillery.builtin.linux_sandbox.cells import Cell, Demand, Ends
 from skillery.builtin.linux_sandbox.zygote_answers import ANSWER_SECONDS, CannotStart, ZygoteLost
-from skillery.builtin.linux_sandbox.zygotes import Zygote
+from skillery.builtin.linux_sandbox.zygotes import Zygote, pid_in
 from skillery.sandboxing.linux import seccomp, watchdog
+from skillery.sandboxing.linux.cell.link import CROWDED
 from skillery.sandboxing.linux.groups import ControlGroup
 from skillery.sandboxing.linux.plan import MEBIBYTE, look
 from skillery.sandboxing.linux.processes import children, parent_of, start_time
@@ -95,7 +97,7 @@ class PreloadedZygote(Zygote):
         """Start the zygote and let it import the modules. Raise CannotStart with the reason if that fails."""
         with contextlib.suppress(ConnectionError), contextlib.ExitStack() as opened:
             group_files = opened.enter_context(self.group.group_files()) if self.group else []
-            self._forks.link.send(self._plan, group_files)
+            self._forks.link.send(json.dumps(self._plan).encode(), group_files)
         await self._mounts.wait_ready()
         try:
             pid = await self._forks.wait_ready(self._bounds.preload_seconds)
@@ -145,7 +147,7 @@ class PreloadedZygote(Zygote):
         slot = self._free_slots.pop() if self._free_slots else -1
         try:
             answer = await self._order(demand, uid, slot, affinity, group, ends, ahead=ahead)
-            if "crowded" in answer.content:
+            if pid_in(answer) == CROWDED:
                 if slot >= 0:
                     self._free_slots.append(slot)  # no run was forked into it
                 raise Crowded
@@ -171,7 +173,7 @@ class PreloadedZygote(Zygote):
         except (TimeoutError, OSError, ZygoteLost):
             raise self._lose() from None
         try:
-            ends.control.send({})
+            ends.control.send(b"g")
         except OSError:
             for descriptor in known:
                 os.close(descriptor)

@@ -67,6 +67,8 @@ class LinuxSandbox:
         return CAPABILITIES | {Capability.MEMORY_TREE} if held else CAPABILITIES
 
     async def start(self) -> None:
+        if self._capabilities is not None:
+            return
         async with self._starting:
             if self._capabilities is None:
                 self._capabilities = await self._find_capabilities()

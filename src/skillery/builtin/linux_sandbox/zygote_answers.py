@@ -6,15 +6,17 @@ import asyncio
 import errno
 import itertools
 import os
-from typing import Any
+import time
 
 from skillery.builtin.linux_sandbox.cells import said
 from skillery.builtin.linux_sandbox.links import Packets, Received
+from skillery.sandboxing.linux.cell.link import NUMBER
 
 START_SECONDS = 20.0
 ANSWER_SECONDS = 2.0
 SEND_SECONDS = 20.0
 CLOSE_SECONDS = 0.5
+NO_REQUEST = 0.0, None
 
 
 class ZygoteLost(Exception):
@@ -39,10 +41,13 @@ class ZygoteAnswers:
         self._wary = wary
         self.link = Packets(wary=wary)
         self._numbers = itertools.count()
-        self._asked: dict[int, asyncio.Future[Received]] = {}
-        self._listening: asyncio.Task[None] | None = None
+        self._asked: dict[int, tuple[float, asyncio.Future[Received]]] = {}
+        """The answers of requests, and the times from which an answer is expected."""
+        self._ended: asyncio.Future[None] | None = None
+        """Done when the other process has closed its end. None until the process was ready."""
         self.lost = False
-        self._answered = 0
+        self._answered_at = 0.0
+        self._looking: asyncio.TimerHandle | None = None
 
     async def wait_ready(self, seconds: float = START_SECONDS) -> int:
         """Wait for the first message of the process. Return its pid, which is 0 unless `wary`. Raise CannotStart on
@@ -57,47 +62,57 @@ class ZygoteAnswers:
             raise CannotStart(
                 said(str(first.content.get("message", ""))) if first else "the sandbox ended while it was being set up"
             )
-        self._listening = asyncio.ensure_future(self._listen())
+        self._ended = asyncio.get_running_loop().create_future()
+        self.link.deliver_to(self._hear)
         return first.pid
 
-    async def _listen(self) -> None:
-        while (received := await self.link.receive()) is not None:
-            self._answered += 1
-            number = received.content.get("number", -1)
-            asked = self._asked.pop(number, None) if isinstance(number, int) else None
-            if asked is None and self._wary:
-                break
-            if asked is None or asked.done():
-                received.close()
-            else:
-                asked.set_result(received)
+    def _hear(self, received: Received | None) -> None:
+        if received is None:
+            self._end()
+            return
+        self._answered_at = time.monotonic()
+        number = NUMBER.unpack_from(received.raw)[0] if len(received.raw) >= NUMBER.size else -1
+        _, asked = self._asked.pop(number, NO_REQUEST)
+        if asked is None or asked.done():
+            received.close()
+        else:
+            asked.set_result(received)
+        if asked is None and self._wary:
+            self._end()
+
+    def _end(self) -> None:
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_result(None)
         self.lose()
 
     def lose(self) -> None:
         self.lost = True
         if self._wary:
             self.link.hang_up()  # then its keeper ends it
-        for asked in self._asked.values():
+        for _, asked in self._asked.values():
             if not asked.done():
                 asked.set_exception(ZygoteLost())
         self._asked.clear()
 
-    async def ask(self, messages: list[dict[str, Any]], descriptors: tuple[int, ...] = ()) -> Received:
-        """Send a request and return its answer. Raise ZygoteLost if there is none, OSError if descriptors of it were
-        lost.
+    async def ask(self, messages: list[bytes], descriptors: tuple[int, ...] = ()) -> Received:
+        """Send a request and return its answer, which begins with a NUMBER.
 
+        Raise ZygoteLost if there is no answer, and OSError if descriptors of the answer were lost.
         A request may have several messages. The last one carries the descriptors.
         """
         if self.lost:
             raise ZygoteLost
         number = next(self._numbers)
-        asked = self._asked[number] = asyncio.get_running_loop().create_future()
+        asked: asyncio.Future[Received] = asyncio.get_running_loop().create_future()
+        self._asked[number] = time.monotonic() + SEND_SECONDS, asked
         whole = False
         try:
-            async with asyncio.timeout(SEND_SECONDS):
-                await self.link.send_whole([{**message, "number": number} for message in messages], descriptors)
+            await self._send([NUMBER.pack(number) + message for message in messages], descriptors)
             whole = True
-            received = await self._answer(asked)
+            if number in self._asked:
+                self._asked[number] = time.monotonic(), asked
+            self._look_later(ANSWER_SECONDS)
+            received = await asked
         except (TimeoutError, OSError):
             self._asked.pop(number, None)
             close_answer(asked)
@@ -113,27 +128,41 @@ class ZygoteAnswers:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         return received
 
-    async def _answer(self, asked: asyncio.Future[Received]) -> Received:
-        """Return the answer. Raise TimeoutError if the process answers no request for ANSWER_SECONDS.
+    async def _send(self, messages: list[bytes], descriptors: tuple[int, ...]) -> None:
+        if len(messages) == 1 and self.link.send_now(messages[0], descriptors):
+            return
+        async with asyncio.timeout(SEND_SECONDS):
+            await self.link.send_whole(messages, descriptors)
+
+    def _look_later(self, seconds: float) -> None:
+        """Check after `seconds` whether the process still answers, unless such a check is due already."""
+        if self._looking is None and not self.lost:
+            self._looking = asyncio.get_running_loop().call_later(seconds, self._look)
+
+    def _look(self) -> None:
+        """Lose a process that had a request for ANSWER_SECONDS, and answered none in this time.
 
         The process handles one request after another, so an answer to any request shows that the process works.
         """
-        while True:
-            before = self._answered
-            await asyncio.wait({asked}, timeout=ANSWER_SECONDS)
-            if asked.done():
-                return asked.result()
-            if self._answered == before:
-                raise TimeoutError
+        self._looking = None
+        if not self._asked:
+            return
+        oldest = min(since for since, _ in self._asked.values())
+        silent = time.monotonic() - max(self._answered_at, oldest)
+        if silent >= ANSWER_SECONDS:
+            self.lose()
+        else:
+            self._look_later(ANSWER_SECONDS - silent)
 
     async def close(self) -> None:
         """Close the socket, and give the other process a short time to end."""
-        if self._listening is not None:
+        if self._ended is not None:
             self.link.say_no_more()
-            await asyncio.wait({self._listening}, timeout=CLOSE_SECONDS)
+            await asyncio.wait({self._ended}, timeout=CLOSE_SECONDS)
+        if self._looking is not None:
+            self._looking.cancel()
         self.link.close()
-        if self._listening is not None:
-            await self._listening
+        self._end()
 
 
 def close_answer(asked: asyncio.Future[Received]) -> None:

@@ -16,6 +16,7 @@ from skillery.builtin.linux_sandbox.cells import Cell, Demand, Ends
 from skillery.builtin.linux_sandbox.links import Received
 from skillery.builtin.linux_sandbox.zygote_answers import CannotMount, ZygoteAnswers
 from skillery.sandboxing.linux import interpreter
+from skillery.sandboxing.linux.cell.link import NUMBER, ORDER, PID
 from skillery.sandboxing.linux.groups import ControlGroup
 from skillery.sandboxing.linux.plan import tree_limits
 
@@ -23,6 +24,7 @@ HERE = interpreter.HERE
 START = "import sys; sys.path.append('.'); from cell import zygote; zygote.main(*map(int, sys.argv[1:]))"
 BASE_ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/workspace", "LANG": "C.UTF-8"}
 SLOTS = 64
+REMEMBERED = 32
 PIECE_BYTES = 32 * 1024
 
 
@@ -65,13 +67,14 @@ class Zygote:
         self.served = 0
         self.base_bytes = 0
         """Address space that each run inherits, beyond that of a bare interpreter."""
+        self._encoded: dict[tuple[Demand, tuple[int, ...]], bytes] = {}
         self.started = time.monotonic()
         self.retired = False
 
     async def prepare(self) -> None:
         """Wait until the zygote and the workshop are ready. Raise CannotStart if one of them fails."""
         with contextlib.suppress(ConnectionError):  # the process has died, which wait_ready reports
-            self._forks.link.send(self._plan)
+            self._forks.link.send(json.dumps(self._plan).encode())
         await self._mounts.wait_ready()
         await self._forks.wait_ready()
 
@@ -116,7 +119,7 @@ class Zygote:
             ends.close()  # ends a cell that was made anyway; its slot is not reused
             raise
         pidfd, mounts = received.descriptors
-        pid = received.content["pid"]
+        pid = pid_in(received)
         cell = Cell(self, demand, ends, pid=pid, pidfd=pidfd, mounts=mounts, uid=uid, slot=slot, group=group)
         self._add(cell)
         return cell
@@ -132,19 +135,23 @@ class Zygote:
         *,
         ahead: bool,
     ) -> Received:
-        order = {
-            "uid": uid,
-            "slot": slot,
-            "limits": tree_limits(demand.limits, cgroups=self._plan["cgroups"], base=self.base_bytes),
-            "affinity": affinity,
-            "port": demand.port,
-            "ahead": ahead,
-        }
+        order = ORDER.pack(uid, slot, ahead) + self._parameters(demand, tuple(affinity))
         group_files: AbstractContextManager[list[int]] = group.group_files() if group else nullcontext([])
         with group_files as opened:
             received = await self._forks.ask([order], (*ends.theirs, *opened))
         ends.handed_over()
         return received
+
+    def _parameters(self, demand: Demand, affinity: tuple[int, ...]) -> bytes:
+        """Return the parameters of a run as JSON. Most runs have the same ones."""
+        known = self._encoded.get((demand, affinity))
+        if known is None:
+            limits = tree_limits(demand.limits, cgroups=self._plan["cgroups"], base=self.base_bytes)
+            known = json.dumps({"limits": limits, "affinity": affinity, "port": demand.port}).encode()
+            if len(self._encoded) >= REMEMBERED:
+                self._encoded.clear()
+            self._encoded[demand, affinity] = known
+        return known
 
     def _add(self, cell: Cell) -> None:
         self.cells.add(cell)
@@ -157,16 +164,13 @@ class Zygote:
 
     async def mount(self, cell: Cell, entries: list[dict[str, Any]]) -> None:
         """Mount the entries for a cell. Raise ZygoteLost if the workshop has died, CannotMount if a mount fails."""
-        messages = [{"uid": cell.uid, "entries": piece} for piece in in_pieces(entries)]
-        received = await self._mounts.ask(messages, (cell.mounts,))
-        if "done" not in received.content:
-            raise CannotMount(received.content.get("message", ""))
+        messages = [json.dumps({"uid": cell.uid, "entries": piece}).encode() for piece in in_pieces(entries)]
+        check_mounts(await self._mounts.ask(messages, (cell.mounts,)))
 
     async def show_workspace(self, of: Cell, to: Cell) -> None:
         """Mount the workspace of the cell `of` over that of `to`. Raise as `mount`."""
-        received = await self._mounts.ask([{"uid": to.uid, "entries": []}], (of.mounts, to.mounts))
-        if "done" not in received.content:
-            raise CannotMount(received.content.get("message", ""))
+        message = json.dumps({"uid": to.uid, "entries": []}).encode()
+        check_mounts(await self._mounts.ask([message], (of.mounts, to.mounts)))
 
     async def close(self) -> None:
         """End the zygote and the workshop. All cells of the zygote must have ended."""
@@ -175,6 +179,18 @@ class Zygote:
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
             await asyncio.wait({self._gone})
         await self._forks.close()
+
+
+def pid_in(answer: Received) -> int:
+    """Return the pid in the answer to a request for a run. An unknown answer is like a pid that is not known (0)."""
+    content = answer.raw[NUMBER.size :]
+    return int(PID.unpack(content)[0]) if len(content) == PID.size else 0
+
+
+def check_mounts(answer: Received) -> None:
+    """Raise CannotMount if the workshop has answered that a mount failed."""
+    if failed := answer.raw[NUMBER.size :].decode():
+        raise CannotMount(failed)
 
 
 def in_pieces(entries: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -80,6 +80,10 @@ class _Pace:
         self._began = time.monotonic()
 
 
+def _do_nothing() -> None:
+    pass
+
+
 class Dialogue:
     """The dialogue with the code of one run.
 
@@ -99,8 +103,12 @@ class Dialogue:
         self._calls = 0
         self._ahead: asyncio.Future[Message | None] | None = None
         """The next message, if it was received during a call."""
-        self.heard = asyncio.Event()
-        """Set when the last byte of the result or failure has arrived. Later work does not count as time of the run."""
+        self.heard_at: float | None = None
+        """The time (`time.monotonic`) at which the last byte of the result or failure arrived. Later work does not
+        count as time of the run.
+        """
+        self.when_heard: Callable[[], None] = _do_nothing
+        """Called when `heard_at` is set."""
         self.summary: str | None = None
         self.result: bytes | None = None
         self.failure: Failure | None = None
@@ -158,7 +166,7 @@ class Dialogue:
             case "result":
                 await self._take_result(message.body)
             case "failure":
-                self.heard.set()
+                self._heard()
                 self.failure = Failure(
                     message.type[:200] or "Exception", message.message[:1000], message.traceback[:4000]
                 )
@@ -185,11 +193,15 @@ class Dialogue:
         if size > self._limits.result_mb * MEBIBYTE:
             raise ChannelAbused(f"a result of {size} bytes")
         body = await self._channel.body(size)
-        self.heard.set()
+        self._heard()
         try:
             self.result = await JSON.run(normal_json, body) if size > BIG_TEXT else normal_json(body)
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
             raise ChannelAbused("a result that is not JSON") from None
+
+    def _heard(self) -> None:
+        self.heard_at = self._channel.heard_at
+        self.when_heard()
 
     async def _write_blob(self, message: Message) -> None:
         try:

@@ -1,4 +1,7 @@
-"""The log of a run: a pipe that the server always reads, so that the code never waits for the server."""
+"""The log of a run: a pipe that the server always reads, so that the code never waits for the server.
+
+The event loop watches the pipe only after UNWATCHED_SECONDS: most runs are shorter, and their log is read at the end.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from skillery.formats.kept_log import KeptLog
 
 PIECE = 256 * 1024
 PIPE_BYTES = 1 << 20
+UNWATCHED_SECONDS = 0.02
 
 
 Sink = Callable[[bytes], None]
@@ -34,18 +38,33 @@ class LogPipe:
         os.set_blocking(self._read_end, False)
         if sys.platform == "linux":
             widen(self._read_end)
-        self._loop.add_reader(self._read_end, self._drain)
+        self._is_watched = False
+        self._waiting = self._loop.call_later(UNWATCHED_SECONDS, self._watch)
 
-    def _drain(self) -> None:
+    def _watch(self) -> None:
+        self._waiting.cancel()
+        if not (self._is_watched or self._ended.done()):
+            self._is_watched = True
+            self._loop.add_reader(self._read_end, self._drain)
+
+    def _unwatch(self) -> None:
+        self._waiting.cancel()
+        if self._is_watched:
+            self._is_watched = False
+            self._loop.remove_reader(self._read_end)
+
+    def _drain(self) -> bool:
+        """Read a piece. Return False if the pipe has none now, or has ended."""
         try:
             piece = os.read(self._read_end, PIECE)
         except BlockingIOError:
-            return
+            return False
         if piece:
             self._sink(piece)
-            return
-        self._loop.remove_reader(self._read_end)
+            return True
+        self._unwatch()
         self._ended.set_result(None)
+        return False
 
     def keep(self, limit: int, host: RunHost | None = None) -> None:
         """Discard the log so far. From now on, keep up to `limit` bytes, or pass each piece to a host that follows
@@ -70,12 +89,17 @@ class LogPipe:
         log.
         """
         self.close_write_end()
-        await asyncio.wait({self._ended}, timeout=patience)
+        for _ in range(PIPE_BYTES // PIECE):  # a process may still write, so the loop has an end
+            if self._ended.done() or not self._drain():
+                break
+        if not self._ended.done():
+            self._watch()
+            await asyncio.wait({self._ended}, timeout=patience)
         return Log(*self._kept.parts())
 
     def close(self) -> None:
         self.close_write_end()
-        self._loop.remove_reader(self._read_end)
+        self._unwatch()
         os.close(self._read_end)
         self._ended.cancel()
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
 from skillery.backends import Failure, FailureType, Limits, Log, NetworkUse, Outcome, Used
 from skillery.sandboxing.python_runner.dialogue import Dialogue
 from skillery.sandboxing.python_runner.process_ends import ended_early, finish_whole
+
+GUARD_SECONDS = 0.04
 
 
 class RunSession:
@@ -39,34 +41,30 @@ class RunSession:
         """Wait until the code has sent its result or has ended, or until its time is over. Also return when `exceeds`
         returns: its memory limit is then exceeded.
 
-        The measured time ends with the last byte of the result; the check of the result does not count. `ended` waits
-        for the end of the code's process, and returns its wait status or None.
+        The measured time ends with the last byte of the result; the check of the result does not count, and the time
+        limit does not end it. `ended` waits for the end of the code's process, and returns its wait status or None.
         """
         self._dialogue = dialogue
         started = time.monotonic()
         self._prepared_ms = round((started - self._opened) * 1000, 3)
-        listening = asyncio.ensure_future(self._listen(dialogue, ended))
-        guarding = asyncio.ensure_future(exceeds()) if exceeds else None
-        heard = asyncio.ensure_future(dialogue.heard.wait())
-        watched = {listening, guarding} if guarding else {listening}
-        timeout = self._limits.timeout_ms
+        limit = asyncio.timeout(self._limits.timeout_ms / 1000)
+        dialogue.when_heard = lambda: limit.reschedule(None)
+        guard = _Guard(exceeds, limit) if exceeds else None
         try:
-            clocked: set[asyncio.Future[Any]] = {*watched, heard}
-            done, _ = await asyncio.wait(clocked, timeout=timeout / 1000, return_when=asyncio.FIRST_COMPLETED)
-            self._duration_ms = (time.monotonic() - started) * 1000
-            if done == {heard}:
-                done, _ = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
-            if listening in done:
-                listening.result()
-            elif guarding is not None and guarding in done:
-                guarding.result()
+            async with limit:
+                await self._listen(dialogue, ended)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            if guard is not None and guard.has_ended:
+                guard.result()
                 self.stopped = self._too_much_memory()
             else:
-                self.stopped = Failure(FailureType.TIMEOUT, f"the run took longer than {timeout} ms")
+                self.stopped = Failure(FailureType.TIMEOUT, f"the run took longer than {self._limits.timeout_ms} ms")
         finally:
-            for task in (*watched, heard):
-                task.cancel()
-            await asyncio.gather(*watched, heard, return_exceptions=True)
+            self._duration_ms = ((dialogue.heard_at or time.monotonic()) - started) * 1000
+            if guard is not None:
+                await guard.close()
 
     async def _listen(self, dialogue: Dialogue, ended: Callable[[], Awaitable[int | None]]) -> None:
         await dialogue.listen()
@@ -94,7 +92,7 @@ class RunSession:
     def left_files(self) -> frozenset[str] | None:
         """The paths that the code has kept, if it was ended before it could keep its files. Else None."""
         dialogue = self._dialogue
-        return frozenset(dialogue.kept) if dialogue is not None and not dialogue.heard.is_set() else None
+        return frozenset(dialogue.kept) if dialogue is not None and dialogue.heard_at is None else None
 
     def outcome(
         self,
@@ -129,6 +127,45 @@ class RunSession:
         if self.status is None:
             return Failure(FailureType.SANDBOX_ERROR, "the sandbox was ended from outside")
         return ended_early(self.status)
+
+
+class _Guard:
+    """Watches the memory of a run from GUARD_SECONDS after the start of its code, and ends `limit` if it is exceeded.
+
+    Most runs are shorter, and their guard starts no task. Limits of the kernel apply from the start.
+    """
+
+    def __init__(self, exceeds: Callable[[], Awaitable[None]], limit: asyncio.Timeout) -> None:
+        self._exceeds = exceeds
+        self._limit = limit
+        self._loop = asyncio.get_running_loop()
+        self._task: asyncio.Future[None] | None = None
+        self._closed = False
+        self._waiting = self._loop.call_later(GUARD_SECONDS, self._start)
+
+    def _start(self) -> None:
+        self._task = asyncio.ensure_future(self._exceeds())
+        self._task.add_done_callback(self._end_run)
+
+    def _end_run(self, task: asyncio.Future[None]) -> None:
+        if not (self._closed or task.cancelled() or self._limit.expired()):
+            self._limit.reschedule(self._loop.time())
+
+    @property
+    def has_ended(self) -> bool:
+        return self._task is not None and self._task.done()
+
+    def result(self) -> None:
+        """Raise the error of `exceeds`, if it has raised one."""
+        if self._task is not None:
+            self._task.result()
+
+    async def close(self) -> None:
+        self._closed = True
+        self._waiting.cancel()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
 
 
 class LiveRun(Protocol):

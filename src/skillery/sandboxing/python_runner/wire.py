@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import socket
 import struct
+import time
 from collections.abc import AsyncIterator, Mapping
 from functools import cache
 from typing import Any
@@ -19,7 +19,8 @@ import msgspec
 HEAD = struct.Struct(">IQ")
 MAX_HEADER = 64 * 1024
 PIECE = 256 * 1024
-FULL_SECONDS = 0.002
+MOST_UNREAD = 2 * PIECE
+"""Bytes that were received and not read, above which the channel receives no more."""
 
 
 SO_PASSRIGHTS = 83
@@ -73,62 +74,125 @@ async def one_piece(content: bytes) -> AsyncIterator[bytes]:
 
 
 class Channel:
-    """Sends messages to the process inside the sandbox, and receives its messages."""
+    """Sends messages to the process inside the sandbox, and receives its messages.
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
+    One task at a time may receive, and one may send. The socket is used directly: the streams of asyncio would add a
+    transport, a protocol and several tasks to each run.
+    """
+
+    def __init__(self, end: socket.socket) -> None:
+        """Own the socket, which must not block."""
+        self._socket = end
+        self._loop = asyncio.get_running_loop()
+        self._unread = bytearray()
+        self._is_watched = False
+        self._ended = False
+        self._was_reset = False
+        self._closed = False
+        self._readable: asyncio.Future[None] | None = None
+        self._writable: asyncio.Future[None] | None = None
+        self.heard_at = time.monotonic()
+        """The time (`time.monotonic`) at which the last byte arrived."""
 
     @classmethod
     async def over(cls, end: socket.socket) -> Channel:
-        """Return a channel that owns the socket. The socket refuses descriptors, if the kernel supports that.
-
-        If this coroutine fails or is cancelled, the socket is closed.
-        """
+        """Return a channel that owns the socket. The socket refuses descriptors, if the kernel supports that."""
         refuse_descriptors(end)
         end.setblocking(False)
-        try:
-            return cls(*await asyncio.open_connection(sock=end, limit=PIECE))
-        except BaseException:
-            end.close()
-            raise
+        return cls(end)
+
+    # -- receiving -----------------------------------------------------------------------------------------------
 
     async def receive(self) -> Message | None:
         """Return the next message header; None at the end. Raise ChannelAbused if it is invalid.
 
         The caller must read the body before the next call.
         """
-        try:
-            header_size, body = HEAD.unpack(await self._reader.readexactly(HEAD.size))
-            if header_size > MAX_HEADER:
-                raise ChannelAbused(f"a header of {header_size} bytes")
-            header = await self._reader.readexactly(header_size)
-        except asyncio.IncompleteReadError as error:
-            if error.partial:
-                raise ChannelAbused("half a message") from None
+        if not await self._has(HEAD.size):
+            self._check_end()
             return None
-        except ConnectionError:
+        header_size, body = HEAD.unpack_from(self._unread)
+        if header_size > MAX_HEADER:
+            raise ChannelAbused(f"a header of {header_size} bytes")
+        if not await self._has(HEAD.size + header_size):
+            self._check_end()
             return None
+        header = self._take(HEAD.size + header_size)[HEAD.size :]
         try:
-            return msgspec.structs.replace(msgspec.json.decode(header, type=Message), body=body)
+            return msgspec.structs.replace(_MESSAGE.decode(header), body=body)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             raise ChannelAbused("a header that is not JSON of the known shape") from None
+
+    def _check_end(self) -> None:
+        if self._unread and not self._was_reset:
+            raise ChannelAbused("half a message")
 
     async def pieces(self, size: int) -> AsyncIterator[bytes]:
         """Yield the body in pieces of at most 256 KiB. Raise ChannelAbused if the body ends early."""
         while size:
-            piece = await self._reader.read(min(size, PIECE))
-            if not piece:
+            if not await self._has(1):
                 raise ChannelAbused("half a message")
+            piece = self._take(min(size, PIECE))
             size -= len(piece)
             yield piece
 
     async def body(self, size: int) -> bytes:
         """Return the whole body. The caller has checked its size."""
+        if size <= len(self._unread):
+            return self._take(size)
         return b"".join([piece async for piece in self.pieces(size)])
 
+    def _take(self, size: int) -> bytes:
+        taken = bytes(self._unread[:size])
+        del self._unread[:size]
+        return taken
+
+    async def _has(self, size: int) -> bool:
+        """Wait until `size` bytes are unread. Return False if the other end has closed before that."""
+        while len(self._unread) < size:
+            if self._ended:
+                return False
+            self._watch()
+            self._readable = self._loop.create_future()
+            await self._readable
+        return True
+
+    def _watch(self) -> None:
+        if not self._is_watched:
+            self._is_watched = True
+            self._loop.add_reader(self._socket, self._read)
+
+    def _unwatch(self) -> None:
+        if self._is_watched:
+            self._is_watched = False
+            self._loop.remove_reader(self._socket)
+
+    def _read(self) -> None:
+        try:
+            piece = self._socket.recv(PIECE)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            piece, self._was_reset = b"", True
+        self._unread += piece
+        self._ended = not piece
+        if piece:
+            self.heard_at = time.monotonic()
+        if self._ended or len(self._unread) >= MOST_UNREAD:
+            self._unwatch()
+        _wake(self._readable)
+
+    # -- sending -------------------------------------------------------------------------------------------------
+
     async def send(self, header: Mapping[str, Any], body: bytes = b"") -> None:
-        await self.send_pieces(header, len(body), one_piece(body))
+        if len(body) > PIECE:
+            await self.send_pieces(header, len(body), one_piece(body))
+            return
+        encoded = json.dumps(header).encode()
+        try:
+            await self._write(HEAD.pack(len(encoded), len(body)) + encoded + body)
+        except ConnectionError:
+            return  # the process has ended, which the reader will notice
 
     async def send_pieces(self, header: Mapping[str, Any], size: int, pieces: AsyncIterator[bytes]) -> None:
         """Send a header and a body of `size` bytes. A piece is requested only after the piece before was sent."""
@@ -136,34 +200,56 @@ class Channel:
         try:
             await self._write(HEAD.pack(len(encoded), size) + encoded)
             async for piece in pieces:
-                for start in range(0, len(piece), PIECE):  # in pieces, to avoid a second copy in memory
-                    await self._write(memoryview(piece)[start : start + PIECE])
+                await self._write(piece)
         except ConnectionError:
             return  # the process has ended, which the reader will notice
 
     async def send_descriptor(self, descriptor: int) -> None:
         """Send one byte that carries the descriptor. The receiver must read it with `recvmsg`."""
-        self._writer.transport.set_write_buffer_limits(0)
-        with socket.socket(fileno=os.dup(self._writer.get_extra_info("socket").fileno())) as end:
-            end.setblocking(False)
-            while True:
-                try:
-                    # With this limit, `drain` returns when all bytes before the descriptor are in the socket.
-                    await self._writer.drain()
-                    socket.send_fds(end, [b"d"], [descriptor])
-                except BlockingIOError:
-                    await asyncio.sleep(FULL_SECONDS)
-                except ConnectionError:
-                    return  # the process has ended, which the reader will notice
-                else:
-                    break
-        self._writer.transport.set_write_buffer_limits()
+        while not self._closed:
+            try:
+                socket.send_fds(self._socket, [b"d"], [descriptor])
+            except BlockingIOError:
+                await self._wait_writable()
+            except ConnectionError:
+                return  # the process has ended, which the reader will notice
+            else:
+                return
 
-    async def _write(self, piece: bytes | memoryview) -> None:
-        if self._writer.is_closing():
-            raise BrokenPipeError
-        self._writer.write(piece)
-        await self._writer.drain()
+    async def _write(self, piece: bytes) -> None:
+        left = memoryview(piece)
+        while left:
+            if self._closed:
+                raise BrokenPipeError
+            try:
+                left = left[self._socket.send(left) :]
+            except (BlockingIOError, InterruptedError):
+                await self._wait_writable()
+
+    async def _wait_writable(self) -> None:
+        self._writable = waiting = self._loop.create_future()
+        self._loop.add_writer(self._socket, _wake, waiting)
+        try:
+            await waiting
+        finally:
+            if not self._closed:
+                self._loop.remove_writer(self._socket)
 
     def close(self) -> None:
-        self._writer.transport.abort()
+        """Close the socket. A task that waits for a message gets None, and a task that sends ends its call."""
+        if self._closed:
+            return
+        self._unwatch()
+        self._loop.remove_writer(self._socket)
+        self._closed = self._ended = self._was_reset = True
+        self._socket.close()
+        _wake(self._readable)
+        _wake(self._writable)
+
+
+_MESSAGE = msgspec.json.Decoder(Message)
+
+
+def _wake(waiting: asyncio.Future[None] | None) -> None:
+    if waiting is not None and not waiting.done():
+        waiting.set_result(None)

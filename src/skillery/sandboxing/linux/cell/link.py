@@ -1,10 +1,16 @@
-"""One end of a SOCK_SEQPACKET socket pair. Each message is a small JSON object and may carry descriptors."""
+"""One end of a SOCK_SEQPACKET socket pair. Each message is small and may carry descriptors.
+
+The first messages are JSON objects. Requests and answers begin with a NUMBER. The rest of a request for a run is ORDER,
+and the JSON object of its parameters. JSON for each run would change dozens of memory pages of the zygote, which the
+kernel copies after each fork.
+"""
 
 from __future__ import annotations
 
 import _socket
 import array
 import json
+import struct
 
 TYPE_CHECKING = False  # importing `typing` for this costs every run milliseconds
 if TYPE_CHECKING:
@@ -13,6 +19,13 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 128 * 1024
 MOST_DESCRIPTORS = 16
+NUMBER = struct.Struct("=q")
+"""The number of a request, also of its answer."""
+ORDER = struct.Struct("=qi?")
+"""The uid, the slot (-1 for none) and `ahead` of a request for a run."""
+PID = struct.Struct("=q")
+"""The answer to a request for a run: the pid, 0 if the zygote does not know it, or CROWDED."""
+CROWDED = -1
 
 
 class Link:
@@ -22,14 +35,23 @@ class Link:
         self.descriptor = descriptor
 
     def say(self, descriptors: Iterable[int] = (), **message: Any) -> None:
+        """Send a JSON object. Raise ConnectionError if the other end has closed."""
+        self.send(json.dumps(message).encode(), descriptors)
+
+    def send(self, content: bytes, descriptors: Iterable[int] = ()) -> None:
         """Send a message. Raise ConnectionError if the other end has closed."""
-        content, rights = json.dumps(message).encode(), array.array("i", descriptors)
+        rights = array.array("i", descriptors)
         if rights:
             self._socket.sendmsg([content], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)])
         else:
             self._socket.send(content)
 
     def hear(self) -> tuple[dict[str, Any], list[int]]:
+        """Return the next message, a JSON object, and its descriptors. Raise EOFError if the other end has closed."""
+        content, descriptors = self.receive()
+        return json.loads(content), descriptors
+
+    def receive(self) -> tuple[bytes, list[int]]:
         """Return the next message and its descriptors. Raise EOFError if the other end has closed."""
         rights = array.array("i")
         room = _socket.CMSG_LEN(MOST_DESCRIPTORS * rights.itemsize)
@@ -38,7 +60,7 @@ class Link:
             rights.frombytes(data[: len(data) - len(data) % rights.itemsize])
         if not content:
             raise EOFError("the server has gone")
-        return json.loads(content), list(rights)
+        return content, list(rights)
 
     def close(self) -> None:
         self._socket.close()

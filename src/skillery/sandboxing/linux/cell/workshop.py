@@ -7,11 +7,12 @@ No run is ever forked from the workshop, so no run can find data of another run 
 # ruff: noqa: PTH102, PTH106 - importing pathlib costs every start milliseconds; the paths are our own
 from __future__ import annotations
 
+import json
 import os
 import signal
 
 from . import idmap, kernel, root
-from .link import Link
+from .link import NUMBER, Link
 
 TYPE_CHECKING = False  # importing `typing` for this costs every start milliseconds
 if TYPE_CHECKING:
@@ -170,22 +171,21 @@ def show_workspace(of: int, to: int, own: int) -> None:
         kernel.set_namespace(own, kernel.NEWNS)
 
 
-def answer(
-    link: Link, shelf: Shelf, message: dict[str, Any], entries: list[dict[str, Any]], ends: tuple[int, ...]
-) -> None:
-    """Serve a request. `ends` are the namespaces of the run, of another cell if its workspace is shown, and ours."""
+def answer(shelf: Shelf, uid: int, entries: list[dict[str, Any]], ends: tuple[int, ...]) -> str:
+    """Serve a request. Return an empty text, or what failed.
+
+    `ends` are the namespaces of the run, of another cell if its workspace is shown, and ours.
+    """
     try:
         if len(ends) == BOTH:
             show_workspace(*ends)
         else:
-            give(shelf, message["uid"], entries, (ends[0], ends[1]))
+            give(shelf, uid, entries, (ends[0], ends[1]))
     except kernel.SetupError as error:
-        link.say(number=message["number"], message=str(error))
-        return
+        return str(error)
     except OSError as error:
-        link.say(number=message["number"], message=f"set-up: {os.strerror(error.errno or 0)}")
-        return
-    link.say(number=message["number"], done=True)
+        return f"set-up: {os.strerror(error.errno or 0)}"
+    return ""
 
 
 def serve(descriptor: int) -> None:
@@ -202,10 +202,12 @@ def serve(descriptor: int) -> None:
     shelf = Shelf()
     entries: list[dict[str, Any]] = []
     while True:
-        message, descriptors = link.hear()
+        content, descriptors = link.receive()
+        message = json.loads(content[NUMBER.size :])
         entries += message["entries"]
         if descriptors:  # the last piece carries the run's mount namespace
-            answer(link, shelf, message, entries, (*descriptors, own))
+            failed = answer(shelf, message["uid"], entries, (*descriptors, own))
+            link.send(content[: NUMBER.size] + failed.encode())
             for namespace in descriptors:
                 os.close(namespace)
             entries = []

@@ -1,10 +1,10 @@
 """The process from which every run is forked. It is built once, preloaded, and has no threads, secrets or data of a
 run.
 
-The zygote talks to the server over one socket. It first receives the plan. For each run, it receives `number`, `uid`,
-`slot`, `limits`, `affinity`, `port` and `ahead`, with the descriptors of the run's control socket, channel, log and
-cgroup files. It sends `ready` once, and for each run `number` and `pid` with the pidfd and the mount namespace. A
-zygote with preloaded packages (`preloading`) sends only `number`.
+The zygote talks to the server over one socket (`link`). It first receives the plan. For each run, it receives an order
+with `limits`, `affinity` and `port`, and the descriptors of the run's control socket, channel, log and cgroup files. It
+sends `ready` once, and for each run the pid with the pidfd and the mount namespace. A zygote with preloaded packages
+(`preloading`) sends no pid and no descriptors.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import signal
 import sys
 
 from . import calls, inmate, kernel, lockdown, posture, root, workshop
-from .link import Link
+from .link import CROWDED, NUMBER, ORDER, PID, Link
 
 TYPE_CHECKING = False  # importing `typing` for this costs every start milliseconds
 if TYPE_CHECKING:
@@ -106,19 +106,21 @@ class Forks:
     def __init__(self, plan: dict[str, Any]) -> None:
         self._plan = plan
         self._slots = Slots()
-        self._parts: dict[str, inmate.Part] = {}
+        self._parts: dict[tuple[int, bytes, int], inmate.Part] = {}
         self._do = calls.load()
         os.dup2(os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC), inmate.NULL, inheritable=False)
 
-    def fork(self, server: Link, message: dict[str, Any], descriptors: list[int]) -> None:
+    def fork(self, server: Link, message: bytes, descriptors: list[int]) -> None:
         check_threads()
+        number, order = message[: NUMBER.size], message[NUMBER.size :]
+        uid, slot, ahead = ORDER.unpack_from(order)
         flags = inmate.NAMESPACES
-        if message["slot"] >= 0:
-            self._slots.enter(message["slot"])
+        if slot >= 0:
+            self._slots.enter(slot)
             flags &= ~kernel.NEWNET
         control, channel, log, *group_files = descriptors
         gate, opener = os.pipe()
-        part = self._part(flags, message, len(group_files))
+        part = self._part(flags, order[ORDER.size :], len(group_files))
         places = (
             calls.CONTROL,
             inmate.CHANNEL_BEFORE,
@@ -136,37 +138,37 @@ class Forks:
                 raise
             pid = -1  # its runs have reached their common limit of processes
         if pid == 0:
-            inmate.be_second(self._plan, part.landlock_abi, ahead=message["ahead"])
+            inmate.be_second(self._plan, part.landlock_abi, ahead=ahead)
         for place in places:
             os.close(place)
         if pid < 0:
             os.close(opener)
-            server.say(number=message["number"], crowded=True)
+            server.send(number + PID.pack(CROWDED))
             return
-        self._let_go(server, message, pid, part.pidfd.value, opener)
+        # Uid 1000 of the run is its own host uid if the server is root, else the server's uid.
+        write_maps(pid, uid if self._plan["root"] else posture.UID)
+        self._let_go(server, number, pid, part.pidfd.value, opener)
 
-    def _part(self, flags: int, message: dict[str, Any], group_files: int) -> inmate.Part:
-        known = json.dumps([flags, message["limits"], message["affinity"], message["port"], group_files])
+    def _part(self, flags: int, parameters: bytes, group_files: int) -> inmate.Part:
+        known = flags, parameters, group_files
         if known not in self._parts:
             if len(self._parts) >= KEPT:
                 del self._parts[next(iter(self._parts))]
-            self._parts[known] = inmate.Part(self._plan, flags, message, group_files)
+            self._parts[known] = inmate.Part(self._plan, flags, json.loads(parameters), group_files)
         return self._parts[known]
 
-    def _let_go(self, server: Link, message: dict[str, Any], pid: int, pidfd: int, opener: int) -> None:
-        """Map the ids of a run, let the run continue, and report it to the server."""
-        # Uid 1000 of the run is its own host uid if the server is root, else the server's uid.
-        write_maps(pid, message["uid"] if self._plan["root"] else posture.UID)
+    def _let_go(self, server: Link, number: bytes, pid: int, pidfd: int, opener: int) -> None:
+        """Let the run continue, and report it to the server."""
         if self._plan["environment"]:
             os.close(pidfd)
             os.write(opener, b"g")
             os.close(opener)
-            server.say(number=message["number"])
+            server.send(number + PID.pack(0))
             return
         mounts = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         os.write(opener, b"g")
         os.close(opener)
-        server.say((pidfd, mounts), number=message["number"], pid=pid)
+        server.send(number + PID.pack(pid), (pidfd, mounts))
         os.close(pidfd)
         os.close(mounts)
 
@@ -177,7 +179,7 @@ def serve(server: Link, plan: dict[str, Any]) -> None:
     gc.disable()
     server.say(ready=True)
     while True:
-        message, descriptors = server.hear()
+        message, descriptors = server.receive()
         forks.fork(server, message, descriptors)
 
 
