@@ -40,10 +40,9 @@ from skillery.registry import (
     VersionRow,
     apply_waivers,
     checks_of,
-    compare_permissions,
     files_of,
     resolve,
-    version_if_taken,
+    state_of,
     with_examples,
 )
 from skillery.registry.files import read_file
@@ -118,8 +117,7 @@ class BundleChecks:
             )
 
         def look(connection: Connection) -> RegistryState:
-            taken = version_if_taken(connection, bundle=bundle, identity=identity)
-            return RegistryState(taken, compare_permissions(connection, bundle.manifest), found or scan)
+            return RegistryState(*state_of(connection, bundle, identity), found or scan)
 
         return bundle, await self._database.read(look)
 
