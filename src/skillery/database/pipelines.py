@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from psycopg.pq import TransactionStatus
 from sqlalchemy import Connection, Engine, event
 
 from skillery.database.drivers import error_for_caller
 
 _WAITING = "skillery.waiting"
+"""Key of a connection's waiting statements. Only a connection in a transaction has this key."""
 
 
 class _Waiting(NamedTuple):
@@ -24,23 +24,27 @@ class _Waiting(NamedTuple):
     values: Any
 
 
+_BEGIN = _Waiting("execute", "BEGIN ISOLATION LEVEL READ COMMITTED", None)
+_COMMIT = _Waiting("execute", "COMMIT", None)
+
+
 def send_later(connection: Connection, method: str, sql: str, values: Any) -> None:
-    """Send a statement with the next one of this transaction. The statement has no result."""
-    raw: Any = connection.connection.driver_connection
-    if raw.autocommit:
-        getattr(raw.cursor(), method)(sql, values)
-        return
-    connection.info.setdefault(_WAITING, []).append(_Waiting(method, sql, values))
+    """Send a statement with the next one of this transaction. The statement has no result.
+
+    Outside of a transaction, it is sent at once.
+    """
+    waiting = connection.info.get(_WAITING)
+    if waiting is None:
+        getattr(_raw(connection).cursor(), method)(sql, values)
+    else:
+        waiting.append(_Waiting(method, sql, values))
 
 
 def send_now(connection: Connection, sql: str, values: Any) -> Any:
-    """Send the waiting statements and this one, in one round trip. Return the cursor of this one.
-
-    The first statement of a transaction also takes its BEGIN along.
-    """
-    raw: Any = connection.connection.driver_connection
-    waiting = connection.info.pop(_WAITING, ())
-    if not waiting and (raw.autocommit or raw.pgconn.transaction_status != TransactionStatus.IDLE):
+    """Send the waiting statements and this one, in one round trip. Return the cursor of this one."""
+    raw = _raw(connection)
+    waiting = _taken(connection)
+    if not waiting:
         return raw.execute(sql, values)
     cursor = raw.cursor()
     with raw.pipeline():
@@ -49,36 +53,57 @@ def send_now(connection: Connection, sql: str, values: Any) -> Any:
     return cursor
 
 
-def send_waiting(connection: Connection, *last: str) -> None:
-    """Send the waiting statements, and the statements `last`, in one round trip. Do nothing if none waits."""
-    waiting = connection.info.pop(_WAITING, ())
-    if not waiting:
-        return
-    raw: Any = connection.connection.driver_connection
-    try:
-        with raw.pipeline():
-            _send(raw, waiting)
-            for sql in last:
-                raw.cursor().execute(sql)
-    except connection.dialect.loaded_dbapi.Error as error:
-        raise error_for_caller(error) from error
-
-
 def prepare_pipelines(engine: Engine) -> None:
-    """Make the engine send waiting statements before the statements of SQLAlchemy, and with the commit."""
+    """Make the transactions of the engine send statements together.
+
+    The BEGIN waits for the first statement, and the last statements wait for the COMMIT. For the driver, the connection
+    commits automatically: otherwise the driver would send its own BEGIN alone.
+    """
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        if "isolation_level" not in connection.get_execution_options():
+            _raw(connection).autocommit = True
+            connection.info[_WAITING] = [_BEGIN]
 
     @event.listens_for(engine, "before_cursor_execute")
     def _before(connection: Connection, *_: object) -> None:
-        send_waiting(connection)
+        if waiting := _taken(connection):
+            _flush(connection, waiting)
 
     @event.listens_for(engine, "commit")
     def _commit(connection: Connection) -> None:
         # After this COMMIT, that of SQLAlchemy finds no transaction, and sends nothing.
-        send_waiting(connection, "COMMIT")
+        waiting = connection.info.pop(_WAITING, None)
+        is_empty = waiting == [_BEGIN]
+        if waiting and not is_empty:
+            _flush(connection, [*waiting, _COMMIT])
 
     @event.listens_for(engine, "rollback")
     def _rollback(connection: Connection) -> None:
         connection.info.pop(_WAITING, None)
+
+
+def _taken(connection: Connection) -> list[_Waiting]:
+    """Return the waiting statements. From now on, others can wait."""
+    waiting = connection.info.get(_WAITING)
+    if not waiting:
+        return []
+    connection.info[_WAITING] = []
+    return list(waiting)
+
+
+def _flush(connection: Connection, waiting: Sequence[_Waiting]) -> None:
+    raw = _raw(connection)
+    try:
+        with raw.pipeline():
+            _send(raw, waiting)
+    except connection.dialect.loaded_dbapi.Error as error:
+        raise error_for_caller(error) from error
+
+
+def _raw(connection: Connection) -> Any:
+    return connection.connection.driver_connection
 
 
 def _send(raw: Any, waiting: Sequence[_Waiting]) -> None:
