@@ -7,7 +7,6 @@ import statistics
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
@@ -59,9 +58,8 @@ async def test_a_listing_and_a_description_take_one_round_trip(
         registry.describe_skill, identity=ANN, storage=storage, name="turns.skill0", spec=Latest(), detail="summary"
     )
 
-    for work in (listing, described):
-        found: Any = work
-        assert await round_trips(proxy, lambda _, found=found: database.read(found)) == 1
+    assert await round_trips(proxy, lambda _: database.read(listing)) == 1
+    assert await round_trips(proxy, lambda _: database.read(described)) == 1
 
 
 async def test_a_publication_takes_six_round_trips(counted: tuple[Database, CountingProxy]) -> None:

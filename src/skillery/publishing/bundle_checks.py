@@ -103,10 +103,11 @@ class BundleChecks:
     ) -> tuple[Bundle, RegistryState]:
         lenient = isinstance(skill_md, SkillMd)
         begin = partial(begin_bundle, manifest, skill_md, files, self._limits, skip_broken_tools=lenient)
-        begun, whole = await asyncio.to_thread(_begin, begin)
-        bundle = whole or await asyncio.to_thread(
-            begun.finish, await self._compilers.check(identity.name, begun.sources)
-        )
+        begun, finished = await asyncio.to_thread(_begin, begin)
+        if finished is None:
+            problems = await self._compilers.check(identity.name, begun.sources)
+            finished = await asyncio.to_thread(begun.finish, problems)
+        bundle = finished
         bundle = msgspec.structs.replace(bundle, warnings=(*bundle.warnings, *self._limit_warnings(bundle)))
         # Check the grant first: a caller without a grant must not learn which versions exist.
         access.require_namespace(identity, "publish", bundle.manifest.name)
