@@ -17,6 +17,8 @@ CONNECTIONS = 8
 SKILLS = 500
 _TURNS = 8
 WITH_TOOLS, TOOLS_EACH = 100, 10
+ROWS = 7
+"""The number of rows of `_rows`. The first one is that of /healthz."""
 MAIN = "def main(args):\n    return args\n"
 
 
@@ -36,6 +38,7 @@ def measure(report: Report, folder: Path, small: bool) -> None:
                 rows += _rows(server.url, name, requests)
             finally:
                 server.stop()
+            rows.append(_with_import_check(folder, name, database, rows[-ROWS][2]))
             in_turns += _with_a_token(folder, name, database, requests)
     report.table(["database", "request", "requests/s", "p50 ms", "p99 ms", "ratio"], rows)
     report.text(
@@ -104,6 +107,30 @@ def publish(number: int) -> bytes:
     return call("create_skill", manifest=manifest, skill_md=f"# Skill {number}\n", files=files)
 
 
+def _publish_instruction(number: int) -> bytes:
+    manifest = {
+        "name": f"bench.notes{number % 10}.skill{number}",
+        "version": "1.0.0",
+        "description": "What it does.",
+        "kind": "instruction",
+    }
+    files = [{"path": f"notes/{one}.md", "content": f"Note {number} {one}"} for one in ("a", "b")]
+    return call("create_skill", manifest=manifest, skill_md=f"# Skill {number}\n", files=files)
+
+
+def _with_import_check(folder: Path, name: str, database: str, least: object) -> list[object]:
+    """Measure publications of skills whose entrypoint is imported in the sandbox. `least` is the rate of /healthz."""
+    env = {"SKILLERY_DATABASE": database, "SKILLERY_PUBLISHING_IMPORT_SECONDS": "15"}
+    server = Server(folder / name, env=env)
+    try:
+        load = send(server.url, lambda number: publish(number + SKILLS), SKILLS // 5, CONNECTIONS)
+    finally:
+        server.stop()
+    times = [format_ms(median(load.latencies)), format_ms(percentile(load.latencies, 99))]
+    ratio = f"{load.per_second / float(str(least)):.2f}"
+    return [name, "create_skill, with the import check", f"{load.per_second:.0f}", *times, ratio]
+
+
 def _publish_tools(number: int) -> bytes:
     parameters = {"text": {"type": "string", "description": "The text"}}
     tools = [
@@ -117,7 +144,8 @@ def _publish_tools(number: int) -> bytes:
 
 def _rows(url: str, database: str, requests: int) -> list[list[object]]:
     name = "bench.team1.skill1"
-    publishing = send(url, publish, SKILLS, CONNECTIONS)
+    send(url, publish, SKILLS, CONNECTIONS)
+    publishing = send(url, _publish_instruction, SKILLS, CONNECTIONS)
     send(url, _publish_tools, WITH_TOOLS, CONNECTIONS)
     least = send(url, lambda _: b"", requests, CONNECTIONS, "/healthz")
     loads = {
@@ -130,7 +158,7 @@ def _rows(url: str, database: str, requests: int) -> list[list[object]]:
         "create_blob (1 kB)": send(
             url, lambda n: call("create_blob", content=f"{n:04}" * 256, kind="text/plain"), requests // 4, CONNECTIONS
         ),
-        "create_skill (2 files)": publishing,
+        "create_skill, no entrypoint": publishing,
         "list_tools (1000), alone": send(url, lambda _: call("list_tools", limit=1000), requests // 20, 1),
     }
     return [_row(database, request, load, least) for request, load in loads.items()]

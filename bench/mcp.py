@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from functools import partial
@@ -17,6 +18,7 @@ from tests.conftest import Rpc, Server
 from tests.support.mcp_client import LEGACY, MODERN, Mcp
 
 CALLS = 500
+TURNS = 5
 NOOP = {"language": "python", "code": "def main(args):\n    return None\n"}
 ASKED: dict[str, dict[str, Any]] = {
     "list_skills (50)": {"name": "list_skills", "arguments": {"limit": 50}},
@@ -39,14 +41,53 @@ def measure(report: Report, folder: Path, small: bool) -> None:
         Mcp(Rpc(server.url))("tools/list")
         first = time.perf_counter() - begun
         rows = [row for name, params in ASKED.items() for row in _rows(name, _ways(server.url, params), calls)]
+        rates = _rates(server, calls)
         page = _taken({"": lambda: Mcp(Rpc(server.url)).send("skills/list", {})}, 20)[""]
     finally:
         server.stop()
     report.table(["call", "way", "p50 ms", "p99 ms", "more ms", "ratio"], rows)
     report.text(
+        f"Requests per second with {CONNECTIONS} connections, {TURNS} turns each (medians). `processor` is the "
+        "processor time of the server for a request."
+    )
+    report.table(["request", "requests/s", "processor ms", "ratio to /healthz"], rates)
+    report.text(
         f"The first request of MCP imports the SDK, in a thread: {first * 1000:.0f} ms. A page of `skills/list` (50 "
         f"skills, with the digests of all their files): {format_ms(median(page))} ms."
     )
+
+
+def _rates(server: Server, calls: int) -> list[list[object]]:
+    cases: dict[str, tuple[bytes, str, dict[str, str]]] = {
+        "GET /healthz": (b"", "/healthz", {}),
+        "list_skills (50), /rpc": (call("list_skills", limit=50), "/rpc", {}),
+    }
+    for era in (MODERN, LEGACY):
+        for name, method, params in (
+            ("tools/list", "tools/list", {}),
+            ("tools/call list_skills (50)", "tools/call", ASKED["list_skills (50)"]),
+        ):
+            message, headers = Mcp(Rpc(server.url), era).request(method, params)
+            sent = {key: value for key, value in headers.items() if key != "content-type"}
+            cases[f"{name}, {era}"] = message.encode(), "/mcp", sent
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in cases}
+    for _ in range(TURNS):
+        for name, (body, path, headers) in cases.items():
+            used = _processor_ms(server.process.pid)
+            load = send(server.url, lambda _, body=body: body, calls * 2, CONNECTIONS, path, headers=headers)  # type: ignore[misc]
+            found[name].append((load.per_second, (_processor_ms(server.process.pid) - used) / (calls * 2)))
+    least = median([rate for rate, _ in found["GET /healthz"]])
+    return [_rate_row(name, turns, least) for name, turns in found.items()]
+
+
+def _rate_row(name: str, turns: list[tuple[float, float]], least: float) -> list[object]:
+    rate, used = median([rate for rate, _ in turns]), median([used for _, used in turns])
+    return [name, f"{rate:.0f}", f"{used:.3f}", f"{rate / least:.2f}"]
+
+
+def _processor_ms(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) * 1000 / os.sysconf("SC_CLK_TCK")
 
 
 def _ways(url: str, params: dict[str, Any]) -> Ways:

@@ -157,12 +157,12 @@ def append(connection: Connection, entries: Sequence[AuditEntry]) -> None:
         rows.append({"seq": seq, "previous": previous, "hash": digest, **msgspec.structs.asdict(entry)})
         previous = digest
     _ADD.run_many(connection, rows)
-    _MOVE_HEAD.run(connection, seq=seq, hash=previous)
+    _MOVE_HEAD.run_later(connection, seq=seq, hash=previous)
 
 
 def take_turn(connection: Connection) -> None:
     """Let the writers of the trail wait until this transaction ends. Call this at the end of a transaction."""
-    _HEAD.rows(connection)
+    _HEAD.run_later(connection)
 
 
 def hash_of(seq: int, previous: str, fields: Sequence[Any]) -> str:

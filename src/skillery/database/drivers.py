@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import logging
+import math
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from sqlalchemy import Connection, Engine, create_engine, event, exc
 from sqlalchemy.engine import URL, make_url
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
 from skillery.errors import StartupError, StorageFull, Unavailable
 
 log = logging.getLogger(__name__)
 POSTGRES_CONNECTIONS = 16
+TESTED_AFTER_SECONDS = 1.0
+"""A connection to Postgres that was idle for longer is tested before its next use."""
 BUSY_TIMEOUT_SECONDS = 30
+_CONNECT = {"connect_timeout": 10, "application_name": "skillery"}
+_USED_AT = "skillery.used_at"
 
 
 def parse_database_url(text: str) -> URL:
@@ -76,13 +84,27 @@ def sqlite_engine(url: URL) -> Engine:
 
 
 def postgres_engine(url: URL) -> Engine:
-    return create_engine(
-        url,
-        pool_size=POSTGRES_CONNECTIONS,
-        max_overflow=4,
-        pool_pre_ping=True,
-        connect_args={"connect_timeout": 10, "application_name": "skillery"},
-    )
+    engine = create_engine(url, pool_size=POSTGRES_CONNECTIONS, max_overflow=4, connect_args=_CONNECT)
+
+    @event.listens_for(engine, "checkin")
+    def _note(_: object, record: ConnectionPoolEntry) -> None:
+        record.info[_USED_AT] = time.monotonic()
+
+    @event.listens_for(engine, "checkout")
+    def _test(connection: DBAPIConnection, record: ConnectionPoolEntry, _: object) -> None:
+        # A test before each use would be a round trip for each transaction.
+        if time.monotonic() - record.info.get(_USED_AT, math.inf) > TESTED_AFTER_SECONDS:
+            try:
+                engine.dialect.do_ping(connection)
+            except engine.dialect.loaded_dbapi.Error:
+                raise exc.DisconnectionError from None  # the pool opens another connection
+
+    return engine
+
+
+def postgres_readers(url: URL) -> Engine:
+    """Return an engine for connections that commit automatically. It keeps no pool."""
+    return create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT", connect_args=_CONNECT)
 
 
 @contextmanager

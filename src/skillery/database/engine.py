@@ -7,7 +7,8 @@ which thread a function runs, because the two databases differ:
   on one open connection. SQLite has one writer at a time, so writes queue for one thread and do not wait for a lock
   with a timeout. Each write begins with `BEGIN IMMEDIATE`, so that no write fails in the middle because it cannot get
   the lock.
-- Postgres is reached over the network. Reads and writes run in threads, with one connection each.
+- Postgres is reached over the network. Reads and writes run in threads. Each thread for reads keeps its connection;
+  writes take one from a pool.
 """
 
 from __future__ import annotations
@@ -31,8 +32,11 @@ from skillery.database.drivers import (
     errors_for_callers,
     parse_database_url,
     postgres_engine,
+    postgres_readers,
     sqlite_engine,
 )
+from skillery.database.kept_readers import KeptReaders
+from skillery.database.pipelines import prepare_pipelines, send_later
 from skillery.database.shared_commits import SharedCommits
 from skillery.database.sqlite_writer import SqliteWriter
 from skillery.database.transactions import in_transaction
@@ -54,6 +58,9 @@ class Database:
         self.engine = sqlite_engine(self.url) if self.is_sqlite else postgres_engine(self.url)
         self._reads = self.engine.execution_options(isolation_level="AUTOCOMMIT")
         self._threads = ThreadPoolExecutor(1 if self.is_sqlite else POSTGRES_CONNECTIONS, "database")
+        self._kept = None if self.is_sqlite else KeptReaders(postgres_readers(self.url))
+        if not self.is_sqlite:
+            prepare_pipelines(self.engine)
         self._reader: Connection | None = None
         self._reading = threading.Lock()
         self._alone = threading.Lock()
@@ -67,8 +74,8 @@ class Database:
 
         Raise Unavailable if the database cannot be reached.
         """
-        if not self.is_sqlite:
-            return await self._in_thread(self.read_now, work)
+        if self._kept is not None:
+            return await self._kept.read(work)
         with span("database read"), errors_for_callers(), self._reading:
             if self._reader is None:
                 self._reader = self._reads.connect()
@@ -203,7 +210,8 @@ class Database:
         """Return the number of connections in use, and the number of idle open connections."""
         pool = self.engine.pool
         assert isinstance(pool, QueuePool)
-        return pool.checkedout(), pool.checkedin()
+        busy, idle = (0, 0) if self._kept is None else self._kept.connections()
+        return pool.checkedout() + busy, pool.checkedin() + idle
 
     def ping(self) -> None:
         """Raise Unavailable if the database does not answer. Blocking."""
@@ -211,6 +219,8 @@ class Database:
 
     def close(self) -> None:
         self._threads.shutdown(wait=True)
+        if self._kept is not None:
+            self._kept.close()
         if self._reader is not None:
             self._reader.close()
         if self._writer is not None:
@@ -219,18 +229,19 @@ class Database:
 
 
 def take_turns(connection: Connection, kind: str, name: str, *, shared: bool = False) -> None:
-    """Lock the pair of `kind` and `name` until the transaction ends. Wait while another transaction has this lock.
+    """Lock the pair of `kind` and `name` until the transaction ends. The next statement of the transaction waits while
+    another transaction has this lock.
 
     Several transactions can have a `shared` lock at the same time. SQLite needs no lock, because it has one writer at a
     time.
     """
     if connection.dialect.name == "postgresql":
-        connection.execute(_TAKE_TURNS[shared], {"key": _lock_key(kind, name)})
+        send_later(connection, "execute", _TAKE_TURNS[shared], {"key": _lock_key(kind, name)})
 
 
 _TAKE_TURNS = {
-    False: text("SELECT pg_advisory_xact_lock(:key)"),
-    True: text("SELECT pg_advisory_xact_lock_shared(:key)"),
+    False: "SELECT pg_advisory_xact_lock(%(key)s)",
+    True: "SELECT pg_advisory_xact_lock_shared(%(key)s)",
 }
 
 

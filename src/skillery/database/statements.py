@@ -9,6 +9,7 @@ from typing import Any, overload
 from sqlalchemy import CompoundSelect, Connection, Insert, Select, Update
 
 from skillery.database.drivers import error_for_caller
+from skillery.database.pipelines import send_later, send_now
 
 DIALECTS = ("sqlite", "postgresql")
 
@@ -26,16 +27,28 @@ class Statement:
 
     def rows(self, connection: Connection, **parameters: Any) -> list[Any]:
         dialect = connection.dialect
+        sql, constants = self._sql(connection)
+        try:
+            if dialect.name == "postgresql":
+                return list(send_now(connection, sql, constants | parameters).fetchall())
+            raw: Any = connection.connection.driver_connection
+            return list(raw.execute(sql, constants | parameters).fetchall())
+        except dialect.loaded_dbapi.Error as error:
+            raise error_for_caller(error) from error
+
+    def _sql(self, connection: Connection) -> tuple[str, dict[str, Any]]:
+        dialect = connection.dialect
         if dialect.name not in self._compiled:
             compiled = self._statement.compile(dialect=dialect, compile_kwargs={"render_postcompile": True})
             constants = {name: value for name, value in compiled.params.items() if value is not None}
             self._compiled[dialect.name] = str(compiled), constants
-        sql, constants = self._compiled[dialect.name]
-        raw: Any = connection.connection.driver_connection
-        try:
-            return list(raw.execute(sql, constants | parameters).fetchall())
-        except dialect.loaded_dbapi.Error as error:
-            raise error_for_caller(error) from error
+        return self._compiled[dialect.name]
+
+    def run_later(self, connection: Connection, **parameters: Any) -> None:
+        """Run the statement for its locks, like `Change.run_later`. SQLite has no locks of rows, so nothing happens."""
+        if connection.dialect.name == "postgresql":
+            sql, constants = self._sql(connection)
+            send_later(connection, "execute", sql, constants | parameters)
 
 
 class Change:
@@ -53,16 +66,22 @@ class Change:
 
     def run(self, connection: Connection, **parameters: Any) -> int:
         """Run the statement. Return the number of changed rows."""
-        return int(self._execute(connection, "execute", self._values(connection, parameters)).rowcount)
+        return int(self._execute(connection, self._values(connection, parameters)).rowcount)
+
+    def run_later(self, connection: Connection, **parameters: Any) -> None:
+        """Run the statement before the next one of the transaction. On Postgres, it takes no round trip of its own,
+        and its errors are raised by the next statement or by the commit.
+        """
+        self._later(connection, "execute", self._values(connection, parameters))
 
     def run_many(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Run the statement once for each row of parameters."""
+        """Run the statement once for each row of parameters, like `run_later`."""
         if rows:
-            self._execute(connection, "executemany", [self._values(connection, row) for row in rows])
+            self._later(connection, "executemany", [self._values(connection, row) for row in rows])
 
     def returned(self, connection: Connection, **parameters: Any) -> Any:
-        """Run a statement with RETURNING, and return its row."""
-        return self._execute(connection, "execute", self._values(connection, parameters)).fetchone()
+        """Run a statement with RETURNING, and return its row, or None if it changed no row."""
+        return self._execute(connection, self._values(connection, parameters)).fetchone()
 
     def _values(self, connection: Connection, parameters: Mapping[str, Any]) -> dict[str, Any]:
         constants = self._sql(connection)[1]
@@ -70,10 +89,22 @@ class Change:
             return constants | {name: _stored(value) for name, value in parameters.items()}
         return constants | dict(parameters)
 
-    def _execute(self, connection: Connection, method: str, values: Any) -> Any:
-        raw: Any = connection.connection.driver_connection
+    def _execute(self, connection: Connection, values: Any) -> Any:
+        sql = self._sql(connection)[0]
         try:
-            return getattr(raw.cursor(), method)(self._sql(connection)[0], values)
+            if connection.dialect.name == "postgresql":
+                return send_now(connection, sql, values)
+            return _cursor(connection).execute(sql, values)
+        except connection.dialect.loaded_dbapi.Error as error:
+            raise error_for_caller(error) from error
+
+    def _later(self, connection: Connection, method: str, values: Any) -> None:
+        sql = self._sql(connection)[0]
+        if connection.dialect.name == "postgresql":
+            send_later(connection, method, sql, values)
+            return
+        try:
+            getattr(_cursor(connection), method)(sql, values)
         except connection.dialect.loaded_dbapi.Error as error:
             raise error_for_caller(error) from error
 
@@ -84,6 +115,11 @@ class Change:
             constants = {name: value for name, value in compiled.params.items() if value is not None}
             self._compiled[dialect.name] = str(compiled), constants
         return self._compiled[dialect.name]
+
+
+def _cursor(connection: Connection) -> Any:
+    raw: Any = connection.connection.driver_connection
+    return raw.cursor()
 
 
 @overload

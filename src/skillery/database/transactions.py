@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, exc
 
@@ -54,19 +54,21 @@ def in_savepoint(connection: Connection, work: Callable[[Connection], T]) -> T:
 
     Raise TransactionLost if the database has rolled back the whole transaction.
     """
-    connection.exec_driver_sql("SAVEPOINT sharing")
+    # The driver of SQLite, because SQLAlchemy takes longer for these statements than SQLite.
+    raw: Any = connection.connection.driver_connection
+    raw.execute("SAVEPOINT sharing")
     try:
         with errors_for_callers():
             result = with_last_work(connection, work)
     except BaseException:
         try:
-            connection.exec_driver_sql("ROLLBACK TO sharing")
-            connection.exec_driver_sql("RELEASE sharing")
-        except exc.SQLAlchemyError:
+            raw.execute("ROLLBACK TO sharing")
+            raw.execute("RELEASE sharing")
+        except connection.dialect.loaded_dbapi.Error:
             # SQLite has rolled back everything, the other writes too.
             raise TransactionLost from None
         raise
-    connection.exec_driver_sql("RELEASE sharing")
+    raw.execute("RELEASE sharing")
     return result
 
 

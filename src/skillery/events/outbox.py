@@ -41,4 +41,4 @@ def _append(connection: Connection, row: dict[str, Any]) -> None:
     # Numbers grow in the order of commits, so that a reader that remembers a number misses no event. All writers
     # already take turns for the audit trail: a second lock could deadlock with that one.
     audit.take_turn(connection)
-    _ADD.run(connection, **row)
+    _ADD.run_later(connection, **row)

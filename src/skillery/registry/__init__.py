@@ -6,7 +6,7 @@ from skillery.registry.catalogue_counts import Counts, CountsCache, Facets, Face
 from skillery.registry.catalogue_entries import CatalogueEntry
 from skillery.registry.catalogue_filters import CatalogueFilter, Facts, filter_of
 from skillery.registry.catalogue_listings import list_catalogue
-from skillery.registry.checks import CheckedExample, CheckFinding, Checks, checks_of, compare_permissions, with_examples
+from skillery.registry.checks import CheckedExample, CheckFinding, Checks, checks_of, with_examples
 from skillery.registry.cursors import cursor_key
 from skillery.registry.descriptions import describe_in_full, describe_skill
 from skillery.registry.files import (
@@ -59,7 +59,7 @@ from skillery.registry.lifecycle import (
 )
 from skillery.registry.listings import cursor_after_skill, list_skills, sees_more_skills_than
 from skillery.registry.locks import Lock, Locked, Pin, Verified, resolve_skills, verify_lock
-from skillery.registry.new_versions import NewVersion, insert_version, version_if_taken
+from skillery.registry.new_versions import NewVersion, insert_version, state_of
 from skillery.registry.resolution import resolve
 from skillery.registry.resources import (
     get_skill_entry,
@@ -151,7 +151,6 @@ __all__ = [
     "apply_waivers",
     "approve_version",
     "checks_of",
-    "compare_permissions",
     "count_host_uses",
     "count_run",
     "count_unlisted",
@@ -212,6 +211,7 @@ __all__ = [
     "set_label",
     "set_visibility",
     "skills_with_index_name",
+    "state_of",
     "submit_version",
     "table_of_versions",
     "taken_versions",
@@ -219,7 +219,6 @@ __all__ = [
     "unyank_version",
     "usage_by_day",
     "verify_lock",
-    "version_if_taken",
     "waive_finding",
     "with_examples",
     "yank_skill",

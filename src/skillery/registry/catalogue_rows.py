@@ -5,15 +5,16 @@ yanked. The transaction that changes a version also updates its row.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from sqlalchemy import Connection, bindparam, delete, insert, literal_column, or_, select, update
 
 from skillery.database import Change, Statement, in_utc
 from skillery.database.tables import catalogue, catalogue_hosts, catalogue_tags, skill_files, skill_versions, skills
+from skillery.formats.bundle import Bundle
 from skillery.formats.languages import language_of
 from skillery.formats.network import parse_network_pattern
 from skillery.registry.usage_days import NO_USAGE, recent_usage
@@ -45,6 +46,21 @@ class _Step(msgspec.Struct):
 
 class _Standing(msgspec.Struct):
     approval: _Step | None = None
+
+
+class _Version(NamedTuple):
+    """The columns of _VERSION."""
+
+    name: str
+    visibility: str
+    namespace: str
+    publisher: str
+    status: str
+    kind: str
+    created_at: datetime
+    manifest_json: str
+    checks_json: str | None
+    standing_json: str | None
 
 
 _manifest = msgspec.json.Decoder(_Manifest)
@@ -93,8 +109,19 @@ def update_catalogue(connection: Connection, skill_id: int) -> None:
     added = [version_id for version_id, status in wanted.items() if present.get(version_id) != status]
     usage = recent_usage(connection, skill_id) if added and present else NO_USAGE
     for version_id in added:
-        hosts = _add(connection, skill_id, version_id, usage)
-        _ADD_HOSTS.run_many(connection, [{"version_id": version_id, "host": host} for host in hosts])
+        _add_hosts(connection, version_id, _add(connection, skill_id, version_id, usage))
+
+
+def add_first(
+    connection: Connection, bundle: Bundle, values: Mapping[str, Any], version_id: int, visibility: str
+) -> None:
+    """Add the row of the first version of a skill. `values` are the columns of the version."""
+    columns = ("namespace", "publisher", "status", "kind", "created_at", "manifest_json", "checks_json")
+    further: dict[str, Any] = {column: values[column] for column in columns}
+    row = _Version(name=bundle.manifest.name, visibility=visibility, standing_json=None, **further)
+    if row.status in (*LISTED, *OTHERS):
+        paths = [file.path for file in bundle.files]
+        _add_hosts(connection, version_id, _add_row(connection, values["skill_id"], version_id, row, paths, NO_USAGE))
 
 
 def update_visibility(connection: Connection, skill_id: int, visibility: str) -> None:
@@ -116,8 +143,11 @@ def fill_hosts(connection: Connection) -> None:
         catalogue, skill_versions, skill_versions.c.id == catalogue.c.version_id
     )
     for version_id, manifest_json in connection.execute(asking.where(catalogue.c.network)).all():
-        hosts = hosts_of(_manifest.decode(manifest_json).permissions.network)
-        _ADD_HOSTS.run_many(connection, [{"version_id": version_id, "host": host} for host in hosts])
+        _add_hosts(connection, version_id, hosts_of(_manifest.decode(manifest_json).permissions.network))
+
+
+def _add_hosts(connection: Connection, version_id: int, hosts: Sequence[str]) -> None:
+    _ADD_HOSTS.run_many(connection, [{"version_id": version_id, "host": host} for host in hosts])
 
 
 def hosts_of(network: Sequence[str]) -> list[str]:
@@ -140,26 +170,37 @@ def tags_of(tags: Sequence[str]) -> list[str]:
 def _add(connection: Connection, skill_id: int, version_id: int, usage: tuple[int, int, int]) -> list[str]:
     """Add the row of a version and its tags. Return its hosts."""
     [row] = _VERSION.rows(connection, of_version=version_id)
-    name, visibility, namespace, publisher, status, kind, created_at, manifest_json, checks_json, standing_json = row
-    manifest = _manifest.decode(manifest_json)
-    approval = _standing.decode(standing_json).approval if standing_json else None
     paths = [path for (path,) in _PATHS.rows(connection, of_version=version_id)]
+    return _add_row(connection, skill_id, version_id, _Version(*row), paths, usage)
+
+
+def _add_row(
+    connection: Connection,
+    skill_id: int,
+    version_id: int,
+    row: _Version,
+    paths: Sequence[str],
+    usage: tuple[int, int, int],
+) -> list[str]:
+    """Add the row of a version and its tags. Return its hosts."""
+    manifest = _manifest.decode(row.manifest_json)
+    approval = _standing.decode(row.standing_json).approval if row.standing_json else None
     runs, completed, failed = usage
-    _ADD.run(
+    _ADD.run_later(
         connection,
         version_id=version_id,
         skill_id=skill_id,
-        name=name,
-        namespace=namespace,
-        visibility=visibility,
-        publisher=publisher,
-        status=status,
-        kind=kind,
+        name=row.name,
+        namespace=row.namespace,
+        visibility=row.visibility,
+        publisher=row.publisher,
+        status=row.status,
+        kind=row.kind,
         language=language_of(manifest.runtime, paths),
-        verified=bool(checks_json) and _checks.decode(checks_json).verified,
+        verified=row.checks_json is not None and _checks.decode(row.checks_json).verified,
         network=bool(manifest.permissions.network),
         secrets=bool(manifest.permissions.secrets),
-        published_at=approval.at if approval else in_utc(created_at),
+        published_at=approval.at if approval else in_utc(row.created_at),
         runs_30d=runs,
         completed_30d=completed,
         failed_30d=failed,

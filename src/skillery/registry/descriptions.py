@@ -10,7 +10,7 @@ from sqlalchemy import Connection, bindparam, select
 
 from skillery.backends import Identity, Storage
 from skillery.database import Statement
-from skillery.database.tables import version_usage
+from skillery.database.tables import skill_versions, version_usage
 from skillery.formats.agent_skill import index_name
 from skillery.formats.json_pieces import JsonPieces, slices_of, string_pieces
 from skillery.formats.skill_md import FILE as SKILL_MD
@@ -18,12 +18,18 @@ from skillery.formats.skill_md import text_of
 from skillery.formats.version_spec import VersionSpec
 from skillery.registry.files import file_size, files_in, read_file
 from skillery.registry.index_names import HOLDER, index_name_warning
+from skillery.registry.lookups import Lookup
 from skillery.registry.package_locks import lock_json
-from skillery.registry.resolution import resolve
+from skillery.registry.resolution import resolve_with
 from skillery.registry.usage import USAGE, usage_from
 from skillery.registry.version_rows import VersionRow
 
-# One statement for all further values of a version: each extra statement would be another round trip to Postgres.
+_USAGE_OF_ROW = [
+    select(column).where(version_usage.c.version_id == skill_versions.c.id).scalar_subquery().label(f"usage_{place}")
+    for place, column in enumerate(USAGE)
+]
+_DETAILED = Lookup(*_USAGE_OF_ROW, HOLDER.label("holder"))
+# For development versions: their usage is empty, but another skill may hold their index name.
 _DETAILS = Statement(
     select(*USAGE, HOLDER.label("holder")).where(version_usage.c.version_id == bindparam("version_id"))
 )
@@ -38,8 +44,8 @@ def describe_skill(
 
     Raise SkillNotFound, VersionNotFound or LabelNotFound if `name` and `spec` match no version that the identity sees.
     """
-    row = resolve(connection, identity, name, spec)
-    return msgspec.Raw(f'{{"skill":{{{_described(connection, identity, storage, row, detail)}}}}}'.encode())
+    row, details = _found(connection, identity, name, spec)
+    return msgspec.Raw(f'{{"skill":{{{_described(connection, identity, storage, row, details, detail)}}}}}'.encode())
 
 
 def describe_in_full(
@@ -55,8 +61,8 @@ def describe_in_full(
 
     `expect` is called with the size of SKILL.md before SKILL.md is read, and with further sizes as the answer grows.
     """
-    row = resolve(connection, identity, name, spec)
-    described = _described(connection, identity, storage, row, "full")
+    row, details = _found(connection, identity, name, spec)
+    described = _described(connection, identity, storage, row, details, "full")
     files = [
         {"path": file.path, "size_bytes": file.size_bytes, "sha256": file.sha256, "executable": file.executable}
         for file in files_in(connection, row)
@@ -67,13 +73,27 @@ def describe_in_full(
     return JsonPieces([head.encode(), *string_pieces(slices_of(skill_md), expect), tail.encode()])
 
 
+def _found(
+    connection: Connection, identity: Identity, name: str, spec: VersionSpec
+) -> tuple[VersionRow, tuple[Any, ...]]:
+    """Return the version, and the columns of _DETAILS."""
+    wanted = index_name(name)
+    row, details = resolve_with(_DETAILED, connection, identity, name, spec, index_name=wanted)
+    if details is None:
+        [details] = _DETAILS.rows(connection, version_id=row.version_id, index_name=wanted)
+    return row, tuple(details)
+
+
 def _described(
-    connection: Connection, identity: Identity, storage: Storage, row: VersionRow, detail: Detail | Literal["full"]
+    connection: Connection,
+    identity: Identity,
+    storage: Storage,
+    row: VersionRow,
+    details: tuple[Any, ...],
+    detail: Detail | Literal["full"],
 ) -> str:
     """Return the JSON fields of `skill` as text without the outer braces, without SKILL.md and the list of files."""
-    [[usage_cells, last_run_at, holder]] = _DETAILS.rows(
-        connection, version_id=row.version_id, index_name=index_name(row.name)
-    )
+    usage_cells, last_run_at, holder = details
     shared_name = index_name_warning(connection, identity, row.name) if holder not in (None, row.name) else None
     parts = [
         f'"name":{_json(row.name)},"version":{_json(row.version)},"kind":"{row.kind}","digest":"{row.digest}",'

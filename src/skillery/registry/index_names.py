@@ -87,10 +87,15 @@ def claim_index_name(connection: Connection, skill_id: int) -> None:
     [(name, claimed)] = _CLAIMED.rows(connection, skill_id=skill_id)
     if claimed is not None:
         return
+    claim_first(connection, skill_id, name)
+
+
+def claim_first(connection: Connection, skill_id: int, name: str) -> None:
+    """Reserve the index name of a skill that has none."""
     wanted = index_name(name)
     # Ids are assigned before they are committed: without turns, a later id could commit first.
     take_turns(connection, "index name", wanted)
-    _CLAIM.run(connection, index_name=wanted, skill_id=skill_id)
+    _CLAIM.run_later(connection, index_name=wanted, skill_id=skill_id)
 
 
 def index_name_warning(connection: Connection, identity: Identity, name: str) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, bindparam, exists, insert, select, update
@@ -19,7 +20,7 @@ from skillery.formats.bundle import Bundle, BundleFile
 from skillery.formats.permissions import PermissionsDiff
 from skillery.formats.semver import Version
 from skillery.identity.quotas import Quotas, check_bundle
-from skillery.registry.catalogue_rows import update_catalogue
+from skillery.registry.catalogue_rows import add_first, update_catalogue
 from skillery.registry.checks import (
     NOTHING,
     Checks,
@@ -28,8 +29,8 @@ from skillery.registry.checks import (
     compare_with_none,
     record_runs,
 )
-from skillery.registry.index_names import claim_index_name
-from skillery.registry.search_index import MAX_BODY, SKILL_MD, index_latest
+from skillery.registry.index_names import claim_first, claim_index_name
+from skillery.registry.search_index import MAX_BODY, SKILL_MD, index_first, index_latest
 from skillery.registry.tools import add_tools, offer_latest
 from skillery.registry.version_events import record_new_version
 from skillery.registry.version_texts import item_texts, text_of
@@ -55,7 +56,9 @@ _SKILL_WITH_VERSIONS = Statement(
 )
 _ADD_SKILL = Change(
     {
-        dialect.__name__.rpartition(".")[2]: dialect.insert(skills).on_conflict_do_nothing(index_elements=["name"])
+        dialect.__name__.rpartition(".")[2]: dialect.insert(skills)
+        .on_conflict_do_nothing(index_elements=["name"])
+        .returning(skills.c.id)
         for dialect in (sqlite, postgresql)
     },
     ("name", "created_at", "visibility"),
@@ -100,7 +103,8 @@ def version_if_taken(connection: Connection, bundle: Bundle, identity: Identity)
     the version is taken.
     """
     manifest = bundle.manifest
-    _check_name(connection, identity, manifest.name)
+    if not _has_versions(connection, identity, manifest.name):
+        return None
     rows = _TAKEN.rows(connection, name=manifest.name, precedence=manifest.version.precedence)
     if not rows:
         return None
@@ -120,10 +124,21 @@ def version_if_taken(connection: Connection, bundle: Bundle, identity: Identity)
     )
 
 
-def _check_name(connection: Connection, identity: Identity, name: str) -> None:
+def state_of(connection: Connection, bundle: Bundle, identity: Identity) -> tuple[NewVersion | None, PermissionsDiff]:
+    """Return the result of `version_if_taken`, and the permissions diff with the skill's other versions. Raise the
+    errors of `version_if_taken`.
+    """
+    if not _has_versions(connection, identity, bundle.manifest.name):
+        return None, compare_with_none(bundle.manifest)
+    return version_if_taken(connection, bundle, identity), compare_permissions(connection, bundle.manifest)
+
+
+def _has_versions(connection: Connection, identity: Identity, name: str) -> bool:
+    """Return whether the skill has versions. Raise NameTaken if the identity may not see the skill."""
     rows = _SKILL_WITH_VERSIONS.rows(connection, name=name)
     if rows and not sees_skill(connection, identity, rows[0][0], name, rows[0][1]):
         raise NameTaken(f"the name '{name}' is taken", hint="Publish under another name.", name=name)
+    return bool(rows)
 
 
 def insert_version(
@@ -164,12 +179,10 @@ def insert_version(
     _ADD_FILES.run_many(connection, [_file_values(version_id, file) for file in bundle.files])
     add_tools(connection, version_id, skill_id, bundle)
     record_runs(connection, version_id, checks)
-    if not is_new:
-        point_to_latest(connection, skill_id)
+    if is_new:
+        _add_derived_rows(connection, bundle, values, version_id, visibility)
     else:
-        if status in RESOLVABLE:
-            _point_to(connection, skill_id, version_id, bundle.manifest.namespace)
-        update_catalogue(connection, skill_id)
+        point_to_latest(connection, skill_id)
     created = NewVersion(name, str(bundle.manifest.version), bundle.digest, status)
     further = {"made_by": made_by, "provenance": identity.provenance}
     after = {"status": status, "digest": bundle.digest, **{name: value for name, value in further.items() if value}}
@@ -198,10 +211,28 @@ def point_to_latest(connection: Connection, skill_id: int) -> None:
 
 def _point_to(connection: Connection, skill_id: int, version_id: int, namespace: str) -> None:
     """Make this version the latest version of the skill."""
-    _POINT.run(connection, skill_id=skill_id, latest=version_id, in_namespace=namespace)
+    _POINT.run_later(connection, skill_id=skill_id, latest=version_id, in_namespace=namespace)
     claim_index_name(connection, skill_id)
     index_latest(connection, skill_id, version_id)
     offer_latest(connection, skill_id, version_id)
+
+
+def _add_derived_rows(
+    connection: Connection, bundle: Bundle, values: Mapping[str, Any], version_id: int, visibility: Visibility
+) -> None:
+    """Add the rows that are derived from the first version of a skill: those of the search, the tools, the index and
+    the catalogue. `values` are the columns of the version.
+
+    No row of the skill is read: there is none yet, and each read would be another round trip to Postgres.
+    """
+    skill_id, name = values["skill_id"], bundle.manifest.name
+    if values["status"] in RESOLVABLE:
+        _POINT.run_later(connection, skill_id=skill_id, latest=version_id, in_namespace=bundle.manifest.namespace)
+        claim_first(connection, skill_id, name)
+        index_first(connection, bundle, values, version_id, visibility)
+        if bundle.tools:
+            offer_latest(connection, skill_id, version_id)
+    add_first(connection, bundle, values, version_id, visibility)
 
 
 def _lock_skill(connection: Connection, name: str, visibility: Visibility) -> tuple[int, bool]:
@@ -210,9 +241,11 @@ def _lock_skill(connection: Connection, name: str, visibility: Visibility) -> tu
     The row stays locked until the transaction ends, so that two publishers of a skill do not run at the same time. On
     SQLite, `with_for_update` does nothing: SQLite has only one writer at a time.
     """
-    added = _ADD_SKILL.run(connection, name=name, created_at=datetime.now(UTC), visibility=visibility)
+    added = _ADD_SKILL.returned(connection, name=name, created_at=datetime.now(UTC), visibility=visibility)
+    if added is not None:
+        return int(added[0]), True
     [(skill_id,)] = _LOCK_SKILL.rows(connection, name=name)
-    return skill_id, added == 1
+    return skill_id, False
 
 
 def _file_values(version_id: int, file: BundleFile) -> dict[str, object]:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, Select, bindparam, exists, func, literal_column, select, true, union_all
+from sqlalchemy import Connection, bindparam, exists, literal_column, select, true
 
 from skillery.backends import Identity
 from skillery.database import Statement
 from skillery.database.tables import RESOLVABLE, labels, skill_versions, skills
 from skillery.errors import LabelNotFound, SkillNotFound, VersionNotFound
-from skillery.formats.ranges import Segment
 from skillery.formats.semver import Version
-from skillery.formats.version_spec import Digest, Exact, Label, Latest, Range, VersionSpec
+from skillery.formats.version_spec import Digest, Exact, Label, Range, VersionSpec
 from skillery.formats.wording import near_words
 from skillery.registry.development import overlay_of
+from skillery.registry.lookups import COLUMNS, PLAIN, Lookup
 from skillery.registry.version_rows import VersionRow, version_purged
 from skillery.registry.visibility import (
     SEEN_BY_ALL,
@@ -30,50 +29,6 @@ from skillery.registry.visibility import (
 _MOST_OWN = 200
 """The maximum number of private skills of the identity that are compared with a misspelt name."""
 
-_shown_labels = labels.alias("shown_labels")
-# A literal, because a Statement supports no parameter of this kind.
-_JOINED = func.aggregate_strings(_shown_labels.c.label, literal_column("','"))  # type: ignore[arg-type]
-_COLUMNS = (
-    skill_versions.c.id,
-    skills.c.name,
-    skill_versions.c.version,
-    skill_versions.c.digest,
-    skill_versions.c.kind,
-    skill_versions.c.status,
-    skill_versions.c.manifest_json,
-    skill_versions.c.frontmatter_json,
-    skill_versions.c.warnings_json,
-    skill_versions.c.skill_id,
-    skills.c.visibility,
-    skill_versions.c.publisher,
-    skill_versions.c.publisher_kind,
-    skill_versions.c.standing_json,
-    # A column of each row, because a separate statement would be another round trip to Postgres.
-    select(_JOINED).where(_shown_labels.c.version_id == skill_versions.c.id).scalar_subquery().label("labels_text"),
-    skill_versions.c.checks_json,
-    skill_versions.c.provenance_json,
-)
-_OF_SKILL = select(*_COLUMNS).join_from(skill_versions, skills, skills.c.id == skill_versions.c.skill_id)
-_OF_NAMED_SKILL = _OF_SKILL.where(skills.c.name == bindparam("name"))
-
-LATEST = Statement(
-    select(*_COLUMNS)
-    .join_from(skills, skill_versions, skill_versions.c.id == skills.c.latest_version_id)
-    .where(skills.c.name == bindparam("name"))
-)
-EXACT = Statement(_OF_NAMED_SKILL.where(skill_versions.c.precedence == bindparam("precedence")))
-BY_DIGEST = Statement(
-    _OF_NAMED_SKILL.where(skill_versions.c.digest == bindparam("digest"))
-    .order_by(skill_versions.c.precedence.desc())
-    .limit(literal_column("1"))
-)
-BY_LABEL = Statement(
-    _OF_NAMED_SKILL.join(labels, labels.c.version_id == skill_versions.c.id).where(
-        labels.c.skill_id == skills.c.id,
-        labels.c.label == bindparam("label"),
-        skill_versions.c.status.in_([literal_column(f"'{status}'") for status in RESOLVABLE]),
-    )
-)
 
 _of_skill = skill_versions.alias("of_skill")
 _SKILL = Statement(
@@ -102,14 +57,23 @@ def resolve(connection: Connection, identity: Identity, name: str, spec: Version
     version that the identity may not see is treated as absent, also in the texts of errors. Raise VersionPurged, which
     is a VersionNotFound, if an admin has purged the version.
     """
+    return resolve_with(PLAIN, connection, identity, name, spec)[0]
+
+
+def resolve_with(
+    lookup: Lookup, connection: Connection, identity: Identity, name: str, spec: VersionSpec, **further: Any
+) -> tuple[VersionRow, tuple[Any, ...] | None]:
+    """Return the version like `resolve`, and the values of the further columns of `lookup`, or None for a development
+    version. `further` are the parameters of these columns.
+    """
     overlay = overlay_of(identity)
     if overlay is not None and (own := overlay.find(name, spec)) is not None:
-        return own
-    rows = _rows(connection, name, spec)
-    if rows and _sees(connection, identity, row := VersionRow(*rows[0])):
+        return own, None
+    rows = lookup.rows(connection, name, spec, **further)
+    if rows and _sees(connection, identity, row := VersionRow(*rows[0][: len(COLUMNS)])):
         if row.status == "purged":
             raise version_purged(row)
-        return row
+        return row, tuple(rows[0][len(COLUMNS) :])
     raise _not_found(connection, identity, name, spec)
 
 
@@ -119,7 +83,7 @@ def version_if_there(connection: Connection, identity: Identity, name: str, vers
     Unlike `resolve`, this function returns purged versions. It does not search for similar names, and is faster for
     absent versions.
     """
-    rows = EXACT.rows(connection, name=name, precedence=version.precedence)
+    rows = PLAIN.rows(connection, name, Exact(version))
     if rows and _sees(connection, identity, row := VersionRow(*rows[0])):
         return row
     return None
@@ -129,60 +93,6 @@ def _sees(connection: Connection, identity: Identity, row: VersionRow) -> bool:
     return sees_version(identity, row.name, row.status, row.publisher) and sees_skill(
         connection, identity, row.skill_id, row.name, row.visibility
     )
-
-
-def _rows(connection: Connection, name: str, spec: VersionSpec) -> list[Any]:
-    match spec:
-        case Latest():
-            return LATEST.rows(connection, name=name)
-        case Exact(version):
-            return EXACT.rows(connection, name=name, precedence=version.precedence)
-        case Digest(digest):
-            return BY_DIGEST.rows(connection, name=name, digest=digest)
-        case Label(label):
-            return BY_LABEL.rows(connection, name=name, label=label)
-        case Range(_, segments):
-            return _highest_in(connection, name, segments)
-
-
-def _highest_in(connection: Connection, name: str, segments: tuple[Segment, ...]) -> list[Any]:
-    """Return the row of the highest version in any segment, or [] if there is none. Each segment needs one index
-    scan.
-    """
-    if not segments:
-        return []
-    statement = _range_statement(tuple((segment.release, segment.high is not None) for segment in segments))
-    parameters: dict[str, Any] = {"name": name}
-    for place, segment in enumerate(segments):
-        parameters[f"low_{place}"] = segment.low
-        if segment.high is not None:
-            parameters[f"high_{place}"] = segment.high
-    return statement.rows(connection, **parameters)
-
-
-# The cache is small because callers choose the shape, and a compiled statement holds up to a megabyte.
-@lru_cache(64)
-def _range_statement(shape: tuple[tuple[bool, bool], ...]) -> Statement:
-    """Return the statement for segments of the given shape, which has a pair for each segment.
-
-    The pair states whether the segment has releases (else pre-releases), and whether it has an upper bound.
-    """
-    parts = [_segment_statement(place, *one).subquery() for place, one in enumerate(shape)]
-    found = union_all(*(select(part) for part in parts)).subquery()
-    newest = select(found).order_by(found.c.precedence.desc()).limit(literal_column("1")).subquery()
-    return Statement(select(*(newest.c[column.key] for column in _COLUMNS)))
-
-
-def _segment_statement(place: int, is_release: bool, has_high: bool) -> Select[Any]:
-    precedence = skill_versions.c.precedence
-    statement = _OF_NAMED_SKILL.add_columns(precedence).where(
-        skill_versions.c.status.in_([literal_column(f"'{status}'") for status in RESOLVABLE]),
-        skill_versions.c.is_release.is_(is_release),
-        precedence >= bindparam(f"low_{place}"),
-    )
-    if has_high:
-        statement = statement.where(precedence < bindparam(f"high_{place}"))
-    return statement.order_by(precedence.desc()).limit(literal_column("1"))
 
 
 # -- errors for absent skills, versions and labels -------------------------------------------------------------------

@@ -23,6 +23,7 @@ from skillery.database.tables import (
     skill_versions,
     skills,
 )
+from skillery.formats.bundle import Bundle
 from skillery.formats.search_fields import MOST_IMPACT, Fields, search_fields
 from skillery.formats.skill_md import body_of, text_of
 from skillery.formats.spellings import WHOLE, stored_pieces
@@ -88,6 +89,18 @@ def index_latest(connection: Connection, skill_id: int, version_id: int | None) 
         _add(connection, skill_id, version_id)
 
 
+def index_first(
+    connection: Connection, bundle: Bundle, values: Mapping[str, Any], version_id: int, visibility: str
+) -> None:
+    """Index the words of the first version of a skill. `values` are the columns of the version."""
+    skill_md = next(file.content for file in bundle.files if file.path == SKILL_MD)
+    body = body_in(values["skill_md_start"], skill_md)
+    files = sorted((file.path, file.sha256) for file in bundle.files if file.path not in _NAMED_INSIDE)
+    summary: dict[str, Any] = msgspec.json.decode(values["summary_json"])
+    row = indexed(bundle.manifest.name, summary["description"], summary["tags"], body, files)
+    add_rows(connection, values["skill_id"], version_id, bundle.manifest.name, visibility, row)
+
+
 def index_visibility(connection: Connection, skill_id: int, visibility: str) -> None:
     """Store the skill's visibility in its search rows."""
     postings = update(search_postings).where(search_postings.c.skill_id == skill_id)
@@ -138,7 +151,7 @@ def indexed(name: str, description: str, tags: Sequence[str], body: str, files: 
 
 def add_rows(connection: Connection, skill_id: int, version_id: int, name: str, visibility: str, row: Indexed) -> None:
     """Insert the search rows of a skill that has no search rows."""
-    _ADD_WORDS.run(connection, skill_id=skill_id, version_id=version_id, copy_key=row.copy_key, words=row.words)
+    _ADD_WORDS.run_later(connection, skill_id=skill_id, version_id=version_id, copy_key=row.copy_key, words=row.words)
     common = {"skill_id": skill_id, "name": name, "visibility": visibility}
     postings = [{**common, "word": word, "loss": loss} for word, loss in row.losses.items()]
     _ADD_POSTINGS.run_many(connection, postings)

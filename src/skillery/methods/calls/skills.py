@@ -27,6 +27,8 @@ from skillery.registry import (
 )
 
 GUIDE = "skills.protocol.guide"
+SMALL_FILES = 64 * 1024
+"""Characters of files that are decoded on the event loop: a switch to a thread takes longer."""
 
 
 class Guide(msgspec.Struct, frozen=True):
@@ -169,19 +171,19 @@ async def load_guide(core: Core, identity: Identity, _: params.LoadSkillsProtoco
 
 
 async def create_skill(core: Core, identity: Identity, asked: params.CreateSkill) -> NewVersion:
-    files = await asyncio.to_thread(_files, asked.files)
+    files = await _files(asked.files)
     submit = None if asked.submit is msgspec.UNSET else asked.submit
     return await core.publisher.create_skill(identity, asked.manifest, asked.skill_md, files, submit=submit)
 
 
 async def check_skill(core: Core, identity: Identity, asked: params.CheckSkill) -> CheckedSkill:
-    files = await asyncio.to_thread(_files, asked.files)
+    files = await _files(asked.files)
     submit = None if asked.submit is msgspec.UNSET else asked.submit
     return await core.publisher.check_skill(identity, asked.manifest, asked.skill_md, files, submit=submit)
 
 
 async def develop_skill(core: Core, identity: Identity, asked: development_params.DevelopSkill) -> DevelopedSkill:
-    files = await asyncio.to_thread(_files, asked.files)
+    files = await _files(asked.files)
     return await core.developer.develop_skill(identity, asked.manifest, asked.skill_md, files)
 
 
@@ -193,5 +195,11 @@ async def end_development(core: Core, identity: Identity, asked: development_par
     return core.developer.end(identity, asked.names)
 
 
-def _files(files: list[params.SkillFile]) -> list[BundleFile]:
+async def _files(files: list[params.SkillFile]) -> list[BundleFile]:
+    if sum(len(file.content) for file in files) <= SMALL_FILES:
+        return _decoded(files)
+    return await asyncio.to_thread(_decoded, files)
+
+
+def _decoded(files: list[params.SkillFile]) -> list[BundleFile]:
     return [BundleFile(file.path, decoded(file.content, file.encoding, file.path), file.executable) for file in files]
