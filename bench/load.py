@@ -56,8 +56,13 @@ async def _send(url: str, body: Callable[[int], bytes], requests: int, connectio
                 f"{more}Content-Length: {len(content)}\r\n\r\n"
             )
             started = time.perf_counter()
+            if writer.is_closing():
+                reader, writer = await asyncio.open_connection(host, int(port))
             writer.write(head.encode() + content)
-            answer = await _answer(reader)
+            answer, is_closed = await _answered(reader)
+            if is_closed:
+                # Some servers close the connection after a streamed answer. Connecting again is part of the next call.
+                writer.close()
             latencies.append((time.perf_counter() - started) * 1000)
             if path in ("/rpc", "/mcp") and b'"result"' not in answer:
                 raise RuntimeError(answer.decode())
@@ -108,13 +113,22 @@ async def _send_paced(url: str, body: Callable[[int], bytes], requests: int, per
 
 
 async def _answer(reader: asyncio.StreamReader) -> bytes:
+    return (await _answered(reader))[0]
+
+
+async def _answered(reader: asyncio.StreamReader) -> tuple[bytes, bool]:
+    """Return the body of a response, and whether the server closes the connection."""
     head = await reader.readuntil(b"\r\n\r\n")
     if not head.startswith(b"HTTP/1.1 200"):
         raise RuntimeError(head.decode())
-    length = next((line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")), None)
-    if length is None:
-        return await _chunks(reader)
-    return await reader.readexactly(int(length.split(b":")[1]))
+    lines = head.lower().split(b"\r\n")
+    is_closed = b"connection: close" in lines
+    length = next((line for line in lines if line.startswith(b"content-length:")), None)
+    if length is not None:
+        return await reader.readexactly(int(length.split(b":")[1])), is_closed
+    if b"transfer-encoding: chunked" in lines:
+        return await _chunks(reader), is_closed
+    return await reader.read(-1), True
 
 
 async def _chunks(reader: asyncio.StreamReader) -> bytes:

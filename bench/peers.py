@@ -46,7 +46,8 @@ def named(number):
 
 for number in range({NUMBER}):
     server.tool(named(number))
-server.run(transport="http", host="127.0.0.1", port=int(sys.argv[1]), stateless_http=True, show_banner=False)
+server.run(transport="http", host="127.0.0.1", port=int(sys.argv[1]), stateless_http=True, show_banner=False,
+           uvicorn_config={{"access_log": False}})
 """
 
 
