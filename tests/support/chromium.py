@@ -125,6 +125,8 @@ class _Visit:
             await self.context.add_init_script(_WATCH)
 
     def _console(self, message: ConsoleMessage) -> None:
+        if urlsplit(message.location["url"]).path == "/favicon.ico":
+            return  # the first page of a browser without JavaScript makes it ask for an icon
         if message.type in {"error", "warning"}:
             self.problems.append(f"console: {message.text}")
 
