@@ -62,7 +62,10 @@ ADDRESSES: dict[str, str] = {
     "/admin/audit": "/admin/audit",
     "/admin/gc": "/admin/gc",
 }
-CODE = """def main(args):
+CODE = """import os
+
+def main(args):
+    os.makedirs("/workspace/out", exist_ok=True)
     with open("/workspace/out/a.txt", "w") as file:
         file.write("text")
     return {}
