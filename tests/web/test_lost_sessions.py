@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from playwright.async_api import Page
 
 HTML = {"accept": "text/html"}
+# Chromium reports the status of the page, and sometimes that the server has no /favicon.ico.
+EXPECTED = re.compile(r"status of 40[14]")
 WORDS = 'leaks <b>rows</b> & "more"\nsecond line'
 with_and_without_javascript = pytest.mark.parametrize("javascript", [True, False], ids=["javascript", "no-javascript"])
 in_browser = pytest.mark.asyncio(loop_scope="session")
@@ -154,19 +156,10 @@ def test_htmx_is_led_to_the_login(browser: Browser, skill: str, tokens_sqlite: S
 # -- in a browser ------------------------------------------------------------------------------------------------
 
 
-async def type_and_lose(page: Page, *, by_htmx: bool = False) -> None:
+async def type_and_lose(page: Page) -> None:
     """Type a reason on the page of a skill, end the session, and send the form."""
     await page.get_by_text("Yank 1.0.0").first.click()
     await page.get_by_label("Reason").first.fill(WORDS)
-    if by_htmx:
-        await page.evaluate(
-            """() => {
-              const form = [...document.forms].find(one => one.elements.reason);
-              form.setAttribute('hx-post', form.action);
-              form.setAttribute('hx-nonce', document.querySelector('script[nonce]').nonce);
-              htmx.process(form);
-            }"""
-        )
     await page.context.clear_cookies()
     await page.get_by_role("button", name="Yank 1.0.0").click()
     await page.get_by_label("Token").wait_for()
@@ -200,21 +193,7 @@ async def test_a_user_signs_in_again_and_sends_the_text(
     await page.get_by_role("status").filter(has_text="yanked").wait_for()
 
     assert is_yanked(tokens_sqlite, token, skill)
-    assert all("401" in one for one in await problems(page))
-
-
-@in_browser
-async def test_text_of_a_form_that_htmx_sends_comes_back(
-    tokens_sqlite: Server, open_page: OpenPage, token: str, skill: str
-) -> None:
-    page = await open_page(tokens_sqlite, skill, token=token)
-    await type_and_lose(page, by_htmx=True)
-    await sign_in_again(page, token)
-    await page.get_by_text("Your text is back").wait_for()
-
-    assert (await page.get_by_label("Reason").first.input_value()).split() == WORDS.split()
-    assert await page.evaluate("sessionStorage.getItem('unsent')") is None
-    assert all("401" in one for one in await problems(page))
+    assert [one for one in await problems(page) if not EXPECTED.search(one)] == []
 
 
 @in_browser
@@ -228,7 +207,7 @@ async def test_text_comes_back_only_to_its_user(
 
     assert await page.get_by_text("Your text is back").count() == 0
     assert await page.evaluate("sessionStorage.getItem('unsent')") is None
-    assert all("401" in one for one in await problems(page))
+    assert [one for one in await problems(page) if not EXPECTED.search(one)] == []
 
 
 @in_browser
@@ -242,4 +221,4 @@ async def test_the_page_of_a_lost_session_has_no_fault(
 
     assert await overflow(page) == []
     assert await check_axe(page) == []
-    assert all("401" in one for one in await problems(page))
+    assert [one for one in await problems(page) if not EXPECTED.search(one)] == []

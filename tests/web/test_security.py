@@ -10,10 +10,12 @@ import hashlib
 import re
 import sqlite3
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple, cast
+from urllib.parse import unquote
 
 import httpx
 import pytest
@@ -43,7 +45,7 @@ ADDRESSES: dict[str, str] = {
     "/s/try": "/s/{skill}@1.0.0/try",
     "/review": "/review",
     "/review/waivers": "/review/waivers",
-    "/review/version": "/review/{skill}@1.2.0",
+    "/review/version": "/review/{skill}@{waiting}",
     "/runs": "/runs",
     "/runs/run": "/runs/{run}",
     "/runs/events": "/runs/{run}/events",
@@ -62,13 +64,16 @@ ADDRESSES: dict[str, str] = {
     "/admin/audit": "/admin/audit",
     "/admin/gc": "/admin/gc",
 }
-CODE = """def main(args):
+CODE = """import os
+
+def main(args):
+    os.makedirs("/workspace/out", exist_ok=True)
     with open("/workspace/out/a.txt", "w") as file:
         file.write("text")
     return {}
 """
-CHANGING = {"servers", "audit", "audit_head", "web_sessions", "tokens"}
-"""Tables that change while a server runs: heartbeats, refusals, last uses."""
+CHANGING = {"servers", "audit", "audit_head", "web_sessions", "tokens", "exports"}
+"""Tables that change while a server runs: heartbeats, refusals, last uses, facts about new versions."""
 FORM = "application/x-www-form-urlencoded"
 BODIES = {
     FORM: b"form_token=%s&action=yank&reason=x&name=evil&scope=admin",
@@ -110,6 +115,7 @@ def make(server: Server, name: str, token: str | None) -> Made:
     run = rpc("execute_skill", name=skill, version="1.0.0", args={})
     upload = send(browser, files_of(f"{name}.other")).headers["location"]
     names = {"skill": skill, "run": run["run_id"], "blob": run["files"][0]["blob_id"], "upload": upload}
+    names["waiting"] = "1.2.0"
     return Made(browser, token or "", names)
 
 
@@ -214,9 +220,14 @@ async def test_a_page_of_another_port_changes_nothing_in_a_browser(
     }
     with evil_site(pages[way]) as address:
         page = await open_page(tokens_sqlite, "/account", token=made.token)
-        async with page.expect_event("response", lambda one: one.request.method == "POST") as answered:
-            await page.goto(address, wait_until="commit")
-        assert (await answered.value).status == 403
+        said: list[str] = []
+        page.context.on("console", lambda message: said.append(message.text))
+        await page.goto(address, wait_until="commit")
+        deadline = time.monotonic() + 30
+        while not any("403" in text for text in said):
+            assert time.monotonic() < deadline, said
+            await page.wait_for_timeout(50)
+        await page.goto(f"{tokens_sqlite.url}/account")
         await problems(page)
     versions = Rpc(tokens_sqlite.url, made.token)("list_versions", name=made.names["skill"])["versions"]
     assert "yanked" not in {one["status"] for one in versions}
@@ -315,7 +326,7 @@ def test_objects_of_others_are_answered_as_unknown_names(tokens_sqlite: Server, 
     renamed = {made.names[key]: unknown[key] for key in unknown}
     for route, address in ADDRESSES.items():
         if "{" in address and route not in {"/review/version"}:
-            same(other, made.address(route), address.format(**unknown), renamed)
+            same(other, made.address(route), address.format(**made.names | unknown), renamed)
     for query in ("?q=greet", f"?ns={new_name}", f"?q={made.names['skill']}"):
         text = other.get(f"/{query}").text
         assert f"/s/{made.names['skill']}" not in text
@@ -330,7 +341,7 @@ def same(browser: Browser, hidden: str, unknown: str, renamed: dict[str, str]) -
     assert (one.status_code, two.status_code) == (404, 404), (hidden, one.status_code, two.status_code)
     text = constant(one.text)
     for name, other in renamed.items():
-        text = text.replace(name.removeprefix("/publish/"), other.removeprefix("/publish/"))
+        text = text.replace(unquote(name.removeprefix("/publish/")), other.removeprefix("/publish/"))
     assert text == constant(two.text), hidden
 
 
@@ -366,9 +377,11 @@ def test_a_button_that_a_role_may_not_press_is_absent_and_its_form_refused(
     role: str, tokens_sqlite: Server, new_name: str
 ) -> None:
     made = make(tokens_sqlite, new_name, token_of(tokens_sqlite, new_name, "admin"))
-    Rpc(tokens_sqlite.url, token_of(tokens_sqlite, f"{new_name}-bot", "publish", namespaces=["*"], is_agent=True))(
-        "submit_version", name=made.names["skill"], version="1.2.0"
-    )
+    bot = token_of(tokens_sqlite, f"{new_name}-bot", "publish", namespaces=[f"{new_name}.*"], is_agent=True)
+    made.names["waiting"] = "1.3.0"
+    files = skill_files(CODE)
+    version = manifest(made.names["skill"], "1.3.0")
+    Rpc(tokens_sqlite.url, bot)("create_skill", manifest=version, skill_md="# Greet\n", files=files)
     before = rows_of(tokens_sqlite)
     browser = Browser(tokens_sqlite.url, **HTML)
     grants = [f"{new_name}.*"] if role == "publisher" else []

@@ -7,7 +7,6 @@ from typing import Any
 from urllib.parse import quote
 
 from skillery.context.request import current_id
-from skillery.edge.gate import FORBIDDEN
 from skillery.edge.http import HttpRefusal, send_bytes, send_refusal
 from skillery.errors import SkilleryError
 from skillery.web.callers import request_of
@@ -38,7 +37,9 @@ async def send_failure(site: Site, scope: Any, send: Any, headers: dict[str, str
     """Answer a failed request with a page: what happened, what to do next, and the id of the request."""
     identity = None
     visit = Visit(Cookies(False), None, None)
-    if refusal.status not in {FORBIDDEN, 500, 503}:
+    data = refusal.error.get("data", {})
+    # Another host or origin is not told who is signed in.
+    if refusal.status not in {500, 503} and data.get("type") not in {"host_not_allowed", "origin_not_allowed"}:
         try:
             known = await request_of(site, scope, None, headers)
             identity, visit = known.known, known.visit
@@ -49,7 +50,6 @@ async def send_failure(site: Site, scope: Any, send: Any, headers: dict[str, str
         await ask_for_login(request, send)
         return
     error = refusal.error
-    data = error.get("data", {})
     retry = data.get("retry_after_ms")
     heading = _HEADINGS.get(refusal.status, "This did not work")
     values = {

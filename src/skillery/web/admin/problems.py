@@ -16,7 +16,7 @@ NEAR = 0.8
 """The part of a quota that is a problem."""
 LOW_DISK, FULL_DISK = 0.1, 0.02
 """The free part of a disk that is a problem."""
-_SETTING = {"database": "database", "storage": "storage", "sandbox": "sandbox"}
+_PAGES = {"database": "/admin/storage", "storage": "/admin/storage"}
 
 
 class Problem(NamedTuple):
@@ -42,19 +42,21 @@ async def show_overview(request: PageRequest) -> Page:
 async def _problems(request: PageRequest) -> AsyncIterator[Problem]:
     for name, works in (await request.site.state.checks()).items():
         if not works:
-            remedy = f"Check the setting {_SETTING[name]} with skillery doctor. The log of the server has the reason."
-            yield Problem(
-                BROKEN,
-                f"The {name} does not work.",
-                remedy,
-                "/admin/storage" if name != "sandbox" else "/admin/plugins",
-            )
+            yield _of_check(name)
     for found in (_of_disk(request), _of_plugins(request)):
         for one in found:
             yield one
     for find in (_of_environments, _of_webhooks, _of_quotas, _of_reviews, _of_refusals):
         for one in await find(request):
             yield one
+
+
+def _of_check(name: str) -> Problem:
+    if name == "workers":
+        remedy = "Wait a moment: the server replaces processes that have ended. Its log has the reason."
+        return Problem(BROKEN, "Not all processes of the server answer.", remedy, "/readyz")
+    remedy = f"Check the setting {name} with skillery doctor. The log of the server has the reason."
+    return Problem(BROKEN, f"The {name} does not work.", remedy, _PAGES.get(name, "/admin/plugins"))
 
 
 def _of_disk(request: PageRequest) -> Iterator[Problem]:
@@ -123,10 +125,9 @@ async def _of_reviews(request: PageRequest) -> list[Problem]:
     waiting = (await request.call("list_versions", {"status": "in_review", "limit": 100}))["versions"]
     if not waiting:
         return []
-    count = (
-        "100 versions or more" if len(waiting) == 100 else f"{len(waiting)} version{'' if len(waiting) == 1 else 's'}"
-    )
-    return [Problem(WAITING, f"{count} in review.", "Review the oldest first.", "/review")]
+    count = "100 or more versions wait" if len(waiting) == 100 else f"{len(waiting)} versions wait"
+    text = "One version waits" if len(waiting) == 1 else count
+    return [Problem(WAITING, f"{text} for a review.", "Review the oldest first.", "/review")]
 
 
 async def _of_refusals(request: PageRequest) -> list[Problem]:
