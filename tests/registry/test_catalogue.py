@@ -458,10 +458,21 @@ def test_a_total_is_exact_to_a_thousand(database: Database) -> None:
     numbers = range(1, 1003)
     summary = text({"description": "-", "tags": []})
     alike = {
-        **{"version": "1.0.0", "precedence": b"1", "is_release": True},
-        **{"manifest_json": "{}", "frontmatter_json": "{}", "warnings_json": "[]"},
-        **{"status": "published", "kind": "action", "namespace": "a", "digest": "-", "size_bytes": 0},
-        **{"names_json": summary, "summary_json": summary, "publisher": "ada", "created_at": NOW},
+        "version": "1.0.0",
+        "precedence": b"1",
+        "is_release": True,
+        "manifest_json": "{}",
+        "frontmatter_json": "{}",
+        "warnings_json": "[]",
+        "status": "published",
+        "kind": "action",
+        "namespace": "a",
+        "digest": "-",
+        "size_bytes": 0,
+        "names_json": summary,
+        "summary_json": summary,
+        "publisher": "ada",
+        "created_at": NOW,
     }
 
     def fill(connection: Connection) -> None:
