@@ -1,7 +1,10 @@
 """Short and long forms of tests: `make test` runs the short forms, `make test-long` (SKILLERY_LONG=1) the long ones.
 
-A short form fails when the thing breaks; the long form repeats it for more examples. `rounds` chooses a number, and
-`@pytest.mark.matrix` leaves examples out on Postgres: on SQLite, the whole matrix runs in both forms.
+A short form fails when the thing breaks; the long form repeats it for more examples:
+
+- `rounds` chooses how often a test repeats its proof.
+- A test with the mark `matrix` runs all its examples on SQLite, and every fourth on Postgres.
+- A test of a page with the parameters `dark` and `width` looks at the wide light page and at the narrow dark page.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import pytest
 
 LONG = os.environ.get("SKILLERY_LONG") == "1"
 EVERY = 4
+WIDE = 1000
 
 
 def rounds(short: int, *, long: int) -> int:
@@ -22,18 +26,32 @@ def rounds(short: int, *, long: int) -> int:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out three of four examples on Postgres of each test with the mark `matrix`."""
+    """Leave out the examples of the long forms, unless the command line asks for nothing else."""
     if LONG:
         return
     seen: Counter[str] = Counter()
-    left_out = []
-    for item in items:
-        if item.get_closest_marker("matrix") is not None and "[postgres" in item.name:
-            name = item.nodeid.partition("[")[0]
-            if seen[name] % EVERY:
-                left_out.append(item)
-            seen[name] += 1
-    if left_out and len(items) > len(left_out):
+    left_out = [item for item in items if _is_of_a_matrix(item, seen) or _is_another_look(item)]
+    if left_out and len(left_out) < len(items):
         config.hook.pytest_deselected(items=left_out)
         gone = set(left_out)
         items[:] = [item for item in items if item not in gone]
+
+
+def _is_of_a_matrix(item: pytest.Item, seen: Counter[str]) -> bool:
+    if item.get_closest_marker("matrix") is None or _parameters(item).get("database_kind") != "postgres":
+        return False
+    test = item.nodeid.partition("[")[0]
+    seen[test] += 1
+    return seen[test] % EVERY != 1
+
+
+def _is_another_look(item: pytest.Item) -> bool:
+    parameters = _parameters(item)
+    if not {"dark", "width"} <= parameters.keys():
+        return False
+    return bool(parameters["dark"]) == (parameters["width"] >= WIDE)
+
+
+def _parameters(item: pytest.Item) -> dict[str, object]:
+    called = getattr(item, "callspec", None)
+    return {} if called is None else called.params
