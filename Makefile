@@ -17,7 +17,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE := # if a machine sets it, each process of the tests compiles its imports again
 export UV_PROJECT_ENVIRONMENT := .venv
 
-.PHONY: demo test serve bench check format client lock build clean install docs quality release picture fuzz mutations contract-as-user soak kills webhooks
+.PHONY: demo test test-long durations serve bench check format client lock build clean install docs quality release picture fuzz mutations contract-as-user soak kills webhooks
 
 install: .venv/.installed
 
@@ -96,6 +96,12 @@ check: install ## check style, types and import contracts
 
 test: check $(BWRAP) $(SKILLS_CLI) $(CONFORMANCE) $(WEED) $(OPENBAO) $(OIDC_PROVIDER) $(CHROMIUM) $(AXE) ## run all tests, on SQLite and on a real Postgres
 	$(BIN)/pytest -n auto --dist worksteal
+
+test-long: install $(BWRAP) ## run the long forms of all tests: whole matrices, more rounds; make test runs short forms
+	SKILLERY_LONG=1 $(BIN)/pytest -n auto --dist worksteal $(TESTS)
+
+durations: install $(BWRAP) ## run all tests, or TESTS=tests/web, and report the processor time of each subject and file
+	$(BIN)/pytest -n auto --dist worksteal --processor-time $${FILE:-/tmp/skillery-durations.jsonl} $(TESTS)
 
 bench: install ## measure the figures of docs/design/benchmarks.md
 	$(BIN)/python -m bench

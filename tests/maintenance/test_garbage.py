@@ -31,6 +31,7 @@ from skillery.maintenance.garbage import Collector, Sweep, SweepStep, Swept
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server, manifest, skill_files
 from tests.support.people import Caller, Who, people_settings
+from tests.support.scale import rounds
 
 LARGE = 100_000
 BUNDLED = 1
@@ -491,7 +492,7 @@ def test_kill_nine_in_the_middle_of_sweeps_leaves_nothing_broken(
     env = {"SKILLERY_DATABASE": url, **NO_GRACE}
     chance = random.Random(11)
     kept: dict[str, bytes] = {}
-    for _ in range(3):
+    for _ in range(rounds(1, long=3)):
         server = start_server(env=env)
         for number in range(60):
             content = os.urandom(LARGE)

@@ -455,23 +455,30 @@ def test_a_page_with_counts_or_entries_continues_without_them(rpc: Rpc, publish:
 
 
 def test_a_total_is_exact_to_a_thousand(database: Database) -> None:
+    numbers = range(1, 1003)
+    summary = text({"description": "-", "tags": []})
+    alike = {
+        "version": "1.0.0",
+        "precedence": b"1",
+        "is_release": True,
+        "manifest_json": "{}",
+        "frontmatter_json": "{}",
+        "warnings_json": "[]",
+        "status": "published",
+        "kind": "action",
+        "namespace": "a",
+        "digest": "-",
+        "size_bytes": 0,
+        "names_json": summary,
+        "summary_json": summary,
+        "publisher": "ada",
+        "created_at": NOW,
+    }
+
     def fill(connection: Connection) -> None:
-        for number in range(1, 1003):
-            connection.execute(insert(skills).values(id=number, name=f"a.s{number}", created_at=NOW))
-            version = {"id": number, "skill_id": number, "version": "1.0.0", "precedence": b"1", "is_release": True}
-            texts = {"manifest_json": "{}", "frontmatter_json": "{}", "warnings_json": "[]"}
-            further = {"status": "published", "kind": "action", "namespace": "a", "digest": "-", "size_bytes": 0}
-            summary = text({"description": "-", "tags": []})
-            values = {
-                **version,
-                **texts,
-                **further,
-                "names_json": summary,
-                "summary_json": summary,
-                "publisher": "ada",
-                "created_at": NOW,
-            }
-            connection.execute(insert(skill_versions).values(values))
+        connection.execute(insert(skills), [{"id": n, "name": f"a.s{n}", "created_at": NOW} for n in numbers])
+        connection.execute(insert(skill_versions), [{**alike, "id": n, "skill_id": n} for n in numbers])
+        for number in numbers:
             point_to_latest(connection, number)
 
     database.write_now(fill)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import os
 import re
 from collections.abc import Callable
 
@@ -27,9 +28,10 @@ def links(text: str) -> dict[str, str]:
     return {re.sub(r"<[^>]+>", "", words).strip(): html.unescape(address) for address, words in found}
 
 
-@pytest.fixture
-def shop(server: Server, new_name: str) -> tuple[Browser, str]:
-    """Return a browser and a namespace with 25 skills: 5 of them are instructions, 3 with a host."""
+@pytest.fixture(scope="session")
+def stocked(server: Server) -> str:
+    """Return a namespace with 25 skills: 5 of them are instructions, 3 with a host. No test changes them."""
+    new_name = f"shop{os.getpid()}"
     for number in range(25):
         is_text = number % 5 == 0
         code = [] if is_text else [{"path": "code/main.py", "content": "def main(args):\n    return {}\n"}]
@@ -47,8 +49,13 @@ def shop(server: Server, new_name: str) -> tuple[Browser, str]:
             skill_md="# Count\n\nUse it for quokkas.\n",
             files=code,
         )
-    browser = Browser(server.url, **HTML)
-    return browser, new_name
+    return new_name
+
+
+@pytest.fixture
+def shop(server: Server, stocked: str) -> tuple[Browser, str]:
+    """Return a new browser and the namespace of `stocked`."""
+    return Browser(server.url, **HTML), stocked
 
 
 def test_the_page_answers_programs_with_json(sqlite_server: Server) -> None:
