@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, inspect, select, text
+from sqlalchemy import Connection, exc, inspect, select, text
 
 from skillery.backends import Identity
 from skillery.database import Database, migrate, parse_database_url
@@ -70,6 +70,31 @@ def test_an_upgrade_twice_changes_nothing(new_url: str) -> None:
     migrate.upgrade(database)
 
     assert migrate.differences(database) == []
+    database.close()
+
+
+NOTE = "INSERT INTO registry (key, value) VALUES ('note', 'x')"
+
+
+async def test_a_write_that_fails_leaves_nothing_and_the_next_write_works(new_url: str) -> None:
+    database = Database(new_url)
+    migrate.upgrade(database)
+
+    def half(connection: Connection) -> None:
+        connection.execute(text(NOTE))
+        raise LookupError
+
+    def count(connection: Connection) -> int:
+        return int(connection.scalar(text("SELECT count(*) FROM registry WHERE key = 'note'")) or 0)
+
+    with pytest.raises(LookupError):
+        await database.write(half)
+    assert await database.read(count) == 0
+    await database.write_statement(lambda connection: connection.execute(text(NOTE)))
+    for write in (database.write, database.write_statement):
+        with pytest.raises(exc.IntegrityError):
+            await write(lambda connection: connection.execute(text(NOTE)))
+    assert await database.read(count) == await database.write(count) == 1
     database.close()
 
 
