@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import re
-import time
 
 import pytest
 
@@ -202,20 +201,6 @@ def test_two_versions_are_compared(server: Server, new_name: str) -> None:
     assert moved.headers["location"] == f"/s/{new_name}@2.0.0/diff/2.0.0"
     assert browser.get(f"/s/{new_name}@2.0.0/diff/9.0.0").status_code == 404
     assert browser.get(f"/s/{new_name}x@2.0.0/diff/1.0.0").status_code == 404
-
-
-def test_crafted_files_are_compared_within_two_seconds(sqlite_server: Server, new_name: str) -> None:
-    bombs = {"1.0.0": "a\nb\n" * 40_000, "2.0.0": "b\na\n" * 40_000}
-    for version, text in bombs.items():
-        manifest = {"name": new_name, "version": version, "kind": "instruction", "description": "Bomb."}
-        files = [{"path": f"resources/{n}.txt", "content": text} for n in range(3)]
-        sqlite_server.rpc("create_skill", manifest=manifest, skill_md="# x\n" + "word " * 2000, files=files)
-    begun = time.monotonic()
-    page = Browser(sqlite_server.url, **HTML).get(f"/s/{new_name}@2.0.0/diff/1.0.0")
-
-    assert page.status_code == 200
-    assert time.monotonic() - begun < 10  # the bound is 2 s on an idle machine
-    assert len(page.text) < 2_000_000
 
 
 @pytest.mark.parametrize("text", ["", "no hunk", "@@ -1 +1 @@\n-<b>\n+<i>\n", "@@ -1,2 +1,3 @@\n a\n+b\n\\ No newline"])
