@@ -10,7 +10,7 @@ import pytest
 from skillery.web.differences import hunks_of, words_of
 from tests.conftest import Rpc, Server
 from tests.support.browser import Browser, token_of
-from tests.support.chromium import OpenPage, check_axe, overflow
+from tests.support.chromium import OpenPage, check_axe, layout_shift, overflow
 
 HTML = {"accept": "text/html"}
 OLD = "# Orders\n\nAsk the user before you send anything.\n\n## Steps\n\nRun it.\n"
@@ -222,11 +222,19 @@ async def test_the_pages_have_no_fault(
     tokens_sqlite: Server, open_page: OpenPage, new_name: str, width: int, dark: bool
 ) -> None:
     shop = Shop(tokens_sqlite, new_name)
-    paths = ["/review", "/review/waivers", shop.page, f"/s/{shop.name}@1.1.0/diff/1.0.0", "/review?ns=none"]
+    paths = [
+        "/review",
+        "/review/waivers",
+        shop.page,
+        f"{shop.page}?show=rendered",
+        f"/s/{shop.name}@1.1.0/diff/1.0.0",
+        "/review?ns=none",
+    ]
     page = await open_page(tokens_sqlite, "/review", dark=dark, width=width, token=shop.bob)
     for path in paths:
         await page.goto(path)
 
+        assert await layout_shift(page) == 0, path
         assert await overflow(page) == [], path
         assert await check_axe(page) == [], path
 

@@ -11,7 +11,7 @@ import pytest
 from skillery.web.runs.ansi import parts_of
 from tests.conftest import ASKS_FOR_TOKENS, Rpc, Server
 from tests.support.browser import Browser, token_of
-from tests.support.chromium import OpenPage, check_axe, overflow, problems
+from tests.support.chromium import OpenPage, check_axe, layout_shift, overflow, problems
 
 HTML = {"accept": "text/html"}
 CODE = """
@@ -234,6 +234,7 @@ async def test_the_pages_have_no_fault(
     for path in paths:
         await page.goto(path)
 
+        assert await layout_shift(page) == 0, path
         assert await overflow(page) == [], path
         assert await check_axe(page) == [], path
         assert await problems(page) == [], path

@@ -12,6 +12,7 @@ from skillery.backends import Identity, Scope
 from skillery.edge.gate import ANONYMOUS
 from skillery.edge.http import HttpRefusal
 from skillery.errors import NotAllowed, NotAuthenticated
+from skillery.identity import access
 from skillery.methods.answers import held_answer
 from skillery.methods.errors import CODES, INVALID_REQUEST, plain_error
 from skillery.methods.execution import perform
@@ -157,14 +158,16 @@ class PageRequest:
         return [value for key, value in self.pairs if key == name]
 
     def may(self, scope: Scope) -> bool:
-        """Return whether the caller has a scope. Actions that the caller may not perform are not on the page."""
-        return self.known is not None and scope in self.known.scopes
+        """Return whether the caller has a scope. Actions that the caller may not perform are not on the page. Admins
+        have every scope.
+        """
+        return self.known is not None and (scope in self.known.scopes or access.is_admin(self.known))
 
     def require(self, scope: Scope) -> Identity:
         """Return the caller. Raise NotAuthenticated for a visitor, NotAllowed for a caller without the scope."""
         if self.known is None:
             raise NotAuthenticated("this page needs a login", hint="Sign in.")
-        if scope not in self.known.scopes:
+        if not self.may(scope):
             raise NotAllowed(
                 f"this needs the scope {scope}",
                 hint=f"{self.known.name} has {', '.join(sorted(self.known.scopes))}. An admin can change that.",
