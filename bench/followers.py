@@ -31,18 +31,22 @@ def main(args):
 """
 READ_ALL = """
 import asyncio, sys
-async def read(host, port, path, cookie):
+async def begin(host, port, path, cookie):
     reader, writer = await asyncio.open_connection(host, int(port))
     extra = f"Cookie: skillery={cookie}\\r\\n" if cookie else ""
     head = f"GET {path} HTTP/1.1\\r\\nHost: {host}:{port}\\r\\nAccept: text/event-stream\\r\\n{extra}\\r\\n"
     writer.write(head.encode())
     begun = await reader.read(65536)
     assert b" 200 " in begun[:20], begun[:200]
+    return reader, writer
+async def read(reader, _):
     while await reader.read(65536): pass
 async def main():
     cookies = sys.argv[5:] or [""]
-    readers = range(int(sys.argv[4]))
-    await asyncio.gather(*(read(*sys.argv[1:4], cookies[number % len(cookies)]) for number in readers))
+    numbers = range(int(sys.argv[4]))
+    opened = await asyncio.gather(*(begin(*sys.argv[1:4], cookies[number % len(cookies)]) for number in numbers))
+    print("ready", flush=True)
+    await asyncio.gather(*(read(*one) for one in opened))
 asyncio.run(main())
 """
 
@@ -82,13 +86,16 @@ def compare(server: Server, rpc: Rpc, address: str, cookies: list[str]) -> None:
     found: dict[int, list[tuple[float, float, float]]] = {0: [], READERS: []}
     grown: list[float] = []
     for readers in (0, READERS) * TURNS:
-        lines = int((SECONDS + 4) * 1000)
+        lines = int((SECONDS + 20) * 1000)
         run_id = rpc("run_code", language="python", code=PRINTS, args={"lines": lines}, background=True)["run_id"]
         before = resident(server.process.pid)
         more = [host, port, address.format(run_id), str(readers), *cookies]
         # The readers have a lower priority: on a real server they are other machines.
-        following = subprocess.Popen(["nice", "-n", "10", sys.executable, "-c", READ_ALL, *more])
-        time.sleep(2)
+        command = ["nice", "-n", "10", sys.executable, "-c", READ_ALL, *more]
+        following = subprocess.Popen(command, stdout=subprocess.PIPE)
+        assert following.stdout is not None
+        assert following.stdout.readline() == b"ready\n"
+        time.sleep(1)
         found[readers].append(sampled(server.process.pid, rpc))
         if readers:
             grown.append((resident(server.process.pid) - before) / readers)
