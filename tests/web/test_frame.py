@@ -272,3 +272,9 @@ def test_hidden_characters_are_boxes() -> None:
     assert "hidden-char" in visible("pass\u200dword")
     assert "U+00A0" in visible("a\xa0b", is_code=True)
     assert len(foreign("x" * 5000)) < 2400
+
+
+def test_an_admin_has_every_scope_on_pages(org: Server, new_name: str) -> None:
+    browser = Browser(org.url, accept="text/html", **{"x-who": f"{new_name};person;admin;"})
+
+    assert [browser.get(path).status_code for path in ("/runs", "/review", "/publish")] == [200, 200, 200]

@@ -14,7 +14,7 @@ import pytest
 
 from tests.conftest import Server
 from tests.support.browser import Browser, token_of
-from tests.support.chromium import OpenPage, check_axe, overflow
+from tests.support.chromium import OpenPage, check_axe, layout_shift, overflow
 
 HTML = {"accept": "text/html"}
 
@@ -265,5 +265,6 @@ async def test_the_pages_have_no_fault(
     for path in paths:
         await page.goto(path)
 
+        assert round(await layout_shift(page), 2) == 0, path
         assert await overflow(page) == [], path
         assert await check_axe(page) == [], path

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import html
 import re
-import time
 
 import pytest
 
 from skillery.web.differences import hunks_of, words_of
 from tests.conftest import Rpc, Server
 from tests.support.browser import Browser, token_of
-from tests.support.chromium import OpenPage, check_axe, overflow
+from tests.support.chromium import OpenPage, check_axe, layout_shift, overflow
 
 HTML = {"accept": "text/html"}
 OLD = "# Orders\n\nAsk the user before you send anything.\n\n## Steps\n\nRun it.\n"
@@ -204,20 +203,6 @@ def test_two_versions_are_compared(server: Server, new_name: str) -> None:
     assert browser.get(f"/s/{new_name}x@2.0.0/diff/1.0.0").status_code == 404
 
 
-def test_crafted_files_are_compared_within_two_seconds(sqlite_server: Server, new_name: str) -> None:
-    bombs = {"1.0.0": "a\nb\n" * 40_000, "2.0.0": "b\na\n" * 40_000}
-    for version, text in bombs.items():
-        manifest = {"name": new_name, "version": version, "kind": "instruction", "description": "Bomb."}
-        files = [{"path": f"resources/{n}.txt", "content": text} for n in range(3)]
-        sqlite_server.rpc("create_skill", manifest=manifest, skill_md="# x\n" + "word " * 2000, files=files)
-    begun = time.monotonic()
-    page = Browser(sqlite_server.url, **HTML).get(f"/s/{new_name}@2.0.0/diff/1.0.0")
-
-    assert page.status_code == 200
-    assert time.monotonic() - begun < 10  # the bound is 2 s on an idle machine
-    assert len(page.text) < 2_000_000
-
-
 @pytest.mark.parametrize("text", ["", "no hunk", "@@ -1 +1 @@\n-<b>\n+<i>\n", "@@ -1,2 +1,3 @@\n a\n+b\n\\ No newline"])
 def test_any_diff_becomes_safe_html(text: str) -> None:
     shown = "".join(str(hunk.rows) for hunk in hunks_of(text))
@@ -237,11 +222,19 @@ async def test_the_pages_have_no_fault(
     tokens_sqlite: Server, open_page: OpenPage, new_name: str, width: int, dark: bool
 ) -> None:
     shop = Shop(tokens_sqlite, new_name)
-    paths = ["/review", "/review/waivers", shop.page, f"/s/{shop.name}@1.1.0/diff/1.0.0", "/review?ns=none"]
+    paths = [
+        "/review",
+        "/review/waivers",
+        shop.page,
+        f"{shop.page}?show=rendered",
+        f"/s/{shop.name}@1.1.0/diff/1.0.0",
+        "/review?ns=none",
+    ]
     page = await open_page(tokens_sqlite, "/review", dark=dark, width=width, token=shop.bob)
     for path in paths:
         await page.goto(path)
 
+        assert round(await layout_shift(page), 2) == 0, path
         assert await overflow(page) == [], path
         assert await check_axe(page) == [], path
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 import html
 import json
 import re
+import signal
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 
+import httpx
 import pytest
 
 from skillery.web.runs.ansi import parts_of
 from tests.conftest import ASKS_FOR_TOKENS, Rpc, Server
 from tests.support.browser import Browser, token_of
-from tests.support.chromium import OpenPage, check_axe, overflow, problems
+from tests.support.chromium import OpenPage, check_axe, layout_shift, overflow, problems
 
 HTML = {"accept": "text/html"}
 CODE = """
@@ -162,7 +166,7 @@ def test_only_the_owner_sees_a_run_and_its_files(tokens_sqlite: Server, new_name
     for token in (owner, other):
         browser = Browser(tokens_sqlite.url, **HTML)
         assert browser.sign_in(token).status_code == 303
-        paths = (address, f"{address}/events", f"{address}/blobs/{blob}")
+        paths = (address, f"{address}/events", f"{address}/events?poll=1", f"{address}/blobs/{blob}")
         found[token] = [browser.get(path).status_code for path in paths]
         if token == other:
             unknown = browser.get("/runs/run_unknown")
@@ -172,7 +176,7 @@ def test_only_the_owner_sees_a_run_and_its_files(tokens_sqlite: Server, new_name
     browser = Browser(tokens_sqlite.url, **HTML)
     assert browser.sign_in(reader).status_code == 303
 
-    assert found == {owner: [200, 200, 200], other: [404, 404, 404]}
+    assert found == {owner: [200] * 4, other: [404] * 4}
     assert browser.get(f"/s/{new_name}/try").status_code == 403
     assert "Try it" not in browser.get(f"/s/{new_name}").text
 
@@ -234,6 +238,7 @@ async def test_the_pages_have_no_fault(
     for path in paths:
         await page.goto(path)
 
+        assert round(await layout_shift(page), 2) == 0, path
         assert await overflow(page) == [], path
         assert await check_axe(page) == [], path
         assert await problems(page) == [], path
@@ -257,6 +262,65 @@ async def test_a_page_follows_its_run_to_the_end(sqlite_server: Server, open_pag
     assert text is not None
     assert "event: end" in text
     assert text.count("last line") == 1
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_page_without_a_stream_asks_for_the_log(
+    sqlite_server: Server, open_page: OpenPage, new_name: str
+) -> None:
+    make(sqlite_server.rpc, new_name)
+    run_id = sqlite_server.rpc("execute_skill", name=new_name, args={"seconds": 4}, background=True)["run_id"]
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(httpx.AsyncClient(base_url=sqlite_server.url, timeout=60))
+        for _ in range(4):
+            stream = await stack.enter_async_context(client.stream("GET", f"/runs/{run_id}/events"))
+            assert stream.status_code == 200
+        refused = await client.get(f"/runs/{run_id}/events")
+        page = await open_page(sqlite_server, f"/runs/{run_id}")
+        await page.get_by_role("link", name="Run again").wait_for()
+        text = await page.locator(".log").inner_text()
+
+    assert refused.status_code == 503
+    assert text.count("last line") == text.count("red <script>") == 1
+    assert "503" in " ".join(await problems(page))
+
+
+def test_a_stopping_server_ends_the_streams_of_pages(start_server: Callable[..., Server]) -> None:
+    server = start_server()
+    code = "import time\ndef main(args):\n    print('begun', flush=True)\n    time.sleep(60)\n"
+    run_id = server.rpc("run_code", language="python", code=code, background=True)["run_id"]
+    with httpx.stream("GET", f"{server.url}/runs/{run_id}/events", timeout=60) as stream:
+        lines = stream.iter_lines()
+        assert any("begun" in line for line in lines)
+        server.process.send_signal(signal.SIGTERM)
+        rest = list(lines)
+
+    assert not any(line.startswith("event: log") for line in rest)
+    assert server.stop() == 0
+
+
+def test_the_network_of_a_run_is_shown_with_reasons(sqlite_server: Server, new_name: str) -> None:
+    code = (
+        "import urllib.request\ndef main(args):\n"
+        "    try:\n        urllib.request.urlopen('https://other.example.com/')\n"
+        "    except OSError:\n        return 1\n"
+    )
+    manifest = {
+        "name": new_name,
+        "version": "1.0.0",
+        "kind": "action",
+        "description": "Connect.",
+        "runtime": {"language": "python", "entrypoint": "code/main.py"},
+        "permissions": {"network": ["https://allowed.example.com"]},
+    }
+    files = [{"path": "code/main.py", "content": code}]
+    sqlite_server.rpc("create_skill", manifest=manifest, skill_md="# x\n", files=files)
+    run = sqlite_server.rpc("execute_skill", name=new_name, args={})
+    page = Browser(sqlite_server.url, **HTML).get(f"/runs/{run['run_id']}").text
+    text = " ".join(html.unescape(re.sub(r"<[^>]+>", " ", page)).split())
+
+    assert "other.example.com :443 refused" in text
+    assert run["network"][0]["reason"] in text
 
 
 @pytest.mark.asyncio(loop_scope="session")

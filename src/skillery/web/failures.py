@@ -7,8 +7,9 @@ from typing import Any
 from urllib.parse import quote
 
 from skillery.context.request import current_id
+from skillery.edge.gate import FORBIDDEN
 from skillery.edge.http import HttpRefusal, send_bytes, send_refusal
-from skillery.errors import SkilleryError
+from skillery.errors import NotAllowed, SkilleryError
 from skillery.web.callers import request_of
 from skillery.web.cookies import Cookies
 from skillery.web.failure_words import words_of
@@ -37,9 +38,9 @@ async def send_failure(site: Site, scope: Any, send: Any, headers: dict[str, str
     """Answer a failed request with a page: what happened, what to do next, and the id of the request."""
     identity = None
     visit = Visit(Cookies(False), None, None)
-    data = refusal.error.get("data", {})
-    # Another host or origin is not told who is signed in.
-    if refusal.status not in {500, 503} and data.get("type") not in {"host_not_allowed", "origin_not_allowed"}:
+    # A caller without a scope is known; a request of another site must not be.
+    has_caller = refusal.error.get("data", {}).get("type") == NotAllowed.type
+    if refusal.status not in {FORBIDDEN, 500, 503} or has_caller:
         try:
             known = await request_of(site, scope, None, headers)
             identity, visit = known.known, known.visit

@@ -168,7 +168,7 @@ class PageRequest:
         """Return the caller. Raise NotAuthenticated for a visitor, NotAllowed for a caller without the scope."""
         if self.known is None:
             raise NotAuthenticated("this page needs a login", hint="Sign in.")
-        if not access.allows(self.known, scope):
+        if not self.may(scope):
             raise NotAllowed(
                 f"this needs the scope {scope}",
                 hint=f"{self.known.name} has {', '.join(sorted(self.known.scopes))}. An admin can change that.",

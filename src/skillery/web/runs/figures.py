@@ -57,7 +57,7 @@ def stages_of(run: dict[str, Any]) -> list[Stage]:
     used, code = run.get("used") or {}, float(run["duration_ms"])
     around = max(0.0, (ended - begun).total_seconds() * 1000 - code)
     prepared = used.get("prepared_ms")
-    parts = {"queued": used.get("queued_ms") or 0.0}
+    parts = {"queued": used["queued_ms"]} if used.get("queued_ms") else {}
     if prepared is None:
         parts |= {"running": code, "prepared and collected": around}
     else:
@@ -92,8 +92,10 @@ def _limit(key: str, words: str, allowed: float, used: float | None) -> Limit:
     if key == "timeout_ms":
         shown = "" if used is None else f"{used / 1000:.3g} s"
         return Limit(words, shown, f"{allowed / 1000:g} s", _share(used, allowed))
-    shown = "" if used is None else f"{used:.3g}" if used < 1000 else f"{used:.0f}"
     unit = _UNITS.get(key, "")
+    shown = "" if used is None else f"{used:.3g}" if used < 1000 else f"{used:.0f}"
+    if used and used < 1 and unit == "MiB":
+        shown = f"{used * 1024:.0f} KiB"
     return Limit(words, shown, f"{allowed:g} {unit}".strip(), _share(used, allowed))
 
 

@@ -37,28 +37,41 @@ class Node(NamedTuple):
 
 
 def tree_of(value: Any, most: int = MOST_NODES) -> Node:
-    """Return a JSON value as a tree of at most `most` nodes. Values below twelve levels are texts."""
-    return _node("", value, [most], 0)
+    """Return a JSON value as a tree of at most `most` nodes, upper levels first, and at most twelve levels deep."""
+    return _node("", value, _shares(value, most), 0)
 
 
-def _node(key: str, value: Any, left: list[int], depth: int) -> Node:
-    left[0] -= 1
-    pairs: list[tuple[str, Any]] = []
+def _shares(value: Any, most: int) -> dict[int, int]:
+    """Return how many values of each object and array are nodes, by the id of the object or array."""
+    shares: dict[int, int] = {}
+    level, left = [value], most - 1
+    for _ in range(DEEPEST):
+        below: list[Any] = []
+        for one in level:
+            inner = [value for _, value in _pairs(one)][:left]
+            shares[id(one)] = len(inner)
+            left -= len(inner)
+            below += [value for value in inner if isinstance(value, dict | list)]
+        level = below
+    return shares
+
+
+def _pairs(value: Any) -> list[tuple[str, Any]]:
     if isinstance(value, dict):
-        pairs, words = list(value.items()), f"object of {len(value)}"
-    elif isinstance(value, list):
-        pairs, words = [(str(number), one) for number, one in enumerate(value)], f"array of {len(value)}"
-    else:
-        words = json.dumps(value, ensure_ascii=False)
+        return list(value.items())
+    return [(str(number), one) for number, one in enumerate(value)] if isinstance(value, list) else []
+
+
+def _node(key: str, value: Any, shares: dict[int, int], depth: int) -> Node:
+    if not isinstance(value, dict | list):
+        return Node(key, json.dumps(value, ensure_ascii=False)[:4000], [], 0)
+    pairs = _pairs(value)
     if not pairs:
-        return Node(key, words[:4000] if not isinstance(value, dict | list) else "{}" if value == {} else "[]", [], 0)
+        return Node(key, "{}" if isinstance(value, dict) else "[]", [], 0)
+    words = f"{'object' if isinstance(value, dict) else 'array'} of {len(pairs)}"
     if depth >= DEEPEST:
         return Node(key, f"{words}, not shown: it is {depth} levels deep", [], 0)
-    nodes = []
-    for name, one in pairs:
-        if left[0] <= 0:
-            break
-        nodes.append(_node(name, one, left, depth + 1))
+    nodes = [_node(name, one, shares, depth + 1) for name, one in pairs[: shares.get(id(value), 0)]]
     return Node(key, words, nodes, len(pairs) - len(nodes))
 
 

@@ -56,7 +56,10 @@
   const moveChange = (step) => {
     const all = [...document.querySelectorAll("[data-change]")];
     const top = (one) => one.getBoundingClientRect().top;
-    const next = step > 0 ? all.find((one) => top(one) > 60) : all.reverse().find((one) => top(one) < -10);
+    const current = all.findIndex((one) => one.contains(document.activeElement));
+    const isSeen = current >= 0 && top(all[current]) > -10 && top(all[current]) < innerHeight;
+    let next = all[current + step];
+    if (!isSeen) next = step > 0 ? all.find((one) => top(one) > 60) : all.reverse().find((one) => top(one) < -10);
     if (next) { next.scrollIntoView({ block: "start" }); next.focus({ preventScroll: true }); }
   };
 
