@@ -154,19 +154,21 @@ def test_htmx_is_led_to_the_login(browser: Browser, skill: str, tokens_sqlite: S
 # -- in a browser ------------------------------------------------------------------------------------------------
 
 
-async def type_and_lose(page: Page, *, by_htmx: bool = False) -> None:
+# Before the scripts of the page run, its form with a reason becomes a form that htmx sends.
+SENT_BY_HTMX = """
+document.addEventListener('readystatechange', () => {
+  const form = [...document.forms].find(one => one.elements.reason);
+  if (document.readyState !== 'interactive' || !form) return;
+  form.setAttribute('hx-post', form.action);
+  form.setAttribute('hx-nonce', document.querySelector('script[nonce]').nonce);
+});
+"""
+
+
+async def type_and_lose(page: Page) -> None:
     """Type a reason on the page of a skill, end the session, and send the form."""
     await page.get_by_text("Yank 1.0.0").first.click()
     await page.get_by_label("Reason").first.fill(WORDS)
-    if by_htmx:
-        await page.evaluate(
-            """() => {
-              const form = [...document.forms].find(one => one.elements.reason);
-              form.setAttribute('hx-post', form.action);
-              form.setAttribute('hx-nonce', document.querySelector('script[nonce]').nonce);
-              htmx.process(form);
-            }"""
-        )
     await page.context.clear_cookies()
     await page.get_by_role("button", name="Yank 1.0.0").click()
     await page.get_by_label("Token").wait_for()
@@ -208,7 +210,9 @@ async def test_text_of_a_form_that_htmx_sends_comes_back(
     tokens_sqlite: Server, open_page: OpenPage, token: str, skill: str
 ) -> None:
     page = await open_page(tokens_sqlite, skill, token=token)
-    await type_and_lose(page, by_htmx=True)
+    await page.add_init_script(SENT_BY_HTMX)
+    await page.reload()
+    await type_and_lose(page)
     await sign_in_again(page, token)
     await page.get_by_text("Your text is back").wait_for()
 
