@@ -160,6 +160,9 @@ async def test_a_page_needs_three_requests(sqlite_server: Server, open_page: Ope
     await page.reload()
 
     assert set(asked) == {"", "style.css", "skillery.js"}
+    icon = httpx.get(f"{sqlite_server.url}/favicon.ico")
+    assert (icon.status_code, icon.headers["content-type"], icon.content[:4]) == (200, "image/x-icon", b"\0\0\1\0")
+    assert httpx.post(f"{sqlite_server.url}/favicon.ico").status_code == 405
 
 
 def test_a_first_visit_is_small(sqlite_server: Server) -> None:

@@ -36,6 +36,7 @@ ADDRESSES: dict[str, str] = {
     "/login/{name}": "/login/oidc",
     "/login/{name}/callback": "/login/oidc/callback",
     "/static": "/static/none",
+    "/favicon.ico": "/favicon.ico",
     "/s": "/s/{skill}@1.0.0",
     "/s/files": "/s/{skill}@1.0.0/files",
     "/s/file": "/s/{skill}@1.0.0/files/code/main.py",

@@ -1,4 +1,4 @@
-"""The style sheet and the script bundle: `/static/{digest}/{name}`.
+"""The style sheet and the script bundle, `/static/{digest}/{name}`, and the icon, `/favicon.ico`.
 
 The digest in the address changes with the content, so browsers may keep each file for a year.
 """
@@ -14,6 +14,7 @@ from skillery.edge.http import HttpRefusal, only, send_bytes
 from skillery.methods.errors import NOT_FOUND, plain_error
 
 STATIC = "/static"
+ICON = "/favicon.ico"
 _FOLDER = files("skillery.web") / "static"
 _VENDORED = ("htmx-4.0.1.min.js", "hx-csp-4.0.1.min.js")
 _KINDS = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
@@ -33,6 +34,7 @@ class Assets:
             "style.css": b"\n".join(_contents_of("styles")),
             "skillery.js": b"\n;\n".join([_htmx(), *_contents_of("scripts")]),
         }
+        self._icon = (_FOLDER / "favicon.ico").read_bytes()
         self._by_address: dict[str, _Asset] = {}
         self._addresses: dict[str, str] = {}
         for name, content in contents.items():
@@ -62,6 +64,16 @@ class Assets:
         else:
             await send_bytes(send, 200, found.content, found.kind, fixed)
 
+    async def answer_icon(self, scope: Any, _receive: Any, send: Any, _headers: dict[str, str]) -> None:
+        """Send the icon. Browsers ask for it on their own, once for a server, after they have shown a page."""
+        only(scope, "GET", "HEAD")
+        fixed = [
+            ("cache-control", "public, max-age=604800"),
+            ("x-content-type-options", "nosniff"),
+            ("cross-origin-resource-policy", "same-origin"),
+        ]
+        await send_bytes(send, 200, self._icon, "image/x-icon", fixed)
+
 
 def accepts_gzip(headers: dict[str, str]) -> bool:
     offers = headers.get("accept-encoding", "").lower().replace(" ", "").split(",")
@@ -80,4 +92,4 @@ def _htmx() -> bytes:
     at one.
     """
     vendored = b"\n;\n".join((_FOLDER / "vendor" / name).read_bytes() for name in _VENDORED)
-    return b'if (document.querySelector("[hx-get]")) setTimeout(() => {\n' + vendored + b"\n});"
+    return b'if (document.querySelector("[hx-get], [hx-post]")) setTimeout(() => {\n' + vendored + b"\n});"

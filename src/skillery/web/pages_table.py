@@ -8,7 +8,7 @@ from skillery.edge.routing import Route
 from skillery.web import login, provider_login
 from skillery.web.account import routes as account
 from skillery.web.admin import routes as admin
-from skillery.web.assets import STATIC
+from skillery.web.assets import ICON, STATIC
 from skillery.web.catalogue import routes as catalogue
 from skillery.web.failures import failing
 from skillery.web.publish import routes as publish
@@ -34,6 +34,7 @@ def make_pages(site: Site) -> list[Route]:
     return [
         *login_routes(site),
         Route(STATIC, site.assets.answer, (), is_mount=True, is_guarded=False),
+        Route(ICON, site.assets.answer_icon, (), is_guarded=False),
         *(route for subject in PAGES for route in subject(site)),
     ]
 

@@ -2,12 +2,20 @@
 (() => {
   "use strict";
   const root = document.documentElement;
-  const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
-  const exact = new Intl.DateTimeFormat(navigator.language, { dateStyle: "medium", timeStyle: "short" });
-  const day = new Intl.DateTimeFormat(navigator.language, { dateStyle: "medium" });
+  // The first format of dates takes the browser about 20 ms, so it is made in a task of its own.
+  let formats = null;
+  const madeFormats = () => {
+    const exact = new Intl.DateTimeFormat(navigator.language, { dateStyle: "medium", timeStyle: "short" });
+    const day = new Intl.DateTimeFormat(navigator.language, { dateStyle: "medium" });
+    return { exact, day, zone: exact.resolvedOptions().timeZone };
+  };
   const WEEK = 7 * 24 * 3600 * 1000;
 
   const localTimes = (part) => {
+    formats ??= madeFormats();
+    const { exact, day, zone } = formats;
+    const place = part.querySelector("[data-zone]");
+    if (place) place.textContent = `Times in ${zone}`;
     for (const one of part.querySelectorAll("time[datetime]")) {
       const when = new Date(one.dateTime);
       if (Number.isNaN(when.getTime())) continue;
@@ -35,7 +43,7 @@
   };
 
   const prepare = (part) => {
-    localTimes(part);
+    setTimeout(() => localTimes(part));
     copyButtons(part);
     document.dispatchEvent(new CustomEvent("skillery:part", { detail: part }));
   };
@@ -106,8 +114,6 @@
       const kept = sessionStorage.getItem(`fold:${one.dataset.fold}`);
       if (kept !== null) one.open = kept === "1";
     }
-    const place = document.querySelector("[data-zone]");
-    if (place) place.textContent = `Times in ${zone}`;
     prepare(document);
     document.querySelector("[aria-invalid=true], [data-first-problem]")?.focus();
   };
