@@ -204,7 +204,7 @@ def _runtime(base: Base, quotas: Quotas) -> _Runtime:
         server=home.server_id,
         blobs=blobs,
         preparer=preparer,
-        admission=Admission(database, _run_queue(settings), quotas, workspaces),
+        admission=Admission(database, _run_queue(settings), quotas, workspaces, backends.sandbox),
         execution=execution,
         recorder=Recorder(database, blobs, events),
         workspaces=workspaces,
