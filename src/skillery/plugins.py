@@ -23,6 +23,7 @@ from skillery.backends import (
     KeepsWarm,
     KnowsRegistry,
     LimitsFailures,
+    LimitsRuns,
     ListsContents,
     LogsInBrowsers,
     Measured,
@@ -62,7 +63,7 @@ PROTOCOLS: Mapping[Kind, type] = {
     "verifier": Verifier,
 }
 OPTIONAL_PROTOCOLS: Mapping[Kind, tuple[type, ...]] = {
-    "sandbox": (Measured, KeepsWarm),
+    "sandbox": (Measured, KeepsWarm, LimitsRuns),
     "storage": (ListsContents, KnowsRegistry, RemovesUnfinished, SignsDownloads),
     "authenticator": (
         KeepsTokens,

@@ -49,7 +49,7 @@ def _is_another_look(item: pytest.Item) -> bool:
     parameters = _parameters(item)
     if not {"dark", "width"} <= parameters.keys():
         return False
-    return bool(parameters["dark"]) == (parameters["width"] >= WIDE)
+    return bool(parameters["dark"]) == (int(str(parameters["width"])) >= WIDE)
 
 
 def _parameters(item: pytest.Item) -> dict[str, object]:

@@ -206,7 +206,7 @@ def _runtime(base: Base, quotas: Quotas) -> _Runtime:
         server=home.server_id,
         blobs=blobs,
         preparer=preparer,
-        admission=Admission(database, _run_queue(settings, base.counts), quotas, workspaces),
+        admission=Admission(database, _run_queue(settings, base.counts), quotas, workspaces, backends.sandbox),
         execution=execution,
         recorder=Recorder(database, blobs, events),
         workspaces=workspaces,

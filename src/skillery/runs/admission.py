@@ -9,7 +9,7 @@ from functools import partial
 import msgspec
 from sqlalchemy import Connection, insert, update
 
-from skillery.backends import Failure, FailureType
+from skillery.backends import Failure, FailureType, LimitsRuns, Sandbox
 from skillery.context.queue import Queue, Slot
 from skillery.database import Change, Database
 from skillery.database.tables import runs
@@ -52,7 +52,10 @@ BACKGROUND_SECONDS = 0.02
 class Admission:
     """Admits runs in the order of the queue, until the server stops."""
 
-    def __init__(self, database: Database, queue: Queue, quotas: Quotas, workspaces: RunWorkspaces) -> None:
+    def __init__(
+        self, database: Database, queue: Queue, quotas: Quotas, workspaces: RunWorkspaces, sandbox: Sandbox
+    ) -> None:
+        self._limits_runs = sandbox if isinstance(sandbox, LimitsRuns) else None
         self._workspaces = workspaces
         self._database = database
         self._queue = queue
@@ -77,9 +80,9 @@ class Admission:
     async def admit(self, run: ActiveRun) -> None:
         """Wait for a slot and record the start of the run. The caller executes the run after this.
 
-        Raise Busy if the queue is full, RateLimited if the run would exceed a quota of the caller, WorkspaceHeld if
-        another run holds the workspace too long, and Unavailable if the server is stopping or the client has
-        disconnected. The run then has no record, and no code was executed.
+        Raise Busy if the queue or the sandbox is full, RateLimited if the run would exceed a quota of the caller,
+        WorkspaceHeld if another run holds the workspace too long, and Unavailable if the server is stopping, the client
+        has disconnected or the sandbox is unavailable. The run then has no record, and no code was executed.
 
         Raise Stopped if a run with a record was cancelled, or if a run in the background was stopped or cannot start.
         The record then stays.
@@ -106,6 +109,8 @@ class Admission:
                 run.slot = await self._wait_for_slot(run)
             if self.is_closed:
                 raise Stopped(SERVER_STOPPED)
+            if self._limits_runs is not None:
+                self._limits_runs.check_room(run.job)
         except Stopped as stopped:
             # A run whose id the caller knows stays on record: it was cancelled, or it is in the background.
             if run.is_on_record and (stopped.stop.by_request or run.in_background):

@@ -51,7 +51,7 @@ async def send_failure(site: Site, scope: Any, send: Any, headers: dict[str, str
         await ask_for_login(request, send)
         return
     error = refusal.error
-    retry = data.get("retry_after_ms")
+    retry = error.get("data", {}).get("retry_after_ms")
     heading = _HEADINGS.get(refusal.status, "This did not work")
     values = {
         "status": refusal.status,

@@ -1,0 +1,189 @@
+"""The process of a server that is a driver of the Ray cluster: it finds nodes and starts an actor on each.
+
+It is a process of its own because Ray ends its drivers when it loses the cluster. The server starts it as
+`python -m skillery_ray.link`, writes its settings to stdin, and reads one JSON report a line from stdout.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from typing import Any
+
+REPORT_SECONDS = 1.0
+CONNECT_SECONDS = 3.0
+CALL_SECONDS = 60.0
+RETRY_SECONDS = 20.0
+"""A node that could not be used is asked again after this time."""
+
+
+class Lost(Exception):
+    """Raised if the cluster cannot be reached. The message is one line."""
+
+
+def check_address(address: str) -> None:
+    """Raise Lost if nothing listens at the address of the cluster. Ray itself would wait for minutes."""
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), CONNECT_SECONDS):
+            return
+    except (OSError, ValueError) as error:
+        raise Lost(f"Ray does not answer at {address}: {error}") from None
+
+
+def join(address: str, namespace: str) -> None:
+    """Connect to the cluster. Raise Lost if that fails."""
+    import ray
+
+    check_address(address)
+    try:
+        ray.init(
+            address=address, namespace=namespace, log_to_driver=False, logging_level="error", configure_logging=False
+        )
+    except Exception as error:  # noqa: BLE001 - Ray raises many kinds of errors
+        raise Lost(f"Ray at {address} refuses this server: {_line(error)}") from None
+
+
+class Nodes:
+    """The nodes of the cluster with their engines."""
+
+    def __init__(self, order: dict[str, Any]) -> None:
+        self._order = order
+        self._lock = threading.Lock()
+        self._known: dict[str, dict[str, Any]] = {}
+        self._asked: dict[str, float] = {}
+
+    def report(self) -> list[dict[str, Any]]:
+        """Return the living nodes that this server may use. New nodes are started in the background."""
+        import ray
+
+        alive = {node["NodeID"]: node for node in ray.nodes() if node["Alive"] and self._is_wanted(node)}
+        with self._lock:
+            for gone in self._known.keys() - alive.keys():
+                del self._known[gone]
+            for node_id, node in alive.items():
+                self._start(node_id, node)
+            return [{**told, "labels": alive[node_id]["Labels"]} for node_id, told in self._known.items()]
+
+    def _is_wanted(self, node: dict[str, Any]) -> bool:
+        return all(node["Labels"].get(name) == value for name, value in self._order["labels"].items())
+
+    def ask_again(self, node_id: str) -> None:
+        """Forget a node, because its engine does not answer."""
+        with self._lock:
+            self._known.pop(node_id, None)
+
+    def _start(self, node_id: str, node: dict[str, Any]) -> None:
+        told = self._known.get(node_id)
+        now = time.monotonic()
+        is_good = told is not None and not told["problem"]
+        if is_good or now - self._asked.get(node_id, -RETRY_SECONDS) < (RETRY_SECONDS if told else 1):
+            return
+        self._asked[node_id] = now
+        if told is None:
+            self._known[node_id] = self._told(node_id, node, "is starting", starting=True)
+        threading.Thread(target=self._begin, args=(node_id, node), daemon=True).start()
+
+    def _begin(self, node_id: str, node: dict[str, Any]) -> None:
+        try:
+            found = self._engine(node_id, node)
+        except Exception as error:  # noqa: BLE001 - any error of Ray or of the node is the reason why it is not used
+            found = {"problem": _reason(error)}
+        told = self._told(node_id, node, found.pop("problem", ""), door=found or None)
+        with self._lock:
+            if node_id in self._known:
+                self._known[node_id] = told
+
+    def _told(self, node_id: str, node: dict[str, Any], problem: str, **more: Any) -> dict[str, Any]:
+        return {"id": node_id, "name": node["NodeName"], "problem": problem, "door": None, "starting": False, **more}
+
+    def _engine(self, node_id: str, node: dict[str, Any]) -> dict[str, Any]:
+        import ray
+
+        actor = self._actor(node_id)
+        there = ray.get(actor.versions.remote(), timeout=CALL_SECONDS)
+        problem = _difference(self._order["versions"], there)
+        if problem:
+            return {"problem": problem}
+        found: dict[str, Any] = ray.get(actor.engine.remote(node["NodeManagerAddress"]), timeout=CALL_SECONDS)
+        return found
+
+    def _actor(self, node_id: str) -> Any:
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        from skillery_ray.actor import NodeActor
+
+        options = {
+            "name": f"engine-{self._order['key']}-{node_id}",
+            "namespace": self._order["namespace"],
+            "get_if_exists": True,
+            "lifetime": "detached",
+            "num_cpus": 0,
+            "max_restarts": 0,
+            "max_task_retries": 0,
+            "scheduling_strategy": NodeAffinitySchedulingStrategy(node_id, soft=False),
+        }
+        return ray.remote(NodeActor).options(**options).remote(self._order["settings"])
+
+
+def _difference(here: dict[str, str], there: dict[str, str]) -> str:
+    """Return why a node with other versions is refused, or ""."""
+    for name, wanted in here.items():
+        if there.get(name) != wanted:
+            return f"has {name} {there.get(name)}, but this server has {wanted}"
+    return ""
+
+
+def _reason(error: Exception) -> str:
+    if "ModuleNotFoundError" in str(error) or isinstance(error, ModuleNotFoundError):
+        return "has no skillery-ray: install it next to Ray there"
+    return f"cannot start an engine: {_line(error)}"
+
+
+def _line(error: Exception) -> str:
+    """Return the essence of an error of Ray as one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[-1] if lines else type(error).__name__)[:300]
+
+
+def main() -> None:
+    # Only reports may be on stdout: Ray prints there too.
+    reports = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    order = json.loads(sys.stdin.readline())
+    try:
+        join(order["address"], order["namespace"])
+        nodes = Nodes(order)
+        threading.Thread(target=_obey, args=(nodes,), daemon=True).start()
+        while True:
+            check_address(order["address"])
+            _say(reports, {"nodes": nodes.report()})
+            time.sleep(REPORT_SECONDS)
+    except Lost as lost:
+        _say(reports, {"lost": str(lost)})
+    except Exception as error:  # noqa: BLE001 - the server starts a new process
+        _say(reports, {"lost": f"Ray failed: {_line(error)}"})
+    os._exit(0)  # the end of a driver can take long without its cluster
+
+
+def _say(reports: Any, told: dict[str, Any]) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        reports.write(json.dumps(told) + "\n")
+        reports.flush()
+
+
+def _obey(nodes: Nodes) -> None:
+    """Read the ids of nodes whose engines do not answer. End this process when the server closes stdin."""
+    for line in sys.stdin:
+        nodes.ask_again(line.strip())
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
