@@ -408,6 +408,7 @@ def test_a_content_that_is_swept_during_a_reference_is_stored_again(
 
     def refer(connection: Any) -> None:
         record(connection, [(SHA256, 1, b"x")])
+        connection.execute(select(objects.c.sha256))  # statements are sent together, at the latest before a read
         if not tries:
             with psycopg.connect(url, autocommit=True) as sweeper:
                 sweeper.execute("DELETE FROM objects")

@@ -223,13 +223,11 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "the uid map": Mutation(
         "zygote.py",
-        'write_maps(pid, message["uid"] if self._plan["root"] else posture.UID)',
+        'write_maps(pid, uid if self._plan["root"] else posture.UID)',
         "write_maps(pid, 1)",
         FROM_OUTSIDE,
     ),
-    "the net namespace of usual runs": Mutation(
-        "zygote.py", '            self._slots.enter(message["slot"])\n', "", OWN
-    ),
+    "the net namespace of usual runs": Mutation("zygote.py", "            self._slots.enter(slot)\n", "", OWN),
     "the mounts of skills and blobs": Mutation(
         "workshop.py", "            kernel.set_mount_attributes(folder, root.FROZEN, recursive=True)\n", "", MOUNTS
     ),
@@ -438,8 +436,8 @@ async def test_a_zygote_that_dies_leaves_no_waiting_run(change: Changer, tmp_pat
     change(
         Mutation(
             "zygote.py",
-            "        write_maps(pid, message",
-            "        os.kill(os.getpid(), 9)\n        write_maps(pid, message",
+            "        write_maps(pid, uid",
+            "        os.kill(os.getpid(), 9)\n        write_maps(pid, uid",
         )
     )
 

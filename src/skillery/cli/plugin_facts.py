@@ -14,11 +14,11 @@ import msgspec
 from skillery.cli.database import open_database
 from skillery.cli.services import service_problem
 from skillery.errors import SkilleryError, StartupError
-from skillery.plugin_facts import Fact
 
 if TYPE_CHECKING:
     from skillery.backends import Offer, Sandbox
     from skillery.database import Database
+    from skillery.plugin_facts import Fact
     from skillery.plugins import Plugins
     from skillery.settings import Settings
 

@@ -100,7 +100,7 @@ def _signatures(folder: Path) -> Iterator[tuple[str, int, int, int, int]]:
 
 
 def _walk(folder: Path, below: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield all entries that are no folders, and all empty folders, in the order of their names."""
+    """Yield all files, links and empty folders, in the order of their names. Nothing else can be part of a tree."""
     with os.scandir(folder) as opened:
         found = sorted(opened, key=lambda one: one.name)
     if not found and below:
@@ -109,7 +109,7 @@ def _walk(folder: Path, below: str) -> Iterator[tuple[str, os.stat_result]]:
         path = f"{below}/{one.name}" if below else one.name
         if one.is_dir(follow_symlinks=False):
             yield from _walk(Path(one.path), path)
-        else:
+        elif one.is_file(follow_symlinks=False) or one.is_symlink():
             yield path, one.stat(follow_symlinks=False)
 
 

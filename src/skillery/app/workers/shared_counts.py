@@ -8,7 +8,7 @@ from pathlib import Path
 
 from skillery.app.counts import Counts
 from skillery.context.peers import Peers
-from skillery.context.slots import SharedSlots
+from skillery.context.shared_slots import SharedSlots
 from skillery.context.tallies import SharedNumbers, SharedTally, Tally
 
 COLUMNS = ("bodies", "answers", "waiting", "waiting_bytes", "connections")

@@ -14,6 +14,8 @@ from skillery.sandboxing.python_runner.dialogue import Dialogue
 from skillery.sandboxing.python_runner.process_ends import ended_early, finish_whole
 
 GUARD_SECONDS = 0.04
+TIMER_SECONDS = 0.001
+"""uvloop counts whole milliseconds, so its timers may end this much early."""
 
 
 class RunSession:
@@ -47,7 +49,7 @@ class RunSession:
         self._dialogue = dialogue
         started = time.monotonic()
         self._prepared_ms = round((started - self._opened) * 1000, 3)
-        limit = asyncio.timeout(self._limits.timeout_ms / 1000)
+        limit = asyncio.timeout(self._limits.timeout_ms / 1000 + TIMER_SECONDS)
         dialogue.when_heard = lambda: limit.reschedule(None)
         guard = _Guard(exceeds, limit) if exceeds else None
         try:

@@ -216,7 +216,9 @@ def serve(channel: int, job: dict[str, Any], args: bytes) -> NoReturn:
         from . import _placing
 
         _placing.place(channel, job["files"], job["lock_folder"])
-    _signal.signal(_signal.SIGINT, _signal.default_int_handler)  # the server may have set another handler
+    # The server may have set another handler, or have been started with blocked signals.
+    _signal.signal(_signal.SIGINT, _signal.default_int_handler)
+    _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
     _wire.receive(channel)
     try:
         returned = call(job, args, finder)
