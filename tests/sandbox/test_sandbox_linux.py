@@ -8,6 +8,7 @@ import json
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -428,6 +429,7 @@ def test_processes_that_are_killed_at_any_moment_fail_their_run_at_most_and_leav
         offer = skillery_sandbox()
         sandbox: LinuxSandbox = offer.open(offer.settings(prepared=0), Place(tmp_path))
         await sandbox.start()
+        await open_a_stream()
         trial, failures, descriptors = Trial(sandbox, tmp_path), set(), open_descriptors()
         for network in ((), ("http://api.test",)):
             for delay in (0, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05):
@@ -450,6 +452,15 @@ def test_processes_that_are_killed_at_any_moment_fail_their_run_at_most_and_leav
         assert runner.run(main()) <= {None, "SandboxError", "ProcessKilled"}
     assert descendants_beside(others) == set()
     assert group_folders(os.getpid()) == []
+
+
+async def open_a_stream() -> None:
+    """Open and close a stream. For the first stream of a loop, libuv opens /dev/null, and keeps it open."""
+    one, other = socket.socketpair()
+    with other:
+        _, writer = await asyncio.open_connection(sock=one)
+        writer.close()
+        await writer.wait_closed()
 
 
 def descendants_beside(others: list[int]) -> set[int]:

@@ -82,13 +82,13 @@ def decide(browser: Browser, page: str, action: str, **fields: Any) -> httpx.Res
 
 
 def test_a_new_host_says_how_many_skills_reach_it(team: Team, new_name: str) -> None:
-    host = f"https://api.{new_name}.example.com"
+    host = f"https://api.{new_name}.example.net"
     team.publish(team.ann, "1.0.0")
     network = [host, f"https://only.{new_name}.example.org"]
     team.publish(team.bot, "1.1.0", permissions={"network": network})
     browser = team.browser(team.bob)
     before = text_of(browser.get(team.page))
-    for number, one in enumerate((host, f"https://*.{new_name}.example.com", f"http://api.{new_name}.example.com")):
+    for number, one in enumerate((host, f"https://*.{new_name}.example.net", f"http://api.{new_name}.example.net")):
         team.publish(team.bot, "1.0.0", f"{new_name}.other{number}", permissions={"network": [one]})
         team.rpc(team.bob)("approve_version", name=f"{new_name}.other{number}", version="1.0.0")
     after = text_of(browser.get(team.page))

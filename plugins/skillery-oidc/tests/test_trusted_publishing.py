@@ -515,6 +515,17 @@ def test_a_rule_that_is_not_valid_is_refused(
     assert caught.value.error["data"].get("param") == param
 
 
+def entries_of(forge: Forge, issuer: str) -> list[dict[str, Any]]:
+    """Return the refused exchanges of this repository. A background task writes them."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        refused = forge.admin("list_audit", action="exchange_token", outcome="refused", identity=issuer)["entries"]
+        if mine := [one for one in refused if forge.repository in str(one["after"])]:
+            return mine
+        time.sleep(0.05)
+    raise AssertionError("no refused exchange is in the audit trail")
+
+
 def test_the_audit_trail_says_who_got_a_token_and_why_not(
     provider: OidcProvider, start_server: Callable[..., Server]
 ) -> None:
@@ -528,8 +539,8 @@ def test_the_audit_trail_says_who_got_a_token_and_why_not(
     assert done["after"]["provenance"] == got["provenance"]
     assert got["token"] not in str(done)
     issuer = f"ci:{provider.issuer.partition('://')[2]}"
-    refused = forge.admin("list_audit", action="exchange_token", outcome="refused", identity=issuer)["entries"]
-    [mine] = [one["after"]["reason"] for one in refused if forge.repository in str(one["after"])]
+    refused = entries_of(forge, issuer)
+    [mine] = [one["after"]["reason"] for one in refused]
     assert f"{forge.rule['id']}: the claim 'repository_id' is '13', not '{1000 + forge.number}'" in mine
     assert token not in str(refused)
     [used] = [one for one in forge.admin("list_trust_rules")["rules"] if one["id"] == forge.rule["id"]]

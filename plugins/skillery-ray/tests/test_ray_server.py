@@ -50,6 +50,7 @@ def start(tmp_path_factory: pytest.TempPathFactory, two_nodes: RayCluster, node_
 @pytest.fixture(scope="module")
 def server(start: Start) -> Server:
     server = start(routes=ROUTES)
+    wait_until(lambda: "ray_nodes_ready 2" in server.rpc.http.get("/metrics").text)
     for name in ("on.two", "lost.one"):
         server.rpc("create_skill", manifest=manifest(name), skill_md="# Sleep", files=skill_files(SLEEP))
     return server
