@@ -134,7 +134,7 @@ class _Renderer:
             "link_open": self._link,
             "heading_open": self._heading,
             "heading_close": lambda tokens, at, *_: f"</{self._lower(tokens[at].tag)}>\n",
-            "table_open": lambda *_: "<div><table>\n",
+            "table_open": lambda *_: '<div class="scroll" tabindex="0"><table>\n',
             "table_close": lambda *_: "</table></div>\n",
             "th_open": _cell,
             "td_open": _cell,
