@@ -254,8 +254,8 @@ def _axe_source() -> str:
 
 
 async def layout_shift(page: Page) -> float:
-    """Return the cumulative layout shift of the document, without shifts after input. 0.0 is none."""
-    return float(await page.evaluate(_SEEN, "shift"))
+    """Return the cumulative layout shift of the document with two digits, without shifts after input. 0.0 is none."""
+    return round(float(await page.evaluate(_SEEN, "shift")), 2)
 
 
 async def long_tasks(page: Page) -> list[float]:

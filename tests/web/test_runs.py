@@ -238,7 +238,7 @@ async def test_the_pages_have_no_fault(
     for path in paths:
         await page.goto(path)
 
-        assert round(await layout_shift(page), 2) == 0, path
+        assert await layout_shift(page) == 0, path
         assert await overflow(page) == [], path
         assert await check_axe(page) == [], path
         assert await problems(page) == [], path

@@ -99,7 +99,7 @@ async def test_search_read_try_run(team: Team, visit: Any) -> None:
         assert await page.locator(".phases li", has_text=words).count() == 1
     for name in ("Memory", "Files in /workspace"):
         assert " of " in await page.locator(f"dt:text-is('{name}') + dd").inner_text()
-    assert round(await layout_shift(page), 2) == 0
+    assert await layout_shift(page) == 0
     await page.get_by_role("link", name="Run again").click()
     assert await page.get_by_label("text string").input_value() == "one two three"
 
