@@ -15,11 +15,12 @@ import pytest
 from skillery.backends import CodeCall, Job, Limits, Outcome, SkillMount
 from skillery.testing.sandbox import MemoryHost
 from skillery_ray.actor import start_engine
+from skillery_ray.cache import Cache, Pieces
 from skillery_ray.channels import Door, connect
 from skillery_ray.jobs import pack
 from skillery_ray.members import Member
 from skillery_ray.settings import RaySettings
-from skillery_ray.trees import Trees
+from skillery_ray.trees import Entry, Tree, Trees
 from skillery_ray.wire import Broken
 from tests.support.ray_cluster import processes
 
@@ -153,3 +154,43 @@ async def test_a_wrong_token_or_another_certificate_gets_no_connection(door: Doo
         await connect(msgspec.structs.replace(door, token="wrong"), "run")
     with pytest.raises(Broken, match="certificate"):
         await connect(msgspec.structs.replace(door, fingerprint="0" * 64), "run")
+
+
+async def test_a_tree_that_is_used_stays_while_the_cache_makes_room(tmp_path: Path) -> None:
+    cache, trees, over = Cache(tmp_path / "cache", 1000), Trees(), asyncio.Event()
+    missing: list[str] = []
+    (used, *others) = [tree_of(trees, tmp_path / f"skill-{number}", f"{number:0600}") for number in range(100)]
+
+    async def use(tree: Tree) -> None:
+        await cache.hold(tree.digest, lambda: fetched(tree))
+        if not cache.folder(tree.digest).is_dir():
+            missing.append(tree.digest)
+        cache.release(tree.digest)
+
+    async def use_again_and_again() -> None:
+        while not over.is_set():
+            await use(used)
+            await asyncio.sleep(0)
+
+    using = asyncio.ensure_future(use_again_and_again())
+    for other in others:
+        await use(other)
+    over.set()
+    await using
+
+    assert missing == []
+
+
+def tree_of(trees: Trees, folder: Path, content: str) -> Tree:
+    folder.mkdir()
+    (folder / "content.txt").write_text(content)
+    return trees.of_folder(folder)
+
+
+async def fetched(tree: Tree) -> tuple[tuple[Entry, ...], Pieces]:
+    pieces = tree.pieces()
+
+    async def piece() -> bytes:
+        return next(pieces, b"")
+
+    return tree.entries, piece

@@ -71,7 +71,7 @@ class Cache:
                 if digest not in self._sizes:
                     entries, pieces = await fetch()
                     self._sizes[digest] = await self._store(digest, entries, pieces)
-                    await asyncio.to_thread(self._shrink)
+                    await asyncio.to_thread(_delete, self._shrink())
             self._sizes[digest] = self._sizes.pop(digest)
         except BaseException:
             self.release(digest)
@@ -94,17 +94,29 @@ class Cache:
             raise
         return sum(entry.size_bytes for entry in entries)
 
-    def _shrink(self) -> None:
-        """Delete the least recently used trees that nothing uses, until the cache is within its limit."""
-        for digest in list(self._sizes):
-            if sum(self._sizes.values()) <= self._most:
-                return
+    def _shrink(self) -> list[Path]:
+        """Take the least recently used trees that nothing uses out of the cache, until it is within its limit. Return
+        their folders, which can be deleted in a thread.
+
+        This must happen on the event loop: a thread could take a tree away that a run has begun to use a moment before.
+        """
+        size, away = sum(self._sizes.values()), []
+        for digest, tree_size in list(self._sizes.items()):
+            if size <= self._most:
+                break
             if self._used[digest] or digest in self._packages:
                 continue
-            away = self._incoming / secrets.token_hex(16)
-            self.folder(digest).rename(away)  # before the deletion, so that no run finds an incomplete folder
+            folder = self._incoming / secrets.token_hex(16)
+            self.folder(digest).rename(folder)  # before the deletion, so that no run finds an incomplete folder
             del self._sizes[digest]
-            shutil.rmtree(away)
+            size -= tree_size
+            away.append(folder)
+        return away
+
+
+def _delete(folders: list[Path]) -> None:
+    for folder in folders:
+        shutil.rmtree(folder)
 
 
 async def _store_entry(folder: Path, entry: Entry, pieces: Pieces) -> None:

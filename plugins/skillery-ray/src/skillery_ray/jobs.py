@@ -1,4 +1,4 @@
-"""Jobs as a server sends them: with the digests of trees in place of folders and files."""
+"""Jobs as a server sends them, with the digests of trees in place of folders and files, and failed outcomes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ import msgspec
 from skillery.backends import (
     BlobMount,
     Call,
+    Failure,
+    FailureType,
     InputFile,
     Job,
     KeptFile,
     Limits,
+    Outcome,
     SkillMount,
     Workspace,
 )
@@ -151,3 +154,8 @@ def local_job(sent: SentJob, args: bytes, cache: Cache, contents: Callable[[], A
         outputs=sent.outputs,
         workspace=Workspace(workspace.files, contents, workspace.saves) if workspace is not None else None,
     )
+
+
+def failed(message: str) -> Outcome:
+    """Return the outcome of a job that a node or this server could not finish. The message is for the caller."""
+    return Outcome(failure=Failure(FailureType.SANDBOX_ERROR, message))

@@ -15,6 +15,8 @@ import threading
 import time
 from typing import Any
 
+from skillery_ray.settings import has_labels
+
 REPORT_SECONDS = 1.0
 CONNECT_SECONDS = 3.0
 CALL_SECONDS = 60.0
@@ -71,7 +73,7 @@ class Nodes:
             return [{**told, "labels": alive[node_id]["Labels"]} for node_id, told in self._known.items()]
 
     def _is_wanted(self, node: dict[str, Any]) -> bool:
-        return all(node["Labels"].get(name) == value for name, value in self._order["labels"].items())
+        return has_labels(node["Labels"], self._order["labels"])
 
     def ask_again(self, node_id: str) -> None:
         """Forget a node, because its engine does not answer."""

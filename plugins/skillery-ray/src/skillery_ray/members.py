@@ -8,10 +8,10 @@ import logging
 import time
 from collections.abc import Callable
 
-from skillery.backends import Failure, FailureType, Job, Outcome, RunHost
+from skillery.backends import Job, Outcome, RunHost
 from skillery_ray.channels import Door, connect
 from skillery_ray.conversation import Conversation
-from skillery_ray.jobs import Packed
+from skillery_ray.jobs import Packed, failed
 from skillery_ray.wire import Broken, Wire
 
 logger = logging.getLogger(__name__)
@@ -131,9 +131,9 @@ class Member:
             return outcome
         except Broken:
             # The run may have started, so no other node may start it again.
-            return _failed(f"the node was lost: {self.name}")
+            return failed(f"the node was lost: {self.name}")
         except TimeoutError:
-            return _failed(f"the node {self.name} has not ended the run in time")
+            return failed(f"the node {self.name} has not ended the run in time")
         finally:
             self._put_back(wire, is_clean)
 
@@ -153,7 +153,3 @@ class Member:
     async def close(self) -> None:
         self.lose()
         await asyncio.wait({self._watching})
-
-
-def _failed(message: str) -> Outcome:
-    return Outcome(failure=Failure(FailureType.SANDBOX_ERROR, message))

@@ -19,12 +19,12 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from skillery.backends import Failure, FailureType, Outcome, Place, Sandbox
+from skillery.backends import Outcome, Place, Sandbox
 from skillery.errors import SkilleryError, StartupError, is_disk_full
 from skillery_ray.cache import Cache, WrongContent, own_folder
 from skillery_ray.channels import Door, keep_alive, own_certificate
 from skillery_ray.engines import open_engine
-from skillery_ray.jobs import SentJob, local_job, unpack
+from skillery_ray.jobs import SentJob, failed, local_job, unpack
 from skillery_ray.node_host import NodeHost, Requests
 from skillery_ray.settings import NodeSettings
 from skillery_ray.trees import Entry
@@ -97,13 +97,13 @@ class Engine:
             await self._fetch(sent, host, held)
             return await self._sandbox.run(local_job(sent, frame.payload, self._cache, host.contents), host), ""
         except WrongContent as wrong:
-            return _failed(f"the node got wrong files from the server: {wrong}"), "digest"
+            return failed(f"the node got wrong files from the server: {wrong}"), "digest"
         except OSError as error:
             full = is_disk_full(error)
             why = "the disk of the node is full" if full else f"the node cannot store files: {error.strerror}"
-            return _failed(why), "disk"
+            return failed(why), "disk"
         except (SkilleryError, StartupError) as error:
-            return _failed(str(error)), ""
+            return failed(str(error)), ""
         finally:
             self.running -= 1
             for digest in held:
@@ -158,10 +158,10 @@ class Line:
         try:
             outcome, trouble = await self._engine.outcome(frame, host)
         except asyncio.CancelledError:  # the server waits for the end of the run that it has cancelled
-            outcome, trouble = _failed("the run was cancelled"), ""
+            outcome, trouble = failed("the run was cancelled"), ""
         except Exception:
             logger.exception("a run has failed on this node")
-            outcome, trouble = _failed("the sandbox of the node failed"), ""
+            outcome, trouble = failed("the sandbox of the node failed"), ""
         host.flush()
         with contextlib.suppress(Broken):
             await self._wire.send(_ended(outcome, trouble, self._engine.running), outcome.result or b"")
@@ -171,10 +171,6 @@ def _ended(outcome: Outcome, trouble: str, running: int) -> dict[str, Any]:
     told = msgspec.to_builtins(msgspec.structs.replace(outcome, result=None))
     has_result = outcome.result is not None
     return {"op": "ended", "outcome": told, "has_result": has_result, "trouble": trouble, "running": running}
-
-
-def _failed(message: str) -> Outcome:
-    return Outcome(failure=Failure(FailureType.SANDBOX_ERROR, message))
 
 
 # -- the process -------------------------------------------------------------------------------------------------

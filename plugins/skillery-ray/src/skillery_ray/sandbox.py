@@ -8,10 +8,10 @@ from functools import partial, reduce
 
 import msgspec
 
-from skillery.backends import Failure, FailureType, Job, Outcome, Place, Probe, RunHost
+from skillery.backends import Job, Outcome, Place, Probe, RunHost
 from skillery.errors import Busy, SandboxUnavailable, Unavailable
 from skillery_ray.cluster import Cluster, ReportedNode
-from skillery_ray.jobs import FileGone, pack
+from skillery_ray.jobs import FileGone, failed, pack
 from skillery_ray.members import Member, NotStarted
 from skillery_ray.placement import allowed, by_load
 from skillery_ray.settings import RaySettings, key_of
@@ -131,13 +131,13 @@ class RaySandbox:
         try:
             packed = await pack(job, self._trees)
         except FileGone as gone:
-            return _failed(str(gone))
+            return failed(str(gone))
         except OSError as error:
-            return _failed(f"the files of the run cannot be read: {error.strerror}")
+            return failed(f"the files of the run cannot be read: {error.strerror}")
         for node in by_load(allowed(self._members(), self._settings.routes, job)):
             with contextlib.suppress(NotStarted):  # no code has started, so the next node may run the job
                 return await node.run(job, packed, host)
-        return _failed("no machine of the Ray cluster that may run this job is available")
+        return failed("no machine of the Ray cluster that may run this job is available")
 
     def probe(self) -> list[Probe]:
         return asyncio.run(self._probe())
@@ -178,7 +178,3 @@ class RaySandbox:
         self._is_started = False
         if cluster is not None:
             await cluster.close()
-
-
-def _failed(message: str) -> Outcome:
-    return Outcome(failure=Failure(FailureType.SANDBOX_ERROR, message))
