@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,7 @@ from skillery.webhooks.deliveries import AT_ONCE
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server, publisher
 from tests.webhooks.conftest import row_of, until
-from tests.webhooks.receiver import Receiver
+from tests.webhooks.receiver import WAIT_SECONDS, Message, Receiver
 
 Start = Callable[..., Server]
 AddWebhook = Callable[..., str]
@@ -217,6 +218,29 @@ def test_a_command_on_a_home_without_a_server_sends_nothing(
     assert [one.data["message"] for one in receiver.requests] == first
     start()
     assert [one.data["message"] for one in receiver.wait_for_accepted(2)] == [*first, "second"]
+
+
+def test_a_server_that_stops_awaits_the_answer_to_an_attempt_under_way(
+    start: Start, receiver: Receiver, add_webhook: AddWebhook
+) -> None:
+    under_way = threading.Event()
+
+    def answer_slowly(_: Message) -> int:
+        under_way.set()
+        time.sleep(0.3)
+        return 200
+
+    receiver.answer = answer_slowly
+    server = start()
+    add_webhook(server.rpc, events=["deprecated"])
+    _change(server.rpc, "awaited.answer", 1)
+    assert under_way.wait(WAIT_SECONDS)
+    server.stop()
+    [row] = skillery(
+        "webhook", "list", "--json", "--home", str(server.home), stdin=b"", SKILLERY_DATABASE=server.database
+    ).json["webhooks"]
+
+    assert (row["waiting"], len(receiver.accepted)) == (0, 1)
 
 
 def test_two_servers_never_send_at_the_same_time_and_one_takes_over(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Collection
 from functools import partial
 from typing import Any
 
@@ -27,6 +28,8 @@ AT_ONCE = 16
 TURN_SECONDS = 5.0
 """Time after which a webhook gives its place to a waiting one, if AT_ONCE webhooks are served."""
 FIGURES_SECONDS = 10.0
+LAST_ATTEMPT_SECONDS = 1.0
+"""Time that a server which stops leaves to attempts that are under way."""
 FORGET_BATCH = 500
 
 
@@ -41,6 +44,7 @@ class Deliveries:
         self._plugins = PluginReader(database, server, events)
         self._serving: dict[str, asyncio.Task[None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
+        self._stopping = False
         self.figures = WebhookCounts()
         """Updated every FIGURES_SECONDS."""
         self.attempts: Counter[str] = Counter()
@@ -52,12 +56,13 @@ class Deliveries:
         self._tasks = [asyncio.create_task(self._run()), asyncio.create_task(self._plugins.run())]
 
     async def close(self) -> None:
-        """Stop. An attempt that is under way is cancelled, and repeated by the next sender."""
-        tasks = {*self._tasks, *self._serving.values()}
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        """Stop. An attempt that does not end in LAST_ATTEMPT_SECONDS is cancelled; the next sender repeats it."""
+        self._stopping = True
+        await _end(self._tasks)
+        serving = set(self._serving.values())
+        if serving:
+            _, serving = await asyncio.wait(serving, timeout=LAST_ATTEMPT_SECONDS)
+        await _end(serving)
 
     async def _run(self) -> None:
         last_figures = float("-inf")
@@ -119,6 +124,8 @@ class Deliveries:
                     return
 
     def _has_had_its_turn(self, begun: float) -> bool:
+        if self._stopping:
+            return True
         return len(self._serving) >= AT_ONCE and asyncio.get_running_loop().time() - begun >= TURN_SECONDS
 
     async def _deliver(self, client: httpx.AsyncClient, lease: Lease, row: Any, queued: Queued) -> bool:
@@ -137,3 +144,10 @@ class Deliveries:
             return
         work = partial(queue.note_failed, lease=lease, queued=queued, error=error, rules=self._rules)
         await self._database.write(work)
+
+
+async def _end(tasks: Collection[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)
