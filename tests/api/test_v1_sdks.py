@@ -197,7 +197,7 @@ def test_anthropic_creates_reads_and_deletes_skills(tokens_server: Server, token
         assert made.display_name == name  # the field of the form is ignored
         assert made.created_at.year > 2020
         assert made.updated_at.tzinfo is not None
-        second = skills.versions.create(name, files=folder(name, "Use it well."))
+        second = skills.versions.create(name, files=[("a.zip", zipped(folder(name, "Use it well.")))])
         assert (second.id, second.type, second.skill_id) == (f"{name}@1.0.1", "skill_version", name)
         assert second.description == f"What {name} does."
         assert [one.id for one in skills.versions.list(name, limit=1)] == [f"{name}@1.0.1", f"{name}@1.0.0"]
@@ -226,7 +226,7 @@ def test_the_former_anthropic_creates_reads_and_deletes_skills(
     assert made.display_title == new_name  # the field of the form is ignored
     assert made.created_at.startswith("20")
     assert made.created_at.endswith("Z")
-    second = skills.versions.create(new_name, files=folder(new_name, "Use it well."))
+    second = skills.versions.create(new_name, files=[("a.zip", zipped(folder(new_name, "Use it well.")))])
     assert (second.version, second.type, second.directory) == ("1.0.1", "skill_version", new_name)
     assert [one.version for one in skills.versions.list(new_name, limit=1)] == ["1.0.1", "1.0.0"]
     assert new_name in [one.id for one in skills.list(limit=1)]
