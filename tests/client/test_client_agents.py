@@ -14,7 +14,7 @@ from skillery.client import AsyncClient, Client, ConnectionFailed, NotAuthentica
 from skillery.client.tool_calls import ModelMistake, read_tool_call
 from tests.conftest import Server, manifest
 
-DIALECTS = ("openai", "anthropic", "mcp")
+DIALECTS = ("openai", "openai-responses", "anthropic", "mcp")
 
 
 @pytest.fixture
@@ -36,6 +36,13 @@ def anthropic_call(name: str, /, **arguments: Any) -> Any:
     return ToolUseBlock.model_validate({"id": "toolu_1", "type": "tool_use", "name": name, "input": arguments})
 
 
+def responses_call(name: str, arguments: str = "{}") -> Any:
+    from openai.types.responses import ResponseFunctionToolCall
+
+    call = {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": name, "arguments": arguments}
+    return ResponseFunctionToolCall.model_validate(call)
+
+
 def error_in(message: dict[str, Any]) -> dict[str, Any]:
     error: dict[str, Any] = json.loads(message["content"])["error"]
     return error
@@ -51,6 +58,20 @@ def test_openai_gets_a_tool_message(client: Client) -> None:
         assert message.keys() == {"role", "tool_call_id", "content"}
         assert (message["role"], message["tool_call_id"]) == ("tool", "call_1")
         assert len(json.loads(message["content"])["skills"]) == 1
+
+
+def test_openai_responses_get_a_function_call_output(client: Client) -> None:
+    for call in (
+        responses_call("list_skills", '{"limit": 1}'),
+        responses_call("list_skills", '{"limit": 1}').model_dump(),
+    ):
+        item = client.handle(call)
+
+        assert item.keys() == {"type", "call_id", "output"}
+        assert (item["type"], item["call_id"]) == ("function_call_output", "call_1")
+        assert len(json.loads(item["output"])["skills"]) == 1
+    refused = client.handle(responses_call("list_skill"))
+    assert json.loads(refused["output"])["error"]["data"]["type"] == "tool_not_found"
 
 
 def test_anthropic_gets_a_tool_result_block(client: Client) -> None:
@@ -98,6 +119,7 @@ def test_models_that_accept_images_see_the_pictures_of_a_run(client: Client) -> 
     assert json.loads(of_anthropic["content"][0]["text"])["status"] == "completed"
     assert isinstance(client.handle(anthropic_call("run_code", **given), images=False)["content"], str)
     assert isinstance(client.handle(openai_call("run_code", json.dumps(given)))["content"], str)
+    assert isinstance(client.handle(responses_call("run_code", json.dumps(given)))["output"], str)
 
 
 @pytest.mark.parametrize("form", [*DIALECTS, "jsonschema"])
@@ -108,6 +130,19 @@ def test_tools_are_those_of_the_server(client: Client, form: Any) -> None:
         "load_skills_protocol_guide",
         "create_skill",
     ]
+
+
+def test_tools_of_openai_responses_are_flat(client: Client) -> None:
+    from openai.types.responses import FunctionTool
+
+    nested = {one["function"]["name"]: one["function"] for one in client.tools("openai")}
+    tools = [FunctionTool.model_validate(one, strict=True) for one in client.tools("openai-responses")]
+
+    assert [tool.name for tool in tools] == list(nested)
+    for tool in tools:
+        assert tool.strict is False  # a strict schema has no optional properties
+        assert tool.parameters == nested[tool.name]["parameters"]
+        assert tool.description == nested[tool.name]["description"]
 
 
 def test_a_model_finds_skills_with_search_skills(client: Client) -> None:

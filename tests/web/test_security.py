@@ -234,6 +234,45 @@ async def test_a_page_of_another_port_changes_nothing_in_a_browser(
     assert "yanked" not in {one["status"] for one in versions}
 
 
+# -- framing and inline code -------------------------------------------------------------------------------------
+
+INLINE = re.compile(r"<script(?![^>]*\ssrc=)[^>]*>|<style|\sstyle=|\son[a-z]+=|href=\"javascript:", re.IGNORECASE)
+
+
+@pytest.mark.parametrize("who", ["admin", "visitor"])
+def test_no_answer_of_a_page_may_be_framed_or_has_inline_code(who: str, tokens_sqlite: Server, new_name: str) -> None:
+    made = make(tokens_sqlite, new_name, token_of(tokens_sqlite, new_name, "admin"))
+    browser = made.browser if who == "admin" else Browser(tokens_sqlite.url, **HTML)
+    pages = 0
+    for route in ADDRESSES:
+        for answer in (browser.get(made.address(route)), browser.post(made.address(route), {"action": "none"})):
+            if not answer.headers.get("content-type", "").startswith("text/html"):
+                continue
+            pages += 1
+            assert answer.headers["x-content-type-options"] == "nosniff", route
+            policy = answer.headers["content-security-policy"]
+            assert "frame-ancestors 'none'" in policy, route
+            assert "default-src 'none'" in policy, route
+            assert "unsafe" not in policy, route
+            assert INLINE.search(answer.text) is None, (route, INLINE.search(answer.text))
+    assert pages > len(ADDRESSES)
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_browser_shows_no_page_in_a_frame(tokens_sqlite: Server, open_page: OpenPage, new_name: str) -> None:
+    made = make(tokens_sqlite, new_name, token_of(tokens_sqlite, new_name, "admin"))
+    addresses = [made.address(route) for route in ADDRESSES if route not in {"/runs/events", "/static"}]
+    frames = "".join(f'<iframe src="{tokens_sqlite.url}{address}"></iframe>' for address in addresses)
+    page = await open_page(tokens_sqlite, "/account", token=made.token)
+    with evil_site(frames) as address:
+        await page.goto(address, wait_until="load")
+        shown = [await frame.content() for frame in page.frames[1:]]
+        await problems(page)
+
+    assert len(shown) == len(addresses)
+    assert not any(new_name in text for text in shown)
+
+
 # -- cookies and GETs --------------------------------------------------------------------------------------------
 
 
@@ -328,6 +367,11 @@ def test_objects_of_others_are_answered_as_unknown_names(tokens_sqlite: Server, 
     for route, address in ADDRESSES.items():
         if "{" in address and route not in {"/review/version"}:
             same(other, made.address(route), address.format(**made.names | unknown), renamed)
+    reviewer = Browser(tokens_sqlite.url, **HTML)
+    token = token_of(tokens_sqlite, f"{new_name}-reviewer", "read", "review", namespaces=grants)
+    assert reviewer.sign_in(token).status_code == 303
+    waiting = made.address("/review/version")
+    same(reviewer, waiting, waiting.replace(made.names["skill"], unknown["skill"]), renamed)
     for query in ("?q=greet", f"?ns={new_name}", f"?q={made.names['skill']}"):
         text = other.get(f"/{query}").text
         assert f"/s/{made.names['skill']}" not in text

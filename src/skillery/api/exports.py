@@ -10,8 +10,11 @@ import asyncio
 import base64
 from collections.abc import Iterable, Iterator
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 from urllib.parse import quote
+
+import msgspec
 
 from skillery.backends import Identity
 from skillery.contents.kept_contents import MadeContent
@@ -50,6 +53,8 @@ class DownloadResponse(NamedTuple):
     pieces: Iterable[bytes]
     memory: int = CHUNK_BYTES
     """Bytes of memory that the answer takes while it is sent."""
+    is_hashed: bool = True
+    """Whether `sha256` is the SHA-256 of the content. If not, it is only a value for the ETag."""
     made: MadeContent | None = None
     """Makes the pieces again, if callers may download the content from the storage."""
 
@@ -73,7 +78,9 @@ async def send_archive(parts: DownloadParts, scope: Any, _receive: Any, send: An
     if form is None:
         raise nothing_here("An archive ends with .tar.gz or .zip, a single file is /skills/{name}/{version}/{path}.")
     identity = await _reader(parts, scope, headers)
-    await answer_archive(parts, scope, send, headers, identity, name, file[: -len(form) - 1], form)
+    spec = parse_version_spec(file[: -len(form) - 1])
+    export = await parts.exports.find(identity, parse_skill_name(name), spec)
+    await answer_archive(parts, scope, send, headers, identity, export, spec, form)
 
 
 async def answer_archive(
@@ -82,16 +89,27 @@ async def answer_archive(
     send: Any,
     headers: dict[str, str],
     identity: Identity,
-    name: str,
-    version: str,
+    export: Export,
+    spec: VersionSpec,
     form: Form,
 ) -> None:
-    """Send the archive of a version: skill `name`, version spec `version`. Endpoints for archives call this function
-    after authentication.
+    """Send the archive of a version that `spec` selected. Endpoints for archives call this function after
+    authentication.
     """
-    spec = parse_version_spec(version)
-    export = await parts.exports.find(identity, parse_skill_name(name), spec)
     await _answer(parts, scope, send, headers, _archive(export, form, _caching(identity, export, spec)))
+
+
+async def answer_inline(
+    parts: DownloadParts,
+    scope: Any,
+    send: Any,
+    headers: dict[str, str],
+    identity: Identity,
+    export: Export,
+    spec: VersionSpec,
+) -> None:
+    """Send a version that `spec` selected as the inline skill of a hosted shell: a JSON object with a zip in base64."""
+    await _answer(parts, scope, send, headers, _inline(export, _caching(identity, export, spec)))
 
 
 async def send_file(parts: DownloadParts, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
@@ -178,6 +196,28 @@ def _archive(export: Export, form: Form, cache: str) -> DownloadResponse:
     return DownloadResponse(MEDIA_TYPES[form], size, sha256, cache, headers, made.make(), made=made)
 
 
+def _inline(export: Export, cache: str) -> DownloadResponse:
+    facts = export.facts
+    source = {"type": "base64", "media_type": MEDIA_TYPES["zip"], "data": ""}
+    skill = {"type": "inline", "name": facts.name, "description": facts.description, "source": source}
+    start, end = msgspec.json.encode(skill).removesuffix(b'"}}'), b'"}}'
+    size = len(start) + 4 * -(-export.archive_size("zip") // 3) + len(end)
+    pieces = chain([start], _in_base64(export.archive("zip")), [end])
+    # The archive determines all members, and the address differs from that of the archive.
+    sha256 = facts.archives["zip"]
+    return DownloadResponse("application/json", size, sha256, cache, _about(export), pieces, is_hashed=False)
+
+
+def _in_base64(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    left = b""
+    for piece in pieces:
+        whole = left + piece
+        cut = len(whole) - len(whole) % 3
+        left = whole[cut:]
+        yield base64.b64encode(whole[:cut])
+    yield base64.b64encode(left)
+
+
 def _file(export: Export, path: str, cache: str) -> DownloadResponse:
     file = export.file(path)
     is_text = path == "SKILL.md"
@@ -234,12 +274,10 @@ async def _answer(
     if elsewhere is not None:
         await send_elsewhere(send, elsewhere, [header for header in fixed if header[0] != "cache-control"])
         return
-    digest = base64.b64encode(bytes.fromhex(answer.sha256)).decode()
-    whole = [
-        ("content-type", answer.kind),
-        ("content-length", str(answer.size)),
-        ("repr-digest", f"sha-256=:{digest}:"),
-    ]
+    whole = [("content-type", answer.kind), ("content-length", str(answer.size))]
+    if answer.is_hashed:
+        digest = base64.b64encode(bytes.fromhex(answer.sha256)).decode()
+        whole.append(("repr-digest", f"sha-256=:{digest}:"))
     head = {"type": "http.response.start", "status": 200, "headers": _raw([*whole, *fixed])}
     if scope["method"] == "HEAD":
         await send(head)

@@ -46,7 +46,7 @@ PROMPT_OPERATIONS = (
 
 
 class ToolsEndpoint:
-    """Answers `GET /tools?format=openai|anthropic|mcp|jsonschema[&include=METHOD,…,code_contract]`."""
+    """Answers `GET /tools?format=openai|openai-responses|anthropic|mcp|jsonschema[&include=METHOD,…,code_contract]`."""
 
     def __init__(self, gate: Gate, named: NamedEnvironments) -> None:
         self._gate = gate

@@ -100,7 +100,7 @@ def _metadata_routes(edge: Edge) -> list[Route]:
 
 def _download_routes(core: Core, edge: Edge) -> list[Route]:
     parts = DownloadParts(edge.gate, core.exports, core.signed, edge.answers, edge.public_downloads)
-    v1_parts = V1Parts(edge.gate, core.registry, core.importer, parts)
+    v1_parts = V1Parts(edge.gate, core.registry, core.importer, parts, edge.bodies)
     downloads = [Route(one.group, partial(one.endpoint, parts), one.operations, one.paths) for one in DOWNLOADS]
     v1 = [
         Route("/v1/skills", partial(one.endpoint, v1_parts), one.operations, one.paths, one.methods)

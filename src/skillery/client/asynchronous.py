@@ -130,7 +130,10 @@ class AsyncClient(AsyncTransfers):
         return text_of(await self._get("/prompt"))
 
     async def tools(
-        self, form: Literal["openai", "anthropic", "mcp", "jsonschema"], *, include: Sequence[str] = ()
+        self,
+        form: Literal["openai", "openai-responses", "anthropic", "mcp", "jsonschema"],
+        *,
+        include: Sequence[str] = (),
     ) -> list[Any]:
         """Return the schemas of the eight tools of the Skills Protocol, in the format of a model SDK.
 
@@ -144,9 +147,10 @@ class AsyncClient(AsyncTransfers):
     async def handle(self, tool_call: Any, *, images: bool = True) -> dict[str, Any]:
         """Execute a tool call of a model, and return the message with the result for the model.
 
-        The message is a `tool` message for OpenAI, a `tool_result` block for Anthropic, or the result of `tools/call`
-        for MCP. Only the eight tools, and the tools that `tools` included, can be called. For Anthropic and MCP, the
-        message contains small pictures that the run wrote, unless `images` is False.
+        The message is a `tool` message for OpenAI chat completions, a `function_call_output` item for OpenAI responses,
+        a `tool_result` block for Anthropic, or the result of `tools/call` for MCP. Only the eight tools, and the tools
+        that `tools` included, can be called. For Anthropic and MCP, the message contains small pictures that the run
+        wrote, unless `images` is False.
 
         Errors that a model can correct are part of the message: arguments that are not JSON, unknown tools, and errors
         of the server. Raise ConnectionFailed or StrangeAnswer if the server does not answer. Raise NotAuthenticated if

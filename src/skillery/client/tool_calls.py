@@ -10,7 +10,7 @@ import msgspec
 
 from skillery.client.generated.calls import TOOLS
 
-Dialect = Literal["openai", "anthropic", "mcp"]
+Dialect = Literal["openai", "openai-responses", "anthropic", "mcp"]
 INVALID_PARAMS = -32602
 
 
@@ -51,7 +51,7 @@ class ToolCall(NamedTuple):
     @property
     def shows_images(self) -> bool:
         """Whether a message of this format can contain images."""
-        return self.dialect != "openai"
+        return self.dialect in ("anthropic", "mcp")
 
     def answered(self, result: Any, pictures: Sequence[tuple[str, str]] = ()) -> dict[str, Any]:
         """Return the message for the model with the result of the call. `pictures` are media types and contents in
@@ -80,6 +80,8 @@ class ToolCall(NamedTuple):
         match self.dialect:
             case "openai":
                 return {"role": "tool", "tool_call_id": self.id, "content": text}
+            case "openai-responses":
+                return {"type": "function_call_output", "call_id": self.id, "output": text}
             case "anthropic":
                 return {"type": "tool_result", "tool_use_id": self.id, "content": text, "is_error": is_error}
             case "mcp":
@@ -98,20 +100,22 @@ class ModelMistake(Exception):
 def read_tool_call(call: Any) -> ToolCall:
     """Return the tool call in `call`, which is an object of a model SDK or a dict.
 
-    The object is an entry of `message.tool_calls` (OpenAI chat completions), a `tool_use` block (Anthropic messages),
-    or the params of `tools/call` (MCP). Raise TypeError for anything else, because this is a mistake of the program and
-    not of the model.
+    The object is an entry of `message.tool_calls` (OpenAI chat completions), a `function_call` item (OpenAI responses),
+    a `tool_use` block (Anthropic messages), or the params of `tools/call` (MCP). Raise TypeError for anything else,
+    because this is a mistake of the program and not of the model.
     """
     function = _field(call, "function")
     if function is not None:
         return ToolCall("openai", _field(call, "id"), _text(function, "name"), _field(function, "arguments"))
+    if _field(call, "type") == "function_call":
+        return ToolCall("openai-responses", _field(call, "call_id"), _text(call, "name"), _field(call, "arguments"))
     if _field(call, "type") == "tool_use":
         return ToolCall("anthropic", _field(call, "id"), _text(call, "name"), _field(call, "input"))
     if isinstance(_field(call, "name"), str) and _field(call, "type") is None:
         return ToolCall("mcp", "", _text(call, "name"), _field(call, "arguments"))
     raise TypeError(
-        f"{type(call).__name__} is not a tool call: pass an entry of message.tool_calls (OpenAI), a tool_use block "
-        "(Anthropic), or a dict with name and arguments (MCP)"
+        f"{type(call).__name__} is not a tool call: pass an entry of message.tool_calls or a function_call item "
+        "(OpenAI), a tool_use block (Anthropic), or a dict with name and arguments (MCP)"
     )
 
 

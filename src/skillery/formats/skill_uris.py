@@ -48,6 +48,11 @@ def uri_of(segments: tuple[str, ...], path: str = "") -> str:
     return SCHEME + quote("/".join((*segments, path) if path else segments), safe=_UNRESERVED)
 
 
+def skill_uri(name: str) -> str:
+    """Return the URI of the SKILL.md of a skill."""
+    return uri_of(folder_of(name), "SKILL.md")
+
+
 def segments_of(uri: str) -> tuple[str, ...] | None:
     """Return the segments of a URI, or None if it is not a URI of a folder or file."""
     if not uri.startswith(SCHEME) or len(uri) > MAX_BYTES:

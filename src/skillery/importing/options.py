@@ -32,6 +32,8 @@ class ImportOptions(NamedTuple):
     """The name of a skill, or "". The only skill of the archive becomes a version of this skill. The name in SKILL.md
     is ignored; a skill.toml must have this name.
     """
+    keeps_name: bool = False
+    """True if the SKILL.md must state the name of the skill `into`, with or without its namespace."""
     packages: Mode | None = None
     """The handling of undeclared packages. None means the setting of the server."""
     split: bool = False

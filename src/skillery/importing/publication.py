@@ -12,12 +12,14 @@ from sqlalchemy import Connection
 from skillery.backends import Identity
 from skillery.database import Database
 from skillery.errors import InvalidBundle, InvalidParams, NameTaken, Refused, VersionExists
+from skillery.formats.agent_skill import index_name
 from skillery.formats.bundle import BundleFile
 from skillery.formats.foreign_requirements import LEFT_OUT, NO_PACKAGES
 from skillery.formats.names import is_within
 from skillery.formats.repairs import Repair
 from skillery.formats.requirements import LOCK
 from skillery.formats.semver import Version
+from skillery.formats.wording import quoted
 from skillery.identity import access
 from skillery.importing.options import ImportOptions
 from skillery.importing.preparation import PreparedSkill, same_files, with_packages
@@ -217,6 +219,8 @@ class SkillPublication:
             raise NameTaken(
                 f"the name '{name}' is taken", hint="Make a new version of it, or choose another name.", name=name
             )
+        if self._options.keeps_name:
+            _check_same_name(prepared, name)
         if prepared.manifest is not None and self._options.is_upload:
             self._check_own_name(prepared, name)
             return _Bundle(prepared.manifest, prepared.files, prepared.repairs)
@@ -260,6 +264,17 @@ class SkillPublication:
             record_import(connection, created, self._identity, recorded)
 
         await self._database.write(work)
+
+
+def _check_same_name(prepared: PreparedSkill, name: str) -> None:
+    """Raise InvalidBundle if the stated name is not the name of the skill, with or without its namespace."""
+    segments = name.split(".")
+    if index_name(prepared.stated) not in {index_name(".".join(segments[at:])) for at in range(len(segments))}:
+        raise InvalidBundle(
+            f"SKILL.md has the name {quoted(prepared.stated)}, but the upload is a version of '{name}'",
+            hint="Change the name in SKILL.md, or upload it as a new skill.",
+            file="SKILL.md",
+        )
 
 
 def _with_warnings(prepared: PreparedSkill) -> PreparedSkill:

@@ -15,6 +15,7 @@ import msgspec
 from skillery.backends import Identity
 from skillery.context.request import current
 from skillery.context.threads import BIG_TEXT, JSON, without_collecting
+from skillery.context.tool_spans import tool_call
 from skillery.context.tracing import span
 from skillery.errors import InvalidParams, SkilleryError, Unavailable
 from skillery.formats.json_pieces import JsonPieces, is_exactly
@@ -58,7 +59,8 @@ async def perform(
     finished: Parts | None = None
     begun = time.perf_counter()
     known = name if name in methods else UNKNOWN  # a set of fixed names for metrics
-    with span("rpc", **{"rpc.method": known}) as traced:
+    is_tool = known in methods and methods[known].is_tool
+    with span("rpc", **{"rpc.method": known}) as traced, tool_call(traced, known, is_tool=is_tool):
         try:
             finished = _kept(await _call_method(core, identity, name, params, key, methods))
         except _Unknown as unknown:

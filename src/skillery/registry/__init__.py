@@ -7,6 +7,7 @@ from skillery.registry.catalogue_entries import CatalogueEntry
 from skillery.registry.catalogue_filters import CatalogueFilter, Facts, filter_of
 from skillery.registry.catalogue_listings import list_catalogue
 from skillery.registry.checks import CheckedExample, CheckFinding, Checks, checks_of, with_examples
+from skillery.registry.creation_order import Order, cursor_after_creation, labelled_versions, list_by_creation
 from skillery.registry.cursors import cursor_key
 from skillery.registry.descriptions import describe_in_full, describe_skill
 from skillery.registry.files import (
@@ -92,6 +93,7 @@ from skillery.registry.versions import (
     VersionPage,
     ages,
     cursor_after_version,
+    descriptions_of,
     find_version,
     list_versions,
 )
@@ -129,6 +131,7 @@ __all__ = [
     "Locked",
     "MovedLabel",
     "NewVersion",
+    "Order",
     "Pin",
     "Removed",
     "SessionTool",
@@ -155,12 +158,14 @@ __all__ = [
     "count_run",
     "count_unlisted",
     "count_waiting_reviews",
+    "cursor_after_creation",
     "cursor_after_skill",
     "cursor_after_version",
     "cursor_key",
     "deprecate_skill",
     "describe_in_full",
     "describe_skill",
+    "descriptions_of",
     "diff_versions",
     "digests_of",
     "facts_for_page",
@@ -181,6 +186,8 @@ __all__ = [
     "is_owned",
     "known_paths",
     "known_without_path",
+    "labelled_versions",
+    "list_by_creation",
     "list_catalogue",
     "list_files",
     "list_index",

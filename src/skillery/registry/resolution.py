@@ -7,10 +7,12 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, exists, literal_column, select, true
 
 from skillery.backends import Identity
+from skillery.context.tool_spans import note_skill
 from skillery.database import Statement
 from skillery.database.tables import RESOLVABLE, labels, skill_versions, skills
 from skillery.errors import LabelNotFound, SkillNotFound, VersionNotFound
 from skillery.formats.semver import Version
+from skillery.formats.skill_uris import skill_uri
 from skillery.formats.version_spec import Digest, Exact, Label, Range, VersionSpec
 from skillery.formats.wording import near_words
 from skillery.registry.development import overlay_of
@@ -73,6 +75,7 @@ def resolve_with(
     if rows and _sees(connection, identity, row := VersionRow(*rows[0][: len(COLUMNS)])):
         if row.status == "purged":
             raise version_purged(row)
+        note_skill(row.name, row.version, skill_uri)
         return row, tuple(rows[0][len(COLUMNS) :])
     raise _not_found(connection, identity, name, spec)
 

@@ -41,7 +41,7 @@ class ListedVersion(msgspec.Struct, frozen=True):
 
 
 class VersionPage(msgspec.Struct, frozen=True):
-    """A page of versions, most recently created first."""
+    """A page of versions, in the order of their creation, most recent first by default."""
 
     versions: list[ListedVersion]
     next_cursor: NextCursor
@@ -73,13 +73,14 @@ def list_versions(
     namespace: str,
     limit: int,
     cursor: str,
+    oldest_first: bool = False,
 ) -> VersionPage:
-    """Return a page of the versions that the identity sees, most recently created first.
+    """Return a page of the versions that the identity sees, most recently created first, or `oldest_first`.
 
     "" as `name`, `status` or `namespace` matches all versions. Raise SkillNotFound if the identity sees no skill
     `name`. Raise InvalidCursor if the cursor belongs to another listing.
     """
-    bound_to = ("list_versions", identity.name, name, status, namespace)
+    bound_to = _bound_to(identity, name, status, namespace, oldest_first)
     where = [*_seen(identity), *_asked(status, namespace)]
     if name:
         skill_id = find_skill(connection, identity, name)
@@ -87,8 +88,10 @@ def list_versions(
             raise skill_not_found(connection, identity, name)
         where.append(skill_versions.c.skill_id == skill_id)
     if cursor:
-        where.append(skill_versions.c.id < int(read_cursor(key, bound_to, cursor, 1)[0]))
-    statement: Select[Any] = _LISTED.where(*where).order_by(skill_versions.c.id.desc()).limit(limit + 1)
+        last = int(read_cursor(key, bound_to, cursor, 1)[0])
+        where.append(skill_versions.c.id > last if oldest_first else skill_versions.c.id < last)
+    order = skill_versions.c.id.asc() if oldest_first else skill_versions.c.id.desc()
+    statement: Select[Any] = _LISTED.where(*where).order_by(order).limit(limit + 1)
     rows = connection.execute(statement, parameters(identity)).all()
     page = rows[:limit]
     more = make_cursor(key, bound_to, (str(page[-1].id),)) if len(rows) > limit else None
@@ -103,13 +106,32 @@ def find_version(connection: Connection, *, identity: Identity, name: str, versi
     return _row(_find(connection, identity, name, version))
 
 
-def cursor_after_version(connection: Connection, *, identity: Identity, key: bytes, name: str, version: str) -> str:
+def cursor_after_version(
+    connection: Connection, *, identity: Identity, key: bytes, name: str, version: str, oldest_first: bool = False
+) -> str:
     """Return a cursor with which list_versions continues the versions of the skill after the given version.
 
     Raise SkillNotFound or VersionNotFound if the identity sees no such version.
     """
     found = _find(connection, identity, name, version)
-    return make_cursor(key, ("list_versions", identity.name, name, "", ""), (str(found.id),))
+    return make_cursor(key, _bound_to(identity, name, "", "", oldest_first), (str(found.id),))
+
+
+def _bound_to(identity: Identity, name: str, status: str, namespace: str, oldest_first: bool) -> tuple[str, ...]:
+    """Return the query that a cursor is valid for."""
+    bound_to = ("list_versions", identity.name, name, status, namespace)
+    return (*bound_to, "asc") if oldest_first else bound_to
+
+
+def descriptions_of(connection: Connection, *, name: str, versions: Sequence[str]) -> dict[str, str]:
+    """Return the descriptions of versions of a skill, by version. The description of a purged version is ""."""
+    statement = (
+        select(skill_versions.c.version, skill_versions.c.names_json)
+        .join_from(skill_versions, skills, skills.c.id == skill_versions.c.skill_id)
+        .where(skills.c.name == name, skill_versions.c.version.in_(versions))
+    )
+    found = connection.execute(statement)
+    return {version: msgspec.json.decode(item).get("description", "") for version, item in found}
 
 
 def _find(connection: Connection, identity: Identity, name: str, version: str) -> Row[Any]:

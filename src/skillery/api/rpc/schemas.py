@@ -1,4 +1,4 @@
-"""Tool schemas for LLMs in four formats, made from the structs of params."""
+"""Tool schemas for LLMs in five formats, made from the structs of params."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 
 from skillery.methods.params import Params
 
-Format = Literal["openai", "anthropic", "mcp", "jsonschema"]
+Format = Literal["openai", "openai-responses", "anthropic", "mcp", "jsonschema"]
 FORMATS: tuple[Format, ...] = typing.get_args(Format)
 _NOTHING: Mapping[str, Mapping[str, Any]] = types.MappingProxyType({})
 _JSON_TYPES: dict[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean"}
@@ -37,6 +37,10 @@ def tool(
     match form:
         case "openai":
             return {"type": "function", "function": {"name": name, "description": description, "parameters": schema}}
+        case "openai-responses":
+            # The Responses API is strict by default, and a strict schema has no optional properties.
+            flat = {"type": "function", "name": name, "description": description}
+            return flat | {"parameters": schema, "strict": False}
         case "anthropic":
             return {"name": name, "description": description, "input_schema": schema}
         case "mcp":

@@ -5,28 +5,41 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-from litestar.openapi.spec import Parameter, Schema
+from litestar.openapi.spec import Parameter, Reference, Schema
 from litestar.openapi.spec.enums import OpenAPIType
 
 from skillery.api.v1.parts import V1Parts
 from skillery.api.v1.requests import DEFAULT_LIMIT, MOST_LISTED, Headers
-from skillery.api.v1.shapes import Deleted, Skill, Skills, SkillVersion, SkillVersions
-from skillery.api.v1.skills import content_endpoint, skill_endpoint, skills_endpoint
+from skillery.api.v1.shapes import Deleted, InlineSkill, Skill, Skills, SkillVersion, SkillVersions
+from skillery.api.v1.skills import content_endpoint, inline_endpoint, skill_endpoint, skills_endpoint
 from skillery.api.v1.versions import version_endpoint, versions_endpoint
 from skillery.backends import Scope
-from skillery.edge.operations import BINARY, ELSEWHERE, Body, Operation, Response, in_query
+from skillery.edge.operations import BINARY, ELSEWHERE, JSON, Body, Operation, Response, in_query
 
 _ZIP = Response("A zip with the files of the version at its root.", kinds=("application/zip",))
 _SAME = Response("If-None-Match contains the ETag of the content.", kinds=())
-_FORM = Body(
-    "multipart/form-data",
+_INLINE = Response("The version as an inline skill of a hosted shell.", InlineSkill)
+_FILES = "The files of the skill, each with its path as filename (my-skill/SKILL.md), or one zip."
+_NEW_DEFAULT = Body(
+    JSON,
     Schema(
         type=OpenAPIType.OBJECT,
-        properties={"files[]": Schema(type=OpenAPIType.ARRAY, items=BINARY, min_items=1)},
-        required=["files[]"],
+        properties={"default_version": Schema(type=OpenAPIType.STRING)},
+        required=["default_version"],
     ),
-    "The files of the skill, each with its path as filename (my-skill/SKILL.md), or one zip.",
+    "The version that the label `default` points to from now on: its number, its id, or another version spec.",
 )
+
+
+def _form(**more: Schema) -> Body:
+    properties: dict[str, Reference | Schema] = {
+        "files[]": Schema(type=OpenAPIType.ARRAY, items=BINARY, min_items=1),
+        **more,
+    }
+    schema = Schema(type=OpenAPIType.OBJECT, properties=properties, required=["files[]"])
+    return Body("multipart/form-data", schema, _FILES)
+
+
 _PAGE = (
     in_query(
         "limit",
@@ -41,7 +54,14 @@ _PAGE = (
 )
 _SOURCE = (in_query("source", "Every skill of this server has the source 'custom'."),)
 _NAMESPACE = (in_query("namespace", "Namespace of the new skill."),)
-_ORDER = (in_query("order", "Newest first is the only order.", enum=["desc"]),)
+_ORDERS = ["asc", "desc"]
+_BY_CREATION = (in_query("order", "Skills by creation. Without it, they are sorted by name.", enum=_ORDERS),)
+_ORDER = (in_query("order", "Versions by creation, newest first by default.", enum=_ORDERS),)
+_DEFAULT = Schema(
+    type=OpenAPIType.STRING,
+    enum=["true", "false"],
+    description="Whether the new version becomes the default version, if it needs no review.",
+)
 _UPLOAD = (400, 404, 408, 409, 413, 415, 422)
 
 
@@ -64,7 +84,11 @@ def _operation(
     body: Body | None = None,
 ) -> Operation:
     shown = answer if isinstance(answer, Response) else Response(summary, answer)
-    answers = {200: shown, 304: _SAME, 307: ELSEWHERE} if shown is _ZIP else {200: shown}
+    answers = {200: shown}
+    if shown in (_ZIP, _INLINE):
+        answers |= {304: _SAME}
+    if shown is _ZIP:
+        answers |= {307: ELSEWHERE}
     return Operation(
         method, path, summary, answers, (400, *errors), needs, parameters=parameters, body=body, tag="/v1/skills"
     )
@@ -78,16 +102,25 @@ V1_ENDPOINTS = (
         ("GET", "HEAD", "POST"),
         skills_endpoint,
         (
-            _operation("GET", _ALL, "Skills, by name", Skills, "read", parameters=(*_PAGE, *_SOURCE)),
-            _operation("POST", _ALL, "A new skill", Skill, "publish", *_UPLOAD, parameters=_NAMESPACE, body=_FORM),
+            _operation("GET", _ALL, "Skills, by name", Skills, "read", parameters=(*_PAGE, *_BY_CREATION, *_SOURCE)),
+            _operation("POST", _ALL, "A new skill", Skill, "publish", *_UPLOAD, parameters=_NAMESPACE, body=_form()),
         ),
     ),
     V1Endpoint(
         ("/v1/skills/{skill_id:str}",),
-        ("GET", "HEAD", "DELETE"),
+        ("GET", "HEAD", "POST", "DELETE"),
         skill_endpoint,
         (
             _operation("GET", _ONE, "A skill", Skill, "read", 404),
+            _operation(
+                "POST",
+                _ONE,
+                "Set the default version of a skill",
+                Skill,
+                "publish",
+                *(404, 408, 409, 413, 415),
+                body=_NEW_DEFAULT,
+            ),
             _operation("DELETE", _ONE, "Yank every version of a skill", Deleted, "publish", 404, 409),
         ),
     ),
@@ -97,9 +130,17 @@ V1_ENDPOINTS = (
         versions_endpoint,
         (
             _operation(
-                "GET", _VERSIONS, "Versions, newest first", SkillVersions, "read", 404, parameters=(*_PAGE, *_ORDER)
+                "GET", _VERSIONS, "Versions by creation", SkillVersions, "read", 404, parameters=(*_PAGE, *_ORDER)
             ),
-            _operation("POST", _VERSIONS, "A new version of a skill", SkillVersion, "publish", *_UPLOAD, body=_FORM),
+            _operation(
+                "POST",
+                _VERSIONS,
+                "A new version of a skill",
+                SkillVersion,
+                "publish",
+                *_UPLOAD,
+                body=_form(default=_DEFAULT),
+            ),
         ),
     ),
     V1Endpoint(
@@ -116,8 +157,17 @@ V1_ENDPOINTS = (
         ("GET", "HEAD"),
         content_endpoint,
         (
-            _operation("GET", f"{_ONE}/content", "The files of the latest version", _ZIP, "read", 404),
+            _operation("GET", f"{_ONE}/content", "The files of the default version", _ZIP, "read", 404),
             _operation("GET", f"{_VERSION}/content", "The files of a version", _ZIP, "read", 404),
+        ),
+    ),
+    V1Endpoint(
+        ("/v1/skills/{skill_id:str}/inline", "/v1/skills/{skill_id:str}/versions/{version:str}/inline"),
+        ("GET", "HEAD"),
+        inline_endpoint,
+        (
+            _operation("GET", f"{_ONE}/inline", "The default version in a JSON object", _INLINE, "read", 404),
+            _operation("GET", f"{_VERSION}/inline", "A version in a JSON object", _INLINE, "read", 404),
         ),
     ),
 )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from shutil import copyfileobj
 from tempfile import TemporaryFile
-from typing import BinaryIO, cast
+from typing import BinaryIO, NamedTuple, cast
 
 from multipart import MultipartError, MultipartParser, MultipartPart, parse_options_header
 
@@ -17,11 +17,20 @@ from skillery.formats.wording import quoted
 from skillery.methods.errors import INVALID_REQUEST, plain_error
 
 FILES = ("files", "files[]")
-IGNORED = ("display_title", "display_name", "default")
+IGNORED = ("display_title", "display_name")
 """Fields that clients of other registries send, and that this registry ignores."""
+DEFAULT = "default"
+_MOST_TEXT = 8
 MOST_PARTS = 2048
 _IN_MEMORY = 16 * 1024
 _ARCHIVES = (b"PK\x03\x04", b"PK\x05\x06", b"\x1f\x8b")
+
+
+class FormFields(NamedTuple):
+    """The fields of a form, next to the files."""
+
+    is_default: bool
+    """Whether the new version becomes the default version of the skill."""
 
 
 def boundary_of(content_type: str) -> str:
@@ -35,15 +44,17 @@ def boundary_of(content_type: str) -> str:
             INVALID_REQUEST,
             f"the Content-Type is {content_type[:80]!r}",
             "unsupported_media_type",
-            "Send multipart/form-data with the files of a skill as 'files[]', or one zip as 'files'.",
+            "Send multipart/form-data with the files of a skill as 'files[]', or one zip as 'files'. In Python, give "
+            "the client a list of files: earlier clients send a single file as JSON, without its content.",
         )
         raise HttpRefusal(415, error)
     return boundary
 
 
 @contextmanager
-def archive_in(form: BinaryIO, boundary: str, most_bytes: int) -> Iterator[BinaryIO]:
-    """Context manager: yield the archive in the form, or a new archive of the files in the form. Blocking.
+def archive_in(form: BinaryIO, boundary: str, most_bytes: int) -> Iterator[tuple[BinaryIO, FormFields]]:
+    """Context manager: yield the archive in the form, or a new archive of the files in the form, and the fields.
+    Blocking.
 
     Large parts are in temporary files without names, so a crash leaves no files. The importer checks the names of
     entries. Raise InvalidParams if the form is not valid.
@@ -64,7 +75,7 @@ def archive_in(form: BinaryIO, boundary: str, most_bytes: int) -> Iterator[Binar
         except (MultipartError, UnicodeError) as error:
             raise InvalidParams(f"the form cannot be read: {error}", hint="Send multipart/form-data.") from None
         with _packed(_files(parts)) as archive:
-            yield archive
+            yield archive, FormFields(_is_default(parts))
     finally:
         for part in parts:
             part.close()
@@ -72,7 +83,7 @@ def archive_in(form: BinaryIO, boundary: str, most_bytes: int) -> Iterator[Binar
 
 def _files(parts: list[MultipartPart]) -> list[MultipartPart]:
     for part in parts:
-        if part.name not in FILES and part.name not in IGNORED:
+        if part.name not in (*FILES, *IGNORED, DEFAULT):
             raise InvalidParams(f"there is no field {quoted(part.name)}", hint="Send the files as 'files[]'.")
     found = [part for part in parts if part.name in FILES]
     if not found:
@@ -83,6 +94,18 @@ def _files(parts: list[MultipartPart]) -> list[MultipartPart]:
                 f"a file in {part.name!r} has no name", hint="Its filename is its path: my-skill/SKILL.md."
             )
     return found
+
+
+def _is_default(parts: list[MultipartPart]) -> bool:
+    """Return whether the field `default` is true. The last field counts."""
+    found = next((part for part in reversed(parts) if part.name == DEFAULT), None)
+    if found is None:
+        return False
+    found.file.seek(0)
+    text: str = found.file.read(_MOST_TEXT).decode("utf-8", "replace").lower()
+    if text not in ("true", "false"):
+        raise InvalidParams(f"the field 'default' is {quoted(text)}", hint="It is true or false.", param=DEFAULT)
+    return text == "true"
 
 
 @contextmanager

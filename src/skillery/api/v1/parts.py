@@ -7,6 +7,7 @@ from typing import NamedTuple
 from skillery.api.exports import DownloadParts
 from skillery.edge.gate import Gate
 from skillery.importing import Importer
+from skillery.methods.budgets import Bodies
 from skillery.registry.registry import Registry
 
 
@@ -17,3 +18,4 @@ class V1Parts(NamedTuple):
     registry: Registry
     importer: Importer
     downloads: DownloadParts
+    bodies: Bodies

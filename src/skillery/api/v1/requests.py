@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from urllib.parse import parse_qs, unquote_to_bytes
 
 import msgspec
@@ -13,7 +13,8 @@ from skillery import registry
 from skillery.api.v1.parts import V1Parts
 from skillery.backends import Identity
 from skillery.edge.http import HttpRefusal, send_bytes
-from skillery.errors import InvalidParams, SkilleryError
+from skillery.errors import InvalidParams, SkilleryError, VersionNotFound
+from skillery.formats.semver import Version
 from skillery.formats.version_spec import VersionSpec
 from skillery.formats.wording import quoted
 from skillery.methods.errors import NOT_FOUND, encode, plain_error
@@ -21,8 +22,10 @@ from skillery.methods.refusals import is_refusal
 from skillery.registry.registry import Registry
 
 DEFAULT_LIMIT = 20
-MOST_LISTED = 100
+MOST_LISTED = 1000
 REASON = "Deleted at /v1/skills."
+DEFAULT = "default"
+"""The label that the default version of a skill has."""
 Headers = dict[str, str]
 
 
@@ -60,22 +63,43 @@ async def versions_of(asked: Asked, name: str, limit: int, cursor: str) -> list[
     """Return up to `limit` versions of a skill after `cursor`, newest first. Raise SkillNotFound if the caller sees
     no such skill.
     """
-    page = await asked.registry.read_page(partial(versions_page, asked, name, limit, cursor))
+    page = await asked.registry.read_page(partial(versions_page, asked, name, limit, cursor, "desc"))
     return page.versions
 
 
-def versions_page(asked: Asked, name: str, limit: int, cursor: str, connection: Any) -> registry.VersionPage:
+def versions_page(
+    asked: Asked, name: str, limit: int, cursor: str, order: registry.Order, connection: Any
+) -> registry.VersionPage:
     return registry.list_versions(
-        connection, asked.identity, asked.key, name=name, status="", namespace="", limit=limit, cursor=cursor
+        connection,
+        asked.identity,
+        asked.key,
+        name=name,
+        status="",
+        namespace="",
+        limit=limit,
+        cursor=cursor,
+        oldest_first=order == "asc",
     )
 
 
 async def yanked(asked: Asked, subject: str, work: Callable[[Any], None]) -> None:
+    await _written(asked, "yank_version", subject, work)
+
+
+async def make_default(asked: Asked, name: str, spec: VersionSpec) -> None:
+    """Point the label `default` to the version that `spec` selects. Raise the errors of `registry.set_label`."""
+    work = partial(registry.set_label, identity=asked.identity, name=name, label=DEFAULT, spec=spec)
+    await _written(asked, "set_label", f"{name}@{DEFAULT}", work)
+
+
+async def _written(asked: Asked, action: str, subject: str, work: Callable[[Any], Any]) -> None:
+    """Change the registry. Record a refused change in the audit trail."""
     try:
         await asked.registry.write(work)
     except SkilleryError as error:
         if is_refusal(error, "name"):
-            asked.parts.gate.note_refusal(asked.identity, "yank_version", subject, error)
+            asked.parts.gate.note_refusal(asked.identity, action, subject, error)
         raise
 
 
@@ -114,6 +138,31 @@ def limit_of(query: dict[str, str]) -> int:
             f"the parameter 'limit' is {quoted(text)}", hint=f"It is 1 to {MOST_LISTED}.", param="limit"
         )
     return int(text)
+
+
+def order_of(query: dict[str, str]) -> registry.Order | None:
+    """Return the order of a list, or None if the query does not state one."""
+    text = query.get("order")
+    if text not in (None, "asc", "desc"):
+        raise InvalidParams(f"the parameter 'order' is {quoted(text)}", hint="It is asc or desc.", param="order")
+    return cast("registry.Order | None", text)
+
+
+def version_number(name: str, text: str) -> str:
+    """Return the version spec in an address: `text`, or the version in `text` if that is the id of a version.
+
+    Raise VersionNotFound if the id belongs to another skill.
+    """
+    skill, separator, version = text.rpartition("@")
+    if not separator:
+        return text
+    if skill != name:
+        raise VersionNotFound(
+            f"{quoted(text)} is not a version of '{name}'",
+            hint=f"The id of a version is '{name}@' and its number.",
+            name=name,
+        )
+    return str(Version.parse(version))
 
 
 async def send_answer(send: Any, answer: Any) -> None:

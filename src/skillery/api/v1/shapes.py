@@ -1,12 +1,14 @@
 """Skills and versions for clients of OpenAI and Anthropic. One object has the fields that the clients of both expect.
 
-Only timestamps, and the id of a deleted version, differ between OpenAI and Anthropic.
+Only timestamps differ between OpenAI and Anthropic. Clients of Anthropic's first interface (header `anthropic-beta:
+skills-2025-10-02`) get the source as text, and the number of a deleted version as its id.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Literal
 
 import msgspec
 
@@ -17,6 +19,16 @@ Timestamp = int | str
 """Seconds since 1970. Clients of Anthropic (headers `anthropic-version`, `anthropic-beta`) get a text in ISO 8601."""
 
 
+FIRST_BETA = "skills-2025-10-02"
+"""The value of `anthropic-beta` in requests of the client of Anthropic before its major version 1."""
+
+
+class Source(msgspec.Struct):
+    """The origin of a skill. Every skill of this server has the type `custom`."""
+
+    type: Literal["custom"]
+
+
 class Skill(msgspec.Struct):
     """A skill. Its id is its name."""
 
@@ -25,12 +37,16 @@ class Skill(msgspec.Struct):
     type: str
     name: str
     description: str
+    display_name: str
     display_title: str
-    source: str
+    source: Source | Literal["custom"]
+    """The text `custom` for clients that send `anthropic-beta: skills-2025-10-02`."""
     created_at: Timestamp
     updated_at: Timestamp
     default_version: str
+    """The version that the label `default` points to, or else the latest version."""
     latest_version: str
+    latest_version_id: str
 
 
 class SkillVersion(msgspec.Struct):
@@ -50,7 +66,7 @@ class SkillVersion(msgspec.Struct):
 
 
 class Skills(msgspec.Struct):
-    """A page of skills, sorted by namespace and then by name."""
+    """A page of skills, sorted by namespace and then by name, or by creation if `order` is given."""
 
     object: str
     data: list[Skill]
@@ -61,7 +77,7 @@ class Skills(msgspec.Struct):
 
 
 class SkillVersions(msgspec.Struct):
-    """A page of versions, newest first."""
+    """A page of versions, newest first unless `order` is `asc`."""
 
     object: str
     data: list[SkillVersion]
@@ -83,8 +99,30 @@ class Deleted(msgspec.Struct):
     version: str | None = None
 
 
+class InlineSource(msgspec.Struct):
+    """The files of an inline skill, as a zip in base64."""
+
+    type: Literal["base64"]
+    media_type: Literal["application/zip"]
+    data: str
+
+
+class InlineSkill(msgspec.Struct):
+    """A skill in the form in which hosted shells accept it in a request. `name` is its name in the SKILL.md."""
+
+    type: Literal["inline"]
+    name: str
+    description: str
+    source: InlineSource
+
+
 def is_anthropic(headers: Mapping[str, str]) -> bool:
     return "anthropic-version" in headers or "anthropic-beta" in headers
+
+
+def is_first_beta(headers: Mapping[str, str]) -> bool:
+    """Return whether the caller uses Anthropic's first interface for skills."""
+    return FIRST_BETA in (one.strip() for one in headers.get("anthropic-beta", "").split(","))
 
 
 def timestamp(at: datetime | None, headers: Mapping[str, str]) -> Timestamp:
@@ -97,8 +135,12 @@ def skill_of(
     version: str,
     description: str,
     ages: Mapping[str, tuple[datetime | None, datetime | None]],
+    defaults: Mapping[str, str],
     headers: Mapping[str, str],
 ) -> Skill:
+    """Return a skill in the shape of `/v1/skills`. `version` is the latest version. `defaults` are default versions by
+    the names of their skills. `headers` select the form of timestamps and of the source.
+    """
     begun, changed = ages.get(name, (None, None))
     return Skill(
         id=name,
@@ -106,12 +148,14 @@ def skill_of(
         type="skill",
         name=name,
         description=description,
+        display_name=name,
         display_title=name,
-        source="custom",
+        source="custom" if is_first_beta(headers) else Source("custom"),
         created_at=timestamp(begun, headers),
         updated_at=timestamp(changed, headers),
-        default_version=version,
+        default_version=defaults.get(name, version),
         latest_version=version,
+        latest_version_id=f"{name}@{version}",
     )
 
 

@@ -11,31 +11,46 @@ from typing import Any
 import msgspec
 
 from skillery import registry
-from skillery.api.exports import answer_archive
+from skillery.api.exports import answer_archive, answer_inline
 from skillery.api.v1.parts import V1Parts
 from skillery.api.v1.requests import (
+    DEFAULT,
     REASON,
     Asked,
     Headers,
     describe,
     limit_of,
+    make_default,
+    order_of,
     query_of,
     segments,
     send_answer,
+    version_number,
     versions_of,
     with_token,
     yanked,
 )
 from skillery.api.v1.shapes import Deleted, Skill, Skills, skill_of
 from skillery.api.v1.uploads import published
-from skillery.edge.http import only
-from skillery.errors import SkilleryError, VersionNotFound
+from skillery.backends import Identity
+from skillery.edge.http import check_json, only, read_body
+from skillery.errors import InvalidParams, LabelNotFound, SkilleryError, VersionNotFound
+from skillery.exports import Export
 from skillery.formats.names import parse_namespace, parse_skill_name
 from skillery.formats.semver import Version
-from skillery.formats.version_spec import Exact, Latest, VersionSpec, parse_version_spec
+from skillery.formats.version_spec import Exact, Label, Latest, VersionSpec, parse_version_spec
 from skillery.importing import ImportOptions
 
 WAITING = {"draft", "in_review"}
+LIST_QUERY = ("limit", "after", "page", "order", "source")
+MOST_BYTES = 64 * 1024
+"""The maximum size of the JSON body that sets the default version."""
+
+
+class NewDefault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of a request that sets the default version of a skill."""
+
+    default_version: str
 
 
 async def skills_endpoint(parts: V1Parts, scope: Any, receive: Any, send: Any, headers: Headers) -> None:
@@ -47,16 +62,18 @@ async def skills_endpoint(parts: V1Parts, scope: Any, receive: Any, send: Any, h
         asked = Asked(parts, await parts.gate.admit(scope, headers, "publish", "create_skill"), headers)
         query = query_of(scope, "beta", "namespace")
         options = ImportOptions(namespace=parse_namespace(query.get("namespace", "")), is_new=True)
-        report = await published(asked, receive, options)
+        report, _ = await published(asked, receive, options)
         await send_answer(send, await _skill(asked, report.name, parse_version_spec(report.version)))
         return
     asked = Asked(parts, await parts.gate.admit(scope, headers, "read", "list_skills"), headers)
-    await send_answer(send, await _listed(asked, query_of(scope, "beta", "limit", "after", "page", "source")))
+    await send_answer(send, await _listed(asked, query_of(scope, "beta", *LIST_QUERY)))
 
 
-async def skill_endpoint(parts: V1Parts, scope: Any, _receive: Any, send: Any, headers: Headers) -> None:
-    """Answer `/v1/skills/{skill_id}`. GET describes a skill, DELETE yanks all its versions."""
-    only(scope, "GET", "HEAD", "DELETE")
+async def skill_endpoint(parts: V1Parts, scope: Any, receive: Any, send: Any, headers: Headers) -> None:
+    """Answer `/v1/skills/{skill_id}`. GET describes a skill, POST sets its default version, DELETE yanks all its
+    versions.
+    """
+    only(scope, "GET", "HEAD", "POST", "DELETE")
     headers = with_token(headers)
     _, _, skill_id = segments(scope, 3)
     query_of(scope, "beta")
@@ -67,6 +84,15 @@ async def skill_endpoint(parts: V1Parts, scope: Any, _receive: Any, send: Any, h
         )
         await send_answer(send, Deleted(skill_id, "skill.deleted", "skill_deleted", deleted=True))
         return
+    if scope["method"] == "POST":
+        check_json(headers)
+        asked = Asked(parts, await parts.gate.admit(scope, headers, "publish", "set_label"), headers)
+        with parts.bodies.hold() as held:
+            wanted = _new_default(await read_body(receive, headers, MOST_BYTES, held))
+        name = parse_skill_name(skill_id)
+        await make_default(asked, name, parse_version_spec(version_number(name, wanted)))
+        await send_answer(send, await _skill(asked, name, Latest()))
+        return
     asked = Asked(parts, await parts.gate.admit(scope, headers, "read", "describe_skill"), headers)
     await send_answer(send, await _skill(asked, parse_skill_name(skill_id), Latest()))
 
@@ -75,37 +101,85 @@ async def content_endpoint(parts: V1Parts, scope: Any, _receive: Any, send: Any,
     """Answer `/v1/skills/{skill_id}/content` and `…/versions/{version}/content` with a zip of the files."""
     only(scope, "GET", "HEAD")
     headers = with_token(headers)
+    identity = await parts.gate.admit(scope, headers, "read", "read_skill_file")
+    export, spec = await _exported(parts, scope, identity)
+    await answer_archive(parts.downloads, scope, send, headers, identity, export, spec, "zip")
+
+
+async def inline_endpoint(parts: V1Parts, scope: Any, _receive: Any, send: Any, headers: Headers) -> None:
+    """Answer `/v1/skills/{skill_id}/inline` and `…/versions/{version}/inline` with the files in a JSON object."""
+    only(scope, "GET", "HEAD")
+    headers = with_token(headers)
+    identity = await parts.gate.admit(scope, headers, "read", "read_skill_file")
+    export, spec = await _exported(parts, scope, identity)
+    await answer_inline(parts.downloads, scope, send, headers, identity, export, spec)
+
+
+async def _exported(parts: V1Parts, scope: Any, identity: Identity) -> tuple[Export, VersionSpec]:
+    """Return the export of the version in the address, or of the default version, and its version spec."""
     _, _, skill_id, *rest = segments(scope, 4, 6)
     query_of(scope, "beta")
-    identity = await parts.gate.admit(scope, headers, "read", "read_skill_file")
-    await answer_archive(parts.downloads, scope, send, headers, identity, skill_id, rest[1] if rest[1:] else "", "zip")
+    name, exports = parse_skill_name(skill_id), parts.downloads.exports
+    if rest[1:]:
+        spec = parse_version_spec(version_number(name, rest[1]))
+        return await exports.find(identity, name, spec), spec
+    try:
+        return await exports.find(identity, name, Label(DEFAULT)), Label(DEFAULT)
+    except LabelNotFound:
+        return await exports.find(identity, name, Latest()), Latest()
+
+
+def _new_default(body: bytes) -> str:
+    try:
+        return msgspec.json.decode(body, type=NewDefault).default_version
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidParams(
+            f"the body sets no default version: {error}", hint='Send {"default_version": "1.0.0"}.'
+        ) from None
 
 
 async def _listed(asked: Asked, query: dict[str, str]) -> Skills:
     limit = limit_of(query)
-    cursor = query.get("page", "")
+    cursor, order = query.get("page", ""), order_of(query)
     if query.get("after"):
-        cursor = await _cursor_after(asked, parse_skill_name(query["after"]))
+        cursor = await _cursor_after(asked, parse_skill_name(query["after"]), order)
     if query.get("source", "custom") != "custom":
         return Skills("list", [], None, None, has_more=False, next_page=None)
-    work = partial(_listed_now, asked=asked, limit=limit, cursor=cursor)
+    work = partial(_listed_now, asked=asked, limit=limit, cursor=cursor, order=order)
     return await asked.registry.read_page(work)
 
 
-def _listed_now(connection: Any, *, asked: Asked, limit: int, cursor: str) -> Skills:
-    listing = registry.list_skills(
-        connection, asked.identity, asked.key, namespace="", detail="names", limit=limit, cursor=cursor
-    )
-    page = msgspec.json.decode(listing, type=registry.SkillPage)
+def _listed_now(connection: Any, *, asked: Asked, limit: int, cursor: str, order: registry.Order | None) -> Skills:
+    page = _page(connection, asked, limit, cursor, order)
     rows, more = page.skills, page.next_cursor
-    ages = registry.ages(connection, identity=asked.identity, names=[row.name for row in rows])
-    data = [skill_of(row.name, row.version, row.description, ages, asked.headers) for row in rows]
+    names = [row.name for row in rows]
+    ages, defaults = _facts(connection, asked, names)
+    data = [skill_of(row.name, row.version, row.description, ages, defaults, asked.headers) for row in rows]
     first, last = (data[0].id, data[-1].id) if data else (None, None)
     return Skills("list", data, first, last, has_more=more is not None, next_page=more)
 
 
-async def _cursor_after(asked: Asked, name: str) -> str:
-    """Return the cursor that continues a list of skills after the skill `name`. The skill need not exist."""
+def _page(connection: Any, asked: Asked, limit: int, cursor: str, order: registry.Order | None) -> registry.SkillPage:
+    who, key = asked.identity, asked.key
+    if order is not None:
+        return registry.list_by_creation(connection, who, key, order=order, limit=limit, cursor=cursor)
+    listing = registry.list_skills(connection, who, key, namespace="", detail="names", limit=limit, cursor=cursor)
+    return msgspec.json.decode(listing, type=registry.SkillPage)
+
+
+def _facts(connection: Any, asked: Asked, names: list[str]) -> tuple[Any, dict[str, str]]:
+    """Return the ages and the default versions of skills, by name."""
+    ages = registry.ages(connection, identity=asked.identity, names=names)
+    return ages, registry.labelled_versions(connection, names=names, label=DEFAULT)
+
+
+async def _cursor_after(asked: Asked, name: str, order: registry.Order | None) -> str:
+    """Return the cursor that continues a list of skills after the skill `name`. Without `order`, the skill need not
+    exist.
+    """
+    if order is not None:
+        after = partial(registry.cursor_after_creation, identity=asked.identity, key=asked.key, order=order, name=name)
+        return await asked.registry.read_page(after)
     namespace = name.rpartition(".")[0]
     try:
         described = await describe(asked, name, Latest())
@@ -127,7 +201,6 @@ async def _skill(asked: Asked, name: str, spec: VersionSpec) -> Skill:
         if not waiting:
             raise
         described = await describe(asked, name, Exact(Version.parse(waiting[0].version)))
-    work = partial(registry.ages, identity=asked.identity, names=[name])
-    ages = await asked.registry.read_page(work)
+    ages, defaults = await asked.registry.read_page(partial(_facts, asked=asked, names=[name]))
     description = described["manifest"]["description"]
-    return skill_of(name, described["version"], description, ages, asked.headers)
+    return skill_of(name, described["version"], description, ages, defaults, asked.headers)

@@ -6,15 +6,15 @@ import asyncio
 from typing import Any
 
 from skillery.api.imports import spool
-from skillery.api.v1.forms import archive_in, boundary_of
+from skillery.api.v1.forms import FormFields, archive_in, boundary_of
 from skillery.api.v1.requests import Asked
 from skillery.errors import InvalidParams, SkilleryError
 from skillery.importing import Begun, ImportOptions, SkillReport
 from skillery.methods.refusals import is_refusal
 
 
-async def published(asked: Asked, receive: Any, options: ImportOptions) -> SkillReport:
-    """Publish the skill that a form contains, and return the report of the import.
+async def published(asked: Asked, receive: Any, options: ImportOptions) -> tuple[SkillReport, FormFields]:
+    """Publish the skill that a form contains. Return the report of the import, and the fields of the form.
 
     If the form or the skill is refused, raise the error of the refusal. Record a refused skill in the audit trail.
     """
@@ -23,7 +23,7 @@ async def published(asked: Asked, receive: Any, options: ImportOptions) -> Skill
     with importer.receive() as form:
         await spool(receive, asked.headers, form, importer.limits.max_bytes)
         opening = archive_in(form, boundary, importer.limits.max_bytes)
-        archive = await asyncio.to_thread(opening.__enter__)
+        archive, fields = await asyncio.to_thread(opening.__enter__)
         try:
             reports = importer.import_archive(asked.identity, archive, options)
             try:
@@ -36,7 +36,7 @@ async def published(asked: Asked, receive: Any, options: ImportOptions) -> Skill
         if isinstance(report.error, SkilleryError) and is_refusal(report.error, "manifest"):
             asked.parts.gate.note_refusal(asked.identity, "create_skill", report.name or options.into, report.error)
         raise report.error
-    return report
+    return report, fields
 
 
 async def _only_one(reports: Any) -> SkillReport:

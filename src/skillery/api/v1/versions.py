@@ -5,8 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import msgspec
-
 from skillery import registry
 from skillery.api.v1.parts import V1Parts
 from skillery.api.v1.requests import (
@@ -15,22 +13,26 @@ from skillery.api.v1.requests import (
     Headers,
     describe,
     limit_of,
+    make_default,
+    order_of,
     query_of,
     segments,
     send_answer,
+    version_number,
     versions_of,
     versions_page,
     with_token,
     yanked,
 )
-from skillery.api.v1.shapes import Deleted, SkillVersion, SkillVersions, is_anthropic, version_of
+from skillery.api.v1.shapes import Deleted, SkillVersion, SkillVersions, is_anthropic, is_first_beta, version_of
 from skillery.api.v1.uploads import published
 from skillery.edge.http import only
-from skillery.errors import InvalidParams
 from skillery.formats.names import parse_skill_name
 from skillery.formats.semver import Version
-from skillery.formats.version_spec import Exact, VersionSpec, parse_version_spec
+from skillery.formats.version_spec import VersionSpec, parse_version_spec
 from skillery.importing import ImportOptions
+
+RESOLVABLE = {"published", "deprecated"}
 
 
 async def versions_endpoint(parts: V1Parts, scope: Any, receive: Any, send: Any, headers: Headers) -> None:
@@ -42,15 +44,18 @@ async def versions_endpoint(parts: V1Parts, scope: Any, receive: Any, send: Any,
     if scope["method"] == "POST":
         asked = Asked(parts, await parts.gate.admit(scope, headers, "publish", "create_skill"), headers)
         query_of(scope, "beta")
+        # The current clients of Anthropic promise that each upload has the name of the skill.
+        keeps_name = is_anthropic(headers) and not is_first_beta(headers)
         # Raises SkillNotFound, so that an upload cannot create a skill or reveal a hidden one.
         await versions_of(asked, name, 1, "")
-        report = await published(asked, receive, ImportOptions(into=name))
-        await send_answer(send, await _version(asked, name, parse_version_spec(report.version)))
+        report, fields = await published(asked, receive, ImportOptions(into=name, keeps_name=keeps_name))
+        spec = parse_version_spec(report.version)
+        if fields.is_default and report.status in RESOLVABLE:
+            await make_default(asked, name, spec)
+        await send_answer(send, await _version(asked, name, spec))
         return
     asked = Asked(parts, await parts.gate.admit(scope, headers, "read", "list_versions"), headers)
     query = query_of(scope, "beta", "limit", "after", "page", "order")
-    if query.get("order", "desc") != "desc":
-        raise InvalidParams("versions are listed newest first", hint="Leave 'order' out.", param="order")
     await send_answer(send, await _listed_versions(asked, name, query))
 
 
@@ -63,15 +68,15 @@ async def version_endpoint(parts: V1Parts, scope: Any, _receive: Any, send: Any,
     name = parse_skill_name(skill_id)
     if scope["method"] == "DELETE":
         asked = Asked(parts, await parts.gate.admit(scope, headers, "publish", "yank_version"), headers)
-        version = Version.parse(text)
+        version = Version.parse(version_number(name, text))
         yank = partial(_delete_one, asked, name, version)
         await yanked(asked, f"{name}@{version}", yank)
-        ident = str(version) if is_anthropic(headers) else f"{name}@{version}"
+        ident = str(version) if is_first_beta(headers) else f"{name}@{version}"
         kinds = ("skill.version.deleted", "skill_version_deleted")
         await send_answer(send, Deleted(ident, *kinds, deleted=True, version=str(version)))
         return
     asked = Asked(parts, await parts.gate.admit(scope, headers, "read", "describe_skill"), headers)
-    await send_answer(send, await _version(asked, name, parse_version_spec(text)))
+    await send_answer(send, await _version(asked, name, parse_version_spec(version_number(name, text))))
 
 
 def _delete_one(asked: Asked, name: str, version: Version, connection: Any) -> None:
@@ -91,23 +96,20 @@ async def _listed_versions(asked: Asked, name: str, query: dict[str, str]) -> Sk
 
 
 def _listed_versions_now(connection: Any, *, asked: Asked, name: str, query: dict[str, str]) -> SkillVersions:
-    cursor = query.get("page", "")
+    cursor, order = query.get("page", ""), order_of(query) or "desc"
     if query.get("after"):
-        version = query["after"].removeprefix(f"{name}@")
         cursor = registry.cursor_after_version(
-            connection, identity=asked.identity, key=asked.key, name=name, version=version
+            connection,
+            identity=asked.identity,
+            key=asked.key,
+            name=name,
+            version=version_number(name, query["after"]),
+            oldest_first=order == "asc",
         )
-    page = versions_page(asked, name, limit_of(query), cursor, connection)
-    data = [_described_row(connection, asked, row) for row in page.versions]
+    page = versions_page(asked, name, limit_of(query), cursor, order, connection)
+    versions = [row.version for row in page.versions]
+    descriptions = registry.descriptions_of(connection, name=name, versions=versions)
+    data = [version_of(row, descriptions.get(row.version, ""), asked.headers) for row in page.versions]
     first, last = (data[0].id, data[-1].id) if data else (None, None)
     more = page.next_cursor
     return SkillVersions("list", data, first, last, has_more=more is not None, next_page=more)
-
-
-def _described_row(connection: Any, asked: Asked, row: registry.ListedVersion) -> SkillVersion:
-    spec = Exact(Version.parse(row.version))
-    described = registry.describe_skill(
-        connection, asked.identity, asked.registry.storage, name=row.name, spec=spec, detail="manifest"
-    )
-    description: str = msgspec.json.decode(described)["skill"]["manifest"]["description"]
-    return version_of(row, description, asked.headers)

@@ -429,7 +429,7 @@ class ListedVersion(TypedDict):
 
 
 class VersionPage(TypedDict):
-    """A page of versions, most recently created first."""
+    """A page of versions, in the order of their creation, most recent first by default."""
 
     versions: list[ListedVersion]
     next_cursor: str | None
