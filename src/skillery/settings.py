@@ -244,6 +244,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     plugins_folder: str = ""
     web: bool = True
     """Whether the server has pages for browsers."""
+    git: bool = True
+    """Whether clients of git can read skills as repositories."""
     hook_seconds: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 360.0
     """The longest time for one call of a plugin: a check before a publication, or an endpoint."""
     allowed_hosts: tuple[str, ...] = ()
@@ -254,6 +256,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The URL of this server for people, for links in webhooks."""
     signed_downloads_seconds: Annotated[int, msgspec.Meta(ge=0, le=604_800)] = 0
     index_skills: Positive = 10_000
+    git_max_mb: Positive = 512
     allow_unsafe_sandbox: bool = False
     allow_degraded: bool = False
     max_body_mb: Positive = 64
