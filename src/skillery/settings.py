@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import tomllib
 import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import msgspec
 import platformdirs
@@ -257,6 +259,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     signed_downloads_seconds: Annotated[int, msgspec.Meta(ge=0, le=604_800)] = 0
     index_skills: Positive = 10_000
     git_max_mb: Positive = 512
+    marketplace: Annotated[str, msgspec.Meta(pattern=r"^([a-z0-9]+(-[a-z0-9]+)*)?$", max_length=40)] = ""
+    """The name of this server in the catalogues of its git repositories."""
     allow_unsafe_sandbox: bool = False
     allow_degraded: bool = False
     max_body_mb: Positive = 64
@@ -298,6 +302,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def database_url(self) -> str:
         """The URL of the configured database, or of the SQLite database in the home if no database is configured."""
         return self.database or f"sqlite:///{self.home / 'skillery.db'}"
+
+    @property
+    def marketplace_name(self) -> str:
+        """The setting `marketplace`, else the host of `public_url` with hyphens, else `skillery`."""
+        host = re.sub(r"[^a-z0-9]+", "-", (urlsplit(self.public_url).hostname or "").lower()).strip("-")
+        return self.marketplace or host[:40].strip("-") or "skillery"
 
     @property
     def authenticators(self) -> tuple[str, ...]:

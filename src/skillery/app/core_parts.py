@@ -158,7 +158,11 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
         environments=runtime.environments,
         exports=exports,
         repositories=Repositories(
-            database, backends.storage, base.settings.index_skills, base.settings.git_max_mb * MIB
+            database,
+            backends.storage,
+            base.settings.marketplace_name,
+            base.settings.index_skills,
+            base.settings.git_max_mb * MIB,
         ),
         quotas=quotas,
         once=once,

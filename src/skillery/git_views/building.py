@@ -22,6 +22,7 @@ from skillery.exports.contents import Contents
 from skillery.exports.facts import MAKER, read_facts
 from skillery.formats.agent_skill import MAX_DESCRIPTION, agent_skill, cut
 from skillery.formats.bundle import SKILL_MD
+from skillery.git_views.catalogues import Catalogue, catalogue_files
 from skillery.git_views.object_table import BLOB, COMMIT, LENGTH_BYTES, MAGIC, TREE, StoredCommit, StoredTable
 from skillery.git_views.states import Snapshot, State
 from skillery.registry.files import FileRow
@@ -169,12 +170,15 @@ class Builder:
 
     def _add_folder(self, folder: Folder, objects: list[int]) -> int:
         """Add a folder with its folders, append the places of the trees to `objects`, and return its place."""
-        entries: dict[str, tuple[int, int]] = {}
-        for name, entry in folder.items():
-            entries[name] = (FOLDER, self._add_folder(entry, objects)) if isinstance(entry, dict) else entry
-        place = self._add_tree(entries)
+        place = self._add_tree(self._entries_of(folder, objects))
         objects.append(place)
         return place
+
+    def _entries_of(self, folder: Folder, objects: list[int]) -> dict[str, tuple[int, int]]:
+        return {
+            name: (FOLDER, self._add_folder(entry, objects)) if isinstance(entry, dict) else entry
+            for name, entry in folder.items()
+        }
 
     # -- commits -------------------------------------------------------------------------------------------------
 
@@ -182,7 +186,15 @@ class Builder:
         objects = [place for one in snapshot.versions for place in self._objects[one.version_id]]
         folders = {one.index_name: (FOLDER, self._folders[one.version_id]) for one in snapshot.versions}
         skills = self._add_tree(folders)
-        tree = self._add_tree({"skills": (FOLDER, skills)})
+        root: Folder = {}
+        catalogue: list[int] = []
+        about = Catalogue(self._state.owner, self._state.repository, snapshot.versions, self._descriptions)
+        for path, content in catalogue_files(about).items():
+            *folders_of, name = path.split("/")
+            catalogue.append(self._add(BLOB, content))
+            _folder(root, folders_of)[name] = (FILE, catalogue[-1])
+        entries = self._entries_of(root, catalogue)
+        tree = self._add_tree({**entries, "skills": (FOLDER, skills)})
         commit = Commit()
         commit.tree = self._hex(tree)
         commit.parents = [] if snapshot.parent is None else [self._hex(earlier[snapshot.parent].place)]
@@ -192,7 +204,7 @@ class Builder:
         commit.message = snapshot.message.encode()
         place = self._add(COMMIT, commit.as_raw_string())
         parents = [] if snapshot.parent is None else [snapshot.parent]
-        return StoredCommit(place, parents, snapshot.time, sorted({place, tree, skills, *objects}))
+        return StoredCommit(place, parents, snapshot.time, sorted({place, tree, skills, *catalogue, *objects}))
 
     # -- objects -------------------------------------------------------------------------------------------------
 

@@ -43,10 +43,12 @@ class OpenRepository(NamedTuple):
 class Repositories:
     """Finds and opens repositories. Equal states share one pack, which is kept in the storage."""
 
-    def __init__(self, database: Database, storage: Storage, most_skills: int, most_bytes: int) -> None:
+    def __init__(self, database: Database, storage: Storage, owner: str, most_skills: int, most_bytes: int) -> None:
+        """`owner` is the name of the server in catalogues."""
         self._database = database
         self._storage = storage
         self._kept = KeptPacks(database, storage)
+        self._owner = owner
         self._most_skills = most_skills
         self._most_bytes = most_bytes
         self._tables: OrderedDict[str, ObjectTable] = OrderedDict()
@@ -70,11 +72,11 @@ class Repositories:
     def _find(self, identity: Identity, address: RepositoryAddress, connection: Connection) -> State:
         if address.skill:
             history = skill_history(connection, identity, address.skill, most=self._most_skills)
-            state = state_of_skill(address.skill, history) if history else None
+            state = state_of_skill(self._owner, address.skill, history) if history else None
         else:
             branches = list_branches(connection, identity, address.namespace, most=self._most_skills)
             is_there = branches or not address.namespace
-            state = state_of_skills(address.namespace or ALL, branches) if is_there else None
+            state = state_of_skills(self._owner, address.namespace or ALL, branches) if is_there else None
         if state is None:
             raise RepositoryNotFound(
                 "there is no such repository, or you may not see a skill of it",

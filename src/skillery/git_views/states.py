@@ -37,6 +37,8 @@ class State(NamedTuple):
     repository: str
     """The address of the repository below `/git`, without `.git`."""
     snapshots: tuple[Snapshot, ...]
+    owner: str
+    """The name of the server in catalogues."""
     digest: str
     """SHA-256 in hex of everything that the objects follow from."""
 
@@ -50,7 +52,7 @@ class State(NamedTuple):
         return list({one.version_id: one for snapshot in self.snapshots for one in snapshot.versions}.values())
 
 
-def state_of_skills(name: str, branches: dict[str, list[RepositoryVersion]]) -> State:
+def state_of_skills(owner: str, name: str, branches: dict[str, list[RepositoryVersion]]) -> State:
     """Return the state of `/git/_all.git` or of the repository of a namespace: one commit without parents for each
     branch.
     """
@@ -66,10 +68,10 @@ def state_of_skills(name: str, branches: dict[str, list[RepositoryVersion]]) -> 
         for branch, versions in branches.items()
         if is_ref(_branch(branch))
     )
-    return _state(name, snapshots)
+    return _state(owner, name, snapshots)
 
 
-def state_of_skill(name: str, history: SkillHistory) -> State:
+def state_of_skill(owner: str, name: str, history: SkillHistory) -> State:
     """Return the state of `/git/n/{skill}.git`: one commit with a tag for each version."""
     branches: dict[int, list[str]] = {}
     for branch, place in history.branches.items():
@@ -84,7 +86,7 @@ def state_of_skill(name: str, history: SkillHistory) -> State:
         )
         for place, one in enumerate(history.versions)
     )
-    return _state(f"n/{name}", snapshots)
+    return _state(owner, f"n/{name}", snapshots)
 
 
 def is_ref(name: str) -> bool:
@@ -92,12 +94,12 @@ def is_ref(name: str) -> bool:
     return ".." not in name and not name.endswith((".", ".lock"))
 
 
-def _state(repository: str, snapshots: tuple[Snapshot, ...]) -> State:
-    found = hashlib.sha256(msgspec.json.encode([FORMAT, MAKER, repository]))
+def _state(owner: str, repository: str, snapshots: tuple[Snapshot, ...]) -> State:
+    found = hashlib.sha256(msgspec.json.encode([FORMAT, MAKER, owner, repository]))
     for one in snapshots:
         rows = [(row.index_name, row.name, row.version, row.digest, _seconds(row)) for row in one.versions]
         found.update(msgspec.json.encode([one.refs, one.message, one.time, one.parent, rows]))
-    return State(repository, snapshots, found.hexdigest())
+    return State(repository, snapshots, owner, found.hexdigest())
 
 
 def _branch(label: str) -> str:
