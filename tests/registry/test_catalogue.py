@@ -551,6 +551,9 @@ def test_the_usage_of_an_invisible_skill_is_not_found(database: Database) -> Non
 def test_a_run_is_counted_on_its_day(rpc: Rpc, publish: Publish, server: Any, new_name: str) -> None:
     publish(f"{new_name}.a")
     rpc("execute_skill", name=f"{new_name}.a", args={})
+    # Without the hourly work that orders skills by use.
+    [skill] = rpc("list_skills", namespace=new_name, catalogue=True)["skills"]
+    assert (skill["catalogue"]["runs_30d"], skill["catalogue"]["success_rate_30d"]) == (1, 1)
 
     publish(f"{new_name}.a", "1.1.0", tags=["new"])
 

@@ -107,8 +107,8 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "descriptors": Mutation(
         "inmate.py",
-        "    kernel.close_others({0, 1, 2, CHANNEL, calls.CONTROL, GATE})\n",
-        "",
+        "    kernel.close_others({0, 1, 2, CHANNEL, calls.CONTROL})\n",
+        "    kernel.close_others({0, 1, 2, CHANNEL, calls.CONTROL, 300})\n",
         "test_only_the_streams_and_one_channel_are_open",
         seen_inside="descriptors",
     ),
@@ -205,6 +205,13 @@ MUTATIONS: dict[str, Mutation] = {
         'kernel.prctl("parent death signal", kernel.PR_SET_PDEATHSIG, signal.SIGKILL)',
         "pass",
         "test_a_zygote_ends_with_a_killed_server_although_its_sockets_stay_open",
+        beside="dying with the server after a change of ids (zygote)",
+    ),
+    "dying with the server after a change of ids (zygote)": Mutation(
+        "forks.py",
+        '            kernel.prctl("parent death signal", kernel.PR_SET_PDEATHSIG, kernel.SIGKILL)\n',
+        "",
+        "test_a_zygote_ends_with_a_killed_server_although_its_sockets_stay_open",
     ),
     "dying with the zygote (workshop)": Mutation(
         "workshop.py",
@@ -222,12 +229,14 @@ MUTATIONS: dict[str, Mutation] = {
         "test_the_process_that_runs_are_forked_from_keeps_three_rights",
     ),
     "the uid map": Mutation(
-        "zygote.py",
-        'write_maps(pid, uid if self._plan["root"] else posture.UID)',
-        "write_maps(pid, 1)",
-        FROM_OUTSIDE,
+        "forks.py",
+        "self._ids if self._root else self._unused",
+        "self._unused",
+        refused="write uid_map",
     ),
-    "the net namespace of usual runs": Mutation("zygote.py", "            self._slots.enter(slot)\n", "", OWN),
+    "the net namespace of usual runs": Mutation(
+        "forks.py", "kernel.SYS_SETNS, -1, kernel.NEWNET", "kernel.SYS_GETPID, -1, kernel.NEWNET", OWN
+    ),
     "the mounts of skills and blobs": Mutation(
         "workshop.py", "            kernel.set_mount_attributes(folder, root.FROZEN, recursive=True)\n", "", MOUNTS
     ),
@@ -248,9 +257,9 @@ MUTATIONS: dict[str, Mutation] = {
         "test_seen_from_the_host_every_process_is_in_the_groups_of_its_run",
     ),
     "groups": Mutation(
-        "inmate.py",
-        '        kernel.call("groups", kernel.SYS_SETGROUPS, 0, None)\n',
-        "        pass\n",
+        "zygote.py",
+        "        os.setgroups([])",
+        "        pass",
         "test_no_group_of_root_is_left",
     ),
     "the gid": Mutation(
@@ -269,7 +278,7 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "the lock of both processes": Mutation(
         "inmate.py",
-        "        lockdown.lock(program, None, ruleset)\n",
+        "    lockdown.lock(program, None, ruleset)\n",
         "",
         FROM_OUTSIDE,
         seen_inside="CapEff",
@@ -432,14 +441,8 @@ async def test_without_a_change_each_of_these_cases_passes(case: str, change: Ch
 
 @only_as_root
 async def test_a_zygote_that_dies_leaves_no_waiting_run(change: Changer, tmp_path: Path) -> None:
-    """A run without user ids is not locked down yet, so it must end together with the zygote."""
-    change(
-        Mutation(
-            "zygote.py",
-            "        write_maps(pid, uid",
-            "        os.kill(os.getpid(), 9)\n        write_maps(pid, uid",
-        )
-    )
+    """The server does not know a run whose zygote ends before its answer, so the run must end by itself."""
+    change(Mutation("forks.py", "kernel.SYS_SENDMSG, link, answer, 0", "kernel.SYS_SENDMSG, -1, answer, 0"))
 
     with pytest.raises(SandboxUnavailable):
         async with started(tmp_path):

@@ -19,12 +19,13 @@ import pytest
 
 from skillery.backends import CodeCall, Job, Limits, Place
 from skillery.builtin.linux_sandbox import skillery_sandbox
+from skillery.builtin.linux_sandbox.zygotes import SHARED_FROM_MB
 from skillery.sandboxing.linux import hierarchies, processes
-from skillery.sandboxing.linux.cell import zygote
+from skillery.sandboxing.linux.cell import forks
 from skillery.testing.sandbox import MemoryHost, Trial
 from skillery.testing.sandbox.leftovers import assert_none_since, descendants, traces
 from skillery.testing.sandbox.secrets import SEARCH
-from skillery.testing.sandbox.trial import value_of
+from skillery.testing.sandbox.trial import failure_type, value_of
 
 FIND_IN_MEMORY = SEARCH + "found = in_memory\n"
 
@@ -107,6 +108,31 @@ async def test_a_workshop_that_dies_or_hangs_is_replaced(tmp_path: Path) -> None
                 os.kill(pid, number)
             outcome = await trial.execute(skill)
             assert outcome.result == b'"hello"'
+
+
+async def test_runs_with_other_parameters_alternate_in_one_zygote(tmp_path: Path) -> None:
+    """The zygote knows the parameters of its last order, so their changes and returns must be told to it."""
+    code = "import os\ndef main(args): return [args['x'], os.statvfs('/workspace').f_blocks * 4096 >> 20]"
+    async with running(tmp_path, prepared=0) as trial:
+        [zygote] = zygotes()
+        sizes = [16, 16, 32, 16, 32, 32, 64, 16]
+        for number, size in enumerate(sizes):
+            assert await trial.value(code, {"x": number}, limits=Limits(disk_mb=size)) == [number, size]
+        runs = [trial.value(code, {"x": number}, limits=Limits(disk_mb=size)) for number, size in enumerate(sizes * 3)]
+        assert await asyncio.gather(*runs) == [[number, size] for number, size in enumerate(sizes * 3)]
+        assert zygotes() == [zygote]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user has no cgroups here")
+async def test_a_run_without_memory_for_its_start_does_not_end_the_zygote(tmp_path: Path) -> None:
+    async with running(tmp_path, prepared=0) as trial:
+        [zygote] = zygotes()
+        for memory in (1, 1, SHARED_FROM_MB, SHARED_FROM_MB):
+            code = "def main(args): return len(b'x' * (args['x'] << 20))"
+            outcome = await trial.code(code, {"x": memory}, limits=Limits(memory_mb=memory))
+            assert failure_type(outcome) == "MemoryLimitExceeded"
+        await trial.is_well()
+        assert zygotes() == [zygote]
 
 
 async def test_a_run_outlives_its_zygote(tmp_path: Path) -> None:
@@ -333,15 +359,15 @@ async def test_a_waiting_engine_uses_no_processor(tmp_path: Path) -> None:
 
 def test_a_zygote_with_a_second_thread_refuses_to_fork() -> None:
     script = (
-        "import threading; from skillery.sandboxing.linux.cell import kernel, zygote\n"
-        "zygote.check_threads()\n"
+        "import threading; from skillery.sandboxing.linux.cell import forks, kernel\n"
+        "forks.check_threads()\n"
         "threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
-        "try: zygote.check_threads()\n"
+        "try: forks.check_threads()\n"
         "except kernel.SetupError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "the zygote has more than one thread\n"
-    assert zygote.ONE_THREAD == 3
+    assert forks.ONE_THREAD == 3
 
 
 def test_the_settings_of_the_engine_can_be_set() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.cli.test_cli import skillery
 from tests.conftest import Server, clean_environment
-from tests.support.browser import token_of
+from tests.support.browser import Browser, token_of
 from tests.support.chromium import OpenPage, check_axe, layout_shift, overflow, problems
 from tests.support.shown_skill import FILES, ShownSkill
 
@@ -109,23 +109,27 @@ def test_raw_files_are_the_published_bytes(shown: ShownSkill) -> None:
         assert (again.status_code, again.content) == (304, b"")
 
 
+def snippet(browser: Browser, path: str) -> str:
+    found = re.search(r'<pre [^>]*id="snippet"[^>]*>(.*?)</pre>', browser.get(path).text, re.S)
+    assert found is not None
+    return html.unescape(found[1])
+
+
+def ended(command: list[str], environment: dict[str, str]) -> str:
+    """Run a command, and return its output."""
+    done = subprocess.run(command, capture_output=True, check=True, env=clean_environment(environment))
+    return done.stdout.decode()
+
+
 def test_the_snippets_work(shown: ShownSkill) -> None:
     browser = shown.browser()
-    snippets = {}
-    for client in ("shell", "curl", "python"):
-        page = browser.get(f"{shown.path()}?client={client}").text
-        found = re.search(r'<pre [^>]*id="snippet"[^>]*>(.*?)</pre>', page, re.S)
-        assert found is not None
-        snippets[client] = html.unescape(found[1])
-        assert "1.10.0" in snippets[client]
+    snippets = {client: snippet(browser, f"{shown.path()}?client={client}") for client in ("shell", "curl", "python")}
+    assert all("1.10.0" in text for text in snippets.values())
     token = {"SKILLERY_TOKEN": shown.ann}
     expected = {"count": 2, "note": "it's"}
 
-    def ended(*command: str) -> str:
-        return subprocess.run(command, capture_output=True, check=True, env=clean_environment(token)).stdout.decode()
-
-    assert json.loads(ended("/bin/sh", "-c", snippets["curl"]))["result"]["output"] == expected
-    assert f"completed {expected}" in ended(sys.executable, "-c", snippets["python"])
+    assert json.loads(ended(["/bin/sh", "-c", snippets["curl"]], token))["result"]["output"] == expected
+    assert f"completed {expected}" in ended([sys.executable, "-c", snippets["python"]], token)
     verb, *arguments = shlex.split(snippets["shell"].replace("\\\n", " "))
     assert verb == "skillery"
     assert skillery(*arguments, "--json", SKILLERY_TOKEN=shown.ann).json["output"] == expected
@@ -161,7 +165,7 @@ def test_tools_have_their_parameters(shown: ShownSkill) -> None:
     manifest = {"name": name, "version": "1.0.0", "description": "Prices."}
     files = [
         {"path": "tools.json", "content": json.dumps([tool])},
-        {"path": "scripts/price.py", "content": "print(1)\n"},
+        {"path": "scripts/price.py", "content": "import json\nprint(json.dumps(1))\n"},
     ]
     shown.rpc("create_skill", manifest=manifest, skill_md="# Prices\n", files=files)
     browser = shown.browser()
@@ -170,6 +174,13 @@ def test_tools_have_their_parameters(shown: ShownSkill) -> None:
     assert "Return a price. 2 parameters" in text
     assert "item Its name string required" in text
     assert 'id="a1"' in browser.get(f"/s/{name}/try?tool=price_of").text
+    commands = {client: snippet(browser, f"/s/{name}?client={client}") for client in ("shell", "curl", "python")}
+    token = {"SKILLERY_TOKEN": shown.ann}
+    verb, *arguments = shlex.split(commands["shell"].replace("\\\n", " "))
+    assert (verb, arguments[:3]) == ("skillery", ["tool", "call", f"{name}@1.0.0/price_of"])
+    assert skillery(*arguments, "--json", SKILLERY_TOKEN=shown.ann).json["result"] == 1
+    assert json.loads(ended(["/bin/sh", "-c", commands["curl"]], token))["result"]["result"] == 1
+    assert ended([sys.executable, "-c", commands["python"]], token) == "1\n"
 
 
 # -- what callers do not see -----------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from skillery.database import Statement, in_utc
 from skillery.database.tables import catalogue, labels, skill_versions
 from skillery.formats.languages import SkillLanguage
 from skillery.registry.catalogue_filters import FilterStatus
+from skillery.registry.usage_days import SUMS, from_first_day, sums_from
 
 
 class Deprecation(msgspec.Struct, frozen=True):
@@ -35,7 +36,7 @@ class CatalogueEntry(msgspec.Struct, frozen=True):
     hosts: Annotated[int, Meta(description="Number of entries of permissions.network")]
     secrets: Annotated[int, Meta(description="Number of entries of permissions.secrets")]
     published_at: Annotated[datetime, Meta(description="Time of the approval, or of the publication without a review")]
-    runs_30d: Annotated[int, Meta(description="Ended runs of the skill in the last 30 days, added up every hour")]
+    runs_30d: Annotated[int, Meta(description="Ended runs of the skill in the last 30 days")]
     success_rate_30d: Annotated[
         float | None, Meta(description="Completed runs divided by completed and failed runs; null without any")
     ]
@@ -80,9 +81,7 @@ _COLUMNS = (
     catalogue.c.language,
     catalogue.c.verified,
     catalogue.c.published_at,
-    catalogue.c.runs_30d,
-    catalogue.c.completed_30d,
-    catalogue.c.failed_30d,
+    SUMS,
     # A column of each row, because a separate statement would be another round trip to Postgres.
     select(_labels).where(labels.c.version_id == catalogue.c.version_id).scalar_subquery(),
 )
@@ -102,7 +101,7 @@ def show(connection: Connection, version_ids: Sequence[int]) -> list[Shown]:
         wanted = version_ids[start : start + _SIZES[-1]]
         count = next(size for size in _SIZES if size >= len(wanted))
         given = {f"version_{place}": wanted[min(place, len(wanted) - 1)] for place in range(count)}
-        found |= {row[0]: _shown(*row) for row in _statement(count).rows(connection, **given)}
+        found |= {row[0]: _shown(*row) for row in _statement(count).rows(connection, **given, **from_first_day())}
     return [found[version_id] for version_id in version_ids if version_id in found]
 
 
@@ -116,12 +115,11 @@ def _shown(
     language: SkillLanguage,
     verified: bool,
     published_at: datetime | str,
-    runs: int,
-    completed: int,
-    failed: int,
+    sums: str,
     labels_text: str | None,
 ) -> Shown:
     manifest = _manifest.decode(manifest_json)
+    runs, completed, failed = sums_from(sums)
     counted = completed + failed
     entry = CatalogueEntry(
         status=status,

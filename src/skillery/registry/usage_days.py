@@ -1,7 +1,8 @@
 """Usage of skills by day, for charts and for the order by use.
 
 The transaction that ends a run counts the run in the row of its skill and day. A background job (`roll_up_usage`) adds
-up the last 30 days into the catalogue, so that no listing adds up days.
+up the last 30 days into the catalogue, so that no order and no filter adds up days. A row of a listing adds up the days
+of its own skill (SUMS).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, bindparam, delete, func, literal_column, or_, select, update
+from sqlalchemy import Connection, Text, bindparam, cast, delete, func, literal_column, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from skillery.database import Change, Statement
@@ -52,6 +53,32 @@ _SUMS = [func.coalesce(func.sum(usage_days.c[name]), literal_column("0")) for na
 _RECENT = Statement(
     select(*_SUMS).where(usage_days.c.skill_id == bindparam("of_skill"), usage_days.c.day >= bindparam("first"))
 )
+
+
+SUMS = (
+    select(
+        cast(_SUMS[0], Text)
+        + literal_column("':'")
+        + cast(_SUMS[1], Text)
+        + literal_column("':'")
+        + cast(_SUMS[2], Text)
+    )
+    .where(usage_days.c.skill_id == catalogue.c.skill_id, usage_days.c.day >= bindparam("first_day"))
+    .scalar_subquery()
+)
+"""A column next to a row of the catalogue: the sums of its last 30 days, for `sums_from`. The statement needs the
+parameter of `from_first_day`. It is one column, because three would read the rows three times.
+"""
+
+
+def from_first_day() -> dict[str, str]:
+    return {"first_day": _first_day().isoformat()}
+
+
+def sums_from(joined: str) -> tuple[int, int, int]:
+    """Return the ended runs of the last 30 days: all, completed, failed."""
+    runs, completed, failed = joined.split(":")
+    return int(runs), int(completed), int(failed)
 
 
 def count_day(connection: Connection, skill_id: int, outcome: Outcome, finished_at: datetime) -> None:

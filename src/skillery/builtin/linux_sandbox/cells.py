@@ -16,10 +16,10 @@ from typing import Any, Protocol
 import msgspec
 
 from skillery.backends import Limits
-from skillery.builtin.linux_sandbox.links import Packets
+from skillery.builtin.linux_sandbox.links import Packets, Received
 from skillery.sandboxing.linux.cell import calls
 from skillery.sandboxing.linux.groups import ControlGroup
-from skillery.sandboxing.linux.processes import descendants
+from skillery.sandboxing.linux.processes import descendants, pid_of
 from skillery.sandboxing.python_runner.logs import LogPipe
 from skillery.sandboxing.python_runner.wire import Channel
 
@@ -111,7 +111,7 @@ class CellZygote(Protocol):
 class Cell:
     """A cell, used for at most one run.
 
-    `pid` is the pid of the run's pid 1 on the host. `mounts` is a descriptor of its mount namespace.
+    `mounts` is a descriptor of the mount namespace of the run; -1 if its pid 1 failed before it could send one.
     """
 
     def __init__(
@@ -120,16 +120,16 @@ class Cell:
         demand: Demand,
         ends: Ends,
         *,
-        pid: int,
         pidfd: int,
-        mounts: int,
         uid: int,
         slot: int,
         group: ControlGroup | None,
+        pid: int = 0,
+        mounts: int = -1,
     ) -> None:
+        """`pid` is 0 if it is not known yet."""
         self.home = home
         self.demand = demand
-        self.pid = pid
         self.uid = uid
         self.slot = slot
         self.group = group
@@ -138,11 +138,28 @@ class Cell:
         self.channel: Channel | None = None
         self.is_ready = False
         self._ends = ends
+        self._pid = pid
         self._pidfd = pidfd
+        self._first: Received | None = None
         self._loop = asyncio.get_running_loop()
         self._gone: asyncio.Future[None] = self._loop.create_future()
         self._whenever_closed: list[Callable[[Cell], None]] = []
         self._loop.add_reader(pidfd, self._end_of_life)
+
+    @property
+    def pid(self) -> int:
+        """The pid of the run's pid 1 on the host. It is -1 for a process that has ended."""
+        if not self._pid:
+            self._pid = pid_of(self._pidfd) if self.lives else -1
+        return self._pid
+
+    async def see_mounts(self) -> None:
+        """Receive the descriptor `mounts`, which pid 1 sends before any other message."""
+        first = await self._ends.control.receive()
+        if first is not None and first.descriptors:
+            [self.mounts] = first.descriptors
+        else:
+            self._first = first
 
     @property
     def bare_channel(self) -> socket.socket:
@@ -171,7 +188,7 @@ class Cell:
 
     async def event(self) -> CellEnd | None:
         """Return how the cell ended; None if the cell can no longer report it."""
-        received = await self._ends.control.receive()
+        received = self._first or await self._ends.control.receive()
         if received is None:
             return None
         received.close()
@@ -205,6 +222,7 @@ class Cell:
         self._ends.close()
         # No other process has the mounts: the kernel unmounts them now, and waits for all processors, often
         # milliseconds.
-        await asyncio.get_running_loop().run_in_executor(UNMOUNTING, os.close, self.mounts)
+        if self.mounts >= 0:
+            await asyncio.get_running_loop().run_in_executor(UNMOUNTING, os.close, self.mounts)
         for act in self._whenever_closed:
             act(self)

@@ -20,9 +20,8 @@ import msgspec
 
 from skillery.builtin.linux_sandbox.cells import Cell, Demand, Ends
 from skillery.builtin.linux_sandbox.zygote_answers import ANSWER_SECONDS, CannotStart, ZygoteLost
-from skillery.builtin.linux_sandbox.zygotes import Zygote, pid_in
+from skillery.builtin.linux_sandbox.zygotes import Zygote, is_crowded
 from skillery.sandboxing.linux import seccomp, watchdog
-from skillery.sandboxing.linux.cell.link import CROWDED
 from skillery.sandboxing.linux.groups import ControlGroup
 from skillery.sandboxing.linux.plan import MEBIBYTE, look
 from skillery.sandboxing.linux.processes import children, parent_of, start_time
@@ -147,7 +146,7 @@ class PreloadedZygote(Zygote):
         slot = self._free_slots.pop() if self._free_slots else -1
         try:
             answer = await self._order(demand, uid, slot, affinity, group, ends, ahead=ahead)
-            if pid_in(answer) == CROWDED:
+            if is_crowded(answer):
                 if slot >= 0:
                     self._free_slots.append(slot)  # no run was forked into it
                 raise Crowded
@@ -155,7 +154,7 @@ class PreloadedZygote(Zygote):
         except BaseException:
             ends.close()
             raise
-        cell = Cell(self, demand, ends, pid=pid, pidfd=pidfd, mounts=mounts, uid=uid, slot=slot, group=group)
+        cell = Cell(self, demand, ends, pidfd=pidfd, uid=uid, slot=slot, group=group, pid=pid, mounts=mounts)
         self._add(cell)
         return cell
 

@@ -16,7 +16,7 @@ from skillery.builtin.linux_sandbox.cells import Cell, Demand, Ends
 from skillery.builtin.linux_sandbox.links import Received
 from skillery.builtin.linux_sandbox.zygote_answers import CannotMount, ZygoteAnswers
 from skillery.sandboxing.linux import interpreter
-from skillery.sandboxing.linux.cell.link import NUMBER, ORDER, PID
+from skillery.sandboxing.linux.cell.link import CROWDED, NUMBER, ORDER, PID, SLOTS_FROM, id_map
 from skillery.sandboxing.linux.groups import ControlGroup
 from skillery.sandboxing.linux.plan import tree_limits
 
@@ -26,6 +26,8 @@ BASE_ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/workspace"
 SLOTS = 64
 REMEMBERED = 32
 PIECE_BYTES = 32 * 1024
+SHARED_FROM_MB = 16
+"""Runs with at least this memory start in the memory of the zygote: their set-up takes less than a megabyte."""
 
 
 class Zygote:
@@ -68,6 +70,9 @@ class Zygote:
         self.base_bytes = 0
         """Address space that each run inherits, beyond that of a bare interpreter."""
         self._encoded: dict[tuple[Demand, tuple[int, ...]], bytes] = {}
+        self._ordered: tuple[bytes, bool, int] | None = None
+        """The parameters of the last order."""
+        self._slots_made = 0
         self.started = time.monotonic()
         self.retired = False
 
@@ -118,10 +123,10 @@ class Zygote:
         except BaseException:
             ends.close()  # ends a cell that was made anyway; its slot is not reused
             raise
-        pidfd, mounts = received.descriptors
-        pid = pid_in(received)
-        cell = Cell(self, demand, ends, pid=pid, pidfd=pidfd, mounts=mounts, uid=uid, slot=slot, group=group)
+        [pidfd] = received.descriptors
+        cell = Cell(self, demand, ends, pidfd=pidfd, uid=uid, slot=slot, group=group)
         self._add(cell)
+        await cell.see_mounts()
         return cell
 
     async def _order(
@@ -135,19 +140,35 @@ class Zygote:
         *,
         ahead: bool,
     ) -> Received:
-        order = ORDER.pack(uid, slot, ahead) + self._parameters(demand, tuple(affinity))
+        namespace = SLOTS_FROM + slot if slot >= 0 else -1
+        order = ORDER.pack(id_map(uid), uid, uid, namespace, ahead)
         group_files: AbstractContextManager[list[int]] = group.group_files() if group else nullcontext([])
         with group_files as opened:
+            order += self._unless_known(self._parameters(demand, tuple(affinity)), slot, len(opened))
             received = await self._forks.ask([order], (*ends.theirs, *opened))
         ends.handed_over()
         return received
+
+    def _unless_known(self, parameters: bytes, slot: int, files: int) -> bytes:
+        """Return the parameters of an order, or nothing if the zygote can fork the run with the script of the last one.
+
+        The zygote gets orders in the order of these calls, or is lost.
+        """
+        wanted = parameters, slot >= 0, files
+        if wanted == self._ordered and slot < self._slots_made and not self._plan.get("environment"):
+            return b""
+        self._ordered = wanted
+        self._slots_made = max(self._slots_made, slot + 1)
+        return parameters
 
     def _parameters(self, demand: Demand, affinity: tuple[int, ...]) -> bytes:
         """Return the parameters of a run as JSON. Most runs have the same ones."""
         known = self._encoded.get((demand, affinity))
         if known is None:
             limits = tree_limits(demand.limits, cgroups=self._plan["cgroups"], base=self.base_bytes)
-            known = json.dumps({"limits": limits, "affinity": affinity, "port": demand.port}).encode()
+            shares = demand.limits.memory_mb >= SHARED_FROM_MB
+            parameters = {"limits": limits, "affinity": affinity, "port": demand.port, "shares_memory": shares}
+            known = json.dumps(parameters).encode()
             if len(self._encoded) >= REMEMBERED:
                 self._encoded.clear()
             self._encoded[demand, affinity] = known
@@ -163,7 +184,12 @@ class Zygote:
             self._free_slots.append(cell.slot)
 
     async def mount(self, cell: Cell, entries: list[dict[str, Any]]) -> None:
-        """Mount the entries for a cell. Raise ZygoteLost if the workshop has died, CannotMount if a mount fails."""
+        """Mount the entries for a cell. Raise ZygoteLost if the workshop has died, CannotMount if a mount fails.
+
+        Nothing is mounted if the cell ended before it had mounts.
+        """
+        if cell.mounts < 0:
+            return
         messages = [json.dumps({"uid": cell.uid, "entries": piece}).encode() for piece in in_pieces(entries)]
         check_mounts(await self._mounts.ask(messages, (cell.mounts,)))
 
@@ -181,10 +207,9 @@ class Zygote:
         await self._forks.close()
 
 
-def pid_in(answer: Received) -> int:
-    """Return the pid in the answer to a request for a run. An unknown answer is like a pid that is not known (0)."""
-    content = answer.raw[NUMBER.size :]
-    return int(PID.unpack(content)[0]) if len(content) == PID.size else 0
+def is_crowded(answer: Received) -> bool:
+    """Return whether the zygote answered a request for a run with CROWDED."""
+    return answer.raw[NUMBER.size :] == PID.pack(CROWDED)
 
 
 def check_mounts(answer: Received) -> None:

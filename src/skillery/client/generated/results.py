@@ -33,7 +33,7 @@ class CatalogueEntry(TypedDict):
     published_at: str
     """Time of the approval, or of the publication without a review."""
     runs_30d: int
-    """Ended runs of the skill in the last 30 days, added up every hour."""
+    """Ended runs of the skill in the last 30 days."""
     success_rate_30d: float | None
     """Completed runs divided by completed and failed runs; null without any."""
     deprecated: Deprecation | None

@@ -18,6 +18,12 @@ def start_time(pid: int) -> str | None:
         return None
 
 
+def pid_of(pidfd: int) -> int:
+    """Return the pid of the process that a descriptor refers to; -1 if the process has ended."""
+    lines = Path(f"/proc/self/fdinfo/{pidfd}").read_text().splitlines()
+    return next((int(line.split()[1]) for line in lines if line.startswith("Pid:")), -1)
+
+
 def parent_of(pid: int) -> int:
     """Return the pid of the parent. Raise OSError if the process has ended."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

@@ -59,13 +59,14 @@ async def about_page(request: PageRequest, values: dict[str, Any] | None = None,
     shown = await request.site.texts.markdown(
         opened.digest, Place(opened.exact, "SKILL.md"), body if len(body) <= _MOST_SKILL_MD else body[:_MOST_SKILL_MD]
     )
+    tools = await _tools(request, opened)
     can_change = may_change(request, opened.name)
     labels = (await request.call("list_labels", {"name": opened.name, "limit": 1}))["labels"] if can_change else []
     more = {
         "files_count": len(skill.get("files") or ()),
         "inputs": inputs_of(skill["manifest"].get("inputs") or {}),
         "first_inputs": FIRST_INPUTS,
-        "tools": await _tools(request, opened),
+        "tools": tools,
         "examples": examples_of(request, opened),
         "findings": skill.get("findings") or [],
         "warnings": _warnings(skill),
@@ -73,7 +74,7 @@ async def about_page(request: PageRequest, values: dict[str, Any] | None = None,
         "skill_md_is_plain": shown.is_plain,
         "frontmatter": frontmatter,
         "clients": CLIENTS,
-        "snippet": snippet_of(request, opened),
+        "snippet": snippet_of(request, opened, tools),
         "may_do": may_do(skill["manifest"], request.language),
         "usage": skill.get("usage") or {},
         "days": opened.facts.days,

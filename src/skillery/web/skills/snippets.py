@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from skillery.web.frame import PageRequest
+from skillery.web.skills.inputs import Input, Tool
 from skillery.web.skills.opened import Opened
 
 CLIENTS = {
@@ -32,35 +35,36 @@ class Snippet(NamedTuple):
     """The entry of the version in a lock file."""
 
 
-class _Inputs(NamedTuple):
-    """The inputs of the first example."""
+class _Call(NamedTuple):
+    """A call of the skill with the inputs of its first example, or a call of its first tool."""
 
     args: dict[str, Any]
     blobs: dict[str, str]
     """Names of files by argument."""
+    tool: str = ""
 
 
-def snippet_of(request: PageRequest, opened: Opened) -> Snippet:
+def snippet_of(request: PageRequest, opened: Opened, tools: Sequence[Tool]) -> Snippet:
     """Return the snippet of the client in the query."""
     client = request.query.get("client", "")
-    made = _snippet(request, opened, client if client in CLIENTS else "shell")
+    made = _snippet(request, opened, client if client in CLIENTS else "shell", tools)
     return made if made.warning else made._replace(warning=_withheld(opened.skill["status"]))
 
 
-def _snippet(request: PageRequest, opened: Opened, client: str) -> Snippet:
+def _snippet(request: PageRequest, opened: Opened, client: str, tools: Sequence[Tool]) -> Snippet:
     name, version = opened.name, opened.version
-    runtime = opened.skill["manifest"].get("runtime") or {}
-    inputs = _inputs(opened.skill["manifest"]) if runtime.get("entrypoint") else None
+    call = _call(opened.skill["manifest"], tools)
     server = request.server
     if client == "curl":
-        return Snippet(client, _curl(server, name, version, inputs))
+        return Snippet(client, _curl(server, name, version, call))
     if client == "python":
-        return Snippet(client, _python(server, name, version, inputs), note="pip install skillery-client")
+        return Snippet(client, _python(server, name, version, call), note="pip install skillery-client")
     if client == "mcp":
         made = {
             "mcpServers": {"skillery": {"url": f"{server}/mcp", "headers": {"Authorization": "Bearer $SKILLERY_TOKEN"}}}
         }
-        how = f"Then ask for the skill {name}, version {version}."
+        tool = f"tool {call.tool} of the " if call and call.tool else ""
+        how = f"Then ask for the {tool}skill {name}, version {version}."
         return Snippet(client, json.dumps(made, indent=2), note=f"Put your token in place of $SKILLERY_TOKEN. {how}")
     if client == "npx":
         return Snippet(client, f"npx skills add {server}/n/{name}", *_npx(request, opened))
@@ -69,7 +73,7 @@ def _snippet(request: PageRequest, opened: Opened, client: str) -> Snippet:
         text = f"skillery lock {shlex.quote(f'{name}@{version}')}{url}\nskillery install --locked skills/{url}"
         entry = {"name": name, "version": version, "digest": opened.digest, "status": opened.skill["status"]}
         return Snippet(client, text, entry=json.dumps(entry, indent=1))
-    return Snippet(client, _shell(server, name, version, inputs))
+    return Snippet(client, _shell(server, name, version, call))
 
 
 def _withheld(status: str) -> str:
@@ -91,22 +95,41 @@ def _npx(request: PageRequest, opened: Opened) -> tuple[str, str]:
     return "", "npx skills installs the latest version."
 
 
-def _inputs(manifest: dict[str, Any]) -> _Inputs:
+def _call(manifest: dict[str, Any], tools: Sequence[Tool]) -> _Call | None:
+    """Return the call that a snippet makes; None for a skill that can only be read."""
+    if not (manifest.get("runtime") or {}).get("entrypoint"):
+        return (
+            _Call({one.name: _sample(one) for one in tools[0].inputs if one.required}, {}, tools[0].name)
+            if tools
+            else None
+        )
     example = next((one for one in manifest.get("examples") or () if isinstance(one, dict)), {})
     args, blobs = example.get("args") or {}, example.get("blobs") or {}
     if len(json.dumps(args)) > _MOST_ARGS:
         args = {}
     files = {key: path.rpartition("/")[2] for key, path in blobs.items() if isinstance(path, str)}
-    return _Inputs(args, files)
+    return _Call(args, files)
 
 
-def _shell(server: str, name: str, version: str, inputs: _Inputs | None) -> str:
+def _sample(one: Input) -> Any:
+    """Return a value of an input: its default, its first allowed value, or a placeholder of its type."""
+    given = one.default or (one.choices[0] if one.choices else None)
+    if given is not None:
+        with contextlib.suppress(ValueError):  # a long value is cut
+            return json.loads(given)
+    return {"number": 1, "integer": 1, "boolean": True, "array": [], "object": {}}.get(one.type, one.name.upper())
+
+
+def _shell(server: str, name: str, version: str, call: _Call | None) -> str:
     at = shlex.quote(f"{name}@{version}")
-    if inputs is None:
+    if call is None:
         return f"skillery read {at} SKILL.md \\\n  --url {server}"
-    parts = [f"skillery run {at}", f"--url {server}"]
-    parts += [f"--blob {shlex.quote(f'{key}={file}')}" for key, file in inputs.blobs.items()]
-    parts += [f"--arg {shlex.quote(f'{key}={_value(value)}')}" for key, value in inputs.args.items()]
+    command = (
+        f"skillery tool call {shlex.quote(f'{name}@{version}/{call.tool}')}" if call.tool else f"skillery run {at}"
+    )
+    parts = [command, f"--url {server}"]
+    parts += [f"--blob {shlex.quote(f'{key}={file}')}" for key, file in call.blobs.items()]
+    parts += [f"--arg {shlex.quote(f'{key}={_value(value)}')}" for key, value in call.args.items()]
     return " \\\n  ".join(parts)
 
 
@@ -120,35 +143,41 @@ def _value(value: object) -> str:
     return json.dumps(value)
 
 
-def _curl(server: str, name: str, version: str, inputs: _Inputs | None) -> str:
+def _curl(server: str, name: str, version: str, call: _Call | None) -> str:
     header = '  -H "Authorization: Bearer $SKILLERY_TOKEN"'
-    if inputs is None:
+    if call is None:
         file = f"{server}/skills/{name}/{quote(version, safe='')}.tar.gz"
         return f"curl {file} \\\n{header} -O"
     lines = []
-    args = dict(inputs.args)
-    for key, file in inputs.blobs.items():
+    args = dict(call.args)
+    for key, file in call.blobs.items():
         upload = f"curl {server}/blobs \\\n{header} \\\n  --data-binary {shlex.quote(f'@{file}')}\n"
         lines.append(f"# prints the blob_id of {key!a}\n{upload}")
         args[key] = "BLOB_ID"
-    params = {"name": name, "version": version, "args": args}
-    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "execute_skill", "params": params})
+    target = {"name": call.tool, "skill": name} if call.tool else {"name": name}
+    method = "call_tool" if call.tool else "execute_skill"
+    params = {**target, "version": version, "args": args}
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
     lines.append(
         f"curl {server}/rpc \\\n{header} \\\n  -H 'Content-Type: application/json' \\\n  -d {shlex.quote(body)}"
     )
     return "\n".join(lines)
 
 
-def _python(server: str, name: str, version: str, inputs: _Inputs | None) -> str:
+def _python(server: str, name: str, version: str, call: _Call | None) -> str:
     lines = ["from skillery.client import Client", "", f"client = Client({server!r})  # reads SKILLERY_TOKEN"]
-    if inputs is None:
+    if call is None:
         lines.append(f"file = client.read_skill_file({name!r}, path='SKILL.md', version={version!r})")
         return "\n".join([*lines, "print(file['content'])"])
-    args = [f"{key!a}: {value!a}" for key, value in inputs.args.items()]
-    if inputs.blobs:
+    args = [f"{key!a}: {value!a}" for key, value in call.args.items()]
+    if call.tool:
+        given = f"skill={name!r}, version={version!r}, args={{{', '.join(args)}}}"
+        lines.append(f"answer = client.call_tool({call.tool!r}, {given})")
+        return "\n".join([*lines, "print(answer['result'])"])
+    if call.blobs:
         lines.insert(0, "from pathlib import Path")
         lines.insert(1, "")
-    for number, (key, file) in enumerate(inputs.blobs.items()):
+    for number, (key, file) in enumerate(call.blobs.items()):
         blob = f"blob_{number}" if number else "blob"
         lines.append(f"{blob} = client.create_blob(Path({file!a}).read_text(), 'text/plain')")
         args.append(f"{key!a}: {blob}['blob_id']")

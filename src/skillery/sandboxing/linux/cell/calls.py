@@ -4,7 +4,8 @@ A forked interpreter copies each memory page that it changes, and it changes hun
 its reference count. So the zygote prepares the system calls of pid 1 as a `Script`. The functions of `kernel` call the
 kernel at once, but inside a `with script:` block they append the call to the script (`kernel.call`). A few dozen
 machine instructions execute the script. At its end, pid 1 becomes the program of `init`, and pid 2 returns to the
-interpreter, as after a fork.
+interpreter, as after a fork. The zygote itself can go on with other calls of the script, for example to receive the
+next order. So it changes few pages of its own memory, which the kernel would copy after each fork.
 
 If a call has an unexpected result, the process writes the step and the result to CONTROL, and ends.
 """
@@ -27,20 +28,24 @@ CONTROL = 204
 FAILURE = struct.Struct("=q")
 ENTRY = struct.Struct("=Q6QqqQQ")
 """One call: its number, six arguments, its kind, its required result, and the address and length of the step's name."""
+ARGUMENTS_AT, ANSWER_AT = 8, 64
 ANY = -1
 """Accepts any result that is not an error."""
-CALL, TRY, FIRST, SECOND, END = range(5)
+CALL, TRY, FIRST, SECOND, END, RECEIVE = range(6)
 """The kinds of calls.
 
-TRY: if the call succeeds, the next call is skipped. FIRST and SECOND are clone calls. After FIRST, the parent returns
-the pid of the child, or minus an errno. After SECOND, the child returns 0.
+TRY: if the call succeeds, the next call is skipped. FIRST and SECOND are clone calls. After FIRST, the child makes the
+next call. The parent makes the call at the address in the place of the required result; if that is 0, the parent
+returns the pid of the child. If FIRST fails, the parent returns minus the errno. After SECOND, the child returns 0.
+RECEIVE: if the result is not the required one, the process returns the result plus RECEIVED.
 """
+RECEIVED = 1 << 20
 
 X86_64 = """
 53                run: push rbx
 4889fb            mov rbx, rdi
 837b3804          next: cmp dword ptr [rbx+56], 4
-0f8491000000      je none
+0f84b3000000      je none
 488b03            mov rax, [rbx]
 488b7b08          mov rdi, [rbx+8]
 488b7310          mov rsi, [rbx+16]
@@ -51,18 +56,20 @@ X86_64 = """
 0f05              syscall
 8b4b38            mov ecx, [rbx+56]
 83f901            cmp ecx, 1
-7451              je try
+7456              je try
 83f902            cmp ecx, 2
-7457              je first
+745c              je first
 83f903            cmp ecx, 3
-7459              je second
+746e              je second
 488b5340          mov rdx, [rbx+64]
+83f905            cmp ecx, 5
+746e              je wanted
 4883faff          cmp rdx, -1
 740b              je any
 4839d0            cmp rax, rdx
 750b              jne fail
 4883c358          step: add rbx, 88
-ebb2              jmp next
+ebad              jmp next
 4885c0            any: test rax, rax
 79f5              jns step
 50                fail: push rax
@@ -85,15 +92,21 @@ bf01000000        mov edi, 1
 ebbd              jmp step
 4885c0            first: test rax, rax
 74b8              je step
-5b                pop rbx
-c3                ret
+7828              js out
+48837b4000        cmp qword ptr [rbx+64], 0
+7421              je out
+488b5b40          mov rbx, [rbx+64]
+e959ffffff        jmp next
 4885c0            second: test rax, rax
-78bc              js fail
-75af              jne step
-5b                pop rbx
-c3                ret
+78ac              js fail
+759f              jne step
+eb0f              jmp out
+4839d0            wanted: cmp rax, rdx
+7498              je step
+480500001000      add rax, 0x100000
+eb02              jmp out
 31c0              none: xor eax, eax
-5b                pop rbx
+5b                out: pop rbx
 c3                ret
 """
 AARCH64 = """
@@ -101,7 +114,7 @@ f30f1ff8          run: str x19, [sp, #-16]!
 f30300aa          mov x19, x0
 693a40b9          next: ldr w9, [x19, #56]
 3f110071          cmp w9, #4
-60050054          b.eq none
+a0060054          b.eq none
 680240f9          ldr x8, [x19]
 608640a9          ldp x0, x1, [x19, #8]
 628e41a9          ldp x2, x3, [x19, #24]
@@ -109,18 +122,20 @@ f30300aa          mov x19, x0
 010000d4          svc #0
 693a40b9          ldr w9, [x19, #56]
 3f050071          cmp w9, #1
-60030054          b.eq try
+a0030054          b.eq try
 3f090071          cmp w9, #2
-80030054          b.eq first
+c0030054          b.eq first
 3f0d0071          cmp w9, #3
-80030054          b.eq second
+40040054          b.eq second
 6a2240f9          ldr x10, [x19, #64]
+3f150071          cmp w9, #5
+40040054          b.eq wanted
 5f0500b1          cmn x10, #1
 a0000054          b.eq any
 1f000aeb          cmp x0, x10
 81000054          b.ne fail
 73620191          step: add x19, x19, #88
-ebffff17          b next
+e9ffff17          b next
 c0ffffb6          any: tbz x0, #63, step
 090180d2          fail: mov x9, #8
 e00f1ff8          str x0, [sp, #-16]!
@@ -140,9 +155,17 @@ e0fdffb7          try: tbnz x0, #63, step
 73620191          add x19, x19, #88
 edffff17          b step
 80fdffb4          first: cbz x0, step
-05000014          b out
-a0fdffb7          second: tbnz x0, #63, fail
-20fdffb5          cbnz x0, step
+a001f8b7          tbnz x0, #63, out
+6a2240f9          ldr x10, [x19, #64]
+6a0100b4          cbz x10, out
+f3030aaa          mov x19, x10
+d1ffff17          b next
+20fdffb7          second: tbnz x0, #63, fail
+a0fcffb5          cbnz x0, step
+06000014          b out
+1f000aeb          wanted: cmp x0, x10
+40fcff54          b.eq step
+00004491          add x0, x0, #256, lsl #12
 02000014          b out
 000080d2          none: mov x0, #0
 f30741f8          out: ldr x19, [sp], #16
@@ -186,6 +209,7 @@ class Script:
         self._kept: list[object] = []
         self._next_descriptor = descriptors
         self._closed: list[int] = []
+        self._jumps: dict[int, int] = {}
 
     def __enter__(self) -> Script:
         kernel.script = self
@@ -220,9 +244,23 @@ class Script:
         self._entries[-1] = (*self._entries[-1][:7], TRY, *self._entries[-1][8:])
         second()
 
+    @property
+    def position(self) -> int:
+        """The position of the next call."""
+        return len(self._entries)
+
+    def jump(self, call: int, target: int) -> None:
+        """After the FIRST at the position `call`, the parent continues at the position `target`."""
+        self._jumps[call] = target
+
+    def continue_at(self, target: int) -> None:
+        """Append a jump: a call that always succeeds, as FIRST."""
+        self.jump(self.position, target)
+        self.add("jump", kernel.SYS_GETPID, kind=FIRST, answer=0)
+
     def end(self) -> Written:
         self._entries.append((0,) * 7 + (END, 0, 0, 0))
-        return Written(self._entries, self._kept)
+        return Written(self._entries, self._jumps, self._kept)
 
     def _word(self, argument: kernel.Argument) -> int:
         if argument is None:
@@ -241,10 +279,18 @@ class Script:
 class Written:
     """A script in memory, which processes can execute any number of times."""
 
-    def __init__(self, entries: list[tuple[int, ...]], kept: list[object]) -> None:
+    def __init__(self, entries: list[tuple[int, ...]], jumps: dict[int, int], kept: list[object]) -> None:
         self._kept = kept
         self._memory = ctypes.create_string_buffer(b"".join(ENTRY.pack(*entry) for entry in entries))
-        self.address = ctypes.addressof(self._memory)
+        for position, target in jumps.items():
+            ctypes.c_int64.from_address(self.address_of(position) + ANSWER_AT).value = self.address_of(target)
+
+    def address_of(self, position: int) -> int:
+        return ctypes.addressof(self._memory) + position * ENTRY.size
+
+    def argument_address(self, position: int, argument: int) -> int:
+        """Return the address of an argument (0 is the first) of a call. It holds eight bytes."""
+        return self.address_of(position) + ARGUMENTS_AT + 8 * argument
 
 
 def thread_id_address() -> int:

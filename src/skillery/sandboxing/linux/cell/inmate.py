@@ -15,18 +15,16 @@ import gc
 import os
 import sys
 
-from . import calls, init, kernel, landlock, lockdown, outlet, posture
+from . import calls, init, kernel, landlock, lockdown, messages, outlet, posture
+from .link import ID_MAP_BYTES
 
 TYPE_CHECKING = False  # importing `typing` for this costs every run milliseconds
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-CHANNEL = 3
-CHANNEL_BEFORE, LOG, GATE, NULL, GROUPS = 203, 201, 205, 206, 207
-"""The numbers to which the zygote moves the descriptors of a run before the fork, so that they differ from all others.
+    from .kernel import Buffer
 
-GROUPS is the first of several.
-"""
+CHANNEL = 3
 SIG_BLOCK = 0
 TMPFS = kernel.MS_NOSUID | kernel.MS_NODEV
 PROC = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
@@ -34,14 +32,8 @@ NAMESPACES = kernel.NEWUSER | kernel.NEWNS | kernel.NEWPID | kernel.NEWIPC | ker
 """The namespaces that a run has from its start. The cgroup namespace follows after the run has joined its cgroups."""
 
 
-def become_nobody(*, keeps_groups: bool) -> None:
-    """Become uid and gid 1000, the only ids in the user namespace of the run. This namespace has no root.
-
-    `keeps_groups` is set if the server is an ordinary user. The kernel then does not allow dropping groups. The groups
-    are not mapped in the namespace.
-    """
-    if not keeps_groups:
-        kernel.call("groups", kernel.SYS_SETGROUPS, 0, None)
+def become_nobody() -> None:
+    """Become uid and gid 1000, the only ids in the user namespace of the run. This namespace has no root."""
     kernel.call("gid", kernel.SYS_SETRESGID, posture.UID, posture.UID, posture.UID)
     kernel.call("uid", kernel.SYS_SETRESUID, posture.UID, posture.UID, posture.UID)
 
@@ -74,92 +66,115 @@ def mount_no_proc() -> None:
 # -- pid 1 ---------------------------------------------------------------------------------------------------------
 
 
-class Part:
-    """The script of pid 1 for all runs with the same parameters."""
+def add_first(
+    script: calls.Script, plan: dict[str, Any], parameters: dict[str, Any], received: range, null: int, ids: Buffer
+) -> int:
+    """Append all calls of pid 1 to the script. Return the version of Landlock; 0 if the kernel has none.
 
-    def __init__(self, plan: dict[str, Any], flags: int, message: dict[str, Any], group_files: int) -> None:
-        self.pidfd = ctypes.c_int(-1)
-        self.landlock_abi = 0
-        with calls.Script(descriptors=CHANNEL + 1) as script:
-            first = kernel.clone_arguments(flags | kernel.CLONE_PIDFD, parent=self.pidfd)
-            script.add("new namespaces", kernel.SYS_CLONE, *first, kind=calls.FIRST)
-            join_groups(group_files)
-            arrange_descriptors()
-            if plan["environment"]:
-                meet_server()
-            wait_at_gate()
-            self._settle(plan, message, script)
-            self._lock(plan, message)
-            self._split(script, plan["thread_id"])
-        self.written = script.end()
-
-    def _settle(self, plan: dict[str, Any], message: dict[str, Any], script: calls.Script) -> None:
-        """Append all steps that need a privilege to the script."""
-        become_nobody(keeps_groups=plan["keeps_groups"])
-        mount_own(message["limits"], script)
-        kernel.call("chdir", kernel.SYS_CHDIR, b"/workspace")
-        if message["affinity"]:
-            processors = sum(1 << number for number in message["affinity"]).to_bytes(128, sys.byteorder)
-            kernel.call("affinity", kernel.SYS_SETAFFINITY, 0, len(processors), processors)
-        if message["port"] is not None:
-            outlet.hand_over_listener(CHANNEL, message["port"])
-        lockdown.close_bounds()
-
-    def _lock(self, plan: dict[str, Any], message: dict[str, Any]) -> None:
-        self.landlock_abi, ruleset = landlock.prepare(lockdown.WRITABLE, message["port"])
-        lockdown.set_limits(message["limits"])
-        program = plan["program"] if message["port"] is None else plan["network_program"]
-        lockdown.lock(program, None, ruleset)
-
-    def _split(self, script: calls.Script, thread_id: int) -> None:
-        """Fork pid 2, which returns to the interpreter. Pid 1 becomes the program of `init`."""
-        # The zygote ignores SIGCHLD, so that the kernel reaps its children; pid 1 waits for its own children.
-        kernel.set_default_action(kernel.SIGCHLD)
-        # Until pid 1 is `init`, which is not readable, it is a copy of the zygote. With an ordinary user's ids,
-        # nothing else prevents pid 2 from reading it.
-        kernel.prctl("dumpable", kernel.PR_SET_DUMPABLE, 0)
-        script.add("pid 2", kernel.SYS_CLONE, *kernel.fork_arguments(thread_id), kind=calls.SECOND)
-        kernel.call("signals", kernel.SYS_SIGPROCMASK, SIG_BLOCK, kernel.signals(kernel.SIGCHLD), None, 8)
-        kernel.call("descriptors", kernel.SYS_DUP3, calls.CONTROL, 0, 0, answer=0)
-        kernel.call("descriptors", kernel.SYS_DUP3, kernel.signal_descriptor(kernel.SIGCHLD), 1, 0, answer=1)
-        arguments = (ctypes.c_char_p * 2)(b"init", None)
-        kernel.call("init", kernel.SYS_EXECVE, os.fsencode(init.PATH), arguments, bytes(8))
+    `received` are the numbers of the descriptors that the zygote received for the run, `null` is that of /dev/null.
+    `ids` is the text of the id maps, which the kernel reads for each run.
+    """
+    control, channel, log, *groups = received
+    kernel.call("descriptors", kernel.SYS_DUP3, control, calls.CONTROL, os.O_CLOEXEC, answer=calls.CONTROL)
+    join_groups(groups)
+    arrange_descriptors(null, log, channel)
+    map_ids(ids)
+    if plan["environment"]:
+        meet_server()
+    else:
+        show_mounts()
+    settle(plan, parameters, script)
+    landlock_abi = lock(plan, parameters)
+    split(script, plan["thread_id"])
+    return landlock_abi
 
 
-def join_groups(group_files: int) -> None:
+def settle(plan: dict[str, Any], parameters: dict[str, Any], script: calls.Script) -> None:
+    """Append all steps that need a privilege to the script."""
+    become_nobody()
+    mount_own(parameters["limits"], script)
+    kernel.call("chdir", kernel.SYS_CHDIR, b"/workspace")
+    if parameters["affinity"]:
+        processors = sum(1 << number for number in parameters["affinity"]).to_bytes(128, sys.byteorder)
+        kernel.call("affinity", kernel.SYS_SETAFFINITY, 0, len(processors), processors)
+    if parameters["port"] is not None:
+        outlet.hand_over_listener(CHANNEL, parameters["port"])
+    lockdown.close_bounds()
+
+
+def lock(plan: dict[str, Any], parameters: dict[str, Any]) -> int:
+    """Append the lockdown to the script. Return the version of Landlock."""
+    landlock_abi, ruleset = landlock.prepare(lockdown.WRITABLE, parameters["port"])
+    lockdown.set_limits(parameters["limits"])
+    program = plan["program"] if parameters["port"] is None else plan["network_program"]
+    lockdown.lock(program, None, ruleset)
+    return landlock_abi
+
+
+def split(script: calls.Script, thread_id: int) -> None:
+    """Fork pid 2, which returns to the interpreter. Pid 1 becomes the program of `init`."""
+    # The zygote ignores SIGCHLD, so that the kernel reaps its children; pid 1 waits for its own children.
+    kernel.set_default_action(kernel.SIGCHLD)
+    # Until pid 1 is `init`, which is not readable, it has the zygote's memory or a copy of it. With an ordinary user's
+    # ids, nothing else prevents pid 2 from reading it.
+    kernel.prctl("dumpable", kernel.PR_SET_DUMPABLE, 0)
+    script.add("pid 2", kernel.SYS_CLONE, *kernel.fork_arguments(thread_id), kind=calls.SECOND)
+    kernel.call("signals", kernel.SYS_SIGPROCMASK, SIG_BLOCK, kernel.signals(kernel.SIGCHLD), None, 8)
+    kernel.call("descriptors", kernel.SYS_DUP3, calls.CONTROL, 0, 0, answer=0)
+    kernel.call("descriptors", kernel.SYS_DUP3, kernel.signal_descriptor(kernel.SIGCHLD), 1, 0, answer=1)
+    arguments = (ctypes.c_char_p * 2)(b"init", None)
+    kernel.call("init", kernel.SYS_EXECVE, os.fsencode(init.PATH), arguments, bytes(8))
+
+
+def join_groups(group_files: list[int]) -> None:
     """Join the cgroups before all other steps, so that the memory of these steps counts too.
 
-    `group_files` is the number of descriptors of cgroup files.
+    `group_files` are the descriptors of cgroup files.
     """
-    for file in range(GROUPS, GROUPS + group_files):
+    for file in group_files:
         kernel.call("cgroup", kernel.SYS_WRITE, file, b"0", 1, answer=1)
     kernel.unshare(kernel.NEWCGROUP)
 
 
-def arrange_descriptors() -> None:
+def arrange_descriptors(null: int, log: int, channel: int) -> None:
     """Set the descriptors: 0 is /dev/null, 1 and 2 are the log, 3 is the channel.
 
-    CONTROL and GATE stay open, all others are closed. Only pid 1 keeps CONTROL.
+    CONTROL stays open, all others are closed. Only pid 1 keeps CONTROL.
     """
-    for source, target in ((NULL, 0), (LOG, 1), (LOG, 2), (CHANNEL_BEFORE, CHANNEL)):
+    for source, target in ((null, 0), (log, 1), (log, 2), (channel, CHANNEL)):
         kernel.call("descriptors", kernel.SYS_DUP3, source, target, 0, answer=target)
-    kernel.close_others({0, 1, 2, CHANNEL, calls.CONTROL, GATE})
+    kernel.close_others({0, 1, 2, CHANNEL, calls.CONTROL})
+
+
+def map_ids(ids: Buffer) -> None:
+    """Map uid and gid 1000 of the new user namespace to one id outside, which is the effective id of this process.
+
+    The kernel allows that to a process itself, if `setgroups` is denied.
+    """
+    # A change of ids makes a process undumpable, and its files below /proc then belong to root.
+    kernel.prctl("dumpable", kernel.PR_SET_DUMPABLE, 1)
+    for name, text, length in (
+        ("setgroups", b"deny", 4),
+        ("uid_map", ids, ID_MAP_BYTES),
+        ("gid_map", ids, ID_MAP_BYTES),
+    ):
+        step = f"write {name}"
+        file = kernel.opening(step, kernel.SYS_OPENAT, kernel.AT_FDCWD, f"/proc/self/{name}".encode(), os.O_WRONLY)
+        kernel.call(step, kernel.SYS_WRITE, file, text, length, answer=length)
+        kernel.close(file)
+
+
+def show_mounts() -> None:
+    """Send the server a descriptor of the mount namespace. Later, nobody may open it: pid 1 is not dumpable."""
+    mounts = kernel.opening("mounts", kernel.SYS_OPENAT, kernel.AT_FDCWD, b"/proc/self/ns/mnt", os.O_RDONLY)
+    kernel.call("mounts", kernel.SYS_SENDMSG, calls.CONTROL, messages.with_descriptor(mounts), 0, answer=1)
+    kernel.close(mounts)
 
 
 def meet_server() -> None:
     """Send a byte to the server: with it, the kernel passes the pid of this process. Wait for the answer, one byte."""
     kernel.call("greeting", kernel.SYS_WRITE, calls.CONTROL, b"h", 1, answer=1)
     kernel.call("greeting", kernel.SYS_READ, calls.CONTROL, bytes(1), 1, answer=1)
-
-
-def wait_at_gate() -> None:
-    """Wait until the zygote has mapped the ids of this process.
-
-    `arrange_descriptors` has closed this process's copy of the writing end. Only the zygote holds that end, so the wait
-    also ends if the zygote dies.
-    """
-    kernel.call("gate", kernel.SYS_READ, GATE, bytes(1), 1, answer=1)
-    kernel.call("gate", kernel.SYS_CLOSE, GATE)
 
 
 # -- pid 2 ---------------------------------------------------------------------------------------------------------

@@ -1,8 +1,7 @@
 """One end of a SOCK_SEQPACKET socket pair. Each message is small and may carry descriptors.
 
-The first messages are JSON objects. Requests and answers begin with a NUMBER. The rest of a request for a run is ORDER,
-and the JSON object of its parameters. JSON for each run would change dozens of memory pages of the zygote, which the
-kernel copies after each fork.
+The first messages are JSON objects. Requests and answers begin with a NUMBER. A request for a run continues with ORDER.
+If its parameters differ from those of the request before, the JSON object of the parameters follows.
 """
 
 from __future__ import annotations
@@ -21,11 +20,24 @@ MOST_BYTES = 128 * 1024
 MOST_DESCRIPTORS = 16
 NUMBER = struct.Struct("=q")
 """The number of a request, also of its answer."""
-ORDER = struct.Struct("=qi?")
-"""The uid, the slot (-1 for none) and `ahead` of a request for a run."""
+ID_MAP_BYTES = 24
+ORDER = struct.Struct(f"={ID_MAP_BYTES}sqqq?")
+"""A request for a run: the text of its id maps, its gid and uid on the host, the descriptor of its net namespace in the
+zygote (-1 for a new namespace), and whether it is prepared `ahead`.
+
+The parts are the bytes that the zygote passes to the kernel, so that it forks without the interpreter.
+"""
+HEAD_BYTES = NUMBER.size + ORDER.size
+SLOTS_FROM = 300
+"""The zygote's descriptor of the net namespace of slot 0. That of slot 1 is one higher, and so on."""
 PID = struct.Struct("=q")
-"""The answer to a request for a run: the pid, 0 if the zygote does not know it, or CROWDED."""
+"""The answer to a request for a run: 0, or CROWDED."""
 CROWDED = -1
+
+
+def id_map(outside: int) -> bytes:
+    """Return the text that maps uid or gid 1000 of a run to an id outside."""
+    return f"1000 {outside} 1".encode().ljust(ID_MAP_BYTES)
 
 
 class Link:

@@ -2,23 +2,22 @@
 run.
 
 The zygote talks to the server over one socket (`link`). It first receives the plan. For each run, it receives an order
-with `limits`, `affinity` and `port`, and the descriptors of the run's control socket, channel, log and cgroup files. It
-sends `ready` once, and for each run the pid with the pidfd and the mount namespace. A zygote with preloaded packages
-(`preloading`) sends no pid and no descriptors.
+with the parameters `limits`, `affinity`, `port` and `shares_memory`, and the descriptors of the run's control socket,
+channel, log and cgroup files (`forks`). It sends `ready` once, and for each run the pidfd. A zygote with preloaded
+packages (`preloading`) sends no descriptors.
 """
 
 from __future__ import annotations
 
 import gc
 import importlib
-import json
 import os
 import resource
 import signal
 import sys
 
-from . import calls, inmate, kernel, lockdown, posture, root, workshop
-from .link import CROWDED, NUMBER, ORDER, PID, Link
+from . import calls, forks, kernel, lockdown, root, workshop
+from .link import Link
 
 TYPE_CHECKING = False  # importing `typing` for this costs every start milliseconds
 if TYPE_CHECKING:
@@ -35,10 +34,7 @@ WARM = (
     "runtime._collecting",
     "runtime._snapshots",
 )
-KEPT = 32
 DESCRIPTORS = 512
-ONE_THREAD = 3
-"""The link count of a folder with exactly one subfolder."""
 
 
 def die_with(parent: int) -> None:
@@ -46,11 +42,6 @@ def die_with(parent: int) -> None:
     kernel.prctl("parent death signal", kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
-
-
-def write_maps(pid: int, outside: int) -> None:
-    for name in ("uid_map", "gid_map"):
-        root.write_once(f"/proc/{pid}/{name}", f"{posture.UID} {outside} 1", f"write {name}")
 
 
 def warm_up() -> dict[str, Any]:
@@ -72,121 +63,8 @@ def freeze() -> None:
     gc.freeze()
 
 
-class Slots:
-    """Empty net namespaces. Each is created at its first use, and then reused. The server gives a namespace to one run
-    at a time.
-    """
-
-    def __init__(self) -> None:
-        self._made: list[int] = []
-
-    def enter(self, slot: int) -> None:
-        while len(self._made) <= slot:
-            kernel.unshare(kernel.NEWNET)
-            self._made.append(os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC))
-        kernel.set_namespace(self._made[slot], kernel.NEWNET)
-
-    def close(self) -> None:
-        for descriptor in self._made:
-            os.close(descriptor)
-
-
-def check_threads() -> None:
-    """Raise SetupError if another thread runs: a fork copies only one thread, but the locks of all threads."""
-    if os.stat("/proc/self/task").st_nlink != ONE_THREAD:  # noqa: PTH116 - importing pathlib would cost milliseconds
-        raise kernel.SetupError("the zygote has more than one thread")
-
-
-class Forks:
-    """Forks a process for each run, with a prepared script of system calls (`inmate.Part`).
-
-    Runs with equal parameters share one script. The first of these runs creates the script.
-    """
-
-    def __init__(self, plan: dict[str, Any]) -> None:
-        self._plan = plan
-        self._slots = Slots()
-        self._parts: dict[tuple[int, bytes, int], inmate.Part] = {}
-        self._do = calls.load()
-        os.dup2(os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC), inmate.NULL, inheritable=False)
-
-    def fork(self, server: Link, message: bytes, descriptors: list[int]) -> None:
-        check_threads()
-        number, order = message[: NUMBER.size], message[NUMBER.size :]
-        uid, slot, ahead = ORDER.unpack_from(order)
-        flags = inmate.NAMESPACES
-        if slot >= 0:
-            self._slots.enter(slot)
-            flags &= ~kernel.NEWNET
-        control, channel, log, *group_files = descriptors
-        gate, opener = os.pipe()
-        part = self._part(flags, order[ORDER.size :], len(group_files))
-        places = (
-            calls.CONTROL,
-            inmate.CHANNEL_BEFORE,
-            inmate.LOG,
-            inmate.GATE,
-            *range(inmate.GROUPS, inmate.GROUPS + len(group_files)),
-        )
-        for descriptor, place in zip((control, channel, log, gate, *group_files), places, strict=True):
-            os.dup2(descriptor, place, inheritable=False)
-            os.close(descriptor)
-        try:
-            pid = kernel.forked(lambda: self._do(part.written.address))
-        except kernel.SetupError:
-            if not self._plan["environment"]:
-                raise
-            pid = -1  # its runs have reached their common limit of processes
-        if pid == 0:
-            inmate.be_second(self._plan, part.landlock_abi, ahead=ahead)
-        for place in places:
-            os.close(place)
-        if pid < 0:
-            os.close(opener)
-            server.send(number + PID.pack(CROWDED))
-            return
-        # Uid 1000 of the run is its own host uid if the server is root, else the server's uid.
-        write_maps(pid, uid if self._plan["root"] else posture.UID)
-        self._let_go(server, number, pid, part.pidfd.value, opener)
-
-    def _part(self, flags: int, parameters: bytes, group_files: int) -> inmate.Part:
-        known = flags, parameters, group_files
-        if known not in self._parts:
-            if len(self._parts) >= KEPT:
-                del self._parts[next(iter(self._parts))]
-            self._parts[known] = inmate.Part(self._plan, flags, json.loads(parameters), group_files)
-        return self._parts[known]
-
-    def _let_go(self, server: Link, number: bytes, pid: int, pidfd: int, opener: int) -> None:
-        """Let the run continue, and report it to the server."""
-        if self._plan["environment"]:
-            os.close(pidfd)
-            os.write(opener, b"g")
-            os.close(opener)
-            server.send(number + PID.pack(0))
-            return
-        mounts = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-        os.write(opener, b"g")
-        os.close(opener)
-        server.send(number + PID.pack(pid), (pidfd, mounts))
-        os.close(pidfd)
-        os.close(mounts)
-
-
-def serve(server: Link, plan: dict[str, Any]) -> None:
-    kernel.ignore(kernel.SIGCHLD)  # the kernel reaps children; the server has a pidfd of each
-    forks = Forks(plan)
-    gc.disable()
-    server.say(ready=True)
-    while True:
-        message, descriptors = server.receive()
-        forks.fork(server, message, descriptors)
-
-
 def make_room_for_descriptors() -> None:
-    """Raise the limit on descriptors. Descriptors of a run temporarily get high numbers, and net namespaces stay
-    open.
-    """
+    """Raise the limit on descriptors: net namespaces of runs stay open, at high numbers (SLOTS_FROM)."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < DESCRIPTORS:
         if hard != resource.RLIM_INFINITY and hard < DESCRIPTORS:
@@ -219,6 +97,8 @@ def prepare(server: Link, room: int) -> dict[str, Any]:
         preloading.preload(plan)
         freeze()
         return plan | {"reseed": preloading.reseed}
+    if not plan["keeps_groups"]:
+        os.setgroups([])  # runs may not change their groups, so they inherit none
     lockdown.keep_capabilities(CAP_SETGID | CAP_SETUID | CAP_SYS_ADMIN)
     return plan
 
@@ -228,7 +108,7 @@ def main(parent: int, control: int, room: int) -> None:
     os.umask(0o022)  # another uid must be able to enter the folders created here
     server = Link(control)
     try:
-        serve(server, prepare(server, room))
+        forks.serve(server, prepare(server, room) | {"server": parent})
     except (EOFError, ConnectionError):
         return  # the server has closed the link
     except kernel.SetupError as error:

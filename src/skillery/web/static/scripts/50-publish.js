@@ -45,7 +45,6 @@
       say(left ? `Sending ${kept.length} files. ${left} hidden files are left out.` : `Sending ${kept.length} files.`);
       request.send(data);
     };
-    zone.hidden = false;
     zone.addEventListener("dragover", (event) => { event.preventDefault(); zone.classList.add("over"); });
     zone.addEventListener("dragleave", () => zone.classList.remove("over"));
     zone.addEventListener("drop", async (event) => {
