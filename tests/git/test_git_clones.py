@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import tarfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -243,6 +244,16 @@ def test_equal_states_have_one_commit_id_and_skills_of_a_namespace_are_in_all(
     assert (git.clone(f"{new_name}.deep", "deep") / f"skills/{new_name}-deep-one/SKILL.md").exists()
     create(f"{new_name}.deep.two")
     assert git.refs(new_name) != first
+
+
+def test_clones_at_the_same_time_get_the_same_state(git: Git, create: Callable[..., Any], new_name: str) -> None:
+    for number in range(3):
+        create(f"{new_name}.s{number}", **{"data.txt": str(number) * 100_000})
+
+    with ThreadPoolExecutor(6) as threads:
+        clones = list(threads.map(lambda number: files_of(git.clone(new_name, f"clone{number}")), range(6)))
+    assert clones == [clones[0]] * 6
+    assert len({git("rev-parse", "HEAD", cwd=f"clone{number}") for number in range(6)}) == 1
 
 
 def test_a_push_is_refused_and_unknown_filters_are_named(git: Git, create: Callable[..., Any], new_name: str) -> None:
