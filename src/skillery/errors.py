@@ -136,6 +136,18 @@ class LabelNotFound(NotFound):
     type = "label_not_found"
 
 
+class ReadOnlyRepository(NotAllowed):
+    """Raised if a client of git wants to push."""
+
+    type = "read_only_repository"
+
+
+class RepositoryNotFound(NotFound):
+    """Raised if there is no git repository at an address, or the caller sees no skill of it."""
+
+    type = "repository_not_found"
+
+
 class FileNotInSkill(NotFound):
     type = "file_not_found"
 
@@ -343,6 +355,12 @@ class InvalidArchive(InvalidParams):
 
 class NotExecutable(InvalidParams):
     type = "not_executable"
+
+
+class RepositoryTooLarge(TooLarge):
+    """Raised if a git repository would have too many skills, files or bytes."""
+
+    type = "repository_too_large"
 
 
 class BundleTooLarge(TooLarge):

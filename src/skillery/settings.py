@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import tomllib
 import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import msgspec
 import platformdirs
@@ -244,6 +246,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     plugins_folder: str = ""
     web: bool = True
     """Whether the server has pages for browsers."""
+    git: bool = True
+    """Whether clients of git can read skills as repositories."""
     hook_seconds: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 360.0
     """The longest time for one call of a plugin: a check before a publication, or an endpoint."""
     allowed_hosts: tuple[str, ...] = ()
@@ -254,6 +258,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The URL of this server for people, for links in webhooks."""
     signed_downloads_seconds: Annotated[int, msgspec.Meta(ge=0, le=604_800)] = 0
     index_skills: Positive = 10_000
+    git_max_mb: Positive = 512
+    marketplace: Annotated[str, msgspec.Meta(pattern=r"^([a-z0-9]+(-[a-z0-9]+)*)?$", max_length=40)] = ""
+    """The name of this server in the catalogues of its git repositories."""
     allow_unsafe_sandbox: bool = False
     allow_degraded: bool = False
     max_body_mb: Positive = 64
@@ -295,6 +302,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def database_url(self) -> str:
         """The URL of the configured database, or of the SQLite database in the home if no database is configured."""
         return self.database or f"sqlite:///{self.home / 'skillery.db'}"
+
+    @property
+    def marketplace_name(self) -> str:
+        """The setting `marketplace`, else the host of `public_url` with hyphens, else `skillery`."""
+        host = re.sub(r"[^a-z0-9]+", "-", (urlsplit(self.public_url).hostname or "").lower()).strip("-")
+        return self.marketplace or host[:40].strip("-") or "skillery"
 
     @property
     def authenticators(self) -> tuple[str, ...]:

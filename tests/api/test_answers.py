@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from skillery.git.pkt_lines import pkt
 from tests.conftest import Rpc, Server, manifest
 from tests.support.mcp_client import LEGACY, MODERN, Mcp
 
@@ -38,13 +39,13 @@ def batch(rpc: Rpc, *calls: dict[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def ask(server: Server, head: str, body: bytes = b"") -> socket.socket:
+def ask(server: Server, head: str, body: bytes = b"", kind: str = "application/json") -> socket.socket:
     """Send a request and return its connection, without reading the response."""
     where = urlsplit(server.url)
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     connection.connect((where.hostname, where.port))
-    lines = [f"{head} HTTP/1.1", f"Host: {where.netloc}", "Content-Type: application/json"]
+    lines = [f"{head} HTTP/1.1", f"Host: {where.netloc}", f"Content-Type: {kind}"]
     lines += ["Accept: application/json, text/event-stream", f"Content-Length: {len(body)}"]
     connection.sendall("\r\n".join([*lines, "", ""]).encode() + body)
     return connection
@@ -188,12 +189,17 @@ def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     assert server.stop() == 0
 
 
-@pytest.mark.parametrize("kind", ["blob", "file", "archive", "rpc", "mcp", "index"])
+@pytest.mark.parametrize("kind", ["blob", "file", "archive", "rpc", "mcp", "index", "git"])
 @pytest.mark.parametrize("reads", [False, True])
 def test_every_answer_ends_for_those_who_do_not_read_it(impatient: Server, kind: str, reads: bool) -> None:
     asked = {"name": "unread.one", "path": "large.txt"}
-    body = b""
+    body, content_type = b"", "application/json"
     match kind:
+        case "git":
+            refs = impatient.rpc.http.get("/git/unread.git/info/refs?service=git-upload-pack").text
+            commit = next(line for line in refs.splitlines() if " HEAD" in line).split()[0][-40:]
+            head, content_type = "POST /git/unread.git/git-upload-pack", "application/x-git-upload-pack-request"
+            body = pkt(f"want {commit} side-band-64k\n") + b"0000" + pkt("done\n")
         case "blob":
             blob_id = impatient.rpc.http.post("/blobs", content=os.urandom(24 * MIB)).json()["blob_id"]
             head = f"GET /blobs/{blob_id}"
@@ -210,7 +216,7 @@ def test_every_answer_ends_for_those_who_do_not_read_it(impatient: Server, kind:
             head, body = "POST /mcp", json.dumps(tool).encode()
     before = sockets_of(impatient)
 
-    with closing(ask(impatient, head, body)) as connection:
+    with closing(ask(impatient, head, body, content_type)) as connection:
         connection.settimeout(PATIENCE_SECONDS)
         assert connection.recv(1)
         until_closed(impatient, [connection], before, reads=reads)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.api.test_access import create_token
 from tests.conftest import Rpc, Server, manifest, skill_files
 from tests.support.people import Caller, Who, people_settings
 
@@ -113,3 +114,37 @@ def test_with_tokens_it_sees_what_goes_out_to_everybody(
 
     assert skills("add", f"{server.url}/n/{new_name}").returncode == 0
     assert set(installed(tmp_path)) == {f"{new_name}-open"}
+
+
+def test_with_tokens_it_installs_and_pins_from_a_git_repository(
+    skills: Callable[..., subprocess.CompletedProcess[str]], tokens_sqlite: Server, new_name: str, tmp_path: Path
+) -> None:
+    token = create_token(tokens_sqlite, f"{new_name}-git", "--scope", "read,publish", "--namespace", f"{new_name}.*")[
+        "token"
+    ]
+    publisher = Rpc(tokens_sqlite.url, token)
+
+    def publish(version: str) -> None:
+        files = skill_files(**{"note.txt": version})
+        publisher("create_skill", manifest=manifest(f"{new_name}.one", version), skill_md="# One\n", files=files)
+
+    publish("1.0.0")
+    publisher("set_visibility", name=f"{new_name}.one", visibility="namespace")
+    address = f"{tokens_sqlite.url}/git/n/{new_name}.one.git"
+    assert skills("add", address).returncode != 0
+    helper = tmp_path / "home/helper"
+    helper.write_text(f"#!/bin/sh\ncat >/dev/null\necho username=any\necho password={token}\n")
+    helper.chmod(0o755)
+    (tmp_path / "home/.gitconfig").write_text(f'[credential]\n\thelper = "{helper}"\n')
+
+    done = skills("add", address)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert installed(tmp_path)[f"{new_name}-one"]["note.txt"] == b"1.0.0"
+    publish("1.1.0")
+    assert skills("add", address).returncode == 0
+    assert installed(tmp_path)[f"{new_name}-one"]["note.txt"] == b"1.1.0"
+    assert skills("add", f"{address}#v1.0.0").returncode == 0
+    assert installed(tmp_path)[f"{new_name}-one"]["note.txt"] == b"1.0.0"
+    assert skills("add", f"{tokens_sqlite.url}/git/{new_name}.git", "--skill", f"{new_name}-one").returncode == 0
+    assert installed(tmp_path)[f"{new_name}-one"]["note.txt"] == b"1.1.0"
+    assert token not in "".join(path.read_text() for path in (tmp_path / "project").rglob("*.json"))

@@ -6,7 +6,6 @@ for indexes and the skills in them.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -23,6 +22,7 @@ from skillery.context.threads import ARCHIVES
 from skillery.edge.addresses import nothing_here, segments_of
 from skillery.edge.gate import ANONYMOUS, Gate
 from skillery.edge.http import CHUNK_BYTES, only, send_elsewhere
+from skillery.edge.pieces import send_pieces
 from skillery.errors import InvalidName
 from skillery.exports import KINDS, Export, Exports, Kind
 from skillery.formats.archives import FORMS, MEDIA_TYPES, Form
@@ -297,34 +297,12 @@ async def _signed(signed: SignedDownloads, answer: DownloadResponse) -> str | No
     return await ARCHIVES.run(signed.address, answer.sha256, shown, answer.made)
 
 
-async def send_pieces(send: Any, pieces: Iterable[bytes]) -> None:
-    gathered = _gathered(pieces)
-    while chunk := await asyncio.to_thread(next, gathered, b""):
-        await send({"type": "http.response.body", "body": chunk, "more_body": True})
-    await send({"type": "http.response.body", "body": b""})
-
-
 def _is_known(header: str | None, sha256: str) -> bool:
     """Return whether an If-None-Match header contains the digest or `*` (RFC 9110 §13.1.2)."""
     if header is None:
         return False
     tags = {tag.strip().removeprefix("W/").strip('"') for tag in header[:MOST_TAGS].split(",")}
     return sha256 in tags or "*" in tags
-
-
-def _gathered(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the bytes of the pieces in chunks of about CHUNK_BYTES. Small chunks cost many thread switches, large
-    chunks memory.
-    """
-    held = bytearray()
-    for piece in pieces:
-        for start in range(0, len(piece), CHUNK_BYTES):
-            held += piece[start : start + CHUNK_BYTES]
-            if len(held) >= CHUNK_BYTES:
-                yield bytes(held)
-                held.clear()
-    if held:
-        yield bytes(held)
 
 
 def _raw(headers: list[tuple[str, str]]) -> list[tuple[bytes, bytes]]:

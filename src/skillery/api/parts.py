@@ -33,6 +33,8 @@ class Edge(NamedTuple):
     """Whether public skills can be downloaded without credentials."""
     web: bool
     """Whether the server has pages for browsers."""
+    git: bool
+    """Whether the server has repositories for git."""
     log_requests: bool
     readiness: Readiness
     mcp: McpEndpoint

@@ -31,7 +31,7 @@ from skillery.methods.errors import unexpected
 
 
 def make_routes(core: Core, edge: Edge, pages: Sequence[Route] = ()) -> list[Any]:
-    """Return all routes of the server as route handlers of Litestar. `pages` are the routes of the web pages."""
+    """Return all routes of the server as route handlers of Litestar. `pages` are the routes of web pages and of git."""
     routes = [*_plain_routes(core, edge), *_download_routes(core, edge), *pages]
     operations = [operation for route in routes for operation in route.operations] + list(api_documents.OPENAPI)
     document = api_documents.openapi_endpoint(edge.gate, operations)

@@ -167,6 +167,7 @@ def _edge(
         streams=OpenStreams(StreamLimits(streams.streams_per_run, streams.streams_per_identity, streams.streams)),
         public_downloads=settings.public_downloads,
         web=settings.web,
+        git=settings.git,
         log_requests=settings.log_requests,
         readiness=readiness,
         state=ServerState(
@@ -273,6 +274,10 @@ def create_app(core: Core, edge: Edge, *, for_browsers: bool = True) -> Litestar
         site = open_site(core, edge)
         pages = make_pages(site) if edge.web else login_routes(site)
         fail = partial(send_failure, site) if edge.web else None
+    if edge.git:
+        from skillery.git.endpoint import GitParts, git_routes
+
+        pages = [*pages, *git_routes(GitParts(edge.gate, core.repositories, edge.bodies, edge.answers))]
     app = Litestar if edge.tracing is not None else LeanApp
     return app(
         make_routes(core, edge, pages),

@@ -30,6 +30,7 @@ from skillery.context.queue import Queue
 from skillery.database import Database
 from skillery.exports import Exports, FactsPreparation
 from skillery.formats.bundle import BundleLimits
+from skillery.git_views import Repositories
 from skillery.identity.authenticator_chain import by_name
 from skillery.identity.idempotency import Once
 from skillery.identity.quotas import Quotas
@@ -156,6 +157,13 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
         trust=Trust(database, backends.verifier, backends.authenticator, base.settings.public_url),
         environments=runtime.environments,
         exports=exports,
+        repositories=Repositories(
+            database,
+            backends.storage,
+            base.settings.marketplace_name,
+            base.settings.index_skills,
+            base.settings.git_max_mb * MIB,
+        ),
         quotas=quotas,
         once=once,
         refusals=refusals,

@@ -91,6 +91,15 @@ class Gate:
             request.identity = identity.name
         return identity
 
+    def missing_credentials(self, scope: Any, headers: Mapping[str, str]) -> HttpRefusal:
+        """Return 401 for a caller without credentials, without an entry in the audit trail.
+
+        Clients of git always begin without credentials, and send them after this answer.
+        """
+        error = NotAuthenticated("this address needs credentials", hint="Send a token.")
+        wanted = challenge(self._resource, scope, headers)
+        return HttpRefusal(401, error_object(error), [("www-authenticate", wanted)])
+
     def failed_login(self, error: NotAuthenticated, scope: Any, headers: Mapping[str, str]) -> HttpRefusal:
         """Record a failed login in the audit trail. Return the answer: 401, or 429 after too many failures."""
         self.note_refusal(None, LOGIN, "", error)

@@ -15,7 +15,7 @@ from skillery.formats.agent_skill import MAX_DESCRIPTION, AgentSkill, cut
 from skillery.formats.archives import FORMS, Form, archive, fits_plain_tar
 from skillery.formats.bundle import SKILL_MD, SKILL_TOML
 
-MAKER = 1
+MAKER = 2
 """The version number of the code that computes facts. Increase it if formats.agent_skill or formats.archives give
 other output.
 """
@@ -36,6 +36,8 @@ class Facts(msgspec.Struct, frozen=True):
     """True if the exported SKILL.md is generated, because the stored file does not conform."""
     archives: dict[Form, str]
     files: tuple[str, ...]
+    head: str = ""
+    """The beginning of the exported SKILL.md that replaces the stored beginning, if the file is generated."""
 
     @property
     def is_lone(self) -> bool:
@@ -61,6 +63,7 @@ def make_facts(name: str, skill: AgentSkill, contents: Contents) -> Facts:
         skill.is_generated,
         digests,
         tuple(entry.path for entry in entries),
+        skill.head.decode(),
     )
 
 

@@ -137,12 +137,13 @@ class Exports:
 
         row, facts, files = self._database.read_now(look)
         contents = Contents(self._database, self._storage, files)
-        if facts is not None and not facts.is_generated:
+        if facts is not None:
+            if facts.is_generated:
+                contents.replace_beginning(SKILL_MD, facts.head.encode(), facts.skill_md_bytes)
             return Export(row, facts, contents)
         skill = _make_conform(contents, row.name, row.manifest_json)
-        if facts is None:
-            facts = make_facts(index_name(row.name), skill, contents)
-            self._keep({row.version_id: facts})
+        facts = make_facts(index_name(row.name), skill, contents)
+        self._keep({row.version_id: facts})
         return Export(row, facts, contents)
 
     # -- indexes -------------------------------------------------------------------------------------------------

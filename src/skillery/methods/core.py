@@ -12,6 +12,7 @@ from skillery.environments.named import NamedEnvironments
 from skillery.environments.queries import EnvironmentQueries
 from skillery.environments.rebuilds import Rebuilds
 from skillery.exports import Exports
+from skillery.git_views import Repositories
 from skillery.identity.idempotency import Once
 from skillery.identity.quotas import Quotas
 from skillery.identity.signed_texts import Signer
@@ -52,6 +53,7 @@ class Core(NamedTuple):
     trust: Trust
     environments: EnvironmentParts
     exports: Exports
+    repositories: Repositories
     quotas: Quotas
     once: Once
     refusals: Refusals

@@ -8,7 +8,7 @@ that namespace has priority over skills of namespaces below, so that each skill 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import (
     ColumnElement,
@@ -67,6 +67,7 @@ HOLDER = (
     .scalar_subquery()
 )
 """SQL subquery for the name of the skill that holds `index_name` in the server's index."""
+Row = TypeVar("Row", bound=tuple[Any, ...])
 _others = skills.alias("others")
 _other_names = index_names.alias("other_names")
 
@@ -143,7 +144,7 @@ def list_index(
     namespaces below, and the skill with this name. `maker` is the version of the code that derives the facts.
     """
     page = _listed(identity, namespace, maker).where(index_names.c.index_name > after)
-    rows = connection.execute(page.order_by(index_names.c.index_name).limit(limit), _values(identity, namespace))
+    rows = connection.execute(page.order_by(index_names.c.index_name).limit(limit), index_values(identity, namespace))
     return [Listed._make(row) for row in rows]
 
 
@@ -166,7 +167,7 @@ def find_in_index(connection: Connection, identity: Identity, namespace: str, wa
     skill in the index.
     """
     found = _listed(identity, namespace, 0).where(index_names.c.index_name == wanted)
-    row = connection.execute(found, _values(identity, namespace)).first()
+    row = connection.execute(found, index_values(identity, namespace)).first()
     if row is not None:
         return str(row.name)
     where = f"the index of '{namespace}'" if namespace else "the index of this server"
@@ -176,7 +177,15 @@ def find_in_index(connection: Connection, identity: Identity, namespace: str, wa
 
 
 def _listed(identity: Identity, namespace: str, maker: int) -> Select[tuple[str, str, str, int, str | None]]:
-    statement = _latest(maker).where(~_has_a_better(namespace))
+    return in_index(_latest(maker), identity, namespace)
+
+
+def in_index(statement: Select[Row], identity: Identity, namespace: str) -> Select[Row]:
+    """Return `statement` for the skills of an index that the identity sees.
+
+    The statement reads `index_names` and `skills`, and its parameters are `index_values`.
+    """
+    statement = statement.where(~_has_a_better(namespace))
     if namespace:
         statement = statement.where(_is_in(skills.c.namespace, skills.c.name))
     view = view_of(identity)
@@ -231,7 +240,8 @@ def _number(number: int) -> ColumnElement[int]:
     return literal_column(str(number), Integer)
 
 
-def _values(identity: Identity, namespace: str) -> dict[str, object]:
+def index_values(identity: Identity, namespace: str) -> dict[str, object]:
+    """Return the SQL parameters of a statement of `in_index`."""
     values: dict[str, object] = dict(parameters(identity))
     if namespace:
         # "." is followed by "/" in the order of bytes.

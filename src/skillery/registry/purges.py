@@ -10,6 +10,7 @@ from sqlalchemy import Connection, and_, delete, literal_column, not_, select, u
 
 from skillery.audit import SERVER
 from skillery.backends import Identity
+from skillery.contents.kept_packs import drop_packs
 from skillery.database.tables import (
     blobs,
     dead_letters,
@@ -53,7 +54,7 @@ class Purged(NamedTuple):
     digest: str
     files: list[FileRow]
     archives: list[str]
-    """The SHA-256 of the archives that the server had made of the version."""
+    """The SHA-256 of the archives that the server had made of the version, and of all kept packs."""
 
 
 def purge_version(connection: Connection, identity: Identity, name: str, version: Version, reason: str) -> Purged:
@@ -83,7 +84,7 @@ def purge_version(connection: Connection, identity: Identity, name: str, version
     connection.execute(update(version_steps).where(*earlier).values(note=""))
     _forget_texts(connection, name, made.version)
     connection.execute(delete(blobs).where(blobs.c.owner == SERVER.name, blobs.c.sha256.in_(archives)))
-    return Purged(made.name, made.version, made.digest, files, archives)
+    return Purged(made.name, made.version, made.digest, files, [*archives, *drop_packs(connection)])
 
 
 def _archives(connection: Connection, version_id: int) -> list[str]:

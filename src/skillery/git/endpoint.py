@@ -1,0 +1,217 @@
+"""`/git/_all.git`, `/git/{namespace}.git` and `/git/n/{skill}.git`: repositories over smart HTTP, for reading."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl
+
+from skillery.backends import Identity
+from skillery.edge.addresses import segments_of
+from skillery.edge.gate import ANONYMOUS, Gate
+from skillery.edge.http import HttpRefusal, read_body, send_bytes
+from skillery.edge.pieces import send_pieces
+from skillery.edge.routing import Route
+from skillery.errors import InvalidName, ReadOnlyRepository
+from skillery.formats.names import parse_namespace, parse_skill_name
+from skillery.git.credentials import challenged, with_bearer
+from skillery.git.pkt_lines import MalformedRequest
+from skillery.git.requests import Fetch, ListRefs, parse_v0, parse_v2
+from skillery.git.responses import advertise_v0, advertise_v2, fetch_v0, fetch_v2, list_refs, refuse
+from skillery.git_views import OpenRepository, Repositories, RepositoryAddress
+from skillery.git_views.states import ALL
+from skillery.methods.answers import Answers
+from skillery.methods.budgets import Bodies
+from skillery.methods.errors import INVALID_REQUEST, NOT_FOUND, plain_error
+
+PREFIX = "/git"
+UPLOAD_PACK, RECEIVE_PACK = "git-upload-pack", "git-receive-pack"
+REQUEST = f"application/x-{UPLOAD_PACK}-request"
+RESULT = f"application/x-{UPLOAD_PACK}-result"
+ADVERTISEMENT = f"application/x-{UPLOAD_PACK}-advertisement"
+TEXT = "text/plain; charset=utf-8"
+MOST_BODY = 4 * 1024 * 1024
+"""Most bytes of a request, also when it is unpacked. A client of a partial clone wants 80,000 objects with them."""
+MEMORY_OF_ANSWER = 512 * 1024
+NO_CACHE = [("cache-control", "no-cache, private"), ("vary", "authorization, git-protocol")]
+
+
+class GitParts(NamedTuple):
+    """The parts of the server that the endpoint uses."""
+
+    gate: Gate
+    repositories: Repositories
+    bodies: Bodies
+    answers: Answers
+
+
+class _Asked(NamedTuple):
+    """A request by its address: a repository, and the part of the protocol. `service` is for `info/refs`."""
+
+    repository: RepositoryAddress
+    verb: str
+    operation: str
+    service: str
+
+
+def git_routes(parts: GitParts) -> list[Route]:
+    async def endpoint(scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
+        await _answer(parts, scope, receive, send, headers)
+
+    return [Route(PREFIX, endpoint, (), is_mount=True, fail=_refuse)]
+
+
+async def _answer(parts: GitParts, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
+    # Before anything else: callers without credentials learn nothing, and git asks for credentials only after a 401.
+    # So public skills need credentials too.
+    identity = await parts.gate.admit_reader(scope, with_bearer(headers), or_anonymous=True)
+    if identity is ANONYMOUS:
+        raise parts.gate.missing_credentials(scope, headers)
+    asked = _asked(scope)
+    if RECEIVE_PACK in (asked.service, asked.operation):
+        raise ReadOnlyRepository("this repository is read-only", hint="Publish skills with `skillery publish`.")
+    match asked.verb, asked.operation, asked.service:
+        case "GET" | "HEAD", "info/refs", service if service == UPLOAD_PACK:
+            await _advertise(parts, identity, asked, send, _version(headers))
+        case "POST", operation, _ if operation == UPLOAD_PACK:
+            await _upload(parts, identity, asked, receive, send, headers)
+        case _:
+            raise _nothing_here()
+
+
+async def _advertise(parts: GitParts, identity: Identity, asked: _Asked, send: Any, version: int) -> None:
+    state = await parts.repositories.find(identity, asked.repository)
+    if version == 2:
+        body = advertise_v2()
+    else:
+        opened = await parts.repositories.open(state)
+        opened.stream.close()
+        body = advertise_v0(opened.table, version)
+    await send_bytes(send, 200, b"" if asked.verb == "HEAD" else body, ADVERTISEMENT, NO_CACHE)
+
+
+async def _upload(
+    parts: GitParts, identity: Identity, asked: _Asked, receive: Any, send: Any, headers: dict[str, str]
+) -> None:
+    kind = headers.get("content-type", "")
+    # A browser sends this type to another origin only after a preflight request, which this server does not answer.
+    if kind.partition(";")[0].strip().lower() != REQUEST:
+        raise _refusal(415, "unsupported_media_type", f"the Content-Type is {kind[:80]!r}", f"Send {REQUEST}.")
+    version = _version(headers)
+    with parts.bodies.hold() as held:
+        body = await read_body(receive, headers, MOST_BODY, held)
+        try:
+            wanted = await asyncio.to_thread(_parsed, body, headers, version)
+        except MalformedRequest as error:
+            await send_bytes(send, 200, refuse(str(error)), RESULT, NO_CACHE)
+            return
+    # The caller may see other skills than before: each request finds the state again.
+    state = await parts.repositories.find(identity, asked.repository)
+    if wanted is None:
+        await send_bytes(send, 200, b"", RESULT, NO_CACHE)
+        return
+    opened = await parts.repositories.open(state)
+    try:
+        if isinstance(wanted, ListRefs):
+            await send_bytes(send, 200, list_refs(opened.table, wanted), RESULT, NO_CACHE)
+        else:
+            await _send_objects(parts, send, opened, wanted, version)
+    finally:
+        opened.stream.close()
+
+
+def _parsed(body: bytes, headers: Mapping[str, str], version: int) -> Fetch | ListRefs | None:
+    """Return the request in a body. Raise MalformedRequest, and HttpRefusal 413 if the unpacked body is too large."""
+    if headers.get("content-encoding", "").strip().lower() in ("gzip", "x-gzip"):
+        body = _unpacked(body)
+    return parse_v2(body) if version == 2 else parse_v0(body)
+
+
+def _unpacked(body: bytes) -> bytes:
+    unpacking = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+    try:
+        found = unpacking.decompress(body, MOST_BODY + 1)
+    except zlib.error:
+        raise MalformedRequest("the body is no gzip") from None
+    if len(found) > MOST_BODY:
+        message = f"the unpacked body is larger than this server takes ({MOST_BODY} bytes)"
+        raise _refusal(413, "body_too_large", message, "Fetch fewer objects at once.")
+    if not unpacking.eof:
+        raise MalformedRequest("the body is a gzip that is cut off")
+    return found
+
+
+async def _send_objects(parts: GitParts, send: Any, opened: OpenRepository, wanted: Fetch, version: int) -> None:
+    pieces = (fetch_v2 if version == 2 else fetch_v0)(opened, wanted)
+    with parts.answers.hold() as held:
+        held.take(MEMORY_OF_ANSWER)
+        try:
+            # A request that is refused gets its refusal and not a cut response.
+            first = await asyncio.to_thread(next, pieces, b"")
+        except MalformedRequest as error:
+            await send_bytes(send, 200, refuse(str(error)), RESULT, NO_CACHE)
+            return
+        raw = [(name.encode(), value.encode()) for name, value in [("content-type", RESULT), *NO_CACHE]]
+        await send({"type": "http.response.start", "status": 200, "headers": raw})
+        await send_pieces(send, _joined(first, pieces))
+
+
+def _joined(first: bytes, others: Iterator[bytes]) -> Iterator[bytes]:
+    yield first
+    yield from others
+
+
+# -- addresses and refusals ------------------------------------------------------------------------------------
+
+
+def _asked(scope: Any) -> _Asked:
+    """Return the repository and the operation of an address. Raise HttpRefusal 404 if it is no address of git."""
+    _, *parts = segments_of(scope, 3, more=True)
+    is_skill = parts[0] == "n" and len(parts) > 2
+    name, *rest = parts[1:] if is_skill else parts
+    if not name.endswith(".git") or name == ".git":
+        raise _nothing_here()
+    repository = _repository(name.removesuffix(".git"), is_skill)
+    return _Asked(repository, scope["method"], "/".join(rest), _service(scope))
+
+
+def _service(scope: Any) -> str:
+    try:
+        query = parse_qsl(str(scope.get("query_string", b""), "latin-1"), max_num_fields=16)
+    except ValueError:
+        raise _nothing_here() from None
+    return dict(query).get("service", "")
+
+
+def _repository(name: str, is_skill: bool) -> RepositoryAddress:
+    try:
+        if is_skill:
+            return RepositoryAddress(skill=parse_skill_name(name))
+        return RepositoryAddress(namespace="" if name == ALL else parse_namespace(name))
+    except InvalidName:
+        raise _nothing_here() from None
+
+
+def _version(headers: Mapping[str, str]) -> int:
+    """Return the version of the protocol that a client asks for with `Git-Protocol`."""
+    asked = headers.get("git-protocol", "")[:256].split(":")
+    return 2 if "version=2" in asked else 1 if "version=1" in asked else 0
+
+
+def _nothing_here() -> HttpRefusal:
+    hint = "Addresses are /git/_all.git, /git/{namespace}.git and /git/n/{skill}.git."
+    return HttpRefusal(404, plain_error(NOT_FOUND, "there is nothing at this address", "not_found", hint))
+
+
+def _refusal(status: int, kind: str, message: str, hint: str) -> HttpRefusal:
+    return HttpRefusal(status, plain_error(INVALID_REQUEST, message, kind, hint))
+
+
+async def _refuse(scope: Any, send: Any, _headers: dict[str, str], refusal: HttpRefusal) -> None:
+    """Answer a refusal as text, because git shows nothing else to its user."""
+    error = refusal.error
+    text = "\n".join(part for part in (error["message"], error["data"].get("hint")) if part)
+    body = b"" if scope["method"] == "HEAD" else f"{text}\n".encode()
+    await send_bytes(send, refusal.status, body, TEXT, challenged(refusal))

@@ -1,0 +1,195 @@
+"""Requests to `git-upload-pack`, of the protocols v0, v1 (gitprotocol-pack) and v2 (gitprotocol-v2)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from skillery.git.pkt_lines import MalformedRequest, Mark, read_lines
+from skillery.git_views import Depth, Filter, Selection
+
+_ID = re.compile(rb"[0-9a-f]{40}")
+_NUMBER = re.compile(rb"[0-9]{1,12}")
+_LIMIT = re.compile(r"([0-9]{1,12})([kKmMgG]?)")
+_UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
+MOST_PREFIXES = 1024
+
+
+class Fetch(NamedTuple):
+    """A request for objects."""
+
+    selection: Selection
+    is_done: bool
+    """Whether the client has sent all commits that it has."""
+    has_round: bool = False
+    """v0: whether the client has sent commits that it has, and waits for an answer to them."""
+    capabilities: frozenset[str] = frozenset()
+    """v0: what the client uses."""
+
+
+class ListRefs(NamedTuple):
+    """A request of v2 for branches and tags."""
+
+    symrefs: bool
+    prefixes: tuple[str, ...]
+    """Only names with one of these prefixes. Empty: all names."""
+
+
+class _Fields:
+    """The fields of a request for objects, as they are read."""
+
+    def __init__(self) -> None:
+        self.wants: list[str] = []
+        self.haves: list[str] = []
+        self.shallow: list[str] = []
+        self.without: list[str] = []
+        self.commits: int | None = None
+        self.since: int | None = None
+        self.is_relative = False
+        self.filter = Filter()
+        self.is_done = False
+
+    def take(self, line: bytes) -> bool:
+        """Read a line. Return False if it is no field of a request for objects. Raise MalformedRequest."""
+        word, _, rest = line.partition(b" ")
+        match word:
+            case b"want":
+                self.wants.append(_id(rest))
+            case b"have":
+                self.haves.append(_id(rest))
+            case b"shallow":
+                self.shallow.append(_id(rest))
+            case b"deepen":
+                # 0 is a request without a limit.
+                self.commits = _number(rest) or None
+            case b"deepen-since":
+                self.since = _number(rest)
+            case b"deepen-not":
+                self.without.append(_text(rest))
+            case b"deepen-relative":
+                self.is_relative = True
+            case b"filter":
+                self.filter = parse_filter(_text(rest))
+            case b"done":
+                self.is_done = True
+            case _:
+                return False
+        return True
+
+    def selection(self) -> Selection:
+        depth = Depth(self.commits, self.is_relative, self.since, tuple(self.without))
+        return Selection(self.wants, self.haves, self.shallow, depth, self.filter)
+
+
+def parse_v2(body: bytes) -> Fetch | ListRefs | None:
+    """Return the request, or None if the body has no command. Raise MalformedRequest."""
+    lines = read_lines(body)
+    command = b""
+    end = Mark.FLUSH
+    for line in lines:
+        if isinstance(line, Mark):
+            end = line
+            break
+        if line.startswith(b"command="):
+            command = line.removeprefix(b"command=")
+        elif line.startswith(b"object-format=") and line != b"object-format=sha1":
+            raise MalformedRequest("this server has only objects with SHA-1")
+    arguments = _until_flush(lines) if end is Mark.DELIMITER else iter(())
+    match command:
+        case b"":
+            return None
+        case b"ls-refs":
+            return _list_refs(arguments)
+        case b"fetch":
+            return _fetch(arguments)
+    raise MalformedRequest("this server knows the commands ls-refs and fetch")
+
+
+def parse_v0(body: bytes) -> Fetch | None:
+    """Return the request, or None if the client wants nothing. Raise MalformedRequest."""
+    lines = read_lines(body)
+    fields = _Fields()
+    capabilities: frozenset[str] = frozenset()
+    for line in _until_flush(lines):
+        field = line
+        if line.startswith(b"want ") and not fields.wants:
+            # The first line also has the capabilities.
+            words = line.split(b" ")
+            field = b" ".join(words[:2])
+            capabilities = frozenset(_text(word) for word in words[2:])
+        if field.startswith((b"have ", b"done")) or not fields.take(field):
+            raise MalformedRequest("a line before the first flush is unknown")
+    if not fields.wants:
+        return None
+    has_round = False
+    for later in lines:
+        if isinstance(later, Mark):
+            has_round = has_round or bool(fields.haves)
+            continue
+        if not later.startswith(b"have ") and later != b"done":
+            raise MalformedRequest("a line behind the first flush is unknown")
+        fields.take(later)
+        if fields.is_done:
+            break
+    fields.is_relative = "deepen-relative" in capabilities
+    return Fetch(fields.selection(), fields.is_done, has_round, capabilities)
+
+
+def parse_filter(text: str) -> Filter:
+    """Return the filter of a partial clone. Raise MalformedRequest, with the text, if this server does not know it."""
+    if text == "blob:none":
+        return Filter(blobs_over=0)
+    if text == "tree:0":
+        return Filter(trees=True)
+    limit = _LIMIT.fullmatch(text.removeprefix("blob:limit="))
+    if text.startswith("blob:limit=") and limit is not None:
+        return Filter(blobs_over=int(limit[1]) * _UNITS[limit[2].lower()])
+    raise MalformedRequest(
+        f"the filter {text[:100]!r} is unknown here; this server knows blob:none, blob:limit=N and tree:0"
+    )
+
+
+def _fetch(arguments: Iterator[bytes]) -> Fetch:
+    fields = _Fields()
+    for line in arguments:
+        # Unknown arguments are ignored: clients send `thin-pack`, `no-progress`, `include-tag` and `ofs-delta`.
+        fields.take(line)
+    return Fetch(fields.selection(), fields.is_done)
+
+
+def _list_refs(arguments: Iterator[bytes]) -> ListRefs:
+    symrefs = False
+    prefixes: list[str] = []
+    for line in arguments:
+        symrefs = symrefs or line == b"symrefs"
+        if line.startswith(b"ref-prefix "):
+            prefixes.append(_text(line.removeprefix(b"ref-prefix ")))
+    # More prefixes than any client sends cost more than a complete list.
+    return ListRefs(symrefs, tuple(prefixes) if len(prefixes) <= MOST_PREFIXES else ())
+
+
+def _until_flush(lines: Iterator[bytes | Mark]) -> Iterator[bytes]:
+    for line in lines:
+        if isinstance(line, Mark):
+            return
+        yield line
+
+
+def _id(text: bytes) -> str:
+    if not _ID.fullmatch(text):
+        raise MalformedRequest("an object id has not 40 hex digits")
+    return text.decode()
+
+
+def _number(text: bytes) -> int:
+    if not _NUMBER.fullmatch(text):
+        raise MalformedRequest("a depth or a time is no number")
+    return int(text)
+
+
+def _text(text: bytes) -> str:
+    try:
+        return text.decode()
+    except UnicodeDecodeError:
+        raise MalformedRequest("a line is not UTF-8") from None

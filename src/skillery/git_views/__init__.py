@@ -1,0 +1,19 @@
+"""Git repositories made from the registry: rows of versions become states, objects and packs."""
+
+from skillery.git_views.object_table import ObjectTable
+from skillery.git_views.pack_pieces import pack_pieces
+from skillery.git_views.repositories import OpenRepository, Repositories, RepositoryAddress
+from skillery.git_views.selection import Depth, Filter, Selected, Selection, WantNotFound
+
+__all__ = [
+    "Depth",
+    "Filter",
+    "ObjectTable",
+    "OpenRepository",
+    "Repositories",
+    "RepositoryAddress",
+    "Selected",
+    "Selection",
+    "WantNotFound",
+    "pack_pieces",
+]

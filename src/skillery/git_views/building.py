@@ -1,0 +1,259 @@
+"""Make the objects of a state: blobs and trees of its versions, then its commits. dulwich writes each object."""
+
+from __future__ import annotations
+
+import hashlib
+import stat
+import unicodedata
+import zlib
+from collections.abc import Iterator, Sequence
+
+import msgspec
+from dulwich.object_format import SHA1
+from dulwich.objects import Commit, ObjectID, object_header, serialize_tree, sorted_tree_items
+from dulwich.pack import pack_object_header
+from sqlalchemy import Connection, bindparam, func, select
+
+from skillery.backends import Storage
+from skillery.database import Database
+from skillery.database.tables import exports, skill_files, skill_versions
+from skillery.errors import RepositoryTooLarge
+from skillery.exports.contents import Contents
+from skillery.exports.facts import MAKER, read_facts
+from skillery.formats.agent_skill import MAX_DESCRIPTION, agent_skill, cut
+from skillery.formats.bundle import SKILL_MD
+from skillery.git_views.catalogues import Catalogue, catalogue_files
+from skillery.git_views.object_table import BLOB, COMMIT, LENGTH_BYTES, MAGIC, TREE, StoredCommit, StoredTable
+from skillery.git_views.states import Snapshot, State
+from skillery.registry.files import FileRow
+from skillery.registry.repositories import RepositoryVersion
+
+VERSIONS_AT_ONCE = 200
+MOST_FILES = 200_000
+"""The maximum number of files in a repository. A table of so many objects takes about 60 MB of memory."""
+AUTHOR = b"Skillery <skillery@localhost>"
+# Compression by a higher level takes three times as long, for a tenth less.
+LEVEL = 1
+PIECE_BYTES = 256 * 1024
+FILE, PROGRAM, FOLDER = stat.S_IFREG | 0o644, stat.S_IFREG | 0o755, stat.S_IFDIR
+Folder = dict[str, "Folder | tuple[int, int]"]
+"""The entries of a folder by name: a folder, or the mode and the place of a blob."""
+
+_FILES = (
+    select(
+        skill_files.c.version_id,
+        skill_files.c.path,
+        skill_files.c.sha256,
+        skill_files.c.size_bytes,
+        skill_files.c.executable,
+    )
+    .where(skill_files.c.version_id.in_(bindparam("versions", expanding=True)))
+    .order_by(skill_files.c.version_id, skill_files.c.path)
+)
+_COUNT = select(func.count()).where(skill_files.c.version_id.in_(bindparam("versions", expanding=True)))
+_FACTS = select(exports.c.version_id, exports.c.facts_json).where(
+    exports.c.version_id.in_(bindparam("versions", expanding=True)), exports.c.maker == MAKER
+)
+_MANIFEST = select(skill_versions.c.manifest_json).where(skill_versions.c.id == bindparam("version"))
+
+
+class Builder:
+    """Makes the kept pack of one state. Blocking."""
+
+    def __init__(self, database: Database, storage: Storage, state: State) -> None:
+        self._database = database
+        self._storage = storage
+        self._state = state
+        self._places: dict[bytes, int] = {}
+        self._shas: list[bytes] = []
+        self._kinds = bytearray()
+        self._sizes: list[int] = []
+        self._ends: list[int] = []
+        self._position = len(MAGIC)
+        self._entries = bytearray(MAGIC)
+        self._folders: dict[int, int] = {}
+        """The place of the tree of each version, by the id of the version."""
+        self._objects: dict[int, list[int]] = {}
+        """The places of all objects of each version."""
+        self._descriptions: dict[int, str] = {}
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the kept pack: the compressed objects, and their table. Raise RepositoryTooLarge before any content is
+        read.
+        """
+        versions = self._state.versions()
+        batches = [versions[at : at + VERSIONS_AT_ONCE] for at in range(0, len(versions), VERSIONS_AT_ONCE)]
+        self._check_files(batches)
+        for batch in batches:
+            yield from self._add_versions(batch)
+        commits: list[StoredCommit] = []
+        for snapshot in self._state.snapshots:
+            commits.append(self._add_commit(snapshot, commits))
+            yield from self._ready()
+        yield bytes(self._entries)
+        table = StoredTable(
+            b"".join(self._shas),
+            bytes(self._kinds),
+            self._sizes,
+            self._ends,
+            commits,
+            {ref: number for number, one in enumerate(self._state.snapshots) for ref in one.refs},
+            self._state.head,
+        )
+        encoded = msgspec.msgpack.encode(table)
+        yield encoded
+        yield len(encoded).to_bytes(LENGTH_BYTES, "big")
+
+    def _check_files(self, batches: Sequence[Sequence[RepositoryVersion]]) -> None:
+        def count(connection: Connection) -> int:
+            return sum(connection.scalar(_COUNT, {"versions": _ids(batch)}) or 0 for batch in batches)
+
+        if self._database.read_now(count) > MOST_FILES:
+            raise RepositoryTooLarge(
+                f"there are more than {MOST_FILES} files, and a repository of this server has at most so many",
+                hint="Clone the repository of a namespace: /git/{namespace}.git.",
+            )
+
+    # -- versions ------------------------------------------------------------------------------------------------
+
+    def _add_versions(self, batch: Sequence[RepositoryVersion]) -> Iterator[bytes]:
+        ids = {"versions": _ids(batch)}
+        rows, facts = self._database.read_now(
+            lambda connection: (
+                connection.execute(_FILES, ids).all(),
+                {row.version_id: read_facts(row.facts_json) for row in connection.execute(_FACTS, ids)},
+            )
+        )
+        # One reader for all versions: it reads many small files with one query.
+        files: dict[int, list[FileRow]] = {one.version_id: [] for one in batch}
+        for version_id, path, sha256, size, executable in rows:
+            files[version_id].append(FileRow(f"{version_id}/{path}", sha256, size, bool(executable)))
+        contents = Contents(self._database, self._storage, [file for one in batch for file in files[one.version_id]])
+        for one in batch:
+            skill_md = f"{one.version_id}/{SKILL_MD}"
+            known = facts.get(one.version_id)
+            if known is None:
+                self._descriptions[one.version_id] = self._make_conform(contents, one)
+            else:
+                self._descriptions[one.version_id] = known.description
+                if known.is_generated:
+                    contents.replace_beginning(skill_md, known.head.encode(), known.skill_md_bytes)
+            yield from self._add_version(one, contents, files[one.version_id])
+
+    def _make_conform(self, contents: Contents, one: RepositoryVersion) -> str:
+        """Replace SKILL.md by the file that exports show, and return its description."""
+
+        def look(connection: Connection) -> str:
+            return str(connection.execute(_MANIFEST, {"version": one.version_id}).scalar_one())
+
+        manifest = msgspec.json.decode(self._database.read_now(look))
+        path = f"{one.version_id}/{SKILL_MD}"
+        skill = agent_skill(contents.whole(path), name=one.index_name, description=manifest.get("description", ""))
+        if skill.is_generated:
+            contents.replace_beginning(path, skill.head, len(skill.content))
+        return cut(skill.description, MAX_DESCRIPTION)
+
+    def _add_version(self, one: RepositoryVersion, contents: Contents, files: Sequence[FileRow]) -> Iterator[bytes]:
+        root: Folder = {}
+        objects: list[int] = []
+        for file in files:
+            _, *parts = file.path.split("/")
+            if not all(_is_safe(part) for part in parts):
+                # git refuses to check out the whole repository if one path could be a part of `.git`.
+                continue
+            place = self._add(BLOB, contents.whole(file.path))
+            objects.append(place)
+            _folder(root, parts[:-1])[parts[-1]] = (PROGRAM if file.executable else FILE, place)
+            yield from self._ready()
+        self._folders[one.version_id] = self._add_folder(root, objects)
+        self._objects[one.version_id] = objects
+
+    def _add_folder(self, folder: Folder, objects: list[int]) -> int:
+        """Add a folder with its folders, append the places of the trees to `objects`, and return its place."""
+        place = self._add_tree(self._entries_of(folder, objects))
+        objects.append(place)
+        return place
+
+    def _entries_of(self, folder: Folder, objects: list[int]) -> dict[str, tuple[int, int]]:
+        return {
+            name: (FOLDER, self._add_folder(entry, objects)) if isinstance(entry, dict) else entry
+            for name, entry in folder.items()
+        }
+
+    # -- commits -------------------------------------------------------------------------------------------------
+
+    def _add_commit(self, snapshot: Snapshot, earlier: Sequence[StoredCommit]) -> StoredCommit:
+        objects = [place for one in snapshot.versions for place in self._objects[one.version_id]]
+        folders = {one.index_name: (FOLDER, self._folders[one.version_id]) for one in snapshot.versions}
+        skills = self._add_tree(folders)
+        root: Folder = {}
+        catalogue: list[int] = []
+        about = Catalogue(self._state.owner, self._state.repository, snapshot.versions, self._descriptions)
+        for path, content in catalogue_files(about).items():
+            *folders_of, name = path.split("/")
+            catalogue.append(self._add(BLOB, content))
+            _folder(root, folders_of)[name] = (FILE, catalogue[-1])
+        entries = self._entries_of(root, catalogue)
+        tree = self._add_tree({**entries, "skills": (FOLDER, skills)})
+        commit = Commit()
+        commit.tree = self._hex(tree)
+        commit.parents = [] if snapshot.parent is None else [self._hex(earlier[snapshot.parent].place)]
+        commit.author = commit.committer = AUTHOR
+        commit.author_time = commit.commit_time = snapshot.time
+        commit.author_timezone = commit.commit_timezone = 0
+        commit.message = snapshot.message.encode()
+        place = self._add(COMMIT, commit.as_raw_string())
+        parents = [] if snapshot.parent is None else [snapshot.parent]
+        return StoredCommit(place, parents, snapshot.time, sorted({place, tree, skills, *catalogue, *objects}))
+
+    # -- objects -------------------------------------------------------------------------------------------------
+
+    def _add_tree(self, entries: dict[str, tuple[int, int]]) -> int:
+        named = {name.encode(): (mode, self._hex(place)) for name, (mode, place) in entries.items()}
+        return self._add(TREE, b"".join(serialize_tree(sorted_tree_items(named, name_order=False))))
+
+    def _add(self, kind: int, content: bytes) -> int:
+        """Add an object unless it exists, and return its place."""
+        found = hashlib.sha1(object_header(kind, len(content)), usedforsecurity=False)
+        found.update(content)
+        sha = found.digest()
+        place = self._places.get(sha)
+        if place is not None:
+            return place
+        entry = bytes(pack_object_header(kind, None, len(content), SHA1)) + zlib.compress(content, LEVEL)
+        self._entries += entry
+        self._position += len(entry)
+        self._places[sha] = len(self._sizes)
+        self._shas.append(sha)
+        self._kinds.append(kind)
+        self._sizes.append(len(content))
+        self._ends.append(self._position)
+        return len(self._sizes) - 1
+
+    def _hex(self, place: int) -> ObjectID:
+        return ObjectID(self._shas[place].hex().encode())
+
+    def _ready(self) -> Iterator[bytes]:
+        if len(self._entries) >= PIECE_BYTES:
+            yield bytes(self._entries)
+            self._entries.clear()
+
+
+def _ids(batch: Sequence[RepositoryVersion]) -> list[int]:
+    return [one.version_id for one in batch]
+
+
+def _folder(root: Folder, parts: Sequence[str]) -> Folder:
+    for part in parts:
+        below = root.setdefault(part, {})
+        assert isinstance(below, dict)  # no path of a bundle is the folder of another
+        root = below
+    return root
+
+
+def _is_safe(name: str) -> bool:
+    """Return whether git checks out a file or folder with this name. File systems of Windows and macOS read further
+    names as `.git` (CVE-2014-9390).
+    """
+    visible = "".join(character for character in name if unicodedata.category(character) != "Cf")
+    return visible.casefold().partition(":")[0].rstrip(" .") not in (".git", "git~1")

@@ -1,0 +1,190 @@
+"""The versions in a git repository that an identity sees: of all skills, of a namespace, or of one skill."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from sqlalchemy import ColumnElement, Connection, Select, bindparam, func, literal_column, select
+
+from skillery.backends import Identity
+from skillery.database import in_utc
+from skillery.database.tables import RESOLVABLE, index_names, labels, skill_versions, skills, version_steps
+from skillery.errors import RepositoryTooLarge
+from skillery.formats.agent_skill import index_name
+from skillery.registry.index_names import in_index, index_values
+from skillery.registry.resolution import find_skill
+from skillery.registry.visibility import WAS_PUBLISHED
+
+ROWS_AT_ONCE = 1000
+MOST_LABELS = 32
+"""The maximum number of labels that are branches. Labels with the most skills come first."""
+LATEST = "latest"
+
+_approved_at = (
+    select(func.max(version_steps.c.created_at))
+    .where(version_steps.c.version_id == skill_versions.c.id, version_steps.c.step == "approve")
+    .scalar_subquery()
+)
+_COLUMNS = (
+    index_names.c.index_name,
+    skills.c.name,
+    skill_versions.c.version,
+    skill_versions.c.id,
+    skill_versions.c.digest,
+    skill_versions.c.size_bytes,
+    func.coalesce(_approved_at, skill_versions.c.created_at).label("published_at"),
+)
+
+
+class RepositoryVersion(NamedTuple):
+    """A version in a repository. `index_name` is the name of its folder."""
+
+    index_name: str
+    name: str
+    version: str
+    version_id: int
+    digest: str
+    size_bytes: int
+    published_at: datetime
+    """Time of the approval, or of the creation without a review."""
+
+
+class SkillHistory(NamedTuple):
+    """The published versions of one skill, in the order of their publication. `branches` are the names of branches by
+    place in `versions`.
+    """
+
+    versions: list[RepositoryVersion]
+    branches: dict[str, int]
+
+
+def list_branches(
+    connection: Connection, identity: Identity, namespace: str, *, most: int
+) -> dict[str, list[RepositoryVersion]]:
+    """Return the versions of each branch that the identity sees, sorted by index name.
+
+    The branch `latest` has the latest version of each skill of the index of `namespace` ("": of the server). A branch
+    with the name of a label has the labelled versions. Yanked versions are in no branch. Return {} if the identity sees
+    no skill of this namespace. Raise RepositoryTooLarge if there are more than `most` skills.
+    """
+    values = index_values(identity, namespace)
+    latest = in_index(_versions(skill_versions.c.id == skills.c.latest_version_id), identity, namespace)
+    found = _rows(connection, latest, values, most)
+    if not found:
+        return {}
+    branches = {LATEST: found}
+    room = most
+    for label, count in _labels(connection, identity, namespace, values):
+        if count <= room:
+            room -= count
+            branches[label] = _rows(connection, _labelled(identity, namespace), values | {"label": label}, most)
+    return branches
+
+
+def skill_history(connection: Connection, identity: Identity, name: str, *, most: int) -> SkillHistory | None:
+    """Return the history of a skill, or None if the identity sees no published version of it.
+
+    Yanked versions are in `versions` and in no branch. Purged versions are not in `versions`. Raise RepositoryTooLarge
+    if there are more than `most` versions.
+    """
+    skill_id = find_skill(connection, identity, name)
+    if skill_id is None:
+        return None
+    published = _COLUMNS[-1]
+    statement = (
+        select(*_COLUMNS[1:])
+        .join_from(skills, skill_versions, skill_versions.c.skill_id == skills.c.id)
+        .where(skills.c.id == skill_id, skill_versions.c.status.in_(WAS_PUBLISHED))
+        .order_by(published, skill_versions.c.id)
+        .limit(most + 1)
+    )
+    rows = [_version(index_name(name), *row) for row in connection.execute(statement)]
+    if len(rows) > most:
+        raise RepositoryTooLarge(
+            f"'{name}' has more than {most} versions, and a repository of this server has at most so many",
+            hint="Download single versions: GET /skills/{name}/{version}.tar.gz.",
+        )
+    places = {row.version_id: place for place, row in enumerate(rows)}
+    latest = connection.scalar(select(skills.c.latest_version_id).where(skills.c.id == skill_id))
+    marked = connection.execute(
+        select(labels.c.label, labels.c.version_id).where(labels.c.skill_id == skill_id).order_by(labels.c.label)
+    )
+    wanted = [(LATEST, latest), *((row.label, row.version_id) for row in marked)]
+    resolvable = _resolvable(connection, skill_id)
+    branches = {branch: places[one] for branch, one in wanted if one in resolvable and one in places}
+    return SkillHistory(rows, branches) if rows else None
+
+
+def any_purged(connection: Connection, version_ids: list[int]) -> bool:
+    """Return whether one of the versions has been purged."""
+    for start in range(0, len(version_ids), ROWS_AT_ONCE):
+        some = skill_versions.c.id.in_(version_ids[start : start + ROWS_AT_ONCE])
+        purged = skill_versions.c.status == literal_column("'purged'")
+        if connection.scalar(select(skill_versions.c.id).where(purged, some).limit(1)) is not None:
+            return True
+    return False
+
+
+def _resolvable(connection: Connection, skill_id: int) -> set[int]:
+    of_skill = skill_versions.c.skill_id == skill_id
+    return set(connection.scalars(select(skill_versions.c.id).where(of_skill, skill_versions.c.status.in_(RESOLVABLE))))
+
+
+def _versions(which: ColumnElement[bool]) -> Select[Any]:
+    return (
+        select(*_COLUMNS)
+        .join_from(index_names, skills, skills.c.id == index_names.c.skill_id)
+        .join(skill_versions, which)
+        .where(skills.c.latest_version_id.is_not(None))
+    )
+
+
+def _labelled(identity: Identity, namespace: str) -> Select[Any]:
+    statement = (
+        select(*_COLUMNS)
+        .join_from(index_names, skills, skills.c.id == index_names.c.skill_id)
+        .join(labels, labels.c.skill_id == skills.c.id)
+        .join(skill_versions, skill_versions.c.id == labels.c.version_id)
+        .where(labels.c.label == bindparam("label"), skill_versions.c.status.in_(RESOLVABLE))
+    )
+    return in_index(statement, identity, namespace)
+
+
+def _labels(
+    connection: Connection, identity: Identity, namespace: str, values: dict[str, object]
+) -> list[tuple[str, int]]:
+    counted = (
+        select(labels.c.label, func.count())
+        .join_from(index_names, skills, skills.c.id == index_names.c.skill_id)
+        .join(labels, labels.c.skill_id == skills.c.id)
+        .join(skill_versions, skill_versions.c.id == labels.c.version_id)
+        .where(skill_versions.c.status.in_(RESOLVABLE))
+        .group_by(labels.c.label)
+        .order_by(func.count().desc(), labels.c.label)
+        .limit(MOST_LABELS)
+    )
+    return [(label, count) for label, count in connection.execute(in_index(counted, identity, namespace), values)]
+
+
+def _rows(
+    connection: Connection, statement: Select[Any], values: dict[str, object], most: int
+) -> list[RepositoryVersion]:
+    """Return all rows of a statement, which are read in pages."""
+    page = statement.where(index_names.c.index_name > bindparam("after")).order_by(index_names.c.index_name)
+    found: list[RepositoryVersion] = []
+    while True:
+        after = found[-1].index_name if found else ""
+        rows = connection.execute(page.limit(ROWS_AT_ONCE), values | {"after": after}).all()
+        found += [_version(*row) for row in rows]
+        if len(found) > most:
+            raise RepositoryTooLarge(
+                f"there are more than {most} skills, and a repository of this server has at most so many",
+                hint="Clone the repository of a namespace: /git/{namespace}.git.",
+            )
+        if len(rows) < ROWS_AT_ONCE:
+            return found
+
+
+def _version(*values: Any) -> RepositoryVersion:
+    return RepositoryVersion._make([*values[:-1], in_utc(values[-1])])
