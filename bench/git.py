@@ -45,7 +45,7 @@ def main() -> None:
 def _measure(server: Server, folder: Path, count: int, large: int) -> None:
     _publish(server, "team", 0, count)
     _wait_for_facts(server, count)
-    # The first clone on a machine waits for the disk, whoever serves it.
+    # Without this clone, the first server measured would wait for the disk, and the others would not.
     _clone(server, "team", folder / "first")
     cold, kept, local = [], [], []
     for number in range(ROUNDS):

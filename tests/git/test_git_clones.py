@@ -41,7 +41,8 @@ def create(rpc: Rpc) -> Callable[..., Any]:
 def exported(rpc: Rpc, name: str, version: str = "latest") -> dict[str, tuple[bytes, int]]:
     archive = rpc.http.get(f"/skills/{name}/{version}.tar.gz").content
     with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
-        return {one.name: (opened.extractfile(one).read(), one.mode) for one in opened}  # type: ignore[union-attr]
+        files = [(one, opened.extractfile(one)) for one in opened]
+        return {one.name: (file.read(), one.mode) for one, file in files if file is not None}
 
 
 def test_a_clone_has_the_files_of_the_exports(git: Git, rpc: Rpc, create: Callable[..., Any], new_name: str) -> None:

@@ -10,7 +10,7 @@ import base64
 from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 from urllib.parse import quote
 
 import msgspec
@@ -80,10 +80,10 @@ async def send_archive(parts: DownloadParts, scope: Any, _receive: Any, send: An
     identity = await _reader(parts, scope, headers)
     spec = parse_version_spec(file[: -len(form) - 1])
     export = await parts.exports.find(identity, parse_skill_name(name), spec)
-    await answer_archive(parts, scope, send, headers, identity, export, spec, form)
+    await answer_export(parts, scope, send, headers, identity, export, spec, form)
 
 
-async def answer_archive(
+async def answer_export(
     parts: DownloadParts,
     scope: Any,
     send: Any,
@@ -91,25 +91,15 @@ async def answer_archive(
     identity: Identity,
     export: Export,
     spec: VersionSpec,
-    form: Form,
+    form: Form | Literal["inline"],
 ) -> None:
-    """Send the archive of a version that `spec` selected. Endpoints for archives call this function after
-    authentication.
+    """Send all files of a version that `spec` selected. Endpoints call this function after authentication.
+
+    `form` "inline" is the inline skill of a hosted shell: a JSON object with a zip in base64.
     """
-    await _answer(parts, scope, send, headers, _archive(export, form, _caching(identity, export, spec)))
-
-
-async def answer_inline(
-    parts: DownloadParts,
-    scope: Any,
-    send: Any,
-    headers: dict[str, str],
-    identity: Identity,
-    export: Export,
-    spec: VersionSpec,
-) -> None:
-    """Send a version that `spec` selected as the inline skill of a hosted shell: a JSON object with a zip in base64."""
-    await _answer(parts, scope, send, headers, _inline(export, _caching(identity, export, spec)))
+    cache = _caching(identity, export, spec)
+    response = _inline(export, cache) if form == "inline" else _archive(export, form, cache)
+    await _answer(parts, scope, send, headers, response)
 
 
 async def send_file(parts: DownloadParts, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:

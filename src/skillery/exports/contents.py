@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
+from typing import Any
+
+import msgspec
 
 from skillery.backends import Storage
 from skillery.contents.store import CHUNK_BYTES, inline_data, is_inline, open_content
 from skillery.database import Database
+from skillery.formats.agent_skill import AgentSkill, agent_skill, index_name
 from skillery.formats.archives import ArchiveEntry
 from skillery.registry.files import FileRow
 
@@ -88,3 +92,12 @@ def _behind(pieces: Iterable[bytes], skipped: int) -> Iterator[bytes]:
         if skipped < len(piece):
             yield piece[skipped:]
         skipped = max(0, skipped - len(piece))
+
+
+def make_conform(contents: Contents, skill_md: str, name: str, manifest_json: str) -> AgentSkill:
+    """Return the skill `name` as an Agent Skill. Change `contents` so that its file `skill_md` conforms too."""
+    manifest: dict[str, Any] = msgspec.json.decode(manifest_json)
+    skill = agent_skill(contents.whole(skill_md), name=index_name(name), description=manifest["description"])
+    if skill.is_generated:
+        contents.replace_beginning(skill_md, skill.head, len(skill.content))
+    return skill

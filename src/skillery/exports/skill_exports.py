@@ -7,9 +7,8 @@ import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import msgspec
 from sqlalchemy import Connection, bindparam, select
 
 from skillery.backends import Identity, Storage
@@ -17,10 +16,10 @@ from skillery.context.threads import Workers
 from skillery.database import Database
 from skillery.database.tables import skill_versions
 from skillery.errors import FileNotInSkill, SkilleryError, Unavailable
-from skillery.exports.contents import Contents
+from skillery.exports.contents import Contents, make_conform
 from skillery.exports.facts import MAKER, Facts, find_facts, keep_facts, make_facts, read_facts
 from skillery.exports.indexes import MOST_BYTES, Index, Kind, index_entry
-from skillery.formats.agent_skill import AgentSkill, agent_skill, index_name
+from skillery.formats.agent_skill import index_name
 from skillery.formats.archives import ArchiveEntry, Form, archive, archive_size
 from skillery.formats.bundle import SKILL_MD
 from skillery.formats.version_spec import Latest, VersionSpec
@@ -141,7 +140,7 @@ class Exports:
             if facts.is_generated:
                 contents.replace_beginning(SKILL_MD, facts.head.encode(), facts.skill_md_bytes)
             return Export(row, facts, contents)
-        skill = _make_conform(contents, row.name, row.manifest_json)
+        skill = make_conform(contents, SKILL_MD, row.name, row.manifest_json)
         facts = make_facts(index_name(row.name), skill, contents)
         self._keep({row.version_id: facts})
         return Export(row, facts, contents)
@@ -192,15 +191,5 @@ class Exports:
 
         manifest_json, files = self._database.read_now(look)
         contents = Contents(self._database, self._storage, files)
-        skill = _make_conform(contents, listed.name, manifest_json)
+        skill = make_conform(contents, SKILL_MD, listed.name, manifest_json)
         return make_facts(listed.index_name, skill, contents)
-
-
-def _make_conform(contents: Contents, name: str, manifest_json: str) -> AgentSkill:
-    """Return the skill as an Agent Skill. Change `contents` so that its SKILL.md conforms too."""
-    manifest: dict[str, Any] = msgspec.json.decode(manifest_json)
-    stored = contents.whole(SKILL_MD)
-    skill = agent_skill(stored, name=index_name(name), description=manifest["description"])
-    if skill.is_generated:
-        contents.replace_beginning(SKILL_MD, skill.head, len(skill.content))
-    return skill

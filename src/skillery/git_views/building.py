@@ -18,9 +18,9 @@ from skillery.backends import Storage
 from skillery.database import Database
 from skillery.database.tables import exports, skill_files, skill_versions
 from skillery.errors import RepositoryTooLarge
-from skillery.exports.contents import Contents
+from skillery.exports.contents import Contents, make_conform
 from skillery.exports.facts import MAKER, read_facts
-from skillery.formats.agent_skill import MAX_DESCRIPTION, agent_skill, cut
+from skillery.formats.agent_skill import MAX_DESCRIPTION, cut
 from skillery.formats.bundle import SKILL_MD
 from skillery.git_views.catalogues import Catalogue, catalogue_files
 from skillery.git_views.object_table import BLOB, COMMIT, LENGTH_BYTES, MAGIC, TREE, StoredCommit, StoredTable
@@ -146,11 +146,8 @@ class Builder:
         def look(connection: Connection) -> str:
             return str(connection.execute(_MANIFEST, {"version": one.version_id}).scalar_one())
 
-        manifest = msgspec.json.decode(self._database.read_now(look))
-        path = f"{one.version_id}/{SKILL_MD}"
-        skill = agent_skill(contents.whole(path), name=one.index_name, description=manifest.get("description", ""))
-        if skill.is_generated:
-            contents.replace_beginning(path, skill.head, len(skill.content))
+        skill_md = f"{one.version_id}/{SKILL_MD}"
+        skill = make_conform(contents, skill_md, one.name, self._database.read_now(look))
         return cut(skill.description, MAX_DESCRIPTION)
 
     def _add_version(self, one: RepositoryVersion, contents: Contents, files: Sequence[FileRow]) -> Iterator[bytes]:

@@ -6,12 +6,12 @@ DELETE yanks all versions of a skill and deletes nothing, because a version numb
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from skillery import registry
-from skillery.api.exports import answer_archive, answer_inline
+from skillery.api.exports import answer_export
 from skillery.api.v1.parts import V1Parts
 from skillery.api.v1.requests import (
     DEFAULT,
@@ -99,20 +99,20 @@ async def skill_endpoint(parts: V1Parts, scope: Any, receive: Any, send: Any, he
 
 async def content_endpoint(parts: V1Parts, scope: Any, _receive: Any, send: Any, headers: Headers) -> None:
     """Answer `/v1/skills/{skill_id}/content` and `…/versions/{version}/content` with a zip of the files."""
-    only(scope, "GET", "HEAD")
-    headers = with_token(headers)
-    identity = await parts.gate.admit(scope, headers, "read", "read_skill_file")
-    export, spec = await _exported(parts, scope, identity)
-    await answer_archive(parts.downloads, scope, send, headers, identity, export, spec, "zip")
+    await _send_files(parts, scope, send, headers, "zip")
 
 
 async def inline_endpoint(parts: V1Parts, scope: Any, _receive: Any, send: Any, headers: Headers) -> None:
     """Answer `/v1/skills/{skill_id}/inline` and `…/versions/{version}/inline` with the files in a JSON object."""
+    await _send_files(parts, scope, send, headers, "inline")
+
+
+async def _send_files(parts: V1Parts, scope: Any, send: Any, headers: Headers, form: Literal["zip", "inline"]) -> None:
     only(scope, "GET", "HEAD")
     headers = with_token(headers)
     identity = await parts.gate.admit(scope, headers, "read", "read_skill_file")
     export, spec = await _exported(parts, scope, identity)
-    await answer_inline(parts.downloads, scope, send, headers, identity, export, spec)
+    await answer_export(parts.downloads, scope, send, headers, identity, export, spec, form)
 
 
 async def _exported(parts: V1Parts, scope: Any, identity: Identity) -> tuple[Export, VersionSpec]:

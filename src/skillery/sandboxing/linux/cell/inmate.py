@@ -165,7 +165,7 @@ def map_ids(ids: Buffer) -> None:
 
 
 def show_mounts() -> None:
-    """Send the server a descriptor of the mount namespace. Later, nobody may open it: pid 1 is not dumpable."""
+    """Send the server a descriptor of the mount namespace. The server may not open it: pid 1 is not dumpable."""
     mounts = kernel.opening("mounts", kernel.SYS_OPENAT, kernel.AT_FDCWD, b"/proc/self/ns/mnt", os.O_RDONLY)
     kernel.call("mounts", kernel.SYS_SENDMSG, calls.CONTROL, messages.with_descriptor(mounts), 0, answer=1)
     kernel.close(mounts)
