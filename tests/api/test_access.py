@@ -211,6 +211,7 @@ ENDPOINTS = [
     ("HEAD", "/skills/skills.protocol.guide/latest.zip", "read", 200),
     ("GET", "/skills/skills.protocol.guide/latest/SKILL.md", "read", 200),
     ("GET", "/.well-known/agent-skills/index.json", "read", 200),
+    ("GET", "/marketplace.json", "read", 200),
     ("GET", "/.well-known/skills/skills-protocol-guide/SKILL.md", "read", 200),
     ("GET", "/n/skills/.well-known/skills/index.json", "read", 200),
     ("GET", "/n/skills/.well-known/agent-skills/none/SKILL.md", "read", 404),

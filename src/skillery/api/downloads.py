@@ -12,6 +12,7 @@ from litestar.openapi.spec.enums import OpenAPIType
 from litestar.types import ASGIApp
 
 from skillery.api.exports import DownloadParts, send_archive, send_file, send_index, send_indexed_file
+from skillery.api.marketplaces import PARAMETERS, send_marketplace
 from skillery.edge.operations import ELSEWHERE, Operation, Response
 from skillery.exports import KINDS
 from skillery.formats.archives import MEDIA_TYPES
@@ -35,6 +36,8 @@ class Download(NamedTuple):
     answer: Response
     may_be_elsewhere: bool = False
     """Whether the storage may answer, at an address that the server has signed."""
+    parameters: tuple[Parameter, ...] = ()
+    """The parameters of the query."""
 
     @property
     def operations(self) -> tuple[Operation, ...]:
@@ -49,7 +52,7 @@ class Download(NamedTuple):
                 (400, 404),
                 "read",
                 description=self.description,
-                parameters=(_KNOWN,),
+                parameters=(_KNOWN, *self.parameters),
                 tag="Agent Skills",
             )
             for path in self.paths
@@ -95,6 +98,15 @@ DOWNLOADS = (
         "A file of the latest version of a skill in an index",
         "`name` is the name of the skill in that index.",
         Response("The file.", kinds=("text/markdown", ANY)),
+    ),
+    Download(
+        "/marketplace.json",
+        ("/marketplace.json",),
+        send_marketplace,
+        "A marketplace of plugins",
+        "Each skill is a plugin, for Claude Code and for clients that read its marketplaces.",
+        Response("The marketplace of the skills that the caller sees.", Object),
+        parameters=PARAMETERS,
     ),
 )
 

@@ -25,6 +25,7 @@ from skillery.edge.http import CHUNK_BYTES, only, send_elsewhere
 from skillery.edge.pieces import send_pieces
 from skillery.errors import InvalidName
 from skillery.exports import KINDS, Export, Exports, Kind
+from skillery.exports.marketplaces import Marketplaces
 from skillery.formats.archives import FORMS, MEDIA_TYPES, Form
 from skillery.formats.names import parse_namespace, parse_skill_name
 from skillery.formats.version_spec import Digest, Exact, VersionSpec, parse_version_spec
@@ -68,6 +69,11 @@ class DownloadParts(NamedTuple):
     answers: Answers
     are_public: bool
     """Whether public skills can be downloaded without credentials."""
+    marketplaces: Marketplaces
+    has_git: bool
+    """Whether the server has repositories for git."""
+    public_url: str
+    """The setting `public_url`."""
 
 
 async def send_archive(parts: DownloadParts, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
@@ -77,7 +83,7 @@ async def send_archive(parts: DownloadParts, scope: Any, _receive: Any, send: An
     form = next((form for form in FORMS if file.endswith(f".{form}") and len(file) > len(form) + 1), None)
     if form is None:
         raise nothing_here("An archive ends with .tar.gz or .zip, a single file is /skills/{name}/{version}/{path}.")
-    identity = await _reader(parts, scope, headers)
+    identity = await reader_of(parts, scope, headers)
     spec = parse_version_spec(file[: -len(form) - 1])
     export = await parts.exports.find(identity, parse_skill_name(name), spec)
     await answer_export(parts, scope, send, headers, identity, export, spec, form)
@@ -99,17 +105,17 @@ async def answer_export(
     """
     cache = _caching(identity, export, spec)
     response = _inline(export, cache) if form == "inline" else _archive(export, form, cache)
-    await _answer(parts, scope, send, headers, response)
+    await send_download(parts, scope, send, headers, response)
 
 
 async def send_file(parts: DownloadParts, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
     """Answer `/skills/{name}/{version}/{path}` with one file of a version."""
     only(scope, "GET", "HEAD")
     _, name, version, *path = segments_of(scope, 4, more=True)
-    identity = await _reader(parts, scope, headers)
+    identity = await reader_of(parts, scope, headers)
     spec = parse_version_spec(version)
     export = await parts.exports.find(identity, parse_skill_name(name), spec)
-    await _answer(parts, scope, send, headers, _file(export, "/".join(path), _caching(identity, export, spec)))
+    await send_download(parts, scope, send, headers, _file(export, "/".join(path), _caching(identity, export, spec)))
 
 
 async def send_index(parts: DownloadParts, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
@@ -120,13 +126,13 @@ async def send_index(parts: DownloadParts, scope: Any, _receive: Any, send: Any,
     """
     only(scope, "GET", "HEAD")
     namespace, kind, _ = _in_index(scope)
-    identity = await _reader(parts, scope, headers)
+    identity = await reader_of(parts, scope, headers)
     index = await parts.exports.index(identity, namespace, kind)
-    cache = _whose(identity, ASK_AGAIN)
+    cache = whose(identity, ASK_AGAIN)
     size = len(index.content)
     # The whole index stays in memory until it is sent.
     answer = DownloadResponse("application/json", size, index.sha256, cache, [], [index.content], memory=size)
-    await _answer(parts, scope, send, headers, answer)
+    await send_download(parts, scope, send, headers, answer)
 
 
 async def send_indexed_file(
@@ -137,9 +143,9 @@ async def send_indexed_file(
     """
     only(scope, "GET", "HEAD")
     namespace, _, (wanted, *path) = _in_index(scope)
-    identity = await _reader(parts, scope, headers)
+    identity = await reader_of(parts, scope, headers)
     export = await parts.exports.find_in_index(identity, namespace, wanted)
-    await _answer(parts, scope, send, headers, _file(export, "/".join(path), _whose(identity, ASK_AGAIN)))
+    await send_download(parts, scope, send, headers, _file(export, "/".join(path), whose(identity, ASK_AGAIN)))
 
 
 # -- addresses -------------------------------------------------------------------------------------------------
@@ -164,7 +170,7 @@ def _in_index(scope: Any) -> tuple[str, Kind, list[str]]:
     return namespace, kind, parts[2:]
 
 
-async def _reader(parts: DownloadParts, scope: Any, headers: dict[str, str]) -> Identity:
+async def reader_of(parts: DownloadParts, scope: Any, headers: dict[str, str]) -> Identity:
     return await parts.gate.admit_reader(scope, headers, or_anonymous=parts.are_public)
 
 
@@ -236,17 +242,17 @@ def _caching(identity: Identity, export: Export, spec: VersionSpec) -> str:
     """
     exact = isinstance(spec, Digest) or (isinstance(spec, Exact) and str(spec.version) == export.row.version)
     is_settled = exact and export.row.status in WAS_PUBLISHED
-    return _whose(identity, FOR_EVER if is_settled else ASK_AGAIN)
+    return whose(identity, FOR_EVER if is_settled else ASK_AGAIN)
 
 
-def _whose(identity: Identity, cache: str) -> str:
+def whose(identity: Identity, cache: str) -> str:
     """Return `cache` as a Cache-Control. Responses to authenticated callers are `private`: shared caches must not
     keep them.
     """
     return f"{'public' if identity is ANONYMOUS else 'private'}, {cache}"
 
 
-async def _answer(
+async def send_download(
     parts: DownloadParts, scope: Any, send: Any, headers: dict[str, str], answer: DownloadResponse
 ) -> None:
     fixed = [

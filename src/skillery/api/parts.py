@@ -35,6 +35,8 @@ class Edge(NamedTuple):
     """Whether the server has pages for browsers."""
     git: bool
     """Whether the server has repositories for git."""
+    public_url: str
+    """The setting `public_url`."""
     log_requests: bool
     readiness: Readiness
     mcp: McpEndpoint

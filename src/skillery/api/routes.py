@@ -99,7 +99,16 @@ def _metadata_routes(edge: Edge) -> list[Route]:
 
 
 def _download_routes(core: Core, edge: Edge) -> list[Route]:
-    parts = DownloadParts(edge.gate, core.exports, core.signed, edge.answers, edge.public_downloads)
+    parts = DownloadParts(
+        edge.gate,
+        core.exports,
+        core.signed,
+        edge.answers,
+        edge.public_downloads,
+        core.marketplaces,
+        edge.git,
+        edge.public_url,
+    )
     v1_parts = V1Parts(edge.gate, core.registry, core.importer, parts, edge.bodies)
     downloads = [Route(one.group, partial(one.endpoint, parts), one.operations, one.paths) for one in DOWNLOADS]
     v1 = [

@@ -168,6 +168,7 @@ def _edge(
         public_downloads=settings.public_downloads,
         web=settings.web,
         git=settings.git,
+        public_url=settings.public_url,
         log_requests=settings.log_requests,
         readiness=readiness,
         state=ServerState(

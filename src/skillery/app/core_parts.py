@@ -29,6 +29,7 @@ from skillery.contents.signed_downloads import SignedDownloads
 from skillery.context.queue import Queue
 from skillery.database import Database
 from skillery.exports import Exports, FactsPreparation
+from skillery.exports.marketplaces import Marketplaces
 from skillery.formats.bundle import BundleLimits
 from skillery.git_views import Repositories
 from skillery.identity.authenticator_chain import by_name
@@ -164,6 +165,7 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
             base.settings.index_skills,
             base.settings.git_max_mb * MIB,
         ),
+        marketplaces=Marketplaces(exports, base.settings.marketplace_name, base.settings.index_skills),
         quotas=quotas,
         once=once,
         refusals=refusals,

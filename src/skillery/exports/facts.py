@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 from sqlalchemy import Connection, bindparam, select
@@ -22,6 +22,10 @@ other output.
 
 _FACTS = select(exports.c.facts_json).where(
     exports.c.version_id == bindparam("version"), exports.c.maker == bindparam("made_by")
+)
+
+_MANY_FACTS = select(exports.c.version_id, exports.c.facts_json).where(
+    exports.c.version_id.in_(bindparam("versions", expanding=True)), exports.c.maker == bindparam("made_by")
 )
 
 
@@ -70,6 +74,12 @@ def make_facts(name: str, skill: AgentSkill, contents: Contents) -> Facts:
 def find_facts(connection: Connection, version_id: int) -> Facts | None:
     found = connection.scalar(_FACTS, {"version": version_id, "made_by": MAKER})
     return read_facts(found) if found else None
+
+
+def find_many_facts(connection: Connection, *, version_ids: Sequence[int]) -> dict[int, Facts]:
+    """Return the stored facts of versions by their id."""
+    rows = connection.execute(_MANY_FACTS, {"versions": version_ids, "made_by": MAKER})
+    return {row.version_id: read_facts(row.facts_json) for row in rows}
 
 
 def read_facts(text: str) -> Facts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from skillery.database import Database
 from skillery.database.tables import skill_versions
 from skillery.errors import FileNotInSkill, SkilleryError, Unavailable
 from skillery.exports.contents import Contents, make_conform
-from skillery.exports.facts import MAKER, Facts, find_facts, keep_facts, make_facts, read_facts
+from skillery.exports.facts import MAKER, Facts, find_facts, find_many_facts, keep_facts, make_facts, read_facts
 from skillery.exports.indexes import MOST_BYTES, Index, Kind, index_entry
 from skillery.formats.agent_skill import index_name
 from skillery.formats.archives import ArchiveEntry, Form, archive, archive_size
@@ -25,6 +25,7 @@ from skillery.formats.bundle import SKILL_MD
 from skillery.formats.version_spec import Latest, VersionSpec
 from skillery.registry import Listed, VersionRow, files_of, find_in_index, list_index, list_unprepared, resolve
 from skillery.registry.files import FileRow
+from skillery.registry.repositories import RepositoryVersion
 
 log = logging.getLogger(__name__)
 ROWS_AT_ONCE = 200
@@ -106,6 +107,38 @@ class Exports:
         """
         return await _WORKERS.run(self._index, identity, namespace, kind)
 
+    async def facts_of(
+        self, look: Callable[[Connection], Sequence[RepositoryVersion]]
+    ) -> tuple[Sequence[RepositoryVersion], dict[int, Facts]]:
+        """Return the versions that `look` finds, and their facts by the id of the version. Missing facts are computed.
+
+        The facts of a version that cannot be read are left out, and logged.
+        """
+        return await _WORKERS.run(self._look_with_facts, look)
+
+    def _look_with_facts(
+        self, look: Callable[[Connection], Sequence[RepositoryVersion]]
+    ) -> tuple[Sequence[RepositoryVersion], dict[int, Facts]]:
+        versions = self._database.read_now(look)
+        found: dict[int, Facts] = {}
+        for start in range(0, len(versions), ROWS_AT_ONCE):
+            some = versions[start : start + ROWS_AT_ONCE]
+            found |= self._facts_or_made(some)
+        return versions, found
+
+    def _facts_or_made(self, versions: Sequence[RepositoryVersion]) -> dict[int, Facts]:
+        find = partial(find_many_facts, version_ids=[one.version_id for one in versions])
+        found = self._database.read_now(find)
+        if len(found) < len(versions):
+            with self._making:
+                found = self._database.read_now(find)
+                missing = [one for one in versions if one.version_id not in found]
+                made = {one.version_id: facts for one in missing if (facts := self._facts_or_none(one)) is not None}
+                if made:
+                    self._keep(made)
+                found |= made
+        return found
+
     async def prepare(self, after: str, names: Sequence[str] | None) -> str | None:
         """Compute the missing facts of a batch of latest versions: the next ones by skill name, after the name `after`.
         If `names` is given, only these skills are included.
@@ -177,14 +210,14 @@ class Exports:
             made = {}
         return [(one, read_facts(one.facts_json) if one.facts_json else made[one.version_id]) for one in page]
 
-    def _facts_or_none(self, listed: Listed) -> Facts | None:
+    def _facts_or_none(self, listed: Listed | RepositoryVersion) -> Facts | None:
         try:
             return self._facts_of(listed)
         except SkilleryError as error:
             log.warning("%s %s is not prepared for the index: %s", listed.name, listed.version, error.message)
             return None
 
-    def _facts_of(self, listed: Listed) -> Facts:
+    def _facts_of(self, listed: Listed | RepositoryVersion) -> Facts:
         def look(connection: Connection) -> tuple[str, list[FileRow]]:
             manifest = connection.execute(_MANIFEST, {"version": listed.version_id}).scalar_one()
             return manifest, files_of(connection, listed.version_id)

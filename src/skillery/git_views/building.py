@@ -16,10 +16,10 @@ from sqlalchemy import Connection, bindparam, func, select
 
 from skillery.backends import Storage
 from skillery.database import Database
-from skillery.database.tables import exports, skill_files, skill_versions
+from skillery.database.tables import skill_files, skill_versions
 from skillery.errors import RepositoryTooLarge
 from skillery.exports.contents import Contents, make_conform
-from skillery.exports.facts import MAKER, read_facts
+from skillery.exports.facts import find_many_facts
 from skillery.formats.agent_skill import MAX_DESCRIPTION, cut
 from skillery.formats.bundle import SKILL_MD
 from skillery.git_views.catalogues import Catalogue, catalogue_files
@@ -51,9 +51,6 @@ _FILES = (
     .order_by(skill_files.c.version_id, skill_files.c.path)
 )
 _COUNT = select(func.count()).where(skill_files.c.version_id.in_(bindparam("versions", expanding=True)))
-_FACTS = select(exports.c.version_id, exports.c.facts_json).where(
-    exports.c.version_id.in_(bindparam("versions", expanding=True)), exports.c.maker == MAKER
-)
 _MANIFEST = select(skill_versions.c.manifest_json).where(skill_versions.c.id == bindparam("version"))
 
 
@@ -121,7 +118,7 @@ class Builder:
         rows, facts = self._database.read_now(
             lambda connection: (
                 connection.execute(_FILES, ids).all(),
-                {row.version_id: read_facts(row.facts_json) for row in connection.execute(_FACTS, ids)},
+                find_many_facts(connection, version_ids=_ids(batch)),
             )
         )
         # One reader for all versions: it reads many small files with one query.

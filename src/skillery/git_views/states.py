@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from skillery.exports.facts import MAKER
-from skillery.registry.repositories import LATEST, RepositoryVersion, SkillHistory
+from skillery.registry.repositories import LATEST, RepositoryVersion, SkillHistory, is_ref
 
 FORMAT = 1
 """The version number of the code that makes objects. Increase it if this package makes other objects of a state."""
@@ -87,11 +87,6 @@ def state_of_skill(owner: str, name: str, history: SkillHistory) -> State:
         for place, one in enumerate(history.versions)
     )
     return _state(owner, f"n/{name}", snapshots)
-
-
-def is_ref(name: str) -> bool:
-    """Return whether git accepts the name of a branch or tag. The characters of labels and versions are allowed."""
-    return ".." not in name and not name.endswith((".", ".lock"))
 
 
 def _state(owner: str, repository: str, snapshots: tuple[Snapshot, ...]) -> State:

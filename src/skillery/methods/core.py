@@ -12,6 +12,7 @@ from skillery.environments.named import NamedEnvironments
 from skillery.environments.queries import EnvironmentQueries
 from skillery.environments.rebuilds import Rebuilds
 from skillery.exports import Exports
+from skillery.exports.marketplaces import Marketplaces
 from skillery.git_views import Repositories
 from skillery.identity.idempotency import Once
 from skillery.identity.quotas import Quotas
@@ -54,6 +55,7 @@ class Core(NamedTuple):
     environments: EnvironmentParts
     exports: Exports
     repositories: Repositories
+    marketplaces: Marketplaces
     quotas: Quotas
     once: Once
     refusals: Refusals

@@ -69,8 +69,7 @@ def list_branches(
     no skill of this namespace. Raise RepositoryTooLarge if there are more than `most` skills.
     """
     values = index_values(identity, namespace)
-    latest = in_index(_versions(skill_versions.c.id == skills.c.latest_version_id), identity, namespace)
-    found = _rows(connection, latest, values, most)
+    found = list_branch(connection, identity=identity, namespace=namespace, branch=LATEST, most=most)
     if not found:
         return {}
     branches = {LATEST: found}
@@ -78,8 +77,19 @@ def list_branches(
     for label, count in _labels(connection, identity, namespace, values):
         if count <= room:
             room -= count
-            branches[label] = _rows(connection, _labelled(identity, namespace), values | {"label": label}, most)
+            branches[label] = list_branch(connection, identity=identity, namespace=namespace, branch=label, most=most)
     return branches
+
+
+def list_branch(
+    connection: Connection, *, identity: Identity, namespace: str, branch: str, most: int
+) -> list[RepositoryVersion]:
+    """Return the versions of one branch, as in `list_branches`. `branch` is a label, or `latest`."""
+    values = index_values(identity, namespace)
+    if branch == LATEST:
+        latest = in_index(_versions(skill_versions.c.id == skills.c.latest_version_id), identity, namespace)
+        return _rows(connection, latest, values, most)
+    return _rows(connection, _labelled(identity, namespace), values | {"label": branch}, most)
 
 
 def skill_history(connection: Connection, identity: Identity, name: str, *, most: int) -> SkillHistory | None:
@@ -114,6 +124,11 @@ def skill_history(connection: Connection, identity: Identity, name: str, *, most
     resolvable = _resolvable(connection, skill_id)
     branches = {branch: places[one] for branch, one in wanted if one in resolvable and one in places}
     return SkillHistory(rows, branches) if rows else None
+
+
+def is_ref(name: str) -> bool:
+    """Return whether git accepts the name of a branch or tag. The characters of labels and versions are allowed."""
+    return ".." not in name and not name.endswith((".", ".lock"))
 
 
 def any_purged(connection: Connection, version_ids: list[int]) -> bool:
@@ -179,8 +194,9 @@ def _rows(
         found += [_version(*row) for row in rows]
         if len(found) > most:
             raise RepositoryTooLarge(
-                f"there are more than {most} skills, and a repository of this server has at most so many",
-                hint="Clone the repository of a namespace: /git/{namespace}.git.",
+                f"there are more than {most} skills, and a repository or marketplace has at most so many "
+                "(the setting index_skills)",
+                hint="Ask for a namespace: /git/{namespace}.git, or /marketplace.json?namespace={namespace}.",
             )
         if len(rows) < ROWS_AT_ONCE:
             return found

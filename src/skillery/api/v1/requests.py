@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, cast
-from urllib.parse import parse_qs, unquote_to_bytes
+from urllib.parse import unquote_to_bytes
 
 import msgspec
 
@@ -120,15 +120,6 @@ def segments(scope: Any, *counts: int) -> list[str]:
     if len(found) not in counts or any("/" in part or "\0" in part for part in found):
         raise HttpRefusal(404, plain_error(NOT_FOUND, "there is nothing at this address", "not_found"))
     return found
-
-
-def query_of(scope: Any, *known: str) -> dict[str, str]:
-    """Return the parameters of the query. Raise InvalidParams if the query has a parameter that is not in `known`."""
-    query = parse_qs(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
-    unknown = sorted(query.keys() - set(known))
-    if unknown:
-        raise InvalidParams(f"there is no parameter {quoted(unknown[0])}", hint=f"There are {', '.join(known)}.")
-    return {key: values[-1] for key, values in query.items()}
 
 
 def limit_of(query: dict[str, str]) -> int:

@@ -22,7 +22,6 @@ from skillery.api.v1.requests import (
     limit_of,
     make_default,
     order_of,
-    query_of,
     segments,
     send_answer,
     version_number,
@@ -33,6 +32,7 @@ from skillery.api.v1.requests import (
 from skillery.api.v1.shapes import Deleted, Skill, Skills, skill_of
 from skillery.api.v1.uploads import published
 from skillery.backends import Identity
+from skillery.edge.addresses import query_of
 from skillery.edge.http import check_json, only, read_body
 from skillery.errors import InvalidParams, LabelNotFound, SkilleryError, VersionNotFound
 from skillery.exports import Export

@@ -15,7 +15,6 @@ from skillery.api.v1.requests import (
     limit_of,
     make_default,
     order_of,
-    query_of,
     segments,
     send_answer,
     version_number,
@@ -26,6 +25,7 @@ from skillery.api.v1.requests import (
 )
 from skillery.api.v1.shapes import Deleted, SkillVersion, SkillVersions, is_anthropic, is_first_beta, version_of
 from skillery.api.v1.uploads import published
+from skillery.edge.addresses import query_of
 from skillery.edge.http import only
 from skillery.formats.names import parse_skill_name
 from skillery.formats.semver import Version

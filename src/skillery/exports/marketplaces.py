@@ -1,0 +1,169 @@
+"""Marketplaces: lists of plugins in the format of Claude Code, which Codex and Copilot read too. Each skill is a
+plugin.
+
+A repository has its marketplace as a file (skillery.git_views.catalogues). `/marketplace.json` says where the server
+has each plugin: as an archive, or in a git repository.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal, NamedTuple
+from urllib.parse import quote
+
+from skillery.backends import Identity
+from skillery.errors import RepositoryNotFound
+from skillery.exports.skill_exports import Exports
+from skillery.formats.agent_skill import index_name
+from skillery.registry.repositories import RepositoryVersion, is_ref, list_branch
+
+SourceKind = Literal["archive", "git"]
+SOURCE_KINDS: tuple[SourceKind, ...] = ("archive", "git")
+
+
+class Place(NamedTuple):
+    """Where a plugin is, and the folders of its skills below that place."""
+
+    source: str | dict[str, str]
+    skills: list[str]
+
+
+class Plugins(NamedTuple):
+    """Where the plugins of a marketplace are."""
+
+    of_skill: Callable[[RepositoryVersion], Place]
+    of_namespace: Callable[[str, Sequence[RepositoryVersion]], Place] | None
+    """None: the marketplace has no plugins for namespaces."""
+
+
+class Asked(NamedTuple):
+    """What a request for `/marketplace.json` asks for."""
+
+    namespace: str
+    """"" for all namespaces."""
+    label: str
+    sources: SourceKind
+    address: str
+    """The address of the server, without a slash at the end."""
+
+
+class Marketplaces:
+    """Makes the marketplaces of `/marketplace.json`."""
+
+    def __init__(self, exports: Exports, owner: str, most_skills: int) -> None:
+        """`owner` is the name of the server in marketplaces."""
+        self._exports = exports
+        self._owner = owner
+        self._most_skills = most_skills
+
+    async def find(self, identity: Identity, asked: Asked) -> dict[str, Any]:
+        """Return the marketplace of the skills that the identity sees.
+
+        Raise RepositoryNotFound if the identity sees no skill of the namespace, and RepositoryTooLarge if there are too
+        many.
+        """
+        look = partial(
+            list_branch, identity=identity, namespace=asked.namespace, branch=asked.label, most=self._most_skills
+        )
+        versions, facts = await self._exports.facts_of(look)
+        if asked.namespace and not versions:
+            raise RepositoryNotFound(
+                f"you see no skill of the namespace '{asked.namespace}' with the label '{asked.label}'",
+                hint="`skillery list` shows the skills that you see.",
+            )
+        known = [one for one in versions if one.version_id in facts]
+        descriptions = {version_id: one.description for version_id, one in facts.items()}
+        if asked.sources == "git":
+            plugins = Plugins(partial(_git_skill, asked.address), partial(_git_namespace, asked))
+        else:
+            zips = {version_id: one.archives["zip"] for version_id, one in facts.items()}
+            plugins = Plugins(partial(_archive, asked.address, zips), None)
+        return marketplace(self._owner, asked.namespace, known, descriptions, plugins)
+
+
+def marketplace(
+    owner: str, part: str, versions: Sequence[RepositoryVersion], descriptions: Mapping[int, str], plugins: Plugins
+) -> dict[str, Any]:
+    """Return the marketplace of some versions. `part` is a namespace, `n/{skill}` for one skill, or "" for all skills.
+    Descriptions are by the id of the version.
+    """
+    skills = [_skill(one, descriptions[one.version_id], plugins.of_skill(one)) for one in versions]
+    names = {one.index_name for one in versions}
+    namespaces = [] if plugins.of_namespace is None else _namespaces(versions, plugins.of_namespace)
+    return {
+        "name": marketplace_name(owner, part),
+        "owner": {"name": owner},
+        "metadata": {"description": describe_part(part)},
+        "plugins": [*skills, *(one for one in namespaces if one["name"] not in names)],
+    }
+
+
+def marketplace_name(owner: str, part: str) -> str:
+    """Return the name of a marketplace: that of the server, and for a part of its skills also that of the part."""
+    if not part:
+        return owner
+    skill = part.removeprefix("n/")
+    return index_name(f"{owner}-{part}" if skill == part else f"{owner}-skill-{skill}")
+
+
+def describe_part(part: str) -> str:
+    if not part:
+        return "Skills of all namespaces."
+    skill = part.removeprefix("n/")
+    return f"Skills of the namespace {part}." if skill == part else f"The skill {skill}."
+
+
+def _skill(one: RepositoryVersion, description: str, place: Place) -> dict[str, Any]:
+    return {
+        "name": one.index_name,
+        "source": place.source,
+        "description": description,
+        # Clients update a plugin only if its version differs.
+        "version": one.version,
+        "strict": False,
+        "skills": place.skills,
+    }
+
+
+def _namespaces(
+    versions: Sequence[RepositoryVersion], place_of: Callable[[str, Sequence[RepositoryVersion]], Place]
+) -> list[dict[str, Any]]:
+    """Return a plugin for each namespace with several skills. Without a version, clients take the commit as version."""
+    members: dict[str, list[RepositoryVersion]] = {}
+    for one in versions:
+        namespace = one.name.rpartition(".")[0]
+        if namespace:
+            members.setdefault(namespace, []).append(one)
+    found: dict[str, dict[str, Any]] = {}
+    for namespace, skills in sorted(members.items()):
+        name = f"{index_name(namespace)}-all"
+        if len(skills) > 1 and name not in found:
+            place = place_of(namespace, skills)
+            found[name] = {
+                "name": name,
+                "source": place.source,
+                "description": f"All skills of the namespace {namespace}.",
+                "strict": False,
+                "skills": place.skills,
+            }
+    return list(found.values())
+
+
+# -- places on a server ---------------------------------------------------------------------------------------------
+
+
+def _archive(address: str, zips: Mapping[int, str], one: RepositoryVersion) -> Place:
+    url = f"{address}/skills/{one.name}/{quote(one.version, safe='')}.zip"
+    return Place({"source": "archive", "url": url, "sha256": zips[one.version_id]}, ["./"])
+
+
+def _git_skill(address: str, one: RepositoryVersion) -> Place:
+    tag = f"v{one.version}"
+    ref = {"ref": tag} if is_ref(tag) else {}
+    return Place({"source": "url", "url": f"{address}/git/n/{one.name}.git", **ref}, [f"./skills/{one.index_name}"])
+
+
+def _git_namespace(asked: Asked, namespace: str, members: Sequence[RepositoryVersion]) -> Place:
+    source = {"source": "url", "url": f"{asked.address}/git/{namespace}.git", "ref": asked.label}
+    return Place(source, [f"./skills/{one.index_name}" for one in members])
