@@ -261,6 +261,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     git_max_mb: Positive = 512
     marketplace: Annotated[str, msgspec.Meta(pattern=r"^([a-z0-9]+(-[a-z0-9]+)*)?$", max_length=40)] = ""
     """The name of this server in the catalogues of its git repositories."""
+    thin_plugins: tuple[str, ...] = ()
+    """Namespaces whose skills are also a plugin without scripts: the scripts run on this server."""
     allow_unsafe_sandbox: bool = False
     allow_degraded: bool = False
     max_body_mb: Positive = 64

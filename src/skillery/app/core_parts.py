@@ -21,6 +21,7 @@ from skillery.app.limits import limit_rules
 from skillery.app.named_environments import named_of
 from skillery.app.quotas import quotas_of
 from skillery.app.sweeps import sweep_steps
+from skillery.app.thin_plugins import thin_plugins_of
 from skillery.app.webhooks import retry_rules, sender_of
 from skillery.audit import Refusals
 from skillery.backends import Authenticator, Capability, Events, Sandbox, Secrets, Storage, Verifier
@@ -134,6 +135,7 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
     collector = Collector(database, steps)
     exports = Exports(database, backends.storage, base.settings.index_skills)
     preparation = FactsPreparation(exports)
+    thin = thin_plugins_of(base.settings, backends.authenticator)
     base = base._replace(events=PreparingEvents(base.events, preparation))
     publisher = _publisher(base, runtime, quotas, compilers)
     stack.push_async_callback(asyncio.to_thread, collector.close)
@@ -164,8 +166,9 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
             base.settings.marketplace_name,
             base.settings.index_skills,
             base.settings.git_max_mb * MIB,
+            thin,
         ),
-        marketplaces=Marketplaces(exports, base.settings.marketplace_name, base.settings.index_skills),
+        marketplaces=Marketplaces(exports, base.settings.marketplace_name, base.settings.index_skills, thin),
         quotas=quotas,
         once=once,
         refusals=refusals,

@@ -15,6 +15,7 @@ from urllib.parse import quote
 from skillery.backends import Identity
 from skillery.errors import RepositoryNotFound
 from skillery.exports.skill_exports import Exports
+from skillery.exports.thin_plugins import ThinPlugins, describe_thin, thin_folder, thin_name
 from skillery.formats.agent_skill import index_name
 from skillery.registry.repositories import RepositoryVersion, is_ref, list_branch
 
@@ -35,6 +36,8 @@ class Plugins(NamedTuple):
     of_skill: Callable[[RepositoryVersion], Place]
     of_namespace: Callable[[str, Sequence[RepositoryVersion]], Place] | None
     """None: the marketplace has no plugins for namespaces."""
+    of_thin: Callable[[str], str | dict[str, str]] | None
+    """The source of the thin plugin of a namespace. None: the marketplace has no thin plugins."""
 
 
 class Asked(NamedTuple):
@@ -51,11 +54,12 @@ class Asked(NamedTuple):
 class Marketplaces:
     """Makes the marketplaces of `/marketplace.json`."""
 
-    def __init__(self, exports: Exports, owner: str, most_skills: int) -> None:
+    def __init__(self, exports: Exports, owner: str, most_skills: int, thin: ThinPlugins) -> None:
         """`owner` is the name of the server in marketplaces."""
         self._exports = exports
         self._owner = owner
         self._most_skills = most_skills
+        self._thin = thin
 
     async def find(self, identity: Identity, asked: Asked) -> dict[str, Any]:
         """Return the marketplace of the skills that the identity sees.
@@ -75,15 +79,25 @@ class Marketplaces:
         known = [one for one in versions if one.version_id in facts]
         descriptions = {version_id: one.description for version_id, one in facts.items()}
         if asked.sources == "git":
-            plugins = Plugins(partial(_git_skill, asked.address), partial(_git_namespace, asked))
+            has_branch = is_ref(asked.label)
+            plugins = Plugins(
+                partial(_git_skill, asked.address),
+                partial(_git_namespace, asked) if has_branch else None,
+                partial(_git_thin, asked) if has_branch else None,
+            )
         else:
             zips = {version_id: one.archives["zip"] for version_id, one in facts.items()}
-            plugins = Plugins(partial(_archive, asked.address, zips), None)
-        return marketplace(self._owner, asked.namespace, known, descriptions, plugins)
+            plugins = Plugins(partial(_archive, asked.address, zips), None, None)
+        return marketplace(self._owner, asked.namespace, known, descriptions, plugins, self._thin)
 
 
 def marketplace(
-    owner: str, part: str, versions: Sequence[RepositoryVersion], descriptions: Mapping[int, str], plugins: Plugins
+    owner: str,
+    part: str,
+    versions: Sequence[RepositoryVersion],
+    descriptions: Mapping[int, str],
+    plugins: Plugins,
+    thin: ThinPlugins,
 ) -> dict[str, Any]:
     """Return the marketplace of some versions. `part` is a namespace, `n/{skill}` for one skill, or "" for all skills.
     Descriptions are by the id of the version.
@@ -91,6 +105,11 @@ def marketplace(
     skills = [_skill(one, descriptions[one.version_id], plugins.of_skill(one)) for one in versions]
     names = {one.index_name for one in versions}
     namespaces = [] if plugins.of_namespace is None else _namespaces(versions, plugins.of_namespace)
+    if plugins.of_thin is not None:
+        namespaces += [
+            _thin(namespace, members, plugins.of_thin(namespace), thin)
+            for namespace, members in thin.members(versions).items()
+        ]
     return {
         "name": marketplace_name(owner, part),
         "owner": {"name": owner},
@@ -150,6 +169,19 @@ def _namespaces(
     return list(found.values())
 
 
+def _thin(
+    namespace: str, members: Sequence[RepositoryVersion], source: str | dict[str, str], thin: ThinPlugins
+) -> dict[str, Any]:
+    return {
+        "name": thin_name(namespace),
+        "source": source,
+        "description": describe_thin(namespace),
+        "strict": False,
+        "skills": [f"./skills/{one.index_name}" for one in members],
+        "mcpServers": thin.servers_for_claude,
+    }
+
+
 # -- places on a server ---------------------------------------------------------------------------------------------
 
 
@@ -167,3 +199,8 @@ def _git_skill(address: str, one: RepositoryVersion) -> Place:
 def _git_namespace(asked: Asked, namespace: str, members: Sequence[RepositoryVersion]) -> Place:
     source = {"source": "url", "url": f"{asked.address}/git/{namespace}.git", "ref": asked.label}
     return Place(source, [f"./skills/{one.index_name}" for one in members])
+
+
+def _git_thin(asked: Asked, namespace: str) -> dict[str, str]:
+    url = f"{asked.address}/git/{namespace}.git"
+    return {"source": "git-subdir", "url": url, "path": thin_folder(namespace), "ref": asked.label}

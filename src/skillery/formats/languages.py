@@ -23,5 +23,10 @@ def language_of(runtime: dict[str, Any] | None, paths: Iterable[str]) -> SkillLa
     return max(LANGUAGES, key=lambda language: scripts[language]) if scripts else "markdown"
 
 
+def is_source(path: str) -> bool:
+    """Return whether a file has an ending of a language that runs have."""
+    return _ending(path) in _ENDINGS
+
+
 def _ending(path: str) -> str:
     return path[path.rfind(".") :].lower()

@@ -20,6 +20,7 @@ from skillery.database.tables import skill_files, skill_versions
 from skillery.errors import RepositoryTooLarge
 from skillery.exports.contents import Contents, make_conform
 from skillery.exports.facts import find_many_facts
+from skillery.exports.thin_plugins import is_script, remote_instructions, thin_folder
 from skillery.formats.agent_skill import MAX_DESCRIPTION, cut
 from skillery.formats.bundle import SKILL_MD
 from skillery.git_views.catalogues import Catalogue, catalogue_files
@@ -70,6 +71,8 @@ class Builder:
         self._entries = bytearray(MAGIC)
         self._folders: dict[int, int] = {}
         """The place of the tree of each version, by the id of the version."""
+        self._thin_folders: dict[int, int] = {}
+        """The place of the tree of each version in a thin plugin, by the id of the version."""
         self._objects: dict[int, list[int]] = {}
         """The places of all objects of each version."""
         self._descriptions: dict[int, str] = {}
@@ -150,6 +153,9 @@ class Builder:
     def _add_version(self, one: RepositoryVersion, contents: Contents, files: Sequence[FileRow]) -> Iterator[bytes]:
         root: Folder = {}
         objects: list[int] = []
+        is_thin = self._state.thin.namespace_of(one.name) is not None
+        rest: Folder = {}
+        scripts: list[str] = []
         for file in files:
             _, *parts = file.path.split("/")
             if not all(_is_safe(part) for part in parts):
@@ -158,8 +164,19 @@ class Builder:
             place = self._add(BLOB, contents.whole(file.path))
             objects.append(place)
             _folder(root, parts[:-1])[parts[-1]] = (PROGRAM if file.executable else FILE, place)
+            if is_thin and is_script("/".join(parts), executable=file.executable):
+                scripts.append("/".join(parts))
+            elif is_thin:
+                _folder(rest, parts[:-1])[parts[-1]] = (FILE, place)
             yield from self._ready()
         self._folders[one.version_id] = self._add_folder(root, objects)
+        if scripts:
+            skill_md = contents.whole(f"{one.version_id}/{SKILL_MD}").rstrip()
+            place = self._add(BLOB, skill_md + remote_instructions(one, self._state.thin.server, scripts))
+            objects.append(place)
+            rest[SKILL_MD] = (FILE, place)
+        if is_thin:
+            self._thin_folders[one.version_id] = self._add_folder(rest, objects)
         self._objects[one.version_id] = objects
 
     def _add_folder(self, folder: Folder, objects: list[int]) -> int:
@@ -182,11 +199,16 @@ class Builder:
         skills = self._add_tree(folders)
         root: Folder = {}
         catalogue: list[int] = []
-        about = Catalogue(self._state.owner, self._state.repository, snapshot.versions, self._descriptions)
+        state = self._state
+        about = Catalogue(state.owner, state.repository, snapshot.versions, self._descriptions, state.thin)
         for path, content in catalogue_files(about).items():
             *folders_of, name = path.split("/")
             catalogue.append(self._add(BLOB, content))
             _folder(root, folders_of)[name] = (FILE, catalogue[-1])
+        for namespace, members in state.thin.members(snapshot.versions).items():
+            thin = self._add_tree({one.index_name: (FOLDER, self._thin_folders[one.version_id]) for one in members})
+            catalogue.append(thin)
+            _folder(root, thin_folder(namespace).split("/"))["skills"] = (FOLDER, thin)
         entries = self._entries_of(root, catalogue)
         tree = self._add_tree({**entries, "skills": (FOLDER, skills)})
         commit = Commit()

@@ -2,6 +2,7 @@
 
 - `.claude-plugin/marketplace.json`, for Claude Code, Codex and Copilot: each skill and each namespace is a plugin.
 - `plugin.json` by Agent Plugins 1.0.0: the whole repository is one plugin.
+- `thin/{namespace}/plugin.json` and `mcp.json`: a thin plugin by Agent Plugins 1.0.0.
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ from typing import Any, NamedTuple
 import msgspec
 
 from skillery.exports.marketplaces import Place, Plugins, describe_part, marketplace, marketplace_name
+from skillery.exports.thin_plugins import NO_THIN_PLUGINS, ThinPlugins, describe_thin, thin_folder, thin_name
 from skillery.git_views.states import ALL
 from skillery.registry.repositories import RepositoryVersion
 
 MARKETPLACE = ".claude-plugin/marketplace.json"
 PLUGIN = "plugin.json"
+MCP = "mcp.json"
 SCHEMA = "https://agent-plugins.org/schemas/1.0.0/plugin.schema.json"
+MCP_SCHEMA = "https://agent-plugins.org/schemas/1.0.0/mcp.schema.json"
 _OF_SKILL = "n/"
 
 
@@ -30,6 +34,7 @@ class Catalogue(NamedTuple):
     versions: Sequence[RepositoryVersion]
     descriptions: Mapping[int, str]
     """Descriptions by the id of the version."""
+    thin: ThinPlugins = NO_THIN_PLUGINS
 
     @property
     def part(self) -> str:
@@ -39,13 +44,19 @@ class Catalogue(NamedTuple):
 
 def catalogue_files(of: Catalogue) -> dict[str, bytes]:
     """Return the catalogue files by path."""
-    return {MARKETPLACE: _text(_marketplace(of)), PLUGIN: _text(_plugin(of))}
+    files = {MARKETPLACE: _text(_marketplace(of)), PLUGIN: _text(_plugin(of))}
+    for namespace in of.thin.members(of.versions):
+        folder = thin_folder(namespace)
+        about = {"$schema": SCHEMA, "name": thin_name(namespace), "description": describe_thin(namespace)}
+        files[f"{folder}/{PLUGIN}"] = _text(about)
+        files[f"{folder}/{MCP}"] = _text({"$schema": MCP_SCHEMA, "mcpServers": of.thin.servers})
+    return files
 
 
 def _marketplace(of: Catalogue) -> dict[str, Any]:
     is_skill = of.part.startswith(_OF_SKILL)
-    plugins = Plugins(_skill_folder, None if is_skill else _namespace_folders)
-    return marketplace(of.owner, of.part, of.versions, of.descriptions, plugins)
+    plugins = Plugins(_skill_folder, None if is_skill else _namespace_folders, _thin_folder)
+    return marketplace(of.owner, of.part, of.versions, of.descriptions, plugins, of.thin)
 
 
 def _skill_folder(one: RepositoryVersion) -> Place:
@@ -54,6 +65,10 @@ def _skill_folder(one: RepositoryVersion) -> Place:
 
 def _namespace_folders(_namespace: str, members: Sequence[RepositoryVersion]) -> Place:
     return Place("./skills", [f"./{one.index_name}" for one in members])
+
+
+def _thin_folder(namespace: str) -> str:
+    return f"./{thin_folder(namespace)}"
 
 
 def _plugin(of: Catalogue) -> dict[str, Any]:

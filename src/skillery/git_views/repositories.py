@@ -15,9 +15,10 @@ from skillery.contents.kept_packs import KeptPacks
 from skillery.context.threads import Workers
 from skillery.database import Database
 from skillery.errors import RepositoryNotFound, RepositoryTooLarge, Unavailable
+from skillery.exports.thin_plugins import ThinPlugins
 from skillery.git_views.object_table import ObjectTable, read_table
 from skillery.git_views.states import ALL, State, state_of_skill, state_of_skills
-from skillery.registry.repositories import any_purged, list_branches, skill_history
+from skillery.registry.repositories import RepositoryVersion, any_purged, list_branches, skill_history
 
 MOST_OBJECTS = 400_000
 """The maximum number of objects of all tables in memory. A table of 40,000 objects takes about 8 MB."""
@@ -43,7 +44,15 @@ class OpenRepository(NamedTuple):
 class Repositories:
     """Finds and opens repositories. Equal states share one pack, which is kept in the storage."""
 
-    def __init__(self, database: Database, storage: Storage, owner: str, most_skills: int, most_bytes: int) -> None:
+    def __init__(
+        self,
+        database: Database,
+        storage: Storage,
+        owner: str,
+        most_skills: int,
+        most_bytes: int,
+        thin: ThinPlugins,
+    ) -> None:
         """`owner` is the name of the server in catalogues."""
         self._database = database
         self._storage = storage
@@ -51,6 +60,7 @@ class Repositories:
         self._owner = owner
         self._most_skills = most_skills
         self._most_bytes = most_bytes
+        self._thin = thin
         self._tables: OrderedDict[str, ObjectTable] = OrderedDict()
         self._lock = threading.Lock()
         # Callers that need the same pack at the same time wait for one of them to make it.
@@ -76,7 +86,7 @@ class Repositories:
         else:
             branches = list_branches(connection, identity, address.namespace, most=self._most_skills)
             is_there = branches or not address.namespace
-            state = state_of_skills(self._owner, address.namespace or ALL, branches) if is_there else None
+            state = self._state_of(address.namespace or ALL, branches) if is_there else None
         if state is None:
             raise RepositoryNotFound(
                 "there is no such repository, or you may not see a skill of it",
@@ -90,6 +100,9 @@ class Repositories:
                 hint="Clone the repository of a namespace, /git/{namespace}.git, or of one skill, /git/n/{skill}.git.",
             )
         return state
+
+    def _state_of(self, name: str, branches: dict[str, list[RepositoryVersion]]) -> State:
+        return state_of_skills(self._owner, name, branches, self._thin)
 
     def _make(self, state: State) -> OpenRepository:
         with self._turns[int(state.digest[:4], 16) % _TURNS]:

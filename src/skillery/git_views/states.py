@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from skillery.exports.facts import MAKER
+from skillery.exports.thin_plugins import NO_THIN_PLUGINS, ThinPlugins
 from skillery.registry.repositories import LATEST, RepositoryVersion, SkillHistory, is_ref
 
 FORMAT = 1
@@ -41,6 +42,7 @@ class State(NamedTuple):
     """The name of the server in catalogues."""
     digest: str
     """SHA-256 in hex of everything that the objects follow from."""
+    thin: ThinPlugins = NO_THIN_PLUGINS
 
     @property
     def head(self) -> str | None:
@@ -52,7 +54,9 @@ class State(NamedTuple):
         return list({one.version_id: one for snapshot in self.snapshots for one in snapshot.versions}.values())
 
 
-def state_of_skills(owner: str, name: str, branches: dict[str, list[RepositoryVersion]]) -> State:
+def state_of_skills(
+    owner: str, name: str, branches: dict[str, list[RepositoryVersion]], thin: ThinPlugins = NO_THIN_PLUGINS
+) -> State:
     """Return the state of `/git/_all.git` or of the repository of a namespace: one commit without parents for each
     branch.
     """
@@ -68,7 +72,7 @@ def state_of_skills(owner: str, name: str, branches: dict[str, list[RepositoryVe
         for branch, versions in branches.items()
         if is_ref(_branch(branch))
     )
-    return _state(owner, name, snapshots)
+    return _state(owner, name, snapshots, thin)
 
 
 def state_of_skill(owner: str, name: str, history: SkillHistory) -> State:
@@ -89,12 +93,14 @@ def state_of_skill(owner: str, name: str, history: SkillHistory) -> State:
     return _state(owner, f"n/{name}", snapshots)
 
 
-def _state(owner: str, repository: str, snapshots: tuple[Snapshot, ...]) -> State:
+def _state(owner: str, repository: str, snapshots: tuple[Snapshot, ...], thin: ThinPlugins = NO_THIN_PLUGINS) -> State:
     found = hashlib.sha256(msgspec.json.encode([FORMAT, MAKER, owner, repository]))
     for one in snapshots:
         rows = [(row.index_name, row.name, row.version, row.digest, _seconds(row)) for row in one.versions]
         found.update(msgspec.json.encode([one.refs, one.message, one.time, one.parent, rows]))
-    return State(repository, snapshots, owner, found.hexdigest())
+    if any(thin.members(one.versions) for one in snapshots):
+        found.update(msgspec.json.encode(thin))
+    return State(repository, snapshots, owner, found.hexdigest(), thin)
 
 
 def _branch(label: str) -> str:
