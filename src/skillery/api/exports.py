@@ -253,7 +253,6 @@ async def _answer(
         ("etag", f'"{answer.sha256}"'),
         ("cache-control", answer.cache),
         ("vary", "authorization"),
-        ("x-content-type-options", "nosniff"),
         *answer.headers,
     ]
     if _is_known(headers.get("if-none-match"), answer.sha256):
