@@ -90,6 +90,15 @@ _OVERFLOW = """
 }
 """
 
+_SQUEEZED = """
+() => [...document.querySelectorAll('td')].flatMap(cell => {
+  const range = document.createRange();
+  range.selectNodeContents(cell);
+  const {width, height} = range.getBoundingClientRect();
+  return width < 80 && height > 130 ? [`${Math.round(width)} x ${Math.round(height)} px: ${cell.innerText}`] : [];
+})
+"""
+
 
 class OpenPage(Protocol):
     """The fixture `open_page`. See `open_page` below."""
@@ -267,4 +276,10 @@ async def long_tasks(page: Page) -> list[float]:
 async def overflow(page: Page) -> list[str]:
     """Return the elements that end right of the window, except those inside an element that scrolls or clips."""
     found: list[str] = await page.evaluate(_OVERFLOW)
+    return found
+
+
+async def squeezed(page: Page) -> list[str]:
+    """Return the cells of tables whose text is a narrow column of many lines, which is hard to read."""
+    found: list[str] = await page.evaluate(_SQUEEZED)
     return found

@@ -36,6 +36,8 @@ license: "</pre><script>window.__pwned=1</script>"
 ## body
 
 Raw: <script>{script}</script> <img src=x onerror="{script}"> <svg onload="{script}"></svg>
+<img srcset="{evil}/srcset 1x, {evil}/srcset2 2x"> <picture><source srcset="{evil}/source"><img src=x></picture>
+<video poster="{evil}/poster" src="{evil}/video"></video> <input type=image src={evil}/input>
 
 <style>body {{ display: none; background: url({evil}/css) }}</style>
 

@@ -14,7 +14,7 @@ import pytest
 from tests.cli.test_cli import skillery
 from tests.conftest import ASKS_FOR_TOKENS, Rpc, Server, publisher
 from tests.support.browser import Browser, token_of
-from tests.support.chromium import OpenPage, check_axe, layout_shift, overflow
+from tests.support.chromium import OpenPage, check_axe, layout_shift, overflow, squeezed
 
 HTML = {"accept": "text/html"}
 GRUMPY = """
@@ -236,4 +236,5 @@ async def test_the_pages_have_no_fault(
 
         assert await layout_shift(page) == 0, path
         assert await overflow(page) == [], path
+        assert await squeezed(page) == [], path
         assert await check_axe(page) == [], path

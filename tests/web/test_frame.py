@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import gzip
 import re
-import sqlite3
-import time
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -72,34 +70,6 @@ def test_a_failure_is_a_page_for_browsers_and_json_for_programs(sqlite_server: S
     assert "<h1>Nothing here</h1>" in page.text
     assert answer.status_code == 404
     assert answer.json()["error"]["data"]["type"] == "not_found"
-
-
-def test_failures_have_a_request_id_and_a_next_step(tokens_sqlite: Server, new_name: str) -> None:
-    browser = Browser(tokens_sqlite.url, **HTML)
-    browser.sign_in(token_of(tokens_sqlite, new_name, "read"))
-    large = {**browser.fields("/account"), "theme": "x" * 70_000}
-    found = {
-        404: (browser.get("/s/text.csv.profil"), "/s/text.csv.profile"),
-        403: (browser.get("/review"), "What may I do?"),
-        413: (browser.post("/account", large), "All skills"),
-    }
-    with sqlite3.connect(tokens_sqlite.home / "skillery.db", timeout=30) as database:
-        broken = database.execute("UPDATE tokens SET scopes_json = 'broken' WHERE name = ?", (new_name,))
-        assert broken.rowcount == 1
-    deadline = time.monotonic() + 30
-    while (answer := browser.get("/account")).status_code != 500:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    found[500] = (answer, "is in the server")
-    with sqlite3.connect(tokens_sqlite.home / "skillery.db", timeout=30) as database:
-        database.execute("UPDATE tokens SET scopes_json = '[\"read\"]' WHERE name = ?", (new_name,))
-
-    for status, (page, step) in found.items():
-        assert page.status_code == status
-        assert page.headers["content-type"] == "text/html; charset=utf-8"
-        assert page.headers["x-request-id"] in page.text
-        assert step in page.text, (status, re.findall("<main.*</main>", page.text, re.S))
-        assert "Traceback" not in page.text
 
 
 def test_pages_say_what_a_browser_may_load(sqlite_server: Server) -> None:

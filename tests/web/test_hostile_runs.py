@@ -115,6 +115,96 @@ async def test_hostile_outputs_and_files_are_text(sqlite_server: Server, open_pa
     await problems(page)  # the raw picture may report its blocked script
 
 
+LONG_LINE = r"""
+import time
+def main(args):
+    print("<b>first</b>" + "x" * (1 << 20) + "\x1b]0;title\x07end of the line")
+    print("after the long line", flush=True)
+    time.sleep(300)
+"""
+
+
+async def test_a_line_of_a_mebibyte_is_followed_and_bounded(sqlite_server: Server, open_page: OpenPage) -> None:
+    run_id = await begin(sqlite_server, LONG_LINE)
+    page = await open_page(sqlite_server, f"/runs/{run_id}", width=390)
+    title = await page.title()
+    await page.locator("[data-log]", has_text="after the long line").wait_for()
+    live = str(await page.locator("[data-log]").text_content())
+
+    assert live.startswith("<b>first</b>xxx")
+    assert "end of the line\nafter" in live or "bytes were not kept" in live
+    assert len(live) <= (1 << 20) + 4096
+    assert await overflow(page) == []
+    await page.get_by_role("button", name="Cancel").click()
+    whole = page.get_by_role("link", name="Download the whole log")
+    await whole.wait_for()
+    assert len(await page.locator(".log").inner_text()) <= 64 * 1024
+    async with page.expect_download() as waiting:
+        await whole.click()
+    assert (await waiting.value).suggested_filename == "log.txt"
+    assert await page.title() == title
+    assert await overflow(page) == []
+
+
+DEEP = r"""
+import os
+def main(args):
+    os.makedirs("out")
+    deep = "[" * 10_000 + "]" * 10_000
+    for name in ("deep.json", "deep.ipynb", "a\r\nset-cookie: stolen=1\r\n\r\n<b>.txt"):
+        with open(os.path.join("out", name), "w") as file: file.write(deep)
+    value = []
+    for _ in range(args["depth"]): value = [value]
+    return value
+"""
+
+
+@pytest.mark.parametrize(
+    ("depth", "status", "says"),
+    [
+        (0, "completed", "returned a list of 0 items"),
+        (10_000, "failed", "the output is not JSON: maximum recursion depth exceeded"),
+    ],
+)
+async def test_a_deep_output_and_deep_files_break_no_page(
+    sqlite_server: Server, open_page: OpenPage, depth: int, status: str, says: str
+) -> None:
+    run_id = await begin(sqlite_server, DEEP, depth=depth)
+    run = await asyncio.to_thread(lambda: sqlite_server.rpc("get_run", run_id=run_id, wait_ms=60000))
+    page = await open_page(sqlite_server, f"/runs/{run_id}")
+    text = await page.locator("main").text_content()
+
+    assert (run["status"], len(run["files"])) == (status, 3)
+    assert text is not None
+    assert says in text
+    assert r"a\x0d\nset-cookie: stolen=1\x0d\n\x0d\n<b>.txt" in text
+    assert await page.locator("main b").count() == 0
+    assert await overflow(page) == []
+    for one in run["files"]:
+        answer = await page.context.request.get(f"/runs/{run_id}/blobs/{one['blob_id']}")
+        assert answer.status == 200
+        assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+        assert "set-cookie" not in answer.headers
+
+
+async def test_a_blob_that_claims_to_be_a_page_is_a_download(sqlite_server: Server, open_page: OpenPage) -> None:
+    page = await open_page(sqlite_server, "/account")
+    for kind, content in (
+        ("text/html", "<script>window.__pwned = 1</script>"),
+        ("image/svg+xml", "<svg xmlns='http://www.w3.org/2000/svg'><script>window.__pwned = 1</script></svg>"),
+        ("text/javascript", "window.__pwned = 1"),
+    ):
+        blob = await asyncio.to_thread(lambda: sqlite_server.rpc("create_blob", content=content, kind=kind))  # noqa: B023
+        address = f"{sqlite_server.url}/blobs/{blob['blob_id']}"
+        answer = await page.context.request.get(address)
+        assert answer.headers["content-disposition"].startswith("attachment")
+        async with page.expect_download() as waiting:
+            await page.evaluate("address => { location = address; }", address)
+        await (await waiting.value).delete()
+        assert page.url == f"{sqlite_server.url}/account"
+        assert await page.evaluate("window.__pwned") is None
+
+
 async def test_a_skill_with_ten_thousand_inputs_can_be_tried(
     sqlite_server: Server, open_page: OpenPage, new_name: str
 ) -> None:

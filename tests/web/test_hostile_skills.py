@@ -9,7 +9,7 @@ from urllib.parse import quote, unquote
 
 import pytest
 
-from tests.conftest import Server
+from tests.conftest import Rpc, Server
 from tests.support.browser import Browser
 from tests.support.chromium import OpenPage, problems
 from tests.support.hostile_skill import HIDDEN, IMAGE, NAMES, Attacker, HostileSkill, attacker_running
@@ -48,11 +48,20 @@ async def test_markdown_has_only_harmless_elements_and_links(evil: HostileSkill,
     text = await prose.inner_text()
 
     assert await is_calm(page, evil)
-    for shown in ("<script>", "<img src=x", "<svg onload", "<style>", "<base href", "<meta http-equiv", "<form action"):
+    for shown in (
+        "<script>",
+        "<img src=x",
+        "<svg onload",
+        "<img srcset",
+        "<style>",
+        "<base href",
+        "<meta http-equiv",
+        "<form action",
+    ):
         assert shown in text, shown
     for shown in ("htmx-text", "free prize", "The last words.", *BOXES):
         assert shown in text, shown
-    kinds = "script, style, base, meta, link, form, button, input, iframe, object, embed, svg"
+    kinds = "script, style, base, meta, link, form, button, input, iframe, object, embed, svg, picture, source, video"
     assert await prose.locator(kinds).count() == 0
     names = await prose.evaluate("one => [...one.querySelectorAll('*')].flatMap(part => part.getAttributeNames())")
     assert {one for one in names if not one.startswith("aria-")} <= ATTRIBUTES
@@ -146,6 +155,41 @@ async def test_names_of_files(evil: HostileSkill, open_page: OpenPage) -> None:
         assert raw.headers["content-type"] == "text/plain; charset=utf-8"
         assert re.fullmatch(r"inline; filename=\"[A-Za-z0-9._ -]+\"; filename\*=UTF-8''[A-Za-z0-9._~%-]+", disposition)
         assert unquote(disposition.partition("filename*=UTF-8''")[2]) == path.rpartition("/")[2]
+
+
+async def test_hostile_code_is_shown_as_text_with_its_hidden_characters(
+    evil: HostileSkill, open_page: OpenPage
+) -> None:
+    page = await open_page(evil.server, evil.at("1.0.0", "files"), storage_state=evil.cookies())
+    code = {"code/main.py": f"# pay{BOXES[0]}cod.exe{BOXES[1]}U+00A0{BOXES[2]} {IMAGE}"}
+    code |= dict.fromkeys(
+        ("resources/evil.svg", "resources/evil.html", "resources/evil.xhtml"), "<script>window.__pwned"
+    )
+    code |= {"resources/bom.md": "<body onload='window.__pwned=1'>", "resources/evil.js": "window.__pwned=1;document"}
+    for path, shown in code.items():
+        await page.goto(evil.at("1.0.0", "files", path))
+        lines = page.locator("[data-lines]")
+
+        assert await is_calm(page, evil)
+        assert shown in await lines.inner_text(), path
+        parts = await lines.evaluate("one => [...one.querySelectorAll('*')].map(part => part.tagName.toLowerCase())")
+        assert set(parts) <= {"span", "bdi", "ol", "li", "code", "a", "table", "tbody", "tr", "td"}, path
+        names = await lines.evaluate("one => [...one.querySelectorAll('*')].flatMap(part => part.getAttributeNames())")
+        assert set(names) <= {"class", "id", "title", "data-n", "tabindex"}, path
+        hidden = await lines.evaluate("one => [...one.textContent.matchAll(/[\\u202a-\\u202e\\u200b\\ufeff]/g)].length")
+        assert hidden == 0, path
+    await page.goto(evil.at("1.0.0", "files", "code/main.py"))
+    assert await page.locator("[data-lines] .hidden-char").count() == 4
+    assert "right-to-left override" in str(await page.locator(".hidden-char").first.get_attribute("title"))
+
+
+async def test_no_bundle_has_a_newline_in_a_name(evil: HostileSkill) -> None:
+    for path in ("code/a\nb.py", "code/a\r\nset-cookie: x=1.py", "resources/a\x1b[2J.txt", "resources/a\tb.txt"):
+        manifest = {"name": f"{evil.name}-lines", "version": "1.0.0", "kind": "instruction", "description": "x"}
+        files = [{"path": path, "content": "x"}]
+        error = Rpc(evil.server.url, evil.ann).error("create_skill", manifest=manifest, skill_md="# x\n", files=files)
+
+        assert error["data"]["type"] == "invalid_path", path
 
 
 async def test_no_path_leaves_the_bundle(evil: HostileSkill) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 HTML = {"accept": "text/html"}
 # Chromium reports the status of the page, and sometimes that the server has no /favicon.ico.
 EXPECTED = re.compile(r"status of 40[14]")
-WORDS = 'leaks <b>rows</b> & "more"\nsecond line'
+WORDS = 'leaks <b>rows</b> & "more"\'><img src=x onerror=window.__pwned=1>\nsecond line'
 with_and_without_javascript = pytest.mark.parametrize("javascript", [True, False], ids=["javascript", "no-javascript"])
 in_browser = pytest.mark.asyncio(loop_scope="session")
 
@@ -181,6 +181,7 @@ async def test_a_user_signs_in_again_and_sends_the_text(
         await page.get_by_role("alert").inner_text() == "Your session has ended. Nothing was sent. Sign in to continue."
     )
     assert WORDS in await page.locator(".unsent").inner_text()
+    assert await page.locator(".unsent img, .unsent b").count() == 0
     await sign_in_again(page, token)
     if javascript:
         await page.get_by_text("Your text is back").wait_for()
@@ -192,6 +193,9 @@ async def test_a_user_signs_in_again_and_sends_the_text(
         await page.get_by_role("button", name="Send the form").click()
     await page.get_by_role("status").filter(has_text="yanked").wait_for()
 
+    assert "onerror=window.__pwned=1" in await page.inner_text("main")
+    if javascript:
+        assert await page.evaluate("window.__pwned") is None
     assert is_yanked(tokens_sqlite, token, skill)
     assert [one for one in await problems(page) if not EXPECTED.search(one)] == []
 

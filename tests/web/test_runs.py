@@ -15,7 +15,7 @@ import pytest
 from skillery.web.runs.ansi import parts_of
 from tests.conftest import ASKS_FOR_TOKENS, Rpc, Server
 from tests.support.browser import Browser, token_of
-from tests.support.chromium import OpenPage, check_axe, layout_shift, overflow, problems
+from tests.support.chromium import OpenPage, check_axe, layout_shift, overflow, problems, squeezed
 
 HTML = {"accept": "text/html"}
 CODE = """
@@ -240,6 +240,7 @@ async def test_the_pages_have_no_fault(
 
         assert await layout_shift(page) == 0, path
         assert await overflow(page) == [], path
+        assert await squeezed(page) == [], path
         assert await check_axe(page) == [], path
         assert await problems(page) == [], path
         assert await page.evaluate("window.__pwned") is None

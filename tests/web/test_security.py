@@ -279,19 +279,41 @@ def test_no_answer_of_a_page_may_be_framed_or_has_inline_code(who: str, tokens_s
     assert pages > len(ADDRESSES)
 
 
+def test_no_browser_guesses_the_type_of_an_answer(tokens_sqlite: Server, new_name: str) -> None:
+    """Of pages, files, redirects and failures, for browsers and for programs."""
+    made = make(tokens_sqlite, new_name, token_of(tokens_sqlite, new_name, "admin"))
+    visitor, program = Browser(tokens_sqlite.url, **HTML), Rpc(tokens_sqlite.url, made.token).http
+    addresses = [made.address(route) for route in ADDRESSES] + ["/none", *POSTED, *FETCHED, "/x/none", "/healthz"]
+    found = set()
+    for http in (made.browser.http, visitor.http, program):
+        for address in addresses:
+            for method in ("GET", "POST", "DELETE"):
+                with http.stream(method, address) as answer:
+                    found.add(answer.status_code)
+                    assert answer.headers.get_list("x-content-type-options") == ["nosniff"], (method, address)
+                    assert len(answer.headers.get_list("x-request-id")) == 1, (method, address)
+    assert found >= {200, 303, 400, 401, 403, 404, 405, 415}
+
+
 @pytest.mark.asyncio(loop_scope="session")
 async def test_a_browser_shows_no_page_in_a_frame(tokens_sqlite: Server, open_page: OpenPage, new_name: str) -> None:
     made = make(tokens_sqlite, new_name, token_of(tokens_sqlite, new_name, "admin"))
     addresses = [made.address(route) for route in ADDRESSES if route not in {"/runs/events", "/static"}]
     frames = "".join(f'<iframe src="{tokens_sqlite.url}{address}"></iframe>' for address in addresses)
     page = await open_page(tokens_sqlite, "/account", token=made.token)
-    with evil_site(frames) as address:
-        await page.goto(address, wait_until="load")
-        shown = [await frame.content() for frame in page.frames[1:]]
-        await problems(page)
+    with evil_site("this page may be framed") as framed, evil_site(f'{frames}<iframe src="{framed}"></iframe>') as evil:
+        await page.goto(evil, wait_until="load")
+        *inner, control = page.frames[1:]
+        shown = {address: frame.url for address, frame in zip(addresses, inner, strict=True)}
+        said = await problems(page)
+        control_text = await control.inner_text("body")
 
-    assert len(shown) == len(addresses)
-    assert not any(new_name in text for text in shown)
+    # The control shows that the browser would show a page that allows frames.
+    assert control_text == "this page may be framed"
+    assert shown.pop("/favicon.ico") == f"{tokens_sqlite.url}/favicon.ico"
+    assert set(shown.values()) == {"chrome-error://chromewebdata/"}, shown
+    blocked = [one for one in said if one.startswith("console:") and "frame-ancestors 'none'" in one]
+    assert len(blocked) == len(shown), said
 
 
 # -- cookies and GETs --------------------------------------------------------------------------------------------

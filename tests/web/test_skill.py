@@ -10,7 +10,10 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import httpx2
 import pytest
+from mcp.client import Client
+from mcp.client.streamable_http import streamable_http_client
 
 from tests.cli.test_cli import skillery
 from tests.conftest import Server, clean_environment
@@ -151,7 +154,9 @@ def test_other_clients_say_how_or_why_not(shown: ShownSkill, client: str, text: 
     assert text.format(name=shown.name) in html.unescape(page)
 
 
-def test_tools_have_their_parameters(shown: ShownSkill) -> None:
+@pytest.fixture(scope="session")
+def priced(shown: ShownSkill) -> str:
+    """Return the name of a skill with a tool. Its version 0.9.0 has the tool too, and 1.1.0 is a draft."""
     name = f"{shown.name}-tools"
     tool = {
         "name": "price_of",
@@ -162,25 +167,59 @@ def test_tools_have_their_parameters(shown: ShownSkill) -> None:
             "n": {"type": "number", "description": "N", "optional": True},
         },
     }
-    manifest = {"name": name, "version": "1.0.0", "description": "Prices."}
     files = [
         {"path": "tools.json", "content": json.dumps([tool])},
         {"path": "scripts/price.py", "content": "import json\nprint(json.dumps(1))\n"},
     ]
-    shown.rpc("create_skill", manifest=manifest, skill_md="# Prices\n", files=files)
+    for made, version in ((name, "0.9.0"), (name, "1.0.0"), (f"{name}-draft", "1.0.0")):
+        manifest = {"name": made, "version": version, "description": "Prices."}
+        shown.rpc("create_skill", manifest=manifest, skill_md="# Prices\n", files=files, submit=made == name)
+    return name
+
+
+def test_tools_have_their_parameters(shown: ShownSkill, priced: str) -> None:
     browser = shown.browser()
-    text = words(browser.get(f"/s/{name}").text)
+    text = words(browser.get(f"/s/{priced}").text)
 
     assert "Return a price. 2 parameters" in text
     assert "item Its name string required" in text
-    assert 'id="a1"' in browser.get(f"/s/{name}/try?tool=price_of").text
-    commands = {client: snippet(browser, f"/s/{name}?client={client}") for client in ("shell", "curl", "python")}
+    assert 'id="a1"' in browser.get(f"/s/{priced}/try?tool=price_of").text
+    commands = {client: snippet(browser, f"/s/{priced}?client={client}") for client in ("shell", "curl", "python")}
     token = {"SKILLERY_TOKEN": shown.ann}
     verb, *arguments = shlex.split(commands["shell"].replace("\\\n", " "))
-    assert (verb, arguments[:3]) == ("skillery", ["tool", "call", f"{name}@1.0.0/price_of"])
+    assert (verb, arguments[:3]) == ("skillery", ["tool", "call", f"{priced}@1.0.0/price_of"])
     assert skillery(*arguments, "--json", SKILLERY_TOKEN=shown.ann).json["result"] == 1
     assert json.loads(ended(["/bin/sh", "-c", commands["curl"]], token))["result"]["result"] == 1
     assert ended([sys.executable, "-c", commands["python"]], token) == "1\n"
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_client_of_mcp_with_the_snippet_has_the_tools(shown: ShownSkill, priced: str) -> None:
+    page = shown.browser().get(f"/s/{priced}?client=mcp").text
+    [given] = json.loads(snippet(shown.browser(), f"/s/{priced}?client=mcp"))["mcpServers"].values()
+    headers = {name: value.replace("$SKILLERY_TOKEN", shown.ann) for name, value in given["headers"].items()}
+
+    async with (
+        httpx2.AsyncClient(headers=headers, timeout=60) as http,
+        Client(streamable_http_client(given["url"], http_client=http)) as client,
+    ):
+        names = {one.name for one in (await client.list_tools()).tools}
+        answer = await client.call_tool("price_of", {"item": "tea"})
+    assert "price_of" in names
+    assert (answer.is_error, answer.content[0].model_dump()["text"]) == (False, "1")
+    assert "The client then has the tool price_of." in words(page)
+    assert 'class="note warn"' not in page
+
+
+@pytest.mark.parametrize(
+    ("version", "text"),
+    [
+        ("@0.9.0", "MCP offers the tools of the latest version, 1.0.0. This page shows another."),
+        ("-draft@1.0.0", "no version of this skill is the latest yet."),
+    ],
+)
+def test_mcp_offers_only_tools_of_the_latest_version(shown: ShownSkill, priced: str, version: str, text: str) -> None:
+    assert text in words(shown.browser().get(f"/s/{priced}{version}?client=mcp").text)
 
 
 # -- what callers do not see -----------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import json
@@ -32,6 +33,7 @@ from tests import conftest
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server
 from tests.support.browser import Browser
+from tests.support.chromium import OpenPage, check_axe, problems
 
 start_server, postgres = conftest.start_server, conftest.postgres
 migrated_postgres_database = conftest.migrated_postgres_database
@@ -288,6 +290,67 @@ def test_a_login_that_began_in_another_browser_is_refused(site: Site) -> None:
     assert victim.who() is None
 
 
+OTHER = """
+from skillery import hookimpl
+from skillery.backends import Offer
+from skillery_oidc import OidcSettings, open_authenticator
+
+@hookimpl
+def skillery_authenticator():
+    return Offer("other", open_authenticator, OidcSettings)
+"""
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_browser_with_two_providers_is_not_confused(
+    provider: OidcProvider, start_server: Callable[..., Server], tmp_path: Path, open_page: OpenPage
+) -> None:
+    """Wrong states, and an answer of one provider at the address of the other (mix-up), in Chromium."""
+    (tmp_path / "plugins").mkdir()
+    (tmp_path / "plugins" / "other.py").write_text(OTHER)
+    provider.resource = url = f"http://127.0.0.1:{free_port()}"
+    settings = ['auth = ["tokens", "oidc", "other"]']
+    for name in ("oidc", "other"):
+        client = register(provider, f"{url}/login/{name}/callback", "none")
+        own = f'issuer = "{provider.issuer}"\nresource = "{url}"\nbrowser_login = true\n'
+        rules = RULES.replace("authenticator.oidc", f"authenticator.{name}")
+        settings.append(f'[backends.authenticator.{name}]\n{own}client_id = "{client["client_id"]}"\n{rules}')
+    (tmp_path / "skillery.toml").write_text("\n".join(settings))
+    plugins = {"SKILLERY_PLUGINS_FOLDER": str(tmp_path / "plugins")}
+    server = start_server("--config", str(tmp_path / "skillery.toml"), "--port", url.rpartition(":")[2], env=plugins)
+    site = Site(server, provider, {})
+    page = await open_page(server, "/login?next=/account")
+
+    async def answer_of(name: str) -> str:
+        """Begin a login in the browser. Return the address of the answer, which the browser has not opened yet."""
+        begun = await page.context.request.get(f"/login/{name}?next=/account", max_redirects=0)
+        return await asyncio.to_thread(site.returned, begun.headers["location"])
+
+    for attack in ("wrong state", "mix-up", "used up", "error"):
+        address = await answer_of("other" if attack == "mix-up" else "oidc")
+        if attack == "used up":
+            await page.context.clear_cookies()
+        address = {
+            "wrong state": re.sub("state=[^&]*", f"state={'x' * 43}", address),
+            "mix-up": address.replace("/other/", "/oidc/"),
+            "error": f"{address}&error=%3Cimg+src%3Dx+onerror%3Dwindow.__pwned%3D1%3E",
+        }.get(attack, address)
+        await page.goto(address)
+        text = await page.get_by_role("alert").inner_text()
+        assert {"wrong state": "another login", "error": "<img src=x"}.get(attack, "another browser") in text, attack
+        assert await page.evaluate("window.__pwned") is None
+        assert await check_axe(page) == []
+        assert {one["name"] for one in await page.context.cookies(server.url)} & {"skillery", "skillery-login"} == set()
+        await page.get_by_role("link", name="Start again").click()
+        await page.get_by_label("Token").wait_for()
+    await page.goto(await answer_of("other"))
+    assert page.url == f"{server.url}/account"
+    assert "ann" in await page.inner_text("main")
+    assert await page.get_by_text("other", exact=True).count() == 1
+    assert len(rows_of(server)) == 1
+    await problems(page)
+
+
 def test_a_user_who_refuses_gets_the_reason(site: Site) -> None:
     address = site.returned(site.start(prompt="none"))  # no user is logged in at the provider
 
@@ -315,9 +378,10 @@ def test_the_cookie_of_a_login_is_signed_and_ends(site: Site) -> None:
     other_name = signer.signed(msgspec.json.encode(value | {"name": "other"}))
     other_host = signer.signed(msgspec.json.encode(value | {"callback": "https://evil.example/login/oidc/callback"}))
     payload, _, mac = cookie.partition(".")
+    other_kind = signer.signed(b'{"text": "The version is published."}')
     forged = ("x", f"{payload}.", f".{mac}", f"{payload[:-2]}AA.{mac}", Signer(b"x" * 32).signed(b"{}"))
 
-    for one in (old, other_name, other_host, *forged):
+    for one in (old, other_name, other_host, other_kind, *forged):
         refused(site, changed(one), status=400, said="has expired")
     assert value["until"] - time.time() <= 600
 

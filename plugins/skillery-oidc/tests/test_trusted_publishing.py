@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import itertools
 import json
+import re
 import socket
 import sqlite3
 import threading
@@ -28,6 +29,7 @@ from tests import conftest
 from tests.cli.test_cli import skillery
 from tests.conftest import ASKS_FOR_TOKENS, Rpc, Server, StartShared, manifest, skill_files
 from tests.support.browser import Browser
+from tests.support.chromium import OpenPage, check_axe, overflow
 
 start_server, postgres = conftest.start_server, conftest.postgres
 migrated_postgres_database, shared_server = conftest.migrated_postgres_database, conftest.shared_server
@@ -157,6 +159,51 @@ def test_a_job_publishes_and_the_version_says_who_built_it(provider: OidcProvide
         "diff", *[f"{forge.space}.greet@1.0.0"] * 2, "--url", server.url, SKILLERY_TOKEN=token_of(forge.admin)
     )
     assert f"was published by the CI job {forge.repository} refs/heads/main {'5e1f' * 10}" in diff.out
+
+
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.parametrize("width", [1280, 390])
+async def test_the_page_shows_the_job_as_text(
+    provider: OidcProvider, sqlite: Server, open_page: OpenPage, width: int
+) -> None:
+    """The repository decides most claims, so they may attack the page."""
+    forge, image = Forge(sqlite, provider, kind="person"), "<img src=x onerror=window.__pwned=1>"
+    claims = {"sha": image + "c" * 1000, "environment": 'production"><script>window.__pwned=1</script>\u202e'}
+    got = forge.granted(forge.token(**claims))
+    Rpc(sqlite.url, got["token"])("create_skill", **skill(f"{forge.space}.greet"))
+
+    page = await open_page(sqlite, f"/s/{forge.space}.greet", token=token_of(forge.admin), width=width)
+    row = page.locator("dt", has_text="Built by").locator("+ dd")
+    shown = await row.inner_text()
+
+    workflow = f"{forge.repository}/.github/workflows/release.yml@refs/heads/main"
+    lines = [f"repository {forge.repository}", f"workflow {workflow}", "ref refs/heads/main", "run 4711"]
+    assert set(lines) <= set(shown.split("\n")), shown
+    assert "subject" not in shown
+    assert f"environment {claims['environment'][:-1]}U+202E" in shown
+    commit = shown.partition("commit ")[2].partition("\n")[0]
+    assert commit.startswith(f"{image}ccc")
+    assert len(commit) == 121
+    assert await row.locator("img, script").count() == 0
+    assert await page.evaluate("window.__pwned") is None
+    assert await overflow(page) == []
+    assert await check_axe(page) == []
+
+
+def test_the_page_names_the_subject_of_a_job_without_a_repository(provider: OidcProvider, sqlite: Server) -> None:
+    admin, forge = admin_of(sqlite), Forge(sqlite, provider)
+    name = f"{forge.space}.robot"
+    rule = {"target": name, "provider": "oidc", "issuer": provider.issuer, "kind": "person"}
+    admin("add_trust_rule", **rule, claims={"sub": "robot", "tenant": "7"})
+    got = forge.granted(provider.sign({"typ": "JWT"}, aud=AUDIENCE, sub="robot", tenant=7))
+    Rpc(sqlite.url, got["token"])("create_skill", **skill(name))
+    browser = Browser(sqlite.url, accept="text/html")
+    browser.sign_in(token_of(admin))
+
+    row = re.search(r"<dt>Built by</dt><dd>(.*?)</dd>", browser.get(f"/s/{name}").text)
+    assert row is not None
+    assert re.sub("<br>", "\n", row[1]).count("\n") == 2
+    assert re.sub("<[^>]*>", "", row[1].replace("<br>", "\n")) == f"subject robot\nissuer {provider.issuer}\n"
 
 
 def test_a_rule_for_people_publishes_at_once(provider: OidcProvider, server: Server) -> None:

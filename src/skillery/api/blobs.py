@@ -171,7 +171,6 @@ async def send_blob(parts: BlobParts, scope: Any, send: Any, headers: dict[str, 
         (b"etag", f'"{blob.sha256}"'.encode()),
         # A blob may be a web page with scripts. These headers keep browsers from running it as a page of this server.
         (b"content-disposition", _attachment(blob.path)),
-        (b"x-content-type-options", b"nosniff"),
         (b"content-security-policy", b"sandbox; default-src 'none'"),
     ]
     if part:

@@ -259,7 +259,6 @@ async def send_download(
         ("etag", f'"{answer.sha256}"'),
         ("cache-control", answer.cache),
         ("vary", "authorization"),
-        ("x-content-type-options", "nosniff"),
         *answer.headers,
     ]
     if _is_known(headers.get("if-none-match"), answer.sha256):

@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, unquote
 from litestar.openapi.spec import Schema
 
 from skillery.backends import Identity
+from skillery.edge.exchanges import headers_of_all_answers
 from skillery.edge.gate import Gate
 from skillery.edge.http import HttpRefusal, address_of, read_body, send_bytes
 from skillery.edge.operations import BINARY, JSON, Body, Operation
@@ -35,13 +36,12 @@ CREDENTIALS = frozenset({"authorization", "cookie", "proxy-authorization"})
 SECURITY_HEADERS = {
     "content-security-policy": "default-src 'none'; img-src 'self'; style-src 'self'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'",
-    "x-content-type-options": "nosniff",
     "referrer-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "private, no-store",
 }
-"""Headers of every answer. A plugin may set those in RESPONSE_HEADERS itself."""
+"""Headers of every answer of a plugin. A plugin may set those in RESPONSE_HEADERS itself."""
 WITHOUT_CONTENT = frozenset({204, 205, 304})
 """Statuses whose answers have no content (RFC 9110 §15). Clients would read it as the beginning of the next answer."""
 
@@ -173,7 +173,8 @@ class PluginRoutes:
 
     async def _send(self, send: Any, plugin: str, address: _Address, response: Response) -> None:
         content = b"" if response.status in WITHOUT_CONTENT else _bytes(response.content)
-        own = {name.lower(): value for name, value in response.headers.items()}
+        ours = headers_of_all_answers("")
+        own = {name.lower(): value for name, value in response.headers.items() if name.lower() not in ours}
         fixed = {name: value for name, value in SECURITY_HEADERS.items() if name not in RESPONSE_HEADERS}
         headers = SECURITY_HEADERS | own | fixed
         with self._parts.answers.hold() as held:

@@ -130,7 +130,6 @@ async def _send_file(
 # A file may be a web page with scripts. These headers keep browsers from running it as a page of this server.
 _SAFE = [
     (b"cache-control", b"private, no-cache"),
-    (b"x-content-type-options", b"nosniff"),
     (b"content-security-policy", b"sandbox; default-src 'none'"),
 ]
 

@@ -45,7 +45,7 @@ from skillery.contents.storage_copies import check_storage
 from skillery.context.request import begin, current
 from skillery.database import Database, migrate, without_password
 from skillery.database.read_only import refuse_read_only
-from skillery.edge.exchanges import ID_HEADER
+from skillery.edge.exchanges import ID_HEADER, headers_of_all_answers
 from skillery.edge.gate import Gate
 from skillery.edge.http import HttpRefusal, headers_of
 from skillery.edge.routing import Route as EdgeRoute
@@ -296,44 +296,42 @@ def _http_error(fail: Any, request: Any, error: HTTPException) -> Any:
         body = plain_error(NOT_FOUND, "this path does not exist", kind, "JSON-RPC is at POST /rpc.")
     else:
         body = plain_error(INVALID_REQUEST, error.detail, kind)
-    request_id = _request_id(request)
+    fixed = _fixed_headers(request)
     headers = headers_of(request.scope)
     if fail is not None and "text/html" in headers.get("accept", ""):
-        return _FailurePage(
-            partial(fail, request.scope, headers=headers, refusal=HttpRefusal(status, body)), request_id
-        )
-    return Response({"error": body}, status_code=status, headers=dict(error.headers or {}) | request_id)
+        return _FailurePage(partial(fail, request.scope, headers=headers, refusal=HttpRefusal(status, body)), fixed)
+    return Response({"error": body}, status_code=status, headers=dict(error.headers or {}) | fixed)
 
 
 class _FailurePage(Response[Any]):
     """The answer to a browser that opens an address without an endpoint."""
 
-    def __init__(self, send_page: Any, request_id: dict[str, str]) -> None:
+    def __init__(self, send_page: Any, fixed: dict[str, str]) -> None:
         super().__init__(None)
         self._send_page = send_page
-        self._request_id = [(name.encode(), value.encode()) for name, value in request_id.items()]
+        self._fixed = [(name.encode(), value.encode()) for name, value in fixed.items()]
 
     def to_asgi_response(self, *_: Any, **__: Any) -> Any:
         async def answer(scope: Any, receive: Any, send: Any) -> None:
-            async def with_id(message: Any) -> None:
+            async def with_fixed(message: Any) -> None:
                 if message["type"] == "http.response.start":
-                    message["headers"] = [*message["headers"], *self._request_id]
+                    message["headers"] = [*message["headers"], *self._fixed]
                 await send(message)
 
-            await self._send_page(with_id)
+            await self._send_page(with_fixed)
 
         return answer
 
 
 def _unexpected(request: Any, error: Exception) -> Response[Any]:
     # The request id is set first, so that the logged error has the id of the answer.
-    headers = _request_id(request)
+    headers = _fixed_headers(request)
     return Response({"error": unexpected(error)}, status_code=500, headers=headers)
 
 
-def _request_id(request: Any) -> dict[str, str]:
-    """Return the header with the request id. A request that no endpoint handled gets an id here."""
+def _fixed_headers(request: Any) -> dict[str, str]:
+    """Return the headers of all answers. A request that no endpoint handled gets its id here."""
     begun = current.get() or begin(
         headers_of(request.scope).get(ID_HEADER), request.client.host if request.client else ""
     )
-    return {ID_HEADER: begun.id}
+    return headers_of_all_answers(begun.id)

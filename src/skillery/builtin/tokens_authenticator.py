@@ -97,7 +97,7 @@ class TokensAuthenticator:
             return NotAuthenticated(why, hint=HINT)
         return TooManyFailedLogins(
             f"{why}, and too many logins from this address have failed",
-            hint="Mend the token before you try again; a good one is let in at any time.",
+            hint="Correct the token before you try again. A valid token is accepted at any time.",
             retry_after_ms=max(1, round(wait * 1000)),
         )
 

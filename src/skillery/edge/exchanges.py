@@ -1,7 +1,7 @@
 """One HTTP request and its response.
 
-Every response of an endpoint goes through `Exchange.send`, which adds the request id, writes large bodies in pieces,
-and disconnects clients that do not read.
+Every response of an endpoint goes through `Exchange.send`, which adds the headers of all answers, writes large bodies
+in pieces, and disconnects clients that do not read.
 """
 
 from __future__ import annotations
@@ -22,6 +22,13 @@ SLOWEST_BYTES = 16 * 1024
 """Slowest reading rate of a client, in bytes per second. In addition, a client may pause for `patience` seconds in
 total.
 """
+
+
+def headers_of_all_answers(request_id: str) -> dict[str, str]:
+    """Return the headers that every answer of the server has. No browser takes an answer for another type of content
+    than its Content-Type says, for example JSON for a script.
+    """
+    return {ID_HEADER: request_id, "x-content-type-options": "nosniff"}
 
 
 class ClientGone(Exception):
@@ -60,7 +67,8 @@ class Exchange:
         """Send an ASGI message. Raise ClientGone if the client reads nothing for too long, or reads too slowly."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            message["headers"] = [*message["headers"], (b"x-request-id", self.request.id.encode())]
+            fixed = headers_of_all_answers(self.request.id).items()
+            message["headers"] = [*message["headers"], *((name.encode(), value.encode()) for name, value in fixed)]
         elif len(message.get("body", b"")) > PIECE_BYTES:
             for piece in _pieces(message):
                 await self._give(piece)

@@ -67,7 +67,10 @@ def unexpected(error: BaseException) -> dict[str, Any]:
     """
     log.error("unexpected %s", type(error).__name__, exc_info=error)
     shown = plain_error(
-        INTERNAL_ERROR, "internal error", "internal_error", "It is in the server's log; tell its admin if it stays."
+        INTERNAL_ERROR,
+        "internal error",
+        "internal_error",
+        "The reason is in the server's log. If it happens again, tell an admin.",
     )
     return shown | {"data": _traceable(shown["data"])}
 

@@ -55,7 +55,6 @@ class Assets:
             raise HttpRefusal(404, plain_error(NOT_FOUND, "this file does not exist", "not_found", "Reload the page."))
         fixed = [
             ("cache-control", "public, max-age=31536000, immutable"),
-            ("x-content-type-options", "nosniff"),
             ("cross-origin-resource-policy", "same-origin"),
             ("vary", "Accept-Encoding"),
         ]
@@ -69,7 +68,6 @@ class Assets:
         only(scope, "GET", "HEAD")
         fixed = [
             ("cache-control", "public, max-age=604800"),
-            ("x-content-type-options", "nosniff"),
             ("cross-origin-resource-policy", "same-origin"),
         ]
         await send_bytes(send, 200, self._icon, "image/x-icon", fixed)

@@ -112,6 +112,7 @@ _HIDDEN = re.compile(
     "\u200b-\u200f\u202a-\u202e\u2028\u2029\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb"
     "\U000110bd\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
+_FIRST_WORDS = frozenset(("a", "an", "another", "no", "only", "the", "there", "this", "too", "you", "your"))
 _JOINERS = frozenset("\u200c\u200d")
 
 
@@ -124,6 +125,14 @@ def visible(text: Any, *, is_code: bool = False) -> Markup:
     # A page shows hundreds of texts, and nearly all of them have no hidden character.
     shown = _with_boxes(plain) if _HIDDEN.search(plain) else escape(plain)
     return shown.replace("\xa0", boxed("\xa0")) if is_code and "\xa0" in plain else shown
+
+
+def sentence(message: str) -> Markup:
+    """Return the message of an error as a sentence. Messages for programs begin small and have no full stop."""
+    first, space, rest = message.partition(" ")
+    # The first word may also be a name, which stays as it is.
+    shown = f"{first.capitalize()}{space}{rest}" if first in _FIRST_WORDS else message
+    return visible(shown if shown.endswith((".", "!", "?")) else f"{shown}.")
 
 
 def _with_boxes(plain: str) -> Markup:

@@ -7,6 +7,17 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 MOST_LINKS = 5
+_OF_PAGES = {
+    "body_too_large": (
+        "The text of this form is too large. The server has used nothing of it.",
+        "Go back in your browser, and shorten the text.",
+    ),
+    "internal_error": (
+        "The server could not finish this request.",
+        "Try again. If it fails again, send the number of the request to an admin.",
+    ),
+}
+"""Messages and hints by the type of the error, where those for programs do not help the user of a page."""
 
 
 class FailureWords(NamedTuple):
@@ -41,7 +52,8 @@ def words_of(error: Mapping[str, Any]) -> FailureWords:
         at = quote(f"{name}@{found['version']}", safe="@")
         links = [("all files", f"/s/{at}/files")]
         return FailureWords(error["message"], found.get("hint", ""), *_links("See", links))
-    return FailureWords(error["message"], found.get("hint", ""), "", [])
+    message, hint = _OF_PAGES.get(str(kind), (error["message"], found.get("hint", "")))
+    return FailureWords(message, hint, "", [])
 
 
 def _links(title: str, links: list[tuple[str, str]]) -> tuple[str, list[tuple[str, str]]]:

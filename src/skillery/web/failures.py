@@ -60,6 +60,8 @@ async def send_failure(site: Site, scope: Any, send: Any, headers: dict[str, str
         "retry_seconds": -(-retry // 1000) if retry else None,
         "request_id": current_id() or "",
     }
+    if refusal.status >= 500:
+        values["can_sign_in"] = False  # the page does not know whether the user is signed in
     page = Page("error.html", heading, values, status=refusal.status, headers=tuple(refusal.headers))
     await send_page(request, send, page)
 

@@ -9,7 +9,6 @@ _FEATURES = (
     "screen-wake-lock, serial, usb, xr-spatial-tracking"
 )
 _ALWAYS: tuple[tuple[str, str], ...] = (
-    ("x-content-type-options", "nosniff"),
     # With no-referrer, browsers would send forms with `Origin: null`.
     ("referrer-policy", "same-origin"),
     ("cross-origin-opener-policy", "same-origin"),

@@ -124,7 +124,10 @@ class ProviderLogin:
         value = self._visits.signer.verified(cookie_of(headers, visit.cookies.login) or "")
         if value is None:
             return None
-        found = _unfinished.decode(value)
+        try:
+            found = _unfinished.decode(value)
+        except msgspec.DecodeError:
+            return None  # a cookie of another kind, which this server has signed too
         return found if datetime.now(UTC).timestamp() < found.until else None
 
 

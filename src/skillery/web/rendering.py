@@ -43,6 +43,7 @@ def compiled_templates() -> Environment:
         ago=display.ago,
         time=display.time_tag,
         visible=display.visible,
+        sentence=display.sentence,
         foreign=display.foreign,
         short_digest=display.short_digest,
     )

@@ -196,6 +196,6 @@ def _token(credentials: Credentials) -> str:
 def _too_many(wait: float) -> TooManyFailedLogins:
     return TooManyFailedLogins(
         "too many logins from this address have failed",
-        hint="Get a new token before you try again; a valid one is let in at any time.",
+        hint="Get a new token before you try again. A valid token is accepted at any time.",
         retry_after_ms=max(1, round(wait * 1000)),
     )

@@ -14,7 +14,7 @@ from skillery.web.sending import VERSION
 from skillery.web.site import Site
 
 _JSON = "application/json"
-_HEADERS = (("vary", "Accept"), ("x-content-type-options", "nosniff"))
+_HEADERS = (("vary", "Accept"),)
 _LINKS = {"rpc": "/rpc", "mcp": "/mcp", "tools": "/tools", "openapi": "/v1/openapi.json", "openrpc": "/openrpc.json"}
 
 

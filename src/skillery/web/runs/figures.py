@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from skillery.web.display import duration
+
 WIDTH = 600
 MEBIBYTE = 1 << 20
 LIMITS = {
@@ -90,9 +92,11 @@ def _used(run: dict[str, Any], key: str) -> float | None:
 
 def _limit(key: str, words: str, allowed: float, used: float | None) -> Limit:
     if key == "timeout_ms":
-        shown = "" if used is None else f"{used / 1000:.3g} s"
+        shown = "" if used is None else duration(used)
         return Limit(words, shown, f"{allowed / 1000:g} s", _share(used, allowed))
     unit = _UNITS.get(key, "")
+    if unit == "KiB" and allowed >= 1024 and used is None:
+        allowed, unit = allowed / 1024, "MiB"
     shown = "" if used is None else f"{used:.3g}" if used < 1000 else f"{used:.0f}"
     if used and used < 1 and unit == "MiB":
         shown = f"{used * 1024:.0f} KiB"

@@ -31,9 +31,10 @@ PROVENANCE = {
     "commit": "commit",
     "environment": "environment",
     "run": "run",
+    "subject": "subject",
     "issuer": "issuer",
 }
-"""Words for the fields of Provenance that the page shows."""
+"""Words for the fields of Provenance. The page shows the subject only of a job without a repository."""
 
 
 class Bar(NamedTuple):

@@ -60,12 +60,7 @@ def _snippet(request: PageRequest, opened: Opened, client: str, tools: Sequence[
     if client == "python":
         return Snippet(client, _python(server, name, version, call), note="pip install skillery-client")
     if client == "mcp":
-        made = {
-            "mcpServers": {"skillery": {"url": f"{server}/mcp", "headers": {"Authorization": "Bearer $SKILLERY_TOKEN"}}}
-        }
-        tool = f"tool {call.tool} of the " if call and call.tool else ""
-        how = f"Then ask for the {tool}skill {name}, version {version}."
-        return Snippet(client, json.dumps(made, indent=2), note=f"Put your token in place of $SKILLERY_TOKEN. {how}")
+        return _mcp(server, opened, tools)
     if client == "npx":
         return Snippet(client, f"npx skills add {server}/n/{name}", *_npx(request, opened))
     if client == "lock":
@@ -81,6 +76,23 @@ def _withheld(status: str) -> str:
     if status in {"draft", "in_review"}:
         return "Only its author and reviewers can use this version until a reviewer approves it."
     return "Only its author and reviewers can use a rejected version." if status == "rejected" else ""
+
+
+def _mcp(server: str, opened: Opened, tools: Sequence[Tool]) -> Snippet:
+    """Return the settings of an MCP client. With tools, the address names the skill, so that the client gets them."""
+    address = f"{server}/mcp?tools={opened.name}" if tools else f"{server}/mcp"
+    headers = {"Authorization": "Bearer $SKILLERY_TOKEN"}
+    made = json.dumps({"mcpServers": {"skillery": {"url": address, "headers": headers}}}, indent=2)
+    how = "Put your token in place of $SKILLERY_TOKEN."
+    if not tools:
+        return Snippet("mcp", made, note=f"{how} Then ask for the skill {opened.name}, version {opened.version}.")
+    shown = f"tool {tools[0].name}" if len(tools) == 1 else f"{len(tools)} tools of {opened.name}"
+    warning = ""
+    if opened.facts.latest is None:
+        warning = "MCP offers the tools of the latest version, and no version of this skill is the latest yet."
+    elif opened.facts.latest != opened.version:
+        warning = f"MCP offers the tools of the latest version, {opened.facts.latest}. This page shows another."
+    return Snippet("mcp", made, warning, f"{how} The client then has the {shown}.")
 
 
 def _npx(request: PageRequest, opened: Opened) -> tuple[str, str]:
