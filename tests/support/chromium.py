@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import pytest_asyncio
+from playwright.async_api import Error as PlaywrightError
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, Request, WebError
@@ -245,9 +246,21 @@ async def problems(page: Page) -> list[str]:
 
 async def _taken(visit: _Visit) -> list[str]:
     for page in visit.context.pages:
-        await page.evaluate("0")  # events arrive in order: those before this answer have arrived
+        await _arrived(page)
     found, visit.problems = visit.problems, []
     return found
+
+
+async def _arrived(page: Page) -> None:
+    """Await an answer of the page. Events arrive in order: those before the answer have arrived."""
+    while True:
+        try:
+            await page.evaluate("0")
+            return
+        except PlaywrightError as error:
+            # Chromium loads a failed page again now and then.
+            if "because of a navigation" not in error.message:
+                raise
 
 
 async def check_axe(page: Page, *, tags: Sequence[str] = RULES) -> list[str]:

@@ -191,7 +191,9 @@ async def processes_of(sandbox: BubblewrapSandbox) -> list[dict[str, str]]:
             while True:
                 await asyncio.sleep(0.02)
                 seen = [status(pid) for pid in sorted(descendants(os.getpid()) - before)]
-                if len(seen) == 3 and seen[-1].get("Seccomp_filters") == "2":
+                filtered = len(seen) == 3 and seen[-1].get("Seccomp_filters") == "2"
+                # bwrap sets the filters before it starts Python, and a process that starts has no environment yet.
+                if filtered and seen[-1].get("Environment") != "":
                     return seen
     finally:
         running.cancel()

@@ -242,7 +242,7 @@ def test_an_answer_for_another_login_is_refused(site: Site) -> None:
 
 
 def test_a_wrong_nonce_or_verifier_is_refused(site: Site) -> None:
-    refused(site, site.finish(site.returned(site.start(nonce="x" * 43))), said="the ID token belongs to another login")
+    refused(site, site.finish(site.returned(site.start(nonce="x" * 43))), said="The ID token belongs to another login")
     refused(site, site.finish(site.returned(site.start(code_challenge="x" * 43))), said="invalid_grant")
 
 

@@ -195,7 +195,8 @@ def test_the_page_names_the_subject_of_a_job_without_a_repository(provider: Oidc
     name = f"{forge.space}.robot"
     rule = {"target": name, "provider": "oidc", "issuer": provider.issuer, "kind": "person"}
     admin("add_trust_rule", **rule, claims={"sub": "robot", "tenant": "7"})
-    got = forge.granted(provider.sign({"typ": "JWT"}, aud=AUDIENCE, sub="robot", tenant=7))
+    # The target, because other tests trust the same robot on this server.
+    got = forge.granted(provider.sign({"typ": "JWT"}, aud=AUDIENCE, sub="robot", tenant=7), name)
     Rpc(sqlite.url, got["token"])("create_skill", **skill(name))
     browser = Browser(sqlite.url, accept="text/html")
     browser.sign_in(token_of(admin))
@@ -235,7 +236,7 @@ def test_the_token_signs_no_browser_in(provider: OidcProvider, server: Server) -
     page = browser.sign_in(forge.granted()["token"])
 
     assert page.status_code == 403
-    assert "this is the token of a CI job" in page.text
+    assert "This is the token of a CI job" in page.text
     assert browser.who() is None
 
 
@@ -452,7 +453,8 @@ def test_another_issuer_needs_claims(provider: OidcProvider, sqlite: Server) -> 
     assert "cannot have the value" in admin.error("add_trust_rule", **rule, claims={"sub": "*"})["message"]
     admin("add_trust_rule", **rule, claims={"sub": "robot", "tenant": "7"})
     token = provider.sign({"typ": "JWT"}, aud=AUDIENCE, sub="robot", tenant=7)
-    assert forge.granted(token)["provenance"]["subject"] == "robot"
+    # The target, because other tests trust the same robot on this server.
+    assert forge.granted(token, rule["target"])["provenance"]["subject"] == "robot"
 
 
 def issuer_below(provider: OidcProvider, path: str) -> tuple[str, dict[str, Any]]:
