@@ -55,7 +55,7 @@ def login(
     from skillery.client.logins.login import server_of
 
     way = _way(browser=browser, device=device, token=token)
-    server = server_of(url or _server_of_home(target))
+    server = server_of(url or server_of_home(target))
     provider = None if way == "token" else find_provider(server, client_id)
     if provider is not None:
         found = _log_in_at_provider(provider, way)
@@ -79,7 +79,7 @@ def logout(url: str | None, target: Target, as_json: bool) -> None:
     from skillery.client.logins.login import server_of
     from skillery.client.logins.renewing import revoke
 
-    server = server_of(url or _server_of_home(target))
+    server = server_of(url or server_of_home(target))
     kept, revoked, problem = None, False, None
     with changing(server):
         try:
@@ -100,7 +100,7 @@ def _way(**flags: bool) -> Way | None:
     return cast(Way, given[0]) if given else None
 
 
-def _server_of_home(target: Target) -> str:
+def server_of_home(target: Target) -> str:
     """Return the address of the server that holds the home. Raise StartupError if no server holds it."""
     from skillery.app.home import holder_of
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import click
 
+from skillery.cli.json_requests import json_answer
 from skillery.cli.options import Target
-from skillery.errors import NotAuthenticated, SkilleryError, Unavailable
+from skillery.errors import NotAuthenticated, Unavailable
 
 ID_TOKEN = "SKILLERY_ID_TOKEN"  # noqa: S105 - the name of a variable
 REQUEST_URL, REQUEST_TOKEN = "ACTIONS_ID_TOKEN_REQUEST_URL", "ACTIONS_ID_TOKEN_REQUEST_TOKEN"
-SECONDS = 30.0
 
 
 def trusted_target(target: Target, publishes: str) -> Target:
@@ -28,7 +27,7 @@ def trusted_target(target: Target, publishes: str) -> Target:
         raise click.UsageError("--trusted gets a token for this job: leave out --token and SKILLERY_TOKEN")
     token = _token_of_job(target.url, os.environ)
     body = {"token": token, **({"target": publishes} if publishes else {})}
-    answer = _answer("POST", f"{target.url}/auth/exchange", json=body)
+    answer = json_answer("POST", f"{target.url}/auth/exchange", json=body)
     return target._replace(token=str(answer.get("token", "")))
 
 
@@ -46,7 +45,7 @@ def _token_of_job(audience: str, environ: Mapping[str, str]) -> str:
     if not _is_safe(address):
         raise NotAuthenticated(f"{REQUEST_URL} is no https address")
     joined = address + ("&" if urlsplit(address).query else "?") + urlencode({"audience": audience})
-    answer = _answer("GET", joined, headers={"authorization": f"Bearer {secret}"})
+    answer = json_answer("GET", joined, headers={"authorization": f"Bearer {secret}"})
     value = answer.get("value")
     if not isinstance(value, str) or not value:
         raise Unavailable("the CI service answered without a token", hint="Try the job again.")
@@ -56,30 +55,3 @@ def _token_of_job(audience: str, environ: Mapping[str, str]) -> str:
 def _is_safe(address: str) -> bool:
     parts = urlsplit(address)
     return parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in {"127.0.0.1", "localhost", "::1"})
-
-
-def _answer(method: str, address: str, **request: Any) -> dict[str, Any]:
-    """Return the JSON object of an answer. The errors name the host only: the address may contain a secret."""
-    import httpx
-
-    host = urlsplit(address).netloc
-    try:
-        answer = httpx.request(method, address, timeout=SECONDS, **request)
-        found = answer.json()
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-        raise Unavailable(f"{host} gives no usable answer ({type(error).__name__})", hint="Try again.") from None
-    if not isinstance(found, dict):
-        raise Unavailable(f"{host} does not answer with a JSON object", hint="Try again.")
-    if answer.status_code != 200:
-        raise _error(host, answer.status_code, found)
-    return found
-
-
-def _error(host: str, status: int, answer: dict[str, Any]) -> SkilleryError:
-    error = answer.get("error")
-    if not isinstance(error, dict):
-        return Unavailable(f"{host} answers with status {status}", hint="Try again.")
-    data = error.get("data")
-    hint = data.get("hint") if isinstance(data, dict) else None
-    kind = NotAuthenticated if status in {401, 429} else Unavailable
-    return kind(str(error.get("message", status))[:1000], hint=str(hint)[:1000] if hint else None)

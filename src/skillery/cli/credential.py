@@ -1,0 +1,112 @@
+"""`skillery credential`: hands the kept login to git, and to clients that ask a command for HTTP headers."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from skillery.cli.options import Target, home_options, url_option
+from skillery.cli.output import clean
+
+if TYPE_CHECKING:
+    from skillery.client.logins.login import Login
+
+Operation = Literal["get", "store", "erase", "headers"]
+MOST_CHARACTERS = 65_536
+USER = "skillery"
+"""The server takes any user name with a token."""
+
+
+@click.command()
+@click.argument("operation", type=click.Choice(["get", "store", "erase", "headers"]), default="get")
+@url_option
+@home_options
+def credential(operation: Operation, url: str | None, target: Target) -> None:
+    """Hand out the login for a server, renewed if it ends soon.
+
+    `get` speaks the protocol of git's credential helpers: git writes what it asks for to stdin, and reads a user and a
+    password. With --url, the command answers only questions about this server, and also knows SKILLERY_TOKEN. `headers`
+    prints a JSON object with the header Authorization. `store` and `erase` change nothing: only `skillery login` and
+    `skillery logout` do. `skillery connect` prints the settings of each client that use this command.
+    """
+    from skillery.cli.login import server_of_home
+    from skillery.client.logins.login import server_of
+
+    if operation == "headers":
+        _print_headers(server_of(url or server_of_home(target)))
+        return
+    asked = _question()
+    server = None if url is None else server_of(url)
+    if server is not None and not _is_about(asked, server):
+        return  # git asks its other helpers
+    if operation == "get":
+        _print_credential(asked, server)
+    elif operation == "erase":
+        refused = server or _server_asked(asked)
+        click.echo(clean(f"{refused} refused the login: skillery login --url {refused}"), err=True)
+
+
+def _question() -> dict[str, str]:
+    """Return what git writes to stdin: lines `name=value` up to an empty line."""
+    asked = {}
+    for line in sys.stdin.read(MOST_CHARACTERS).split("\n"):
+        if not line:
+            break
+        name, _, value = line.partition("=")
+        asked[name] = value
+    return asked
+
+
+def _server_asked(asked: Mapping[str, str]) -> str:
+    return f"{asked.get('protocol', '')}://{asked.get('host', '')}"
+
+
+def _is_about(asked: Mapping[str, str], server: str) -> bool:
+    """Return whether git asks for a path of the server, or for its host without a path."""
+    from skillery.client.logins.login import server_of
+
+    found = server_of(_server_asked(asked))
+    path = asked.get("path")
+    if path is None:
+        return server == found or server.startswith(f"{found}/")
+    return f"{found}/{path}/".startswith(f"{server}/")
+
+
+def _print_credential(asked: Mapping[str, str], server: str | None) -> None:
+    from skillery.client.logins.login import server_of
+
+    token, login = _token_of(server or server_of(_server_asked(asked)), has_url=server is not None)
+    if token is None:
+        return
+    click.echo(f"username={USER}")
+    click.echo(f"password={token}")
+    if login is not None and login.expires_at is not None:
+        # git from 2.40 asks again after this time. Earlier versions ignore the line.
+        click.echo(f"password_expiry_utc={int(login.expires_at)}")
+
+
+def _print_headers(server: str) -> None:
+    from skillery.cli.output import print_json
+    from skillery.errors import NotAuthenticated
+
+    token, _ = _token_of(server, has_url=True)
+    if token is None:
+        raise NotAuthenticated(f"there is no login for {server}", hint=f"Log in: skillery login --url {server}")
+    print_json({"Authorization": f"Bearer {token}"})
+
+
+def _token_of(server: str, *, has_url: bool) -> tuple[str | None, Login | None]:
+    """Return the token for a server, and the login that it is from. SKILLERY_TOKEN is for the server of --url only:
+    otherwise a repository at any other host could ask for it.
+    """
+    from skillery.client.logins.tokens import current_login
+    from skillery.client.wire import TOKEN_VARIABLE
+
+    if has_url and (token := os.environ.get(TOKEN_VARIABLE)):
+        return token, None
+    login = current_login(server)
+    return (None, None) if login is None else (login.token, login)
