@@ -153,7 +153,7 @@ def group_folders() -> set[str]:
 
 USED_UP = {
     "memory": ("def main(args): return len(b'x' * (args['x'] << 20))", Limits(memory_mb=64, cpus=1.0)),
-    "processor time": ("def main(args):\n    for _ in range(args['x'] << 12): pass", Limits(cpus=0.05)),
+    "processor time": ("def main(args):\n    for _ in range(args['x'] << 15): pass", Limits(cpus=0.05)),
 }
 
 

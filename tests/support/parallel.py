@@ -64,8 +64,8 @@ def postgres_url(config: pytest.Config) -> str:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Return three for each processor, because many tests wait for limits and for other processes."""
-    return min(3 * len(os.sched_getaffinity(0)), MOST_WORKERS)
+    """Return four for each processor, because many tests wait for limits and for other processes."""
+    return min(4 * len(os.sched_getaffinity(0)), MOST_WORKERS)
 
 
 @pytest.hookimpl(optionalhook=True)

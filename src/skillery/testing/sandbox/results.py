@@ -32,7 +32,7 @@ ABUSES = {
 OPEN_CHANNEL = """
 import os, socket, stat, struct
 def channel():
-    for number in range(3, 64):
+    for number in range(3, 4096):
         try:
             if stat.S_ISSOCK(os.fstat(number).st_mode):
                 return number
