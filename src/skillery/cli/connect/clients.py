@@ -49,7 +49,9 @@ class Plan(NamedTuple):
     commands: Sequence[str] = ()
     """Commands for the user to run next."""
     text: str = ""
-    """Settings to copy, for clients whose files this computer does not know."""
+    """Settings to copy, for files that the command does not write."""
+    place: str = "the settings of the client"
+    """Where `text` belongs."""
 
 
 def _home(variable: str, folder: str) -> Path:
@@ -103,8 +105,9 @@ def npx(server: Server) -> Plan:
 
 
 def apm(server: Server) -> Plan:
-    insecure = "--allow-insecure " if server.url.startswith("http:") else ""
-    return Plan([change_git(server.url, server.helper)], [f"apm install {insecure}{server.repository}"])
+    # `apm install ADDRESS` refuses `git` as a part of a path, and installs a whole repository for Copilot only.
+    entry = f"dependencies:\n  apm:\n    - git: {server.repository}\n      path: skills/NAME"
+    return Plan([change_git(server.url, server.helper)], ["apm install"], entry, "apm.yml")
 
 
 def mcp(server: Server) -> Plan:

@@ -93,7 +93,7 @@ def _print(plan: Plan, *, written: bool) -> None:
             click.echo(clean(f"# Add to {change.path}, or run this command with --write:\n{change.addition}"))
         click.echo()
     if plan.text:
-        click.echo(clean(f"# Add to the settings of the client:\n{plan.text}"))
+        click.echo(clean(f"# Add to {plan.place}:\n{plan.text}\n"))
     if plan.commands:
         click.echo("# Then run:")
         for command in plan.commands:
