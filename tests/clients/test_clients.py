@@ -85,11 +85,13 @@ def marketplace_of(user: ClientUser) -> tuple[str, str]:
     return name, address
 
 
-def test_npx_skills_installs_a_skill(user: ClientUser, skill: str) -> None:
+@pytest.mark.parametrize("version", ["", "#v1.0.0"])
+def test_npx_skills_installs_a_skill(version: str, user: ClientUser, skill: str) -> None:
     needs(NPX_SKILLS)
     user.written("npx")
 
-    done = user.run(["node", NPX_SKILLS, "add", f"{user.url}/git/n/{skill}.git", "-a", "claude-code", "--copy", "-y"])
+    address = f"{user.url}/git/n/{skill}.git{version}"
+    done = user.run(["node", NPX_SKILLS, "add", address, "-a", "claude-code", "--copy", "-y"])
 
     assert done.returncode == 0, done.stdout
     assert (user.home / ".claude" / "skills" / index_name(skill) / "SKILL.md").exists(), done.stdout

@@ -34,7 +34,10 @@ def git(server: Server, tmp_path: Path) -> Git:
 
 
 def marketplace(clone: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((clone / ".claude-plugin/marketplace.json").read_text())
+    """Return the marketplace of a clone. It is the same file for each client."""
+    folders = (".claude-plugin", ".cursor-plugin", ".github/plugin")
+    [text] = {(clone / folder / "marketplace.json").read_text() for folder in folders}
+    found: dict[str, Any] = json.loads(text)
     return found
 
 

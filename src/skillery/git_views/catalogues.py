@@ -1,6 +1,7 @@
 """Files at the root of a repository, from which clients read which skills it has.
 
-- `.claude-plugin/marketplace.json`, for Claude Code, Codex and Copilot: each skill and each namespace is a plugin.
+- `.claude-plugin/marketplace.json`, for Claude Code and Codex: each skill and each namespace is a plugin. Copilot and
+  Cursor look for the same file in folders of their own.
 - `plugin.json` by Agent Plugins 1.0.0: the whole repository is one plugin.
 - `thin/{namespace}/plugin.json` and `mcp.json`: a thin plugin by Agent Plugins 1.0.0.
 """
@@ -17,7 +18,7 @@ from skillery.exports.thin_plugins import NO_THIN_PLUGINS, ThinPlugins, describe
 from skillery.git_views.states import ALL
 from skillery.registry.repositories import RepositoryVersion
 
-MARKETPLACE = ".claude-plugin/marketplace.json"
+MARKETPLACES = tuple(f"{folder}/marketplace.json" for folder in (".claude-plugin", ".cursor-plugin", ".github/plugin"))
 PLUGIN = "plugin.json"
 MCP = "mcp.json"
 SCHEMA = "https://agent-plugins.org/schemas/1.0.0/plugin.schema.json"
@@ -44,7 +45,7 @@ class Catalogue(NamedTuple):
 
 def catalogue_files(of: Catalogue) -> dict[str, bytes]:
     """Return the catalogue files by path."""
-    files = {MARKETPLACE: _text(_marketplace(of)), PLUGIN: _text(_plugin(of))}
+    files = {**dict.fromkeys(MARKETPLACES, _text(_marketplace(of))), PLUGIN: _text(_plugin(of))}
     for namespace in of.thin.members(of.versions):
         folder = thin_folder(namespace)
         about = {"$schema": SCHEMA, "name": thin_name(namespace), "description": describe_thin(namespace)}

@@ -16,7 +16,7 @@ from skillery.exports.facts import MAKER
 from skillery.exports.thin_plugins import NO_THIN_PLUGINS, ThinPlugins
 from skillery.registry.repositories import LATEST, RepositoryVersion, SkillHistory, is_ref
 
-FORMAT = 1
+FORMAT = 2
 """The version number of the code that makes objects. Increase it if this package makes other objects of a state."""
 ALL = "_all"
 HEAD = f"refs/heads/{LATEST}"
