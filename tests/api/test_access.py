@@ -103,6 +103,7 @@ CELLS: dict[str, Cell] = {
     "read_workspace_file": Cell("read", lambda: {"workspace": "ws_none", "path": "a"}, NOT_FOUND),
     "reset_workspace": Cell("run", lambda: {"workspace": "ws_none", "snapshot": "sha256:none"}, NOT_FOUND),
     "delete_workspace": Cell("run", lambda: {"workspace": "ws_none"}, NOT_FOUND),
+    "list_skill_usage": Cell("read", dict),
     "get_usage": Cell("read", dict),
     "collect_garbage": Cell("admin", lambda: {"dry_run": True}),
     "create_token": Cell("admin", lambda: {"name": f"made{next(_numbers)}", "scopes": ["read"], "expires": "1h"}),

@@ -172,6 +172,7 @@ def test_what_the_server_answers_is_what_the_document_says(rpc: Rpc, new_name: s
     call("rollback_label", name=name, label="stable")
     call("remove_label", name=name, label="stable")
     call("list_labels", name=name)
+    call("list_skill_usage")
     lock = call("resolve_skills", skills=[name])["lock"]
     call("verify_lock", lock=lock)
     call("deprecate_skill", name=name, message="Old.")

@@ -756,6 +756,7 @@ def story(client: Client, name: str, other: str) -> Iterator[tuple[str, Any]]:
     yield "remove_label", client.remove_label(name, "stable")
     yield "rollback_label", client.rollback_label(name, "stable")
     yield "list_labels", client.list_labels(name)
+    yield "list_skill_usage", client.list_skill_usage()
     lock = client.resolve_skills([name])
     yield "resolve_skills", lock
     yield "verify_lock", client.verify_lock(lock["lock"])

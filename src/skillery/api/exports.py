@@ -30,6 +30,7 @@ from skillery.formats.archives import FORMS, MEDIA_TYPES, Form
 from skillery.formats.names import parse_namespace, parse_skill_name
 from skillery.formats.version_spec import Digest, Exact, VersionSpec, parse_version_spec
 from skillery.methods.answers import Answers
+from skillery.registry.read_counts import ReadCounts
 from skillery.registry.visibility import WAS_PUBLISHED
 
 MOST_TAGS = 4096
@@ -65,6 +66,7 @@ class DownloadParts(NamedTuple):
 
     gate: Gate
     exports: Exports
+    reads: ReadCounts
     signed: SignedDownloads
     answers: Answers
     are_public: bool
@@ -104,6 +106,7 @@ async def answer_export(
     `form` "inline" is the inline skill of a hosted shell: a JSON object with a zip in base64.
     """
     cache = _caching(identity, export, spec)
+    parts.reads.note(export.row.name, "loads")
     response = _inline(export, cache) if form == "inline" else _archive(export, form, cache)
     await send_download(parts, scope, send, headers, response)
 
@@ -115,7 +118,9 @@ async def send_file(parts: DownloadParts, scope: Any, _receive: Any, send: Any, 
     identity = await reader_of(parts, scope, headers)
     spec = parse_version_spec(version)
     export = await parts.exports.find(identity, parse_skill_name(name), spec)
-    await send_download(parts, scope, send, headers, _file(export, "/".join(path), _caching(identity, export, spec)))
+    response = _file(export, "/".join(path), _caching(identity, export, spec))
+    parts.reads.note_file(export.row.name, "/".join(path))
+    await send_download(parts, scope, send, headers, response)
 
 
 async def send_index(parts: DownloadParts, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
@@ -145,7 +150,9 @@ async def send_indexed_file(
     namespace, _, (wanted, *path) = _in_index(scope)
     identity = await reader_of(parts, scope, headers)
     export = await parts.exports.find_in_index(identity, namespace, wanted)
-    await send_download(parts, scope, send, headers, _file(export, "/".join(path), whose(identity, ASK_AGAIN)))
+    response = _file(export, "/".join(path), whose(identity, ASK_AGAIN))
+    parts.reads.note_file(export.row.name, "/".join(path))
+    await send_download(parts, scope, send, headers, response)
 
 
 # -- addresses -------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Periodic jobs of a server.
 
 The jobs record a heartbeat, close runs that a dead server left open, delete old log pieces, idempotency keys and
-session tools, and add up the usage of skills.
+session tools, write the counts of reads, and add up the usage of skills.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from sqlalchemy import Connection
 from skillery.database import Database
 from skillery.errors import SkilleryError
 from skillery.identity.idempotency import forget_keys
+from skillery.registry.read_counts import ReadCounts, add_reads, forget_reads
 from skillery.registry.session_tools import forget_session_tools
 from skillery.registry.usage_days import roll_up_usage
 from skillery.runs import Runner
@@ -32,9 +33,10 @@ BATCH = 500
 
 
 class BackgroundJobs:
-    def __init__(self, database: Database, runner: Runner, server: str) -> None:
+    def __init__(self, database: Database, runner: Runner, reads: ReadCounts, server: str) -> None:
         self._database = database
         self._runner = runner
+        self._reads = reads
         self._server = server
         self._task: asyncio.Task[None] | None = None
         self._healthy_since: float | None = None
@@ -50,6 +52,10 @@ class BackgroundJobs:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
+        try:
+            await self._write_reads()
+        except SkilleryError as error:
+            log.debug("the last counts of reads are lost: %s", error.message)
 
     async def _run(self) -> None:
         cleaned_at: float | None = None
@@ -77,11 +83,22 @@ class BackgroundJobs:
         if unrecorded:
             log.warning("%d runs that could not be recorded when they ended are recorded as failed", unrecorded)
         await self._database.write(partial(forget_pieces, limit=BATCH))
+        await self._write_reads()
         self._healthy_since = self._healthy_since or now
         if now - self._healthy_since > DEAD.total_seconds():
             dead = await self._database.write(close_of_dead)
             if dead:
                 log.warning("%d runs of dead servers are recorded as failed", dead)
+
+    async def _write_reads(self) -> None:
+        counts = self._reads.take()
+        if not counts:
+            return
+        try:
+            await self._database.write(partial(add_reads, counts=counts))
+        except BaseException:
+            self._reads.put_back(counts)
+            raise
 
     async def _clean_up(self) -> None:
         """Delete the idempotency keys and session tools that have expired, and add up the usage of the last 30 days."""
@@ -89,6 +106,7 @@ class BackgroundJobs:
             while await self._database.write(partial(forget, limit=BATCH)) == BATCH:  # noqa: ASYNC110 - others write in between
                 await asyncio.sleep(0.05)
         await self._database.write(roll_up_usage)
+        await self._database.write(forget_reads)
 
 
 def _record_heartbeat(connection: Connection, server: str, under_way: Sequence[str]) -> int:

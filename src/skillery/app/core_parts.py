@@ -58,6 +58,7 @@ from skillery.publishing import (
 )
 from skillery.registry import cursor_key
 from skillery.registry.development import Overlays
+from skillery.registry.read_counts import ReadCounts
 from skillery.registry.registry import Registry
 from skillery.runs import Runner, UnrecordedRuns
 from skillery.runs.admission import Admission
@@ -139,7 +140,8 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
     base = base._replace(events=PreparingEvents(base.events, preparation))
     publisher = _publisher(base, runtime, quotas, compilers)
     stack.push_async_callback(asyncio.to_thread, collector.close)
-    await _start(base, runtime, publisher, stack)
+    reads = ReadCounts()
+    await _start(base, runtime, publisher, reads, stack)
     stack.push_async_callback(preparation.close)
     preparation.start()
     sender = sender_of(base.settings)
@@ -147,6 +149,7 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
     stack.push_async_callback(deliveries.close)
     return Core(
         registry=Registry(database, backends.storage, database.write_now(cursor_key)),
+        reads=reads,
         blobs=runtime.blobs,
         signed=SignedDownloads(database, backends.storage, base.settings.signed_downloads_seconds),
         runner=runtime.runner,
@@ -181,7 +184,7 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
     )
 
 
-async def _start(base: Base, runtime: _Runtime, publisher: Publisher, stack: AsyncExitStack) -> None:
+async def _start(base: Base, runtime: _Runtime, publisher: Publisher, reads: ReadCounts, stack: AsyncExitStack) -> None:
     """Start the parts that execute runs, and publish the bundled skills. `stack` closes the parts.
 
     First, record a failure for each run that the last server of this home left open.
@@ -198,7 +201,7 @@ async def _start(base: Base, runtime: _Runtime, publisher: Publisher, stack: Asy
     await runtime.environments.rebuilds.start()
     if base.bundled:
         await publish_bundled(publisher, database)
-    background_jobs = BackgroundJobs(database, runner, home.server_id)
+    background_jobs = BackgroundJobs(database, runner, reads, home.server_id)
     stack.push_async_callback(background_jobs.close)
     background_jobs.start()
 

@@ -47,6 +47,7 @@ from skillery.cli import (
     tokens,
     tools,
     trust,
+    usage,
     versions,
     waivers,
     webhooks,
@@ -92,6 +93,7 @@ commands.sections = {
         diff.diff,
         locks.lock,
         install.install,
+        usage.usage,
     ),
     "Run": (
         run.run,

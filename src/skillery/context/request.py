@@ -17,14 +17,16 @@ _numbers = itertools.count(1)
 
 
 class Request:
-    """One HTTP request: its id, the address and identity of the caller, and the methods that were called."""
+    """One HTTP request: its id, the address, the program and the identity of the caller, and the called methods."""
 
-    __slots__ = ("address", "calls", "id", "identity")
+    __slots__ = ("address", "agent", "calls", "id", "identity")
 
-    def __init__(self, request_id: str, address: str) -> None:
+    def __init__(self, request_id: str, address: str, agent: str) -> None:
         self.id = request_id
         self.address = address
         """Address of the other end of the connection, or ""."""
+        self.agent = agent
+        """The program of the caller as it names itself (`User-Agent`), or ""."""
         self.identity: str | None = None
         """Name of the identity, once it is known."""
         self.calls: list[tuple[str, int, float]] = []
@@ -34,14 +36,14 @@ class Request:
 current: ContextVar[Request | None] = ContextVar("request", default=None)
 
 
-def begin(asked: str | None, address: str) -> Request:
+def begin(asked: str | None, address: str, agent: str = "") -> Request:
     """Create a request, make it the current one, and return it.
 
     `asked` is the request id that the caller sent, or None. If `asked` is None or malformed, the request gets a new id.
-    `address` is the IP address of the caller, or "".
+    `address` is the IP address of the caller, or "". `agent` is the header User-Agent, or "".
     """
     request_id = asked if asked and _WELL_FORMED.fullmatch(asked) else f"{_process}-{next(_numbers):x}"
-    request = Request(request_id, address)
+    request = Request(request_id, address, agent)
     current.set(request)
     return request
 

@@ -50,7 +50,9 @@ class Exchange:
         """Seconds that this response has waited for the client."""
         self.bytes_in = self.bytes_out = 0
         """Bytes of the request body and of the response body."""
-        self.request: Request = begin(headers.get(ID_HEADER), (scope.get("client") or ("", None))[0])
+        self.request: Request = begin(
+            headers.get(ID_HEADER), (scope.get("client") or ("", None))[0], headers.get("user-agent", "")
+        )
         self.status = 0
         """HTTP status of the response. 0 until the response has begun."""
 

@@ -22,6 +22,7 @@ from skillery.importing import Importer
 from skillery.maintenance.garbage import Collector
 from skillery.maintenance.purges import Purger
 from skillery.publishing import Developer, Publisher, Rechecks, ToolMaker
+from skillery.registry.read_counts import ReadCounts
 from skillery.registry.registry import Registry
 from skillery.runs import Runner
 from skillery.trust import Trust
@@ -41,6 +42,7 @@ class Core(NamedTuple):
     """The parts of the core that methods use. An endpoint gets only the parts that it needs."""
 
     registry: Registry
+    reads: ReadCounts
     blobs: Blobs
     signed: SignedDownloads
     runner: Runner

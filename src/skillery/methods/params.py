@@ -327,6 +327,15 @@ class RemoveLabel(Params, frozen=True, kw_only=True):
     label: Annotated[str, LABEL]
 
 
+class ListSkillUsage(Params, frozen=True, kw_only=True):
+    """List how often skills were read and run in the last 30 days."""
+
+    namespace: Annotated[str, shown("Only skills of this namespace and below it")] = ""
+    never_run: Annotated[bool, shown("Only skills that were read and not run", default=False)] = False
+    limit: Annotated[int, Meta(ge=1, le=1000), shown("Maximum number of skills", default=50)] = 50
+    cursor: Annotated[str, shown("Pagination cursor from previous response")] = ""
+
+
 class ListLabels(Params, frozen=True, kw_only=True):
     """List the labels of a skill, and their moves, newest first."""
 

@@ -71,6 +71,7 @@ from skillery.registry.resources import (
 )
 from skillery.registry.results import DescribedSkill, FoundSkillPage, SkillPage, ToolPage
 from skillery.registry.search import search_skills
+from skillery.registry.skill_usage import SkillUsage, SkillUsagePage, list_skill_usage
 from skillery.registry.tool_listings import list_tools
 from skillery.registry.tool_lookup import FoundTool, SessionTool, find_tool
 from skillery.registry.usage import Usage, count_run
@@ -137,6 +138,8 @@ __all__ = [
     "SessionTool",
     "SkillFileContent",
     "SkillPage",
+    "SkillUsage",
+    "SkillUsagePage",
     "TabledVersion",
     "ToolPage",
     "Usage",
@@ -194,6 +197,7 @@ __all__ = [
     "list_labels",
     "list_resources",
     "list_skill_entries",
+    "list_skill_usage",
     "list_skills",
     "list_tools",
     "list_unprepared",

@@ -64,6 +64,8 @@ class SkillEntry(NamedTuple):
 
 
 class ResourceContent(NamedTuple):
+    skill: str
+    path: str
     uri: str
     media_type: str | None
     content: JsonPieces
@@ -148,10 +150,10 @@ def read_resource(
     if path == SKILL_MD:
         stored, description = stored_skill_md(connection, storage, folder.version_id)
         skill_md = conforming(folder.name, stored, description).content
-        return ResourceContent(uri, MARKDOWN, *content_pieces(partial(io.BytesIO, skill_md), expect))
+        return ResourceContent(folder.name, path, uri, MARKDOWN, *content_pieces(partial(io.BytesIO, skill_md), expect))
     expect(file.size_bytes)
     open_file = partial(open_content, connection, storage, file.sha256)
-    return ResourceContent(uri, media_type_of(path), *content_pieces(open_file, expect))
+    return ResourceContent(folder.name, path, uri, media_type_of(path), *content_pieces(open_file, expect))
 
 
 def read_directory(

@@ -72,7 +72,7 @@ parameter of `from_first_day`. It is one column, because three would read the ro
 
 
 def from_first_day() -> dict[str, str]:
-    return {"first_day": _first_day().isoformat()}
+    return {"first_day": first_day().isoformat()}
 
 
 def sums_from(joined: str) -> tuple[int, int, int]:
@@ -95,13 +95,13 @@ def count_day(connection: Connection, skill_id: int, outcome: Outcome, finished_
 
 def recent_usage(connection: Connection, skill_id: int) -> tuple[int, int, int]:
     """Return the ended runs of a skill in the last 30 days, today included: all, completed, failed."""
-    [(runs, completed, failed)] = _RECENT.rows(connection, of_skill=skill_id, first=_first_day().isoformat())
+    [(runs, completed, failed)] = _RECENT.rows(connection, of_skill=skill_id, first=first_day().isoformat())
     return int(runs), int(completed), int(failed)
 
 
 def days_of(connection: Connection, skill_id: int) -> list[UsageDay]:
     """Return the last 30 days of a skill, oldest first. Days without runs have zeros."""
-    first = _first_day()
+    first = first_day()
     rows = _DAYS.rows(connection, of_skill=skill_id, first=first.isoformat())
     found: dict[str, Sequence[Any]] = {row[0]: row[1:] for row in rows}
     days = [first + timedelta(days=number) for number in range(DAYS)]
@@ -113,7 +113,7 @@ def roll_up_usage(connection: Connection) -> int:
 
     Return the number of skills whose sums changed. A second call at the same time changes nothing.
     """
-    first, yesterday = _first_day().isoformat(), (_today() - timedelta(days=1)).isoformat()
+    first, yesterday = first_day().isoformat(), (_today() - timedelta(days=1)).isoformat()
     used = select(usage_days.c.skill_id).where(or_(usage_days.c.day < first, usage_days.c.day >= yesterday))
     used = used.distinct().order_by(usage_days.c.skill_id)
     skill_ids = list(connection.scalars(used))
@@ -135,5 +135,6 @@ def _today() -> date:
     return datetime.now(UTC).date()
 
 
-def _first_day() -> date:
+def first_day() -> date:
+    """Return the first of the last 30 days, in UTC."""
     return _today() - timedelta(days=DAYS - 1)

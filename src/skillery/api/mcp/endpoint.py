@@ -16,6 +16,7 @@ from litestar.openapi.spec.enums import OpenAPIType
 
 from skillery.api.mcp.large_messages import without_arguments
 from skillery.api.mcp.requests import SCOPE_KEY, ActiveCalls, TaskTerms, Visit, asked_tools
+from skillery.context.request import current
 from skillery.edge.gate import Gate
 from skillery.edge.http import JSON, HttpRefusal, check_json, only, read_body
 from skillery.edge.operations import Body, Operation, Response, in_query
@@ -62,11 +63,30 @@ class _Message(msgspec.Struct):
     params: msgspec.Raw = msgspec.Raw(b"{}")
 
 
+class _ClientInfo(msgspec.Struct):
+    name: str = ""
+
+
+class _Meta(msgspec.Struct):
+    client: _ClientInfo = msgspec.field(name="io.modelcontextprotocol/clientInfo", default_factory=_ClientInfo)
+
+
+class _ClientParams(msgspec.Struct):
+    meta: _Meta = msgspec.field(name="_meta", default_factory=_Meta)
+
+
+class _ClientMessage(msgspec.Struct):
+    """The members of a message that name the program of the client, since protocol version 2026-07-28."""
+
+    params: _ClientParams = msgspec.field(default_factory=_ClientParams)
+
+
 class _Cancelled(msgspec.Struct):
     request_id: str | int = msgspec.field(name="requestId")
 
 
 _message = msgspec.json.Decoder(_Message)
+_client = msgspec.json.Decoder(_ClientMessage)
 _cancelled = msgspec.json.Decoder(_Cancelled)
 
 
@@ -102,6 +122,7 @@ class McpEndpoint:
             whole = await read_body(receive, headers, self._max_body_bytes, held)
             body, visit.arguments = await without_arguments(whole)
             del whole
+            _note_client(body)
             if await direct.answer(visit, scope, headers, body, send):
                 return
             message = _peek(body)
@@ -178,6 +199,17 @@ def _peek(body: bytes) -> _Message:
         return _message.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return _Message()
+
+
+def _note_client(body: bytes) -> None:
+    """Set the program of the current request, if the message names it. The header User-Agent often names a library."""
+    request = current.get()
+    try:
+        name = _client.decode(body).params.meta.client.name
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return
+    if name and request is not None:
+        request.agent = name.replace(" ", "-")
 
 
 def _scope_of(scope: Any, visit: Visit) -> dict[str, Any]:

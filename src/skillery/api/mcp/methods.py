@@ -154,6 +154,7 @@ async def read_resource(core: Core, identity: Identity, asked: AtUri) -> JsonPie
         registry.read_resource, identity=identity, storage=core.registry.storage, uri=asked.uri, expect=expect_result
     )
     found = await _read(core, work)
+    core.reads.note_file(found.skill, found.path)
     field, kind = ("text", "text/plain") if found.encoding == "utf-8" else ("blob", "application/octet-stream")
     about = {"uri": found.uri, "mimeType": found.media_type or kind}
     head = b'{"contents":[%s,"%s":' % (encode(about)[:-1], field.encode())

@@ -33,6 +33,7 @@ REPEATABLE = frozenset(
         "read_workspace_file",
         "list_environments",
         "describe_environment",
+        "list_skill_usage",
         "get_usage",
         "collect_garbage",
         "list_tokens",

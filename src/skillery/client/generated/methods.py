@@ -42,6 +42,7 @@ from skillery.client.generated.results import (
     RunRecord,
     SkillFileContent,
     SkillPage,
+    SkillUsagePage,
     Token,
     Tokens,
     ToolPage,
@@ -962,6 +963,26 @@ class Methods:
         blob_id: Blob identifier
         """
         answer: DeletedBlob = self.call("delete_blob", {"blob_id": blob_id})
+        return answer
+
+    def list_skill_usage(
+        self,
+        *,
+        namespace: str | None = None,
+        never_run: bool | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> SkillUsagePage:
+        """List how often skills were read and run in the last 30 days.
+
+        namespace: Only skills of this namespace and below it
+        never_run: Only skills that were read and not run
+        limit: Maximum number of skills
+        cursor: Pagination cursor from previous response
+        """
+        answer: SkillUsagePage = self.call(
+            "list_skill_usage", {"namespace": namespace, "never_run": never_run, "limit": limit, "cursor": cursor}
+        )
         return answer
 
     def get_usage(self, *, identity: str | None = None, namespace: str | None = None) -> IdentityUse:

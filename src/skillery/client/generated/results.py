@@ -985,6 +985,32 @@ class DeletedBlob(TypedDict):
     size_bytes: int
 
 
+class ClientReads(TypedDict):
+    """The reads of a skill by one program, as the program names itself."""
+
+    client: str
+    loads: int
+    reads: int
+
+
+class SkillUsage(TypedDict):
+    """The usage of a skill in the last 30 days, by all callers."""
+
+    name: str
+    loads: int
+    reads: int
+    runs: int
+    clients: list[ClientReads]
+
+
+class SkillUsagePage(TypedDict):
+    """A page of skills that were read or run in the last 30 days, by name."""
+
+    skills: list[SkillUsage]
+    next_cursor: str | None
+    """For the next page; null on the last page."""
+
+
 class Used(TypedDict):
     used: int | None
     limit: int | None
@@ -1218,6 +1244,7 @@ __all__ = [
     "CheckFinding",
     "CheckedExample",
     "CheckedSkill",
+    "ClientReads",
     "CreatedToken",
     "DeadLetter",
     "DeadLetterPage",
@@ -1290,6 +1317,8 @@ __all__ = [
     "SkillPackage",
     "SkillPage",
     "SkillRow",
+    "SkillUsage",
+    "SkillUsagePage",
     "Snapshot",
     "Status",
     "Swept",

@@ -2,7 +2,7 @@
 
 from skillery.database.tables.audit import audit, audit_head
 from skillery.database.tables.base import metadata
-from skillery.database.tables.catalogue import catalogue, catalogue_hosts, catalogue_tags, usage_days
+from skillery.database.tables.catalogue import catalogue, catalogue_hosts, catalogue_tags, read_days, usage_days
 from skillery.database.tables.contents import blobs, deletions, objects, uploads
 from skillery.database.tables.environments import environment_rebuilds, environments, locks, named_locks
 from skillery.database.tables.events import dead_letters, event_readers, events, webhooks
@@ -60,6 +60,7 @@ __all__ = [
     "metadata",
     "named_locks",
     "objects",
+    "read_days",
     "registry",
     "run_log_pieces",
     "runs",

@@ -137,3 +137,20 @@ usage_days = Table(
     sqlite_with_rowid=False,
 )
 Index("ix_usage_days_day", usage_days.c.day)
+
+read_days = Table(
+    "read_days",
+    metadata,
+    # No foreign key, as above.
+    Column("skill_id", Key, primary_key=True, autoincrement=False),
+    # Day in UTC: 2026-11-24.
+    Column("day", String(10), primary_key=True),
+    # The program of the callers as it names itself: claude-code.
+    Column("client", String(64), primary_key=True),
+    # Reads of SKILL.md and of whole versions, and reads of other files.
+    Column("loads", BigInteger, nullable=False),
+    Column("reads", BigInteger, nullable=False),
+    comment="How often the programs of agents read each skill, by day. Days are kept for 30 days.",
+    sqlite_with_rowid=False,
+)
+Index("ix_read_days_day", read_days.c.day)

@@ -24,6 +24,7 @@ from skillery.registry import (
     FoundSkillPage,
     NewVersion,
     SkillFileContent,
+    SkillUsagePage,
 )
 
 GUIDE = "skills.protocol.guide"
@@ -100,7 +101,9 @@ async def describe_skill(core: Core, identity: Identity, asked: params.DescribeS
         in_full = partial(
             registry.describe_in_full, identity=identity, storage=storage, name=name, spec=spec, expect=expect_result
         )
-        return await core.registry.read_page(in_full)
+        found = await core.registry.read_page(in_full)
+        core.reads.note(name, "loads")
+        return found
     work = partial(
         registry.describe_skill, identity=identity, storage=storage, name=name, spec=spec, detail=asked.detail
     )
@@ -113,6 +116,7 @@ async def read_skill_file(core: Core, identity: Identity, asked: params.ReadSkil
     small = partial(registry.read_inline_file, identity=identity, name=name, spec=spec, path=path)
     answer = await core.registry.read(small)
     if answer is not None:
+        core.reads.note_file(name, path)
         return answer
     storage = core.registry.storage
     work = partial(
@@ -123,6 +127,21 @@ async def read_skill_file(core: Core, identity: Identity, asked: params.ReadSkil
         spec=spec,
         path=path,
         expect=expect_result,
+    )
+    found = await core.registry.read_page(work)
+    core.reads.note_file(name, path)
+    return found
+
+
+async def list_skill_usage(core: Core, identity: Identity, asked: params.ListSkillUsage) -> SkillUsagePage:
+    work = partial(
+        registry.list_skill_usage,
+        identity=identity,
+        key=core.registry.cursor_key,
+        namespace=parse_namespace(asked.namespace) if asked.namespace else "",
+        never_run=asked.never_run,
+        limit=asked.limit,
+        cursor=asked.cursor,
     )
     return await core.registry.read_page(work)
 

@@ -1,0 +1,51 @@
+"""`skillery usage`: how often skills were read and run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from skillery.cli.options import Target, json_option, target_options
+from skillery.cli.output import print_json, print_rows
+
+if TYPE_CHECKING:
+    from skillery.client import AsyncClient
+    from skillery.client.results import SkillUsage
+
+COLUMNS = ("skill", "loads", "reads", "runs", "read by")
+
+
+@click.command()
+@click.option("--namespace", help="Only skills in this namespace and the namespaces below it.")
+@click.option("--never-run", is_flag=True, help="Only skills that were read and not run.")
+@target_options
+@json_option
+def usage(namespace: str | None, never_run: bool, target: Target, as_json: bool) -> None:
+    """Show how often skills were read and run in the last 30 days.
+
+    `loads` are reads of SKILL.md and of whole versions, `reads` are reads of other files. They are counted for programs
+    that name themselves, not for browsers, and each is in the table after ten seconds at most.
+    """
+    from skillery.cli.connection import with_client
+
+    async def pages(client: AsyncClient) -> list[SkillUsage]:
+        found: list[SkillUsage] = []
+        cursor = None
+        while True:
+            page = await client.list_skill_usage(namespace=namespace, never_run=never_run, limit=1000, cursor=cursor)
+            found += page["skills"]
+            cursor = page["next_cursor"]
+            if cursor is None:
+                return found
+
+    found = with_client(target, pages)
+    if as_json:
+        print_json({"skills": found})
+        return
+    rows = [(one["name"], one["loads"], one["reads"], one["runs"], _clients(one)) for one in found]
+    print_rows(COLUMNS, rows, none="No skill was read or run in the last 30 days.")
+
+
+def _clients(one: SkillUsage) -> str:
+    return ", ".join(f"{by['client']} {by['loads'] + by['reads']}" for by in one["clients"])
