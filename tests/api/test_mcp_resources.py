@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from skillery.formats.skill_md import parse_skill_md
 from skillery.formats.skill_uris import agent_name, folder_of, segments_of, skill_paths_of, uri_of
 from tests.conftest import Rpc, Server, manifest
 from tests.support.mcp_client import Mcp
-from tests.support.people import Caller, Who
+from tests.support.people import Caller, Who, people_settings
 
 SKILLS = "io.modelcontextprotocol/skills"
 DIRECTORY = "inode/directory"
@@ -73,7 +74,7 @@ def test_the_extension_is_declared(sqlite_rpc: Rpc) -> None:
     found = Mcp(sqlite_rpc)("server/discover")["capabilities"]
 
     assert found["extensions"] == {SKILLS: {"directoryRead": True}, "io.modelcontextprotocol/tasks": {}}
-    assert set(found) == {"extensions", "resources", "tools"}
+    assert set(found) == {"completions", "extensions", "resources", "tools"}
 
 
 def test_every_skill_that_is_listed_proves_what_its_entry_says(mcp: Mcp) -> None:
@@ -403,3 +404,110 @@ def test_media_types_are_those_of_no_machine() -> None:
         "x.zzz": None,
         "x.ts": "text/x-typescript",
     }
+
+
+# -- versions and completions ----------------------------------------------------------------------------------
+
+FILE = "skill://{+skill}/{+path}"
+FILE_AT_VERSION = "skill://{+skill}@{version}/{+path}"
+
+
+def completed(mcp: Mcp, argument: str, value: str = "", template: str = FILE, **earlier: str) -> list[str]:
+    found = mcp(
+        "completion/complete",
+        ref={"type": "ref/resource", "uri": template},
+        argument={"name": argument, "value": value},
+        context={"arguments": earlier},
+    )["completion"]
+    assert found["hasMore"] is (len(found["values"]) == 100)
+    values: list[str] = found["values"]
+    return values
+
+
+def test_an_address_can_name_a_version(mcp: Mcp, rpc: Rpc, new_name: str) -> None:
+    name = f"{new_name}.a_b"
+    for version in ("1.0.0", "2.0.0"):
+        rpc(
+            "create_skill",
+            manifest=manifest(name, version, kind="instruction"),
+            skill_md=f"# {version}\n",
+            files=[{"path": "resources/x@y.txt", "content": version}],
+        )
+    rpc("set_label", name=name, label="stable", version="1.0.0")
+    folder = f"skill://{new_name}/a_b/~/a-b"
+
+    def text(uri: str) -> str:
+        [content] = mcp("resources/read", uri=uri)["contents"]
+        assert content["uri"] == uri
+        return str(content["text"])
+
+    for spec, version in (("1.0.0", "1.0.0"), ("stable", "1.0.0"), ("^1", "1.0.0"), ("latest", "2.0.0")):
+        assert text(f"{folder}@{spec}/resources/x@y.txt") == version
+        assert text(f"{folder}@{spec}/SKILL.md").endswith(f"# {version}\n")
+    assert text(f"{folder}/resources/x@y.txt") == "2.0.0"
+    for uri in (f"{folder}@3.0.0/SKILL.md", f"{folder}@1.0.0", f"{folder}@1.0.0/none"):
+        error = mcp.error("resources/read", uri=uri)
+        assert (error["code"], error["data"]["uri"]) == (-32602, uri)
+        assert error["data"]["hint"]
+
+
+def test_names_versions_and_paths_are_completed(mcp: Mcp, rpc: Rpc, new_name: str) -> None:
+    for name in ("one", "one.more", "other_one"):
+        publish(rpc, f"{new_name}.{name}", None, **{"resources/a.txt": "x", "resources/b.txt": "x"})
+    rpc(
+        "create_skill",
+        manifest=manifest(f"{new_name}.one", "10.0.0", kind="instruction"),
+        skill_md="# x\n",
+        files=[{"path": "resources/c.txt", "content": "x"}],
+    )
+    rpc("set_label", name=f"{new_name}.one", label="stable", version="1.0.0")
+    folders = [f"{new_name}/one", f"{new_name}/one/more", f"{new_name}/other_one/~/other-one"]
+
+    assert completed(mcp, "skill", f"{new_name}/") == folders
+    assert completed(mcp, "skill", f"{new_name}/on") == folders[:2]
+    assert completed(mcp, "skill", f"{new_name}/other_one/~/o") == folders[2:]
+    assert completed(mcp, "skill", f"{new_name}/none") == []
+    versions = completed(mcp, "version", template=FILE_AT_VERSION, skill=folders[0])
+    assert versions == ["latest", "stable", "10.0.0", "1.0.0"]
+    assert completed(mcp, "version", "1.", FILE_AT_VERSION, skill=folders[0]) == ["1.0.0"]
+    assert completed(mcp, "version", template=FILE_AT_VERSION, skill=f"{new_name}/none") == []
+    assert completed(mcp, "version", template=FILE_AT_VERSION) == []
+    assert completed(mcp, "path", "res", skill=folders[0]) == ["resources/c.txt"]
+    older = completed(mcp, "path", "res", FILE_AT_VERSION, skill=folders[0], version="stable")
+    assert older == ["resources/a.txt", "resources/b.txt"]
+    assert completed(mcp, "path", skill=folders[0], version="no such version") == []
+
+
+@pytest.mark.parametrize(
+    ("ref", "argument"),
+    [
+        ({"type": "ref/resource", "uri": "skill://{x}"}, "skill"),
+        ({"type": "ref/prompt", "name": "x"}, "skill"),
+        ({"type": "ref/resource", "uri": FILE}, "other"),
+    ],
+)
+def test_other_completions_are_refused(ref: dict[str, str], argument: str, mcp: Mcp) -> None:
+    error = mcp.error("completion/complete", ref=ref, argument={"name": argument, "value": ""})
+    assert error["code"] == -32602
+    assert "hint" in error["data"]
+
+
+def test_hidden_skills_are_not_completed(start_server: Callable[..., Server], tmp_path: Path) -> None:
+    url = start_server(env=people_settings(tmp_path / "people")).url
+    owner = Caller(url, Who("owner", "read publish", "acme.*"))
+    owner.create("acme.hidden")
+    owner.create("acme.shown")
+    owner("set_visibility", name="acme.hidden", visibility="private")
+
+    for who, seen in ((Who("owner", "read"), ["acme/hidden", "acme/shown"]), (Who("other", "read"), ["acme/shown"])):
+        mcp = Mcp(Caller(url, who))
+        assert completed(mcp, "skill", "acme/") == seen
+        assert (completed(mcp, "path", skill="acme/hidden") == []) is ("acme/hidden" not in seen)
+        assert (completed(mcp, "version", skill="acme/hidden") == []) is ("acme/hidden" not in seen)
+    assert Mcp(Caller(url, Who("other", "read"))).error("resources/read", uri="skill://acme/hidden@1.0.0/SKILL.md")
+
+
+def test_completions_of_many_skills_are_cut(mcp: Mcp, rpc: Rpc, new_name: str) -> None:
+    for number in range(101):
+        publish(rpc, f"{new_name}.s{number}")
+    assert len(completed(mcp, "skill", new_name)) == 100

@@ -7,6 +7,7 @@ from skillery.registry.catalogue_entries import CatalogueEntry
 from skillery.registry.catalogue_filters import CatalogueFilter, Facts, filter_of
 from skillery.registry.catalogue_listings import list_catalogue
 from skillery.registry.checks import CheckedExample, CheckFinding, Checks, checks_of, with_examples
+from skillery.registry.completions import Completions, complete_path, complete_skill, complete_version
 from skillery.registry.creation_order import Order, cursor_after_creation, labelled_versions, list_by_creation
 from skillery.registry.cursors import cursor_key
 from skillery.registry.descriptions import describe_in_full, describe_skill
@@ -112,6 +113,7 @@ __all__ = [
     "CheckFinding",
     "CheckedExample",
     "Checks",
+    "Completions",
     "Counts",
     "CountsCache",
     "DescribedSkill",
@@ -157,6 +159,9 @@ __all__ = [
     "apply_waivers",
     "approve_version",
     "checks_of",
+    "complete_path",
+    "complete_skill",
+    "complete_version",
     "count_host_uses",
     "count_run",
     "count_unlisted",

@@ -11,15 +11,17 @@ import msgspec
 from sqlalchemy import Connection
 
 from skillery.backends import Identity, Storage
-from skillery.errors import ResourceNotFound
+from skillery.errors import ResourceNotFound, SkilleryError
 from skillery.formats.json_pieces import JsonPieces, content_pieces
 from skillery.formats.media_types import MARKDOWN, media_type_of
 from skillery.formats.skill_md import FILE as SKILL_MD
-from skillery.formats.skill_uris import folder_of, name_above, segments_of, uri_of
+from skillery.formats.skill_uris import folder_of, name_above, segments_of, skill_paths_of, uri_of
+from skillery.formats.version_spec import parse_version_spec
 from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.registry.files import open_content
 from skillery.registry.listings import seen_rows
 from skillery.registry.pages import fitting
+from skillery.registry.resolution import resolve
 from skillery.registry.skill_folders import (
     SkillFolder,
     conforming,
@@ -136,10 +138,13 @@ def read_resource(
 ) -> ResourceContent:
     """Return the file at a URI. Raise ResourceNotFound if there is no file at the URI.
 
+    The file belongs to the latest version of its skill, or to the version in the URI: `skill://a/b@1.2.0/SKILL.md`.
+
     `expect` is called with the size of the file before the file is read, and with further sizes as the text grows. For
     SKILL.md, the first of these calls is omitted, because the server changes the text for Agent Skills.
     """
-    folder, path = _find(connection, identity, storage, uri)
+    at_version = _find_at_version(connection, identity, storage, uri)
+    folder, path = at_version or _find(connection, identity, storage, uri)
     file = next((file for file in folder.files if file.path == path), None)
     if file is None:
         raise ResourceNotFound(
@@ -187,6 +192,29 @@ def _find(connection: Connection, identity: Identity, storage: Storage, uri: str
     if found is None:
         raise _nothing_at(uri)
     return found
+
+
+def _find_at_version(
+    connection: Connection, identity: Identity, storage: Storage, uri: str
+) -> tuple[SkillFolder, str] | None:
+    """Return the version of a skill that a URI names, and the path inside its folder. Return None if the URI names no
+    version. Raise ResourceNotFound if it names a version that the identity does not see.
+    """
+    segments = segments_of(uri) or ()
+    place = next((place for place, segment in enumerate(segments) if "@" in segment), None)
+    if place is None:
+        return None
+    last, _, version = segments[place].partition("@")
+    candidates = skill_paths_of((*segments[:place], last))
+    name = next((name for name, rest in candidates if not rest), None)
+    if name is None or not seen_named(connection, identity, [name]):
+        return None
+    try:
+        row = resolve(connection, identity, name, parse_version_spec(version))
+    except SkilleryError as error:
+        raise ResourceNotFound(error.message, hint=error.hint or _HINT, uri=uri) from None
+    [folder] = open_folders(connection, identity, storage, [(name, row.version_id)])
+    return folder, "/".join(segments[place + 1 :])
 
 
 def _nothing_at(uri: str) -> ResourceNotFound:

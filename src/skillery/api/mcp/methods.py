@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -109,6 +110,19 @@ class OneEntry(Fresh, frozen=True, kw_only=True, rename="camel"):
     skill: Entry
 
 
+class Completion(msgspec.Struct, frozen=True, rename="camel"):
+    """Values of an argument that begin with the given text, at most 100."""
+
+    values: list[str]
+    has_more: bool
+
+
+class CompletedArgument(Complete, frozen=True, kw_only=True, rename="camel"):
+    """The result of `completion/complete`."""
+
+    completion: Completion
+
+
 class ListPage(Params, frozen=True, kw_only=True):
     """Params of methods that list all resources or skills."""
 
@@ -126,6 +140,15 @@ class ListDirectory(Params, frozen=True, kw_only=True):
 
     uri: str
     cursor: str = ""
+
+
+class CompleteArgument(Params, frozen=True, kw_only=True):
+    """Params of the method that completes an argument of a template. `skill` and `version` are earlier arguments."""
+
+    argument: Literal["skill", "version", "path"]
+    value: str = ""
+    skill: str = ""
+    version: str = ""
 
 
 class OfTask(Params, frozen=True, kw_only=True):
@@ -191,6 +214,25 @@ async def get_skill_entry(core: Core, identity: Identity, asked: AtUri) -> OneEn
     return OneEntry(skill=_entry(await _read(core, work)))
 
 
+async def complete(core: Core, identity: Identity, asked: CompleteArgument) -> CompletedArgument:
+    work: Callable[..., registry.Completions]
+    match asked.argument:
+        case "skill":
+            work = partial(registry.complete_skill, identity=identity, text=asked.value)
+        case "version":
+            work = partial(registry.complete_version, identity=identity, skill=asked.skill, text=asked.value)
+        case "path":
+            work = partial(
+                registry.complete_path,
+                identity=identity,
+                skill=asked.skill,
+                version=asked.version,
+                text=asked.value,
+            )
+    values, has_more = await _read(core, work)
+    return CompletedArgument(completion=Completion(values, has_more))
+
+
 async def get_task(core: Core, identity: Identity, asked: OfTask) -> RunState:
     return await core.runner.run_state(identity, asked.task_id)
 
@@ -209,6 +251,7 @@ MCP_METHODS: dict[str, Method] = {
     "resources/list": Method(list_resources, ListPage, ResourcePage, "read", audits=""),
     "resources/read": Method(read_resource, AtUri, ResourceContents, "read", audits=""),
     "resources/directory/read": Method(read_directory, ListDirectory, FolderPage, "read", audits=""),
+    "completion/complete": Method(complete, CompleteArgument, CompletedArgument, "read", audits=""),
     "skills/list": Method(list_skill_entries, ListPage, EntryPage, "read", audits=""),
     "skills/get": Method(get_skill_entry, AtUri, OneEntry, "read", audits=""),
     "tasks/get": Method(get_task, OfTask, RunState, "run", audits=""),

@@ -7,11 +7,15 @@ from typing import Any
 import msgspec
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
+from mcp.shared.exceptions import MCPError
 from mcp_types import (
+    INVALID_PARAMS,
     CallToolRequestParams,
+    CompleteRequestParams,
     PaginatedRequestParams,
     ReadResourceRequestParams,
     RequestParams,
+    ResourceTemplateReference,
     ServerCapabilities,
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
@@ -41,8 +45,15 @@ TEMPLATES = [
         "name": "skill-file",
         "title": "A file of a skill",
         "description": "The dots of a skill's name are slashes: skill://a/b/c/SKILL.md is the SKILL.md of a.b.c.",
-    }
+    },
+    {
+        "uriTemplate": "skill://{+skill}@{version}/{+path}",
+        "name": "skill-file-at-version",
+        "title": "A file of a version of a skill",
+        "description": "The version is exact (1.2.0), a label, a range, a digest or latest.",
+    },
 ]
+ARGUMENTS = ("skill", "version", "path")
 
 
 class UriParams(RequestParams):
@@ -82,6 +93,7 @@ def make_server() -> Server[Any]:
         ("resources/list", PaginatedRequestParams, _list_resources),
         ("resources/templates/list", PaginatedRequestParams, _list_templates),
         ("resources/read", ReadResourceRequestParams, _read_resource),
+        ("completion/complete", CompleteRequestParams, _complete),
         ("skills/list", PaginatedRequestParams, _list_skills),
         ("skills/get", UriParams, _get_skill),
         ("resources/directory/read", DirectoryParams, _read_directory),
@@ -104,6 +116,26 @@ async def _list_templates(_: Context, __: PaginatedRequestParams) -> dict[str, A
 
 async def _read_resource(context: Context, asked: ReadResourceRequestParams) -> dict[str, Any]:
     return await _answer(context, "resources/read", uri=str(asked.uri))
+
+
+async def _complete(context: Context, asked: CompleteRequestParams) -> dict[str, Any]:
+    templates = [one["uriTemplate"] for one in TEMPLATES]
+    if not isinstance(asked.ref, ResourceTemplateReference) or asked.ref.uri not in templates:
+        hint = f"Complete arguments of the templates {' and '.join(templates)}."
+        raise MCPError(INVALID_PARAMS, "there is no such template", {"type": "invalid_params", "hint": hint})
+    if asked.argument.name not in ARGUMENTS:
+        hint = f"The arguments are {', '.join(ARGUMENTS)}."
+        message = f"the template has no argument {asked.argument.name[:80]!r}"
+        raise MCPError(INVALID_PARAMS, message, {"type": "invalid_params", "hint": hint})
+    earlier = (asked.context.arguments if asked.context is not None else None) or {}
+    return await _answer(
+        context,
+        "completion/complete",
+        argument=asked.argument.name,
+        value=asked.argument.value,
+        skill=earlier.get("skill"),
+        version=earlier.get("version"),
+    )
 
 
 async def _list_skills(context: Context, asked: PaginatedRequestParams) -> dict[str, Any]:
