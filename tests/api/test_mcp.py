@@ -69,6 +69,7 @@ def publish_tools(rpc: Rpc, name: str, *tools: dict[str, Any]) -> None:
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 async def test_the_client_of_the_sdk_gets_the_eight_tools_and_calls_them(sqlite_server: Server, mode: str) -> None:
     from mcp.client import Client
+    from mcp_types import ResourceTemplateReference
 
     expected = httpx.get(f"{sqlite_server.url}/tools?format=mcp").json()
 
@@ -78,6 +79,8 @@ async def test_the_client_of_the_sdk_gets_the_eight_tools_and_calls_them(sqlite_
             "run_code", {"language": "python", "code": "def main(args): return args['x'] + 1", "args": {"x": 1}}
         )
         templates = (await client.list_resource_templates()).resource_templates
+        template = ResourceTemplateReference(uri=templates[0].uri_template)
+        names = (await client.complete(template, {"name": "skill", "value": "text/csv/"})).completion.values
 
     assert [(tool.name, tool.description, tool.input_schema) for tool in listed] == [
         (tool["name"], tool["description"], tool["inputSchema"]) for tool in expected
@@ -87,7 +90,8 @@ async def test_the_client_of_the_sdk_gets_the_eight_tools_and_calls_them(sqlite_
     assert called.structured_content is not None
     assert called.structured_content["output"] == 2
     assert json.loads(called.content[0].text) == called.structured_content  # type: ignore[union-attr]
-    assert [one.uri_template for one in templates] == ["skill://{+skill}/{+path}"]
+    assert [one.uri_template for one in templates] == ["skill://{+skill}/{+path}", "skill://{+skill}@{version}/{+path}"]
+    assert names == ["text/csv/profile", "text/csv/query"]
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
