@@ -24,6 +24,7 @@ _PARAMS = {
     "take_over": "Names of skills of other sources that this source takes over, separated by commas.",
     "prune": "true: yank the skills that the source does not contain anymore.",
     "dry_run": "true: report what the import would do, and change nothing.",
+    "review": "true: each new version waits for a review.",
     "packages": "infer: lock undeclared packages too. declared: lock only declared packages.",
     "nested": "split: a SKILL.md in the folder of another skill is a separate skill. keep: it is a file of that skill.",
 }
@@ -57,6 +58,7 @@ def options_of(scope: Any) -> ImportOptions:
         take_over=_names(given.get("take_over", ""), prune="prune" in given),
         prune=_flag(given, "prune"),
         dry_run=_flag(given, "dry_run"),
+        review=_flag(given, "review"),
         packages=_packages(given["packages"]) if "packages" in given else None,
         split=_nested(given.get("nested", "keep")) == "split",
     )

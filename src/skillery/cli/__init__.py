@@ -32,6 +32,7 @@ from skillery.cli import (
     locks,
     login,
     mcp,
+    mirror,
     new,
     plugin_new,
     plugins,
@@ -112,6 +113,7 @@ commands.sections = {
         skills.publish,
         imports.import_,
         imports.sync,
+        mirror.mirror,
         plugin_new.plugin,
     ),
     "Review and release": (

@@ -175,6 +175,8 @@ def _files(one: Mapping[str, Any]) -> str:
 
 # -- at the end ------------------------------------------------------------------------------------------------------
 
+STILL_THERE = "still published; skillery yank, or sync --prune, yanks it"
+
 
 def print_end(answer: Mapping[str, Any], sections: Sections, *, in_step: bool) -> None:
     """Print the files that belong to no skill, the summary by section, and the next steps. If `answer` has an error,
@@ -194,7 +196,7 @@ def print_end(answer: Mapping[str, Any], sections: Sections, *, in_step: bool) -
     if answer["unread"] and in_step:
         click.echo(f"removed skills were not searched: {answer['unread']} skills could not be read", err=True)
     for one in answer["removed"] if in_step else ():
-        yanked = f"yanked {', '.join(one['yanked'])}" if one["yanked"] else "still published; --prune yanks it"
+        yanked = f"yanked {', '.join(one['yanked'])}" if one["yanked"] else STILL_THERE
         click.echo(clean(f"removed\t{one['name']} {one['version']}\t{yanked}"))
     counts = ", ".join(f"{number} {outcome}" for outcome, number in answer["counts"].items())
     more = f"; {answer['repaired']} read with repairs" if answer["repaired"] else ""

@@ -62,6 +62,7 @@ def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
             is_flag=True,
             help="Follow links to skills anywhere on this machine; links in archives are never followed.",
         ),
+        click.option("--review", is_flag=True, help="Each new version waits for a review."),
         click.option("--watch", is_flag=True, help="Keep running and import again after each change."),
         click.option(
             "--every",
@@ -100,6 +101,7 @@ def import_(
     packages: Literal["infer", "declared"] | None,
     nested: Literal["keep", "split"],
     follow_links: bool,
+    review: bool,
     watch: bool,
     every: float,
     target: Target,
@@ -111,6 +113,7 @@ def import_(
     refused skill does not stop the others. Skills that have not changed since the last import are not published again.
     """
     options = _options(namespace, permissions, dry_run, packages, nested)
+    options["review"] = review
     options["take_over"] = take_over
     sources = ImportPaths(paths, follow_links)
     _run(target, sources, _with_source(options, source, paths), as_json, every if watch else None, dry_run)
@@ -135,6 +138,7 @@ def sync(
     packages: Literal["infer", "declared"] | None,
     nested: Literal["keep", "split"],
     follow_links: bool,
+    review: bool,
     watch: bool,
     every: float,
     prune: bool,
@@ -143,6 +147,7 @@ def sync(
 ) -> None:
     """Import new and changed skills of each DIR, and list removed skills."""
     options = _options(namespace, permissions, dry_run, packages, nested)
+    options["review"] = review
     options["prune"] = prune
     options_of = _with_source(options, source, folders)
     sources = ImportPaths(folders, follow_links)

@@ -28,6 +28,8 @@ class ImportOptions(TypedDict, total=False):
     nested: Literal["keep", "split"]
     dry_run: bool
     prune: bool
+    review: bool
+    """Each new version waits for a review."""
 
 
 def query_of(options: ImportOptions) -> dict[str, str]:

@@ -28,6 +28,8 @@ class ImportOptions(NamedTuple):
     prune: bool = False
     """True if the import yanks the versions of skills that are no longer in the tree of the source."""
     dry_run: bool = False
+    review: bool = False
+    """True if each new version waits for a review, also if the importer may publish."""
     into: str = ""
     """The name of a skill, or "". The only skill of the archive becomes a version of this skill. The name in SKILL.md
     is ignored; a skill.toml must have this name.

@@ -195,8 +195,9 @@ class SkillPublication:
                 examples=checked.examples,
             )
         note = partial(record_import, identity=self._identity, recorded=named.recorded(prepared))
+        rules = self._publisher.rules_with_review() if self._options.review else None
         published = await self._publisher.publish(
-            self._identity, manifest, prepared.skill_md, files, also=note, scan=scan
+            self._identity, manifest, prepared.skill_md, files, rules, also=note, scan=scan
         )
         created = published.created
         return report_of(

@@ -126,6 +126,10 @@ class Publisher:
         published = await self.publish(identity, manifest, skill_md, files, rules, quotas, made_by=made_by)
         return published.created
 
+    def rules_with_review(self) -> PublishingRules:
+        """Return the rules of the server, with a review for each version."""
+        return self._rules._replace(people="review", agents="review")
+
     async def publish(
         self,
         identity: Identity,

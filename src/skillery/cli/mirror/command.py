@@ -1,0 +1,234 @@
+"""The commands `skillery mirror add`, `list`, `run` and `remove`."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from skillery.cli.failures import ANSWERED_ERROR
+from skillery.cli.options import Target, json_option, target_options
+from skillery.cli.output import clean, print_json, print_rows
+from skillery.errors import InvalidParams, SkilleryError, StartupError
+
+if TYPE_CHECKING:
+    from skillery.cli.mirror.records import Mirror
+    from skillery.client import ImportOptions
+
+COLUMNS = ("id", "source", "namespace", "review", "every", "last refresh", "result")
+MOST_SOURCE = 200
+CHECK_SECONDS = 5.0
+_GIT = re.compile(r"(?:https?://|ssh://|[\w.-]+@[\w.-]+:).+\.git/?")
+
+
+@click.group()
+def mirror() -> None:
+    """Follow the skills of another server, a git repository, an index or a folder.
+
+    A mirror imports new and changed skills, with the same checks and reviews as every import. Skills that are gone from
+    the source are reported and stay. `skillery mirror run` refreshes the mirrors, from cron or with --forever.
+    """
+
+
+@mirror.command("add")
+@click.argument("source", metavar="URL|DIR")
+@click.option("--namespace", metavar="NS", default="", help="Publish the skills in this namespace: pdf becomes NS.pdf.")
+@click.option("--review", is_flag=True, help="Each new version waits for a review.")
+@click.option("--every", metavar="TIME", help="Refresh it at most once in this time: 1h, 1d.  [default: in each run]")
+@json_option
+def add(source: str, namespace: str, review: bool, every: str | None, as_json: bool) -> None:
+    """Remember a source to follow.
+
+    URL is another Skillery server, a namespace of it (https://host/n/NAMESPACE), an index of Agent Skills, or a git
+    repository that ends with .git.
+    """
+    from skillery.cli.mirror.records import Mirror, add_mirror, id_of
+    from skillery.formats.durations import parse_duration
+    from skillery.formats.names import parse_namespace
+
+    source = _checked(source)
+    made = Mirror(
+        id=id_of(source, namespace),
+        source=source,
+        namespace=parse_namespace(namespace),
+        review=review,
+        every_seconds=parse_duration(every, "every").total_seconds() if every else 0.0,
+    )
+    add_mirror(made)
+    if as_json:
+        print_json(_facts(made))
+        return
+    click.echo(clean(f"{made.id}: {source}"))
+    click.echo(clean(f"next: skillery mirror run {made.id}"), err=True)
+
+
+@mirror.command("list")
+@json_option
+def list_(as_json: bool) -> None:
+    """List the mirrors with the result of their last refresh."""
+    from skillery.cli.mirror.records import list_mirrors
+
+    found = list_mirrors()
+    if as_json:
+        print_json({"mirrors": [_facts(one) for one in found]})
+        return
+    rows = [
+        (
+            one.id,
+            one.source,
+            one.namespace or "-",
+            "yes" if one.review else "no",
+            f"{one.every_seconds:.0f} s" if one.every_seconds else "each run",
+            one.tried_at.isoformat(timespec="seconds") if one.tried_at else "-",
+            one.result or "-",
+        )
+        for one in found
+    ]
+    print_rows(COLUMNS, rows, none="No mirrors.")
+
+
+@mirror.command("remove")
+@click.argument("mirror_id", metavar="ID")
+def remove(mirror_id: str) -> None:
+    """Forget a source. Its imported skills stay."""
+    from skillery.cli.mirror.records import find_mirror, remove_mirror
+
+    found = find_mirror(mirror_id)
+    remove_mirror(found)
+    click.echo(clean(f"{found.id}: {found.source} is not followed anymore"))
+
+
+@mirror.command("run")
+@click.argument("ids", metavar="[ID...]", nargs=-1)
+@click.option("--forever", is_flag=True, help="Keep running, and refresh each mirror when it is due.")
+@target_options
+@json_option
+def run(ids: tuple[str, ...], forever: bool, target: Target, as_json: bool) -> None:
+    """Refresh the mirrors that are due, or the named mirrors.
+
+    If a source cannot be read, or a skill of it, the command says so, continues with the next one, and ends with exit
+    code 3. Nothing is half imported, and the next run tries again.
+    """
+    from skillery.cli.mirror.records import find_mirror, list_mirrors
+
+    while True:
+        now = datetime.now(UTC)
+        chosen = [find_mirror(one) for one in ids] if ids else list_mirrors()
+        failed = [_refresh(one, target, as_json) for one in chosen if (ids and not forever) or one.is_due(now)]
+        if not forever:
+            if any(failed):
+                raise click.exceptions.Exit(ANSWERED_ERROR)
+            return
+        sys.stdout.flush()
+        time.sleep(CHECK_SECONDS)
+
+
+def _refresh(one: Mirror, target: Target, as_json: bool) -> bool:
+    """Read the source of a mirror and import the changes. Return whether something failed."""
+    if not as_json:
+        click.echo(clean(f"{one.id}: {one.source}"))
+    try:
+        copied, folder, problems = _copied(one)
+        for problem in problems:
+            click.echo(clean(f"not copied: {problem}"), err=True)
+        result, fingerprint = _imported(copied, folder, target, as_json)
+    except (SkilleryError, StartupError) as error:
+        one.tried(result=f"error: {error}"[:500])
+        click.echo(clean(f"error: {error}"), err=True)
+        if hint := getattr(error, "hint", None):
+            click.echo(clean(f"hint: {hint}"), err=True)
+        return True
+    if problems:
+        result = f"{result}; {len(problems)} not copied: {problems[0]}"
+    copied.tried(result=result[:500], imported=fingerprint)
+    return bool(problems) or not fingerprint
+
+
+def _copied(one: Mirror) -> tuple[Mirror, Path, list[str]]:
+    """Bring the copy of a mirror in step with its source. Return the changed mirror, the folder to import, and what
+    could not be copied.
+    """
+    from skillery.cli.mirror.git_source import copy_repository
+    from skillery.cli.mirror.index_source import copy_index
+    from skillery.client.logins.login import server_of
+    from skillery.client.logins.tokens import kept_token
+
+    if _GIT.fullmatch(one.source):
+        return msgspec.structs.replace(one, state=copy_repository(one.source, one.tree, one.state)), one.tree, []
+    if _is_url(one.source):
+        server = server_of(one.source.partition("/n/")[0].partition("/.well-known/")[0])
+        return one, one.tree, copy_index(one.source, one.tree, kept_token(server)())
+    if not Path(one.source).is_dir():
+        raise StartupError(f"the folder '{one.source}' is not there")
+    return one, Path(one.source), []
+
+
+def _imported(one: Mirror, folder: Path, target: Target, as_json: bool) -> tuple[str, str]:
+    """Import the copy if it has changed. Return the result in words, and the fingerprint of the copy, or "" if a skill
+    was refused, so that the next refresh tries again.
+    """
+    from skillery.cli.import_uploads import ImportPaths, import_all
+
+    paths = ImportPaths([folder], follow_links=False)
+    [fingerprint] = paths.fingerprints()
+    if fingerprint == one.imported:
+        if as_json:
+            print_json([])
+        else:
+            click.echo("unchanged")
+        return "unchanged", fingerprint
+    options: ImportOptions = {"namespace": one.namespace, "source": one.source, "name": one.id, "review": one.review}
+    [answer] = import_all(target, paths, lambda _: options, as_json, in_step=True)
+    if "error" in answer:
+        raise StartupError(str(answer["error"].get("message", "the import failed")))
+    counts = answer["counts"]
+    is_complete = not counts.get("refused") and not answer["stopped"]
+    result = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items())) or "no skills"
+    gone = len(answer["removed"])
+    result = f"{result}, {gone} removed from the source" if gone else result
+    return result, fingerprint if is_complete else ""
+
+
+def _checked(source: str) -> str:
+    """Return the source in its normal form. Raise InvalidParams if it cannot be followed."""
+    from urllib.parse import urlsplit
+
+    from skillery.client.logins.login import is_safe
+
+    if len(source) > MOST_SOURCE or not source.isprintable():
+        raise InvalidParams(f"the source is longer than {MOST_SOURCE} characters or not printable", param="source")
+    if not _is_url(source) and not _GIT.fullmatch(source):
+        if not Path(source).is_dir():
+            hint = "Name a folder, an https address, or a git repository that ends with .git."
+            raise InvalidParams(f"{source!r} is no folder and no address", hint=hint, param="source")
+        return str(Path(source).resolve())
+    if _is_url(source):
+        parts = urlsplit(source)
+        if parts.username or parts.password or parts.query:
+            hint = "Log in instead: skillery login, or a credential helper of git."
+            raise InvalidParams("the address contains a user, a password or a query", hint=hint, param="source")
+        if not is_safe(source):
+            raise InvalidParams(f"{source!r} is not encrypted", hint="Use https.", param="source")
+    return source
+
+
+def _is_url(source: str) -> bool:
+    return source.startswith(("http://", "https://"))
+
+
+def _facts(one: Mirror) -> dict[str, Any]:
+    return {
+        "id": one.id,
+        "source": one.source,
+        "namespace": one.namespace,
+        "review": one.review,
+        "every_seconds": one.every_seconds,
+        "tried_at": one.tried_at.isoformat() if one.tried_at else None,
+        "result": one.result,
+    }

@@ -1,0 +1,300 @@
+"""`skillery mirror`: another server, its git repositories, foreign indexes and folders are followed."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import sys
+import tarfile
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.test_cli import Ended, skillery
+from tests.conftest import ASKS_FOR_TOKENS, Rpc, Server, publisher
+from tests.support.browser import token_of
+from tests.support.logins import Configuration
+
+SKILL = "---\nname: {name}\ndescription: Does {name}.\n---\n# {text}\n"
+
+
+class Index:
+    """An index of Agent Skills on loopback. `files` has all answers by path."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.asked: list[tuple[str, str | None]] = []
+        own = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                own.asked.append((self.path, self.headers.get("authorization")))
+                body = own.files.get(self.path)
+                self.send_response(200 if body is not None else 404)
+                self.send_header("content-length", str(len(body or b"")))
+                self.end_headers()
+                self.wfile.write(body or b"")
+
+            def log_message(self, *_: object) -> None: ...
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def offer(self, *entries: dict[str, Any], **more: Any) -> None:
+        self.files["/.well-known/agent-skills/index.json"] = json.dumps({"skills": entries, **more}).encode()
+
+    def skill(self, name: str, text: str = "Text", **more: Any) -> dict[str, Any]:
+        """Serve an archive of a skill, and return its entry."""
+        return self.archive(name, {"SKILL.md": SKILL.format(name=more.pop("stated", name), text=text).encode()}, **more)
+
+    def archive(self, name: str, files: dict[str, bytes], **more: Any) -> dict[str, Any]:
+        made = io.BytesIO()
+        with tarfile.open(fileobj=made, mode="w:gz") as tar:
+            for path, content in files.items():
+                about = tarfile.TarInfo(path)
+                about.size = len(content)
+                tar.addfile(about, io.BytesIO(content))
+        content = made.getvalue()
+        self.files[f"/{name}.tar.gz"] = content
+        digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
+        return {"name": name, "type": "archive", "description": "x", "url": f"/{name}.tar.gz", "digest": digest} | more
+
+
+class User:
+    """A user with mirrors, who imports into one server."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self.url = url
+        self.data = folder / "data"
+        self.variables = {**Configuration(folder / "configuration").variables, "XDG_DATA_HOME": str(self.data)}
+
+    def __call__(self, *words: str) -> Ended:
+        return skillery("mirror", *words, **self.variables)
+
+    def add(self, source: str, *words: str) -> str:
+        made = self("add", source, *words, "--json")
+        assert made.code == 0, made.err
+        mirror_id: str = made.json["id"]
+        return mirror_id
+
+    def run(self, *words: str, code: int = 0) -> Ended:
+        done = self("run", *words, "--url", self.url)
+        assert done.code == code, done.out + done.err
+        return done
+
+    def result(self, mirror_id: str) -> str:
+        [found] = [one for one in self("list", "--json").json["mirrors"] if one["id"] == mirror_id]
+        return str(found["result"])
+
+
+@pytest.fixture
+def index() -> Iterator[Index]:
+    index = Index()
+    yield index
+    index.close()
+
+
+@pytest.fixture
+def user(tmp_path: Path, server: Server) -> User:
+    return User(tmp_path, server.url)
+
+
+def stored(rpc: Rpc, namespace: str) -> dict[str, str]:
+    """Return the skills of a namespace, by name: their latest versions."""
+    found = rpc("list_skills", namespace=namespace, detail="summary", limit=100)["skills"]
+    return {one["name"].removeprefix(f"{namespace}."): one["version"] for one in found}
+
+
+@pytest.fixture(scope="module")
+def asking(shared_server: Callable[..., Server]) -> Server:
+    return shared_server("asks_for_tokens", "sqlite", **ASKS_FOR_TOKENS)
+
+
+@pytest.mark.parametrize("kind", ["server", "git"])
+def test_another_server_is_followed_with_the_login_of_the_user(
+    kind: str, user: User, asking: Server, rpc: Rpc, new_name: str
+) -> None:
+    publish = publisher(Rpc(asking.url, token_of(asking, f"p{new_name}", "read", "publish", namespaces=("*",))))
+    for name in ("one", "two.three"):
+        publish(f"{new_name}.{name}")
+    token = token_of(asking, f"m{new_name}", "read")
+    assert skillery("login", "--url", asking.url, stdin=token.encode(), **user.variables).code == 0
+    if kind == "git":
+        written = skillery("connect", "npx", "--url", asking.url, "--write", **user.variables, HOME=str(user.data))
+        assert written.code == 0, written.err
+        user.variables["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        user.variables["GIT_CONFIG_GLOBAL"] = str(user.data / ".gitconfig")
+    source = f"{asking.url}/git/{new_name}.git" if kind == "git" else f"{asking.url}/n/{new_name}"
+    mirror = user.add(source)
+
+    user.run()
+    assert stored(rpc, new_name) == {"one": "1.0.0", "two.three": "1.0.0"}
+    assert "unchanged" in user.run().out
+    publish(f"{new_name}.one", "1.1.0")
+    user.run(mirror)
+
+    assert stored(rpc, new_name) == {"one": "1.1.0", "two.three": "1.0.0"}
+    assert user.result(mirror) == "1 published, 1 unchanged"
+    assert token not in "".join(path.read_text("utf-8", "replace") for path in user.data.rglob("*") if path.is_file())
+
+
+def test_new_versions_wait_for_a_review(user: User, index: Index, rpc: Rpc, new_name: str) -> None:
+    index.offer(index.skill("pdf"))
+    user.add(index.url, "--namespace", new_name, "--review")
+
+    user.run()
+
+    assert stored(rpc, new_name) == {}
+    [version] = rpc("list_versions", name=f"{new_name}.pdf")["versions"]
+    assert version["status"] == "in_review"
+
+
+def test_removed_skills_are_reported_and_stay(user: User, index: Index, rpc: Rpc, new_name: str) -> None:
+    index.offer(index.skill("one"), index.skill("two"))
+    mirror = user.add(index.url, "--namespace", new_name)
+    user.run()
+    index.offer(index.skill("one"))
+
+    done = user.run()
+
+    assert f"{new_name}.two" in done.out
+    assert user.result(mirror) == "1 unchanged, 1 removed from the source"
+    assert set(stored(rpc, new_name)) == {"one", "two"}
+
+
+def test_a_source_that_is_gone_changes_nothing_and_is_tried_again(
+    user: User, index: Index, rpc: Rpc, new_name: str
+) -> None:
+    index.offer(index.skill("one"))
+    mirror = user.add(index.url, "--namespace", new_name)
+    user.run()
+    whole = index.files.pop("/.well-known/agent-skills/index.json")
+    for broken in (None, b"<html>", b'{"skills": 7}', whole.replace(b"{", b'{"truncated": true, ', 1)):
+        if broken is not None:
+            index.files["/.well-known/agent-skills/index.json"] = broken
+        assert index.url in user.run(code=3).err
+        assert user.result(mirror).startswith("error: ")
+    index.files["/.well-known/agent-skills/index.json"] = whole
+
+    assert "unchanged" in user.run().out
+    assert set(stored(rpc, new_name)) == {"one"}
+
+
+def test_entries_that_lie_are_left_out_and_keep_their_former_copy(
+    user: User, index: Index, rpc: Rpc, new_name: str
+) -> None:
+    index.offer(index.skill("one"), index.skill("two"))
+    mirror = user.add(index.url, "--namespace", new_name)
+    user.run()
+    bomb = index.archive("bomb", {"SKILL.md": b"# x", "zeros": bytes(300 * 1024 * 1024)})
+    climbing = index.archive("climbing", {"SKILL.md": b"# x", "../../../outside": b"x"})
+    changed = index.skill("one", "Changed", digest=f"sha256:{'0' * 64}")
+    gone = {**index.skill("two", "Changed"), "url": "/none.tar.gz"}
+    good = index.skill("three")
+    odd = ({**good, "name": name} for name in ("../x", "A", "x" * 65, ".."))
+    no_digest = {**good, "name": "four", "digest": "none"}
+    index.offer(changed, gone, bomb, climbing, good, good, *odd, no_digest)
+
+    done = user.run(code=3)
+
+    twice = "'three': the index has the name twice"
+    for told in ("'one': the content", "'two'", "'bomb'", "'climbing'", twice, "'../x'"):
+        assert told in done.err, done.err
+    assert set(stored(rpc, new_name)) == {"one", "two", "three"}
+    assert set(stored(rpc, new_name).values()) == {"1.0.0"}
+    assert "not copied" in user.result(mirror)
+    assert not list(user.data.parent.rglob("outside"))
+    assert {path.name for path in (user.data / "skillery" / "mirrors" / mirror).iterdir()} == {
+        "mirror.json",
+        "tree",
+        "digests",
+    }
+
+
+def test_a_renamed_skill_is_reported(user: User, index: Index, rpc: Rpc, new_name: str) -> None:
+    """The path in the source identifies a skill, so another stated name does not make another skill."""
+    index.offer(index.skill("one"))
+    user.add(index.url, "--namespace", new_name)
+    user.run()
+    index.offer(index.skill("one", "Changed", stated="another"))
+
+    done = user.run()
+
+    assert stored(rpc, new_name) == {"one": "1.0.1"}
+    assert "another" in done.err
+
+
+def test_the_token_stays_with_its_server(user: User, index: Index, asking: Server, new_name: str) -> None:
+    other = Index()
+    try:
+        entry = other.skill("pdf")
+        index.offer({**entry, "url": f"{other.url}/pdf.tar.gz"})
+        token = token_of(asking, f"m{new_name}", "read")
+        (user.data.parent / "login").mkdir()
+        assert skillery("login", "--url", asking.url, stdin=token.encode(), **user.variables).code == 0
+        user.add(index.url, "--namespace", new_name)
+        user.run()
+    finally:
+        other.close()
+
+    assert index.asked
+    assert other.asked
+    assert {sent for _, sent in (*index.asked, *other.asked)} == {None}
+
+
+def test_a_folder_is_followed(user: User, tmp_path: Path, rpc: Rpc, new_name: str) -> None:
+    skill = tmp_path / "skills" / "pdf"
+    skill.mkdir(parents=True)
+    (skill / "SKILL.md").write_text(SKILL.format(name="pdf", text="One"))
+    user.add(str(tmp_path / "skills"), "--namespace", new_name)
+    user.run()
+    (skill / "SKILL.md").write_text(SKILL.format(name="pdf", text="Two"))
+
+    user.run()
+
+    assert stored(rpc, new_name) == {"pdf": "1.0.1"}
+
+
+def test_a_mirror_is_refreshed_when_it_is_due(user: User, index: Index, new_name: str) -> None:
+    index.offer(index.skill("one"))
+    mirror = user.add(index.url, "--namespace", new_name, "--every", "1h")
+    assert index.url in user.run().out
+
+    assert user.run().out == ""
+    assert index.url in user.run(mirror).out, "a named mirror is refreshed at once"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "https://user:secret@host.example/x",
+        "http://host.example",
+        "ftp://host.example/x",
+        "/no/such/folder",
+        "https://host.example/?token=x",
+        "ext::sh -c true",
+        "--upload-pack=true",
+    ],
+)
+def test_sources_that_cannot_be_followed_are_refused(source: str, user: User) -> None:
+    assert user("add", "--", source).code in {1, 2, 3}
+    assert user("list", "--json").json == {"mirrors": []}
+
+
+def test_a_mirror_is_added_once_and_removed(user: User, index: Index) -> None:
+    mirror = user.add(index.url)
+    assert "skillery mirror remove" in user("add", index.url).err
+    assert user("remove", mirror).code == 0
+    assert user("remove", mirror).code == 3
+    assert user("list").err.strip() == "No mirrors."
