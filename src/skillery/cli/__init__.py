@@ -23,6 +23,7 @@ from skillery.cli import (
     dev,
     diff,
     environments,
+    export,
     garbage,
     imports,
     install,
@@ -94,6 +95,7 @@ commands.sections = {
         diff.diff,
         locks.lock,
         install.install,
+        export.export,
         usage.usage,
     ),
     "Run": (

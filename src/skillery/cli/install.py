@@ -51,7 +51,7 @@ def install(folder: Path, skills: Sequence[str], locked: bool, file: str, target
         entries = given if given is not None else await resolve_lock(client, skills)
         refuse_problems(await client.verify_lock(lock=entries))
         for entry in entries:
-            await _write_skill(client, entry, built)
+            await write_skill(client, entry, built)
         return entries
 
     with _building(folder.absolute()) as built:
@@ -107,7 +107,8 @@ def _recorded(folder: Path) -> list[str]:
     return [entry["name"] for entry in read_lockfile(record)] if record.is_file() else []
 
 
-async def _write_skill(client: AsyncClient, entry: Locked, built: Path) -> None:
+async def write_skill(client: AsyncClient, entry: Locked, built: Path) -> None:
+    """Write the files of a version to `built/NAME`. Raise CheckFailed if they do not match the digest of the lock."""
     from skillery.formats.names import parse_skill_name
     from skillery.formats.paths import parse_path
 
@@ -125,7 +126,7 @@ async def _write_skill(client: AsyncClient, entry: Locked, built: Path) -> None:
     if found != entry["digest"].strip().lower():
         raise CheckFailed(
             f"'{name}' {entry['version']} does not match the lock: its files have the digest {found}, the lock says "
-            f"{entry['digest']}; nothing was installed"
+            f"{entry['digest']}; nothing was written"
         )
 
 

@@ -27,7 +27,7 @@ CHECK_SECONDS = 5.0
 _GIT = re.compile(r"(?:https?://|ssh://|[\w.-]+@[\w.-]+:).+\.git/?")
 
 
-@click.group()
+@click.group(short_help="Follow other servers, repositories and indexes.")
 def mirror() -> None:
     """Follow the skills of another server, a git repository, an index or a folder.
 
