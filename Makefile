@@ -20,7 +20,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE := # if a machine sets it, each process of the tests compiles its imports again
 export UV_PROJECT_ENVIRONMENT := .venv
 
-.PHONY: demo test test-long durations serve bench check format client lock build clean install docs quality release picture fuzz mutations contract-as-user soak kills ray-contract ray-together webhooks clients
+.PHONY: demo test test-long durations serve bench check format client lock build clean install docs quality release picture pictures fuzz mutations contract-as-user soak kills ray-contract ray-together webhooks clients
 
 install: .venv/.installed
 
@@ -134,6 +134,9 @@ bench: install ## measure the figures of docs/design/benchmarks.md
 
 picture: install ## docs/terminal.svg, from commands that run on a new home
 	$(BIN)/python -m bench.picture
+
+pictures: install $(CHROMIUM) ## docs/guide/pictures, from a new server and a real browser
+	$(BIN)/python -m bench.pictures
 
 .tools/docs/.installed: $(UV) requirements-docs.lock
 	rm -rf $(@D)

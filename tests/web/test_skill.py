@@ -50,7 +50,7 @@ def test_about_shows_inputs_examples_permissions_and_the_version(shown: ShownSki
         "two count 2 passed",
         "fails with ValueError, as expected passed",
         "No network No secrets Up to 256 MiB of memory, 1 processor, 20 s",
-        "1 run, 0.0 % completed",
+        "1 run, 0 % completed",
         "Owner shown-ann",
         "Approved without a review",
         "Visible to all users of this server",
