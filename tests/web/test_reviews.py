@@ -141,6 +141,17 @@ def test_the_second_reviewer_learns_what_the_first_decided(shop: Shop) -> None:
     assert shop.status() == "published"
 
 
+def test_a_rejected_version_is_not_approved_from_an_older_page(shop: Shop) -> None:
+    first, second = shop.browser(shop.ann), shop.browser(shop.bob)
+    form: dict[str, object] = {**form_of(second, shop.page, action="approve"), "tick": TICKS}
+    assert first.post(shop.page, form_of(first, shop.page, action="reject", note="It sends data.")).status_code == 303
+    answer = second.http.post(shop.page, data=form, headers={"origin": second.url})
+
+    assert answer.status_code == 303
+    assert "rejected version 1.1.0 just now" in second.get(answer.headers["location"]).text
+    assert shop.status() == "rejected"
+
+
 def test_a_rejection_needs_a_reason(shop: Shop) -> None:
     browser = shop.browser(shop.bob)
     form = form_of(browser, shop.page, action="reject")
