@@ -24,8 +24,10 @@ async def request_of(site: Site, scope: Any, receive: Any, headers: dict[str, st
     visit = Visit(cookies or Cookies(False), secret, session)
     identity = session.identity if session is not None else await _without_session(site, scope, headers)
     request = current.get()
-    if identity is not None and request is not None:
-        request.identity = identity.name
+    if request is not None:
+        request.agent = ""  # people read pages: reads are counted for programs
+        if identity is not None:
+            request.identity = identity.name
     return PageRequest(site, scope, receive, headers, visit, identity)
 
 
