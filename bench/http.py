@@ -109,7 +109,7 @@ def publish(number: int) -> bytes:
     return call("create_skill", manifest=manifest, skill_md=f"# Skill {number}\n", files=files)
 
 
-def _publish_instruction(number: int) -> bytes:
+def publish_instruction(number: int) -> bytes:
     manifest = {
         "name": f"bench.notes{number % 10}.skill{number}",
         "version": "1.0.0",
@@ -147,7 +147,7 @@ def _publish_tools(number: int) -> bytes:
 def _rows(url: str, database: str, requests: int, address: str) -> list[list[object]]:
     name = "bench.team1.skill1"
     send(url, publish, SKILLS, CONNECTIONS)
-    publishing = send(url, _publish_instruction, SKILLS, CONNECTIONS)
+    publishing = send(url, publish_instruction, SKILLS, CONNECTIONS)
     send(url, _publish_tools, WITH_TOOLS, CONNECTIONS)
     if address:
         # Autovacuum does this a minute later. Before, Postgres plans for a registry that is nearly empty.
