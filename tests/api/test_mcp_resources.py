@@ -467,6 +467,7 @@ def test_names_versions_and_paths_are_completed(mcp: Mcp, rpc: Rpc, new_name: st
     assert completed(mcp, "skill", f"{new_name}/on") == folders[:2]
     assert completed(mcp, "skill", f"{new_name}/other_one/~/o") == folders[2:]
     assert completed(mcp, "skill", f"{new_name}/none") == []
+    assert completed(mcp, "skill", f"{new_name}/\0") == []
     versions = completed(mcp, "version", template=FILE_AT_VERSION, skill=folders[0])
     assert versions == ["latest", "stable", "10.0.0", "1.0.0"]
     assert completed(mcp, "version", "1.", FILE_AT_VERSION, skill=folders[0]) == ["1.0.0"]

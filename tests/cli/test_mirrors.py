@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import os
+import subprocess
 import sys
 import tarfile
 import threading
@@ -16,10 +17,13 @@ from typing import Any
 
 import pytest
 
+from skillery.client.logins.kept import changing, keep_login
+from skillery.client.logins.login import Login
 from tests.cli.test_cli import Ended, skillery
 from tests.conftest import ASKS_FOR_TOKENS, Rpc, Server, publisher
 from tests.support.browser import token_of
 from tests.support.logins import Configuration
+from tests.support.tls_proxy import tls_in_front_of
 
 SKILL = "---\nname: {name}\ndescription: Does {name}.\n---\n# {text}\n"
 
@@ -235,22 +239,94 @@ def test_a_renamed_skill_is_reported(user: User, index: Index, rpc: Rpc, new_nam
     assert "another" in done.err
 
 
-def test_the_token_stays_with_its_server(user: User, index: Index, asking: Server, new_name: str) -> None:
+def test_the_token_stays_with_its_server(
+    user: User, index: Index, tmp_path: Path, new_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = Index()
-    try:
-        entry = other.skill("pdf")
-        index.offer({**entry, "url": f"{other.url}/pdf.tar.gz"})
-        token = token_of(asking, f"m{new_name}", "read")
-        (user.data.parent / "login").mkdir()
-        assert skillery("login", "--url", asking.url, stdin=token.encode(), **user.variables).code == 0
+    for name, value in user.variables.items():
+        monkeypatch.setenv(name, value)
+    with changing(index.url):
+        keep_login(index.url, Login("sky_of_the_index"))
+    with tls_in_front_of(int(other.url.rpartition(":")[2]), tmp_path) as (url, certificate):
+        index.offer({**other.skill("far"), "url": f"{url}/far.tar.gz"}, index.skill("near"))
+        user.variables["SSL_CERT_FILE"] = str(certificate)
         user.add(index.url, "--namespace", new_name)
         user.run()
-    finally:
-        other.close()
+    other.close()
 
-    assert index.asked
-    assert other.asked
-    assert {sent for _, sent in (*index.asked, *other.asked)} == {None}
+    assert {sent for _, sent in index.asked} == {"Bearer sky_of_the_index"}
+    assert other.asked == [("/far.tar.gz", None)]
+
+
+def test_another_host_needs_https(user: User, index: Index, new_name: str) -> None:
+    other = Index()
+    index.offer({**other.skill("far"), "url": f"{other.url}/far.tar.gz"})
+    user.add(index.url, "--namespace", new_name)
+
+    assert "not encrypted" in user.run(code=3).err
+    other.close()
+    assert other.asked == []
+
+
+class GitServer(BaseHTTPRequestHandler):
+    """git's own server over http, for the repositories in `folder`."""
+
+    folder: Path
+
+    def do_GET(self) -> None:
+        path, _, query = self.path.partition("?")
+        body = self.rfile.read(int(self.headers.get("content-length", "0")))
+        about = {
+            "GIT_PROJECT_ROOT": str(self.folder),
+            "GIT_HTTP_EXPORT_ALL": "1",
+            "PATH_INFO": path,
+            "QUERY_STRING": query,
+            "REQUEST_METHOD": self.command,
+            "CONTENT_TYPE": self.headers.get("content-type", ""),
+            "CONTENT_LENGTH": str(len(body)),
+            "HTTP_CONTENT_ENCODING": self.headers.get("content-encoding", ""),
+            "GIT_PROTOCOL": self.headers.get("git-protocol", ""),
+        }
+        made = subprocess.run(
+            ["git", "http-backend"], input=body, env=os.environ | about, capture_output=True, check=True
+        )
+        head, _, content = made.stdout.partition(b"\r\n\r\n")
+        headers = dict(line.split(": ", 1) for line in head.decode().split("\r\n"))
+        self.send_response(int(headers.pop("Status", "200").split()[0]))
+        for name, value in {**headers, "Content-Length": str(len(content))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(content)
+
+    do_POST = do_GET
+
+    def log_message(self, *_: object) -> None: ...
+
+
+def test_a_repository_gives_no_files_of_the_user(user: User, new_name: str, tmp_path: Path, rpc: Rpc) -> None:
+    """The repository has a link to a file of the user. The user's folder is a repository too, as those of many are."""
+    work = tmp_path / "served" / "x.git"
+    (work / "pdf").mkdir(parents=True)
+    (work / "stolen").mkdir()
+    (user.data / ".git").mkdir(parents=True)
+    (user.data / "secret.md").write_text("---\nname: secret\ndescription: x\n---\nthe secret")
+    (work / "pdf" / "SKILL.md").write_text(SKILL.format(name="pdf", text="Text"))
+    (work / "pdf" / "inside.md").symlink_to("SKILL.md")
+    (work / "stolen" / "SKILL.md").symlink_to("../../../../../secret.md")
+    git = ["git", "-C", str(work), "-c", "user.name=x", "-c", "user.email=x@example.org"]
+    for words in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "-m", "x"]):
+        subprocess.run([*git, *words], check=True)
+    handler = type("Served", (GitServer,), {"folder": tmp_path / "served"})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        mirror = user.add(f"http://127.0.0.1:{server.server_address[1]}/x.git", "--namespace", new_name)
+        user.run(mirror)
+        server.shutdown()
+
+    tree = user.data / "skillery" / "mirrors" / mirror / "tree"
+    assert (tree / "stolen" / "SKILL.md").resolve() != user.data / "secret.md"
+    assert (tree / "pdf" / "inside.md").is_symlink()
+    assert set(stored(rpc, new_name)) == {"pdf"}
 
 
 def test_a_folder_is_followed(user: User, tmp_path: Path, rpc: Rpc, new_name: str) -> None:

@@ -44,6 +44,8 @@ class Completions(NamedTuple):
 
 def complete_skill(connection: Connection, identity: Identity, text: str) -> Completions:
     """Return the folders of the skills that the identity sees and that begin with `text`: `text/csv/profile`."""
+    if "\0" in text:
+        return Completions([], has_more=False)  # Postgres has no such text
     above = text.partition(f"/{RENAMED}")[0]
     name = above.replace("/", ".")
     statement = _names(view_of(identity))

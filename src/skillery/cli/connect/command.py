@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -14,6 +15,9 @@ import click
 from skillery.cli.connect.clients import CLIENTS, Plan, Server
 from skillery.cli.options import Target, json_option, target_options
 from skillery.cli.output import clean, print_json
+from skillery.errors import Unavailable
+
+_NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 
 
 @click.command()
@@ -55,7 +59,11 @@ def _name(url: str, namespace: str, token: str | None) -> str:
     known = kept_token(url)() if token is None else token
     headers = {"authorization": f"Bearer {known}"} if known else {}
     query = f"?{urlencode({'namespace': namespace})}" if namespace else ""
-    return str(json_answer("GET", f"{url}/marketplace.json{query}", headers=headers).get("name", "skillery"))
+    name = json_answer("GET", f"{url}/marketplace.json{query}", headers=headers).get("name")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        # The name becomes a part of commands that the user runs.
+        raise Unavailable(f"the marketplace of {url} has no valid name", hint="Is this address a Skillery server?")
+    return name
 
 
 def _program() -> str:

@@ -131,6 +131,8 @@ def run(ids: tuple[str, ...], forever: bool, target: Target, as_json: bool) -> N
 
 def _refresh(one: Mirror, target: Target, as_json: bool) -> bool:
     """Read the source of a mirror and import the changes. Return whether something failed."""
+    from skillery.client import ClientError
+
     if not as_json:
         click.echo(clean(f"{one.id}: {one.source}"))
     try:
@@ -138,7 +140,7 @@ def _refresh(one: Mirror, target: Target, as_json: bool) -> bool:
         for problem in problems:
             click.echo(clean(f"not copied: {problem}"), err=True)
         result, fingerprint = _imported(copied, folder, target, as_json)
-    except (SkilleryError, StartupError) as error:
+    except (SkilleryError, StartupError, ClientError) as error:
         one.tried(result=f"error: {error}"[:500])
         click.echo(clean(f"error: {error}"), err=True)
         if hint := getattr(error, "hint", None):

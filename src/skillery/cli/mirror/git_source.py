@@ -34,12 +34,21 @@ def copy_repository(source: str, tree: Path, known: str) -> str:
         _git("clone", "--quiet", "--depth", "1", "--single-branch", "--no-tags", "--", source, str(clone))
         commit = _git("-C", str(clone), "rev-parse", "HEAD").strip()
         shutil.rmtree(clone / ".git")
+        _remove_links_out(clone)
         size = sum(path.lstat().st_size for path in clone.rglob("*"))
         if size > MOST_BYTES:
             raise Unavailable(f"the repository {source!r} has {size} bytes; at most {MOST_BYTES} are allowed")
         shutil.rmtree(tree, ignore_errors=True)
         clone.rename(tree)
     return commit
+
+
+def _remove_links_out(clone: Path) -> None:
+    """Remove links that lead out of the clone: an import follows some links to files of the user."""
+    inside = clone.resolve()
+    for path in clone.rglob("*"):
+        if path.is_symlink() and not path.resolve().is_relative_to(inside):
+            path.unlink()
 
 
 def _git(*words: str) -> str:

@@ -71,7 +71,7 @@ def copy_index(source: str, tree: Path, token: str | None) -> list[str]:
     names, problems = set[str](), list[str]()
     with httpx.Client(timeout=SECONDS, headers={"user-agent": "skillery-mirror"}) as client:
         for entry in _index(client, address, token).skills:
-            problem = _problem(entry, names)
+            problem = _problem(entry, names, address)
             if problem is None and not copy.has(entry):
                 problem = _copy(client, urljoin(address, entry.url), address, token, entry, copy)
             if problem is not None:
@@ -97,13 +97,15 @@ def _index(client: httpx.Client, address: str, token: str | None) -> _Index:
     return index
 
 
-def _problem(entry: _Entry, earlier: set[str]) -> str | None:
+def _problem(entry: _Entry, earlier: set[str], index: str) -> str | None:
     if not _NAME.fullmatch(entry.name) or len(entry.name) > 64:
         return "the name is no name of an Agent Skill"
     if entry.name in earlier:
         return "the index has the name twice"
     if not _DIGEST.fullmatch(entry.digest):
         return "it has no SHA-256 digest"
+    if _is_unsafe(urljoin(index, entry.url), index):
+        return "its address is not encrypted"
     if entry.type not in {"archive", "skill-md"}:
         return f"its type {entry.type[:40]!r} is unknown"
     return None
@@ -172,6 +174,11 @@ def _read(client: httpx.Client, url: str, index: str, token: str | None, most: i
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         raise Unavailable(f"{url[:200]} cannot be read ({type(error).__name__})") from None
     return bytes(body)
+
+
+def _is_unsafe(url: str, index: str) -> bool:
+    """Return whether an address of another host is not https. `index` is checked when the mirror is added."""
+    return _origin(url) != _origin(index) and urlsplit(url).scheme != "https"
 
 
 def _origin(url: str) -> tuple[str, str]:
