@@ -205,6 +205,8 @@ def test_an_error_is_an_exception_of_its_code_with_all_that_it_says(client: Any)
         client.call("drop_tables")
     with pytest.raises(InvalidParams):
         client.list_skills(limit=0)
+    with pytest.raises(InvalidParams, match=r"more\)\. [A-Z]"):
+        client.create_skill({"name": "x", "kind": 7, "version": 7}, "# x")
 
 
 def test_a_check_that_refuses_says_why_in_its_findings(client: Any, new_name: str) -> None:

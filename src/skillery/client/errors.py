@@ -50,7 +50,7 @@ class AnsweredError(ClientError):
         self.message: str = error.get("message", "")
         data = error.get("data")
         self.data: dict[str, Any] = data if isinstance(data, dict) else {}
-        super().__init__(f"{self.message}. {self.hint}" if self.hint else self.message)
+        super().__init__(f"{self.message.removesuffix('.')}. {self.hint}" if self.hint else self.message)
 
     @property
     def type(self) -> str:
