@@ -93,6 +93,15 @@ def test_a_reviewer_sees_the_queue_and_the_changes_in_the_order_of_danger(shop: 
     assert "without asking" in re.sub(r"<[^>]+>", "", page)
 
 
+@pytest.mark.parametrize("page", ["/", "/runs", "/admin", "/admin/quotas", "/review", "/publish", "/account"])
+def test_each_page_counts_the_waiting_reviews(page: str, shop: Shop, new_name: str) -> None:
+    admin = shop.browser(token_of(shop.server, f"{new_name}-admin", "admin"))
+    waiting = re.search(r'class="count" title="(\d+)\+? waiting"', admin.get(page).text)
+
+    assert waiting is not None
+    assert int(waiting[1]) >= 1
+
+
 def test_each_new_permission_needs_its_tick(shop: Shop) -> None:
     browser = shop.browser(shop.bob)
     for ticks in ([], TICKS[:1], ["network:other", *TICKS[1:]]):

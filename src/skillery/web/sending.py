@@ -41,7 +41,7 @@ async def send_page(request: PageRequest, send: Any, page: Page) -> None:
     nonce = secrets.token_urlsafe(16)
     done, dropped = _done_of(request)
     waiting = await waiting_reviews(request)
-    values = {**_frame_values(request, page, nonce, done), "waiting": waiting, **page.values}
+    values = {**_frame_values(request, page, nonce, done), "reviews_waiting": waiting, **page.values}
     text = request.site.templates.render(page.template, values).encode()
     headers = [*page_headers(nonce), *dropped, *page.headers]
     if len(text) >= SMALLEST_COMPRESSED and accepts_gzip(request.headers):
