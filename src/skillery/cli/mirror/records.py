@@ -7,15 +7,14 @@ skills are gone.
 from __future__ import annotations
 
 import hashlib
-import secrets
 import shutil
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
 import platformdirs
 
+from skillery.cli.locks import write_atomically
 from skillery.errors import Conflict, InvalidParams, StartupError
 
 RECORD = "mirror.json"
@@ -98,14 +97,5 @@ def _read(path: Path) -> Mirror:
 
 
 def _store(mirror: Mirror) -> None:
-    place = mirror.folder / RECORD
-    partial = place.with_name(f".{RECORD}.{secrets.token_hex(4)}")
-    try:
-        mirror.folder.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(msgspec.json.format(msgspec.json.encode(mirror)))
-        partial.replace(place)
-    except OSError as error:
-        raise StartupError(f"cannot write '{place}': {error.strerror}") from None
-    finally:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
+    mirror.folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(mirror.folder / RECORD, msgspec.json.format(msgspec.json.encode(mirror)).decode())
