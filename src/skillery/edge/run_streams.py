@@ -27,9 +27,10 @@ from skillery.runs.live_output import LogPart
 EVENTS = "text/event-stream"
 PAUSE_SECONDS = 0.1
 """A client of an active run gets at most one log event in about this time (seconds), however much the code prints."""
-TURNS = 8
+TURNS = 32
 """Groups of clients. The clients of a group get their events at the same time, so an event is made once for a group.
-The groups take turns, so that other requests do not wait for the events of all clients.
+The groups take turns, so that other requests do not wait for the events of all clients. More groups encode an event
+more often: `python -m bench.followers` measures both.
 """
 HEARTBEAT_SECONDS = 15.0
 EVENT_BYTES = 16 * 1024
