@@ -13,11 +13,9 @@ which thread a function runs, because the two databases differ:
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
 from typing import TypeVar
@@ -25,6 +23,7 @@ from typing import TypeVar
 from sqlalchemy import Connection, text
 from sqlalchemy.pool import QueuePool
 
+from skillery.context.threads import Workers
 from skillery.context.tracing import span
 from skillery.database.drivers import (
     BUSY_TIMEOUT_SECONDS,
@@ -57,7 +56,7 @@ class Database:
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self.engine = sqlite_engine(self.url) if self.is_sqlite else postgres_engine(self.url)
         self._reads = self.engine.execution_options(isolation_level="AUTOCOMMIT")
-        self._threads = ThreadPoolExecutor(1 if self.is_sqlite else POSTGRES_CONNECTIONS, "database")
+        self._threads = Workers("database", 1 if self.is_sqlite else POSTGRES_CONNECTIONS)
         self._kept = None if self.is_sqlite else KeptReaders(postgres_readers(self.url))
         if not self.is_sqlite:
             prepare_pipelines(self.engine)
@@ -108,8 +107,7 @@ class Database:
 
     async def _in_thread(self, way: Callable[[Callable[[Connection], T]], T], work: Callable[[Connection], T]) -> T:
         # `work` runs in a copy of the context, so that the current request is known there.
-        context = copy_context()
-        return await asyncio.get_running_loop().run_in_executor(self._threads, context.run, way, work)
+        return await self._threads.run(copy_context().run, way, work)
 
     def read_now(self, work: Callable[[Connection], T]) -> T:
         """Return the result of `work` like `read`, on a separate connection. `work` may take long. Blocking: for
@@ -136,7 +134,8 @@ class Database:
     def write_now(self, work: Callable[[Connection], T]) -> T:
         """Run `work` like `write`, but blocking. Do not call this on the event loop."""
         if self.is_sqlite:
-            return self._threads.submit(copy_context().run, self._in_transaction, work).result()
+            result: T = self._threads.run_now(copy_context().run, self._in_transaction, work)
+            return result
         return self._in_transaction(work)
 
     def erase_now(self, work: Callable[[Connection], T]) -> T:
@@ -147,7 +146,8 @@ class Database:
         """
         if not self.is_sqlite:
             return self._in_transaction(work)
-        return self._threads.submit(copy_context().run, self._in_erasing_transaction, work).result()
+        result: T = self._threads.run_now(copy_context().run, self._in_erasing_transaction, work)
+        return result
 
     def _in_erasing_transaction(self, work: Callable[[Connection], T]) -> T:
         def erasing(connection: Connection) -> T:
@@ -167,7 +167,7 @@ class Database:
         If a reader needs the log, the log keeps these pages until the next call after the end of the reader.
         """
         if self._log_is_dirty:
-            self._threads.submit(self._empty_log).result()
+            self._threads.run_now(self._empty_log)
 
     def _empty_log(self) -> None:
         with errors_for_callers(), self._reads.connect() as connection:
@@ -218,7 +218,7 @@ class Database:
         self.read_now(lambda connection: connection.exec_driver_sql("SELECT 1"))
 
     def close(self) -> None:
-        self._threads.shutdown(wait=True)
+        self._threads.close()
         if self._kept is not None:
             self._kept.close()
         if self._reader is not None:

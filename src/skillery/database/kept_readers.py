@@ -6,15 +6,14 @@ reads. A kept connection commits automatically, so a read of one statement is on
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import TypeVar
 
 from sqlalchemy import Connection, Engine
 
+from skillery.context.threads import Workers
 from skillery.context.tracing import span
 from skillery.database.drivers import errors_for_callers
 
@@ -29,22 +28,21 @@ class KeptReaders:
     def __init__(self, engine: Engine) -> None:
         """`engine` opens connections that commit automatically, and keeps no pool."""
         self._engine = engine
-        self._threads = ThreadPoolExecutor(READERS, "database-read")
+        self._threads = Workers("database-read", READERS)
         self._own = threading.local()
         self._open: set[Connection] = set()
         self._busy = 0
 
     async def read(self, work: Callable[[Connection], T]) -> T:
         """Return the result of `work`. Raise Unavailable if the database cannot be reached."""
-        context = copy_context()
-        return await asyncio.get_running_loop().run_in_executor(self._threads, context.run, self._read, work)
+        return await self._threads.run(copy_context().run, self._read, work)
 
     def connections(self) -> tuple[int, int]:
         """Return the number of connections in use, and the number of idle connections."""
         return self._busy, max(0, len(self._open) - self._busy)
 
     def close(self) -> None:
-        self._threads.shutdown(wait=True)
+        self._threads.close()
         for connection in list(self._open):
             self._drop(connection)
         self._engine.dispose()

@@ -6,13 +6,14 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from contextvars import Context, copy_context
 from functools import partial
 from typing import Any, NamedTuple, TypeVar, cast
 
 from sqlalchemy import Connection, Engine
 
+from skillery.context.threads import Workers
 from skillery.context.tracing import span
 from skillery.database.drivers import errors_for_callers
 from skillery.database.transactions import TransactionLost, in_savepoint, in_transaction
@@ -37,9 +38,9 @@ class _Sharing(NamedTuple):
 
 
 class SharedCommits:
-    """The writes that wait for their commit. `writer` is the executor with the only thread that writes."""
+    """The writes that wait for their commit. `writer` has the only thread that writes."""
 
-    def __init__(self, engine: Engine, writer: Executor) -> None:
+    def __init__(self, engine: Engine, writer: Workers) -> None:
         self._engine = engine
         self._writer = writer
         self._waiting: deque[_Sharing] = deque()
