@@ -314,6 +314,7 @@ FILES_OF_GROUPS = {
         "memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 0\n",
         "memory.usage_in_bytes": "4194304\n",
         "pids.max": "",
+        "pids.current": "0\n",
         "cpu.cfs_period_us": "",
         "cpu.cfs_quota_us": "",
         "cpu.stat": "nr_periods 4\nnr_throttled 0\nthrottled_time 0\n",
@@ -325,6 +326,7 @@ FILES_OF_GROUPS = {
         "memory.events": "low 0\noom 0\noom_kill 0\noom_group_kill 0\n",
         "memory.current": "4194304\n",
         "pids.max": "",
+        "pids.current": "0\n",
         "cpu.max": "",
         "cpu.stat": "usage_usec 9\nnr_periods 4\nnr_throttled 0\nthrottled_usec 0\n",
         "cgroup.procs": "",
@@ -338,8 +340,8 @@ LEFT_BY_A_RUN = {
     (2, "memory"): ("memory.current", f"{9 << 20}\n"),
     (1, "a pause"): ("cpu.stat", "nr_periods 4\nnr_throttled 1\nthrottled_time 7\n"),
     (2, "a pause"): ("cpu.stat", "usage_usec 9\nnr_periods 4\nnr_throttled 1\nthrottled_usec 7\n"),
-    (1, "a process"): ("cgroup.procs", "4711\n"),
-    (2, "a process"): ("cgroup.procs", "4711\n"),
+    (1, "a process"): ("pids.current", "1\n"),
+    (2, "a process"): ("pids.current", "1\n"),
 }
 
 

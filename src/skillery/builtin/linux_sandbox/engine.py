@@ -224,9 +224,10 @@ class CellRun:
     def _used(self, cell: Cell) -> Used:
         if cell.group is None:
             return Used(disk_bytes=self._session.disk_bytes)
-        processes = cell.group.peak("pids")
+        peaks = cell.group.peaks()
+        processes = peaks.get("pids")
         return Used(
-            memory_bytes=cell.group.peak("memory"),
+            memory_bytes=peaks.get("memory"),
             processes=processes and max(1, processes - 1),  # without pid 1 of the run
             disk_bytes=self._session.disk_bytes,
         )

@@ -19,6 +19,7 @@ from skillery.sandboxing.linux import interpreter
 from skillery.sandboxing.linux.cell.link import CROWDED, NUMBER, ORDER, PID, SLOTS_FROM, id_map
 from skillery.sandboxing.linux.groups import ControlGroup
 from skillery.sandboxing.linux.plan import tree_limits
+from skillery.sandboxing.python_runner.wire import encode_json
 
 HERE = interpreter.HERE
 START = "import sys; sys.path.append('.'); from cell import zygote; zygote.main(*map(int, sys.argv[1:]))"
@@ -190,13 +191,12 @@ class Zygote:
         """
         if cell.mounts < 0:
             return
-        messages = [json.dumps({"uid": cell.uid, "entries": piece}).encode() for piece in in_pieces(entries)]
+        messages = [mount_order(cell.uid, piece) for piece in in_pieces(entries)]
         check_mounts(await self._mounts.ask(messages, (cell.mounts,)))
 
     async def show_workspace(self, of: Cell, to: Cell) -> None:
         """Mount the workspace of the cell `of` over that of `to`. Raise as `mount`."""
-        message = json.dumps({"uid": to.uid, "entries": []}).encode()
-        check_mounts(await self._mounts.ask([message], (of.mounts, to.mounts)))
+        check_mounts(await self._mounts.ask([mount_order(to.uid, [])], (of.mounts, to.mounts)))
 
     async def close(self) -> None:
         """End the zygote and the workshop. All cells of the zygote must have ended."""
@@ -218,20 +218,25 @@ def check_mounts(answer: Received) -> None:
         raise CannotMount(failed)
 
 
-def in_pieces(entries: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Return the entries in order, in groups of about PIECE_BYTES of JSON.
+def mount_order(uid: int, entries: list[bytes]) -> bytes:
+    """Return a message for the workshop. The entries are JSON."""
+    return b'{"uid": %d, "entries": [%b]}' % (uid, b",".join(entries))
+
+
+def in_pieces(entries: list[dict[str, Any]]) -> list[list[bytes]]:
+    """Return the entries in order as JSON, in groups of about PIECE_BYTES.
 
     An entry is always much smaller than a group.
     """
-    pieces: list[list[dict[str, Any]]] = []
+    pieces: list[list[bytes]] = []
     size = PIECE_BYTES
     for entry in entries:
-        needed = len(json.dumps(entry)) + 2
-        if size + needed > PIECE_BYTES:
+        encoded = encode_json(entry)
+        if size + len(encoded) > PIECE_BYTES:
             pieces.append([])
             size = 0
-        pieces[-1].append(entry)
-        size += needed
+        pieces[-1].append(encoded)
+        size += len(encoded) + 1
     return pieces
 
 

@@ -198,12 +198,16 @@ class ControlGroup:
         limits = self._limits
         return (
             limits is not None
+            and not self._has_processes()
             and self.oom_kills() == 0
             and self._figure("nr_throttled") == 0
-            and self._figure("") <= (limits.memory_mb << 20) // LEFT_SHARE
-            and self._peaks().get("pids", 0) <= USUAL_PROCESSES
-            and not self.members()
+            and self._figure("memory") <= (limits.memory_mb << 20) // LEFT_SHARE
+            and self._peaks("pids").get("pids", 0) <= USUAL_PROCESSES
         )
+
+    def _has_processes(self) -> bool:
+        # All processes of a run are in all of its folders, so one count is enough. The lists take three times as long.
+        return self._figure("processes") > 0 if self.counts_processes else bool(self.members())
 
     def refresh(self) -> None:
         """Give the group its whole CPU time of the present period again, which the last run may have used in part, and
@@ -217,22 +221,25 @@ class ControlGroup:
             if "memory" in self._peak_files:
                 os.pwrite(self._peak_files["memory"], b"0", 0)
         except OSError:  # older kernels
-            self._memory_of_earlier = self._peaks()["memory"]
+            self._memory_of_earlier = self._peaks("memory")["memory"]
 
-    def peak(self, controller: str) -> int | None:
-        """Return the most memory in bytes (`memory`) or the most processes (`pids`) that the run had at one time.
+    def peaks(self) -> dict[str, int]:
+        """Return the most memory in bytes (`memory`) and the most processes (`pids`) that the run had at one time.
 
-        Return None if the kernel does not count them, or if the figure may be that of an earlier run of the group.
+        A figure is missing if the kernel does not count it, or if it may be that of an earlier run of the group.
         """
-        peak = self._peaks().get(controller)
-        return None if controller == "memory" and peak == self._memory_of_earlier else peak
+        peaks = self._peaks("memory", "pids")
+        if peaks.get("memory") == self._memory_of_earlier:
+            peaks.pop("memory", None)
+        return peaks
 
-    def _peaks(self) -> dict[str, int]:
+    def _peaks(self, *controllers: str) -> dict[str, int]:
         if self._peak_files:
-            contents = {controller: read_open(file) for controller, file in self._peak_files.items()}
+            contents = {name: read_open(file) for name, file in self._peak_files.items() if name in controllers}
         else:
-            contents = {name: read_file(f"{folder}/{file}") for name, folder, file in self._places_of_peaks()}
-        return {controller: number_in(content, "") for controller, content in contents.items() if content}
+            places = self._places_of_peaks()
+            contents = {name: read_file(f"{folder}/{file}") for name, folder, file in places if name in controllers}
+        return {controller: int(content) for controller, content in contents.items() if content}
 
     def _places_of_peaks(self) -> Iterator[tuple[str, Path, str]]:
         for hierarchy, folder in self._folders:

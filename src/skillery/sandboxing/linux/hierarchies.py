@@ -18,8 +18,10 @@ from skillery.sandboxing.linux.processes import start_time
 
 PERIOD_US = 100_000
 CONTROLLERS = ("memory", "pids", "cpu")
-Figure = Literal["oom_kill", "nr_throttled", ""]
-"""Names of figures in the files of a group. "" is the memory in use, which has a file of its own."""
+Figure = Literal["oom_kill", "nr_throttled", "memory", "processes"]
+"""Figures that the kernel counts for a group. The first two are names in a file with several figures."""
+ALONE = frozenset({"memory", "processes"})
+"""Figures that have a file of their own: the memory in use, and the number of processes with their threads."""
 QUOTA = {1: "cpu.cfs_quota_us", 2: "cpu.max"}
 """The file of a group that limits its CPU time, by version."""
 PEAKS = {
@@ -30,12 +32,12 @@ PEAKS = {
 }
 """The file with the highest use of a controller, by version. Older kernels do not have all of them."""
 FILES: dict[tuple[str, int], tuple[tuple[Figure, str], ...]] = {
-    ("memory", 1): (("oom_kill", "memory.oom_control"), ("", "memory.usage_in_bytes")),
-    ("memory", 2): (("oom_kill", "memory.events"), ("", "memory.current")),
+    ("memory", 1): (("oom_kill", "memory.oom_control"), ("memory", "memory.usage_in_bytes")),
+    ("memory", 2): (("oom_kill", "memory.events"), ("memory", "memory.current")),
     ("cpu", 1): (("nr_throttled", "cpu.stat"),),
     ("cpu", 2): (("nr_throttled", "cpu.stat"),),
-    ("pids", 1): (),
-    ("pids", 2): (),
+    ("pids", 1): (("processes", "pids.current"),),
+    ("pids", 2): (("processes", "pids.current"),),
 }
 
 
@@ -91,16 +93,13 @@ def figures_of(hierarchy: Hierarchy) -> list[tuple[Figure, str]]:
     ]
 
 
-def number_in(content: bytes, name: Figure) -> int:
-    """Return the number after `name` in `name value` lines, or the number that is the whole content if `name` is empty.
-
-    Return 0 if there is none.
-    """
-    if not name:
+def number_in(content: bytes, figure: Figure) -> int:
+    """Return the figure in the content of its file, or 0 if the file does not have it."""
+    if figure in ALONE:
         return int(content or b"0")
     for line in content.splitlines():
         key, _, value = line.partition(b" ")
-        if key == name.encode():
+        if key == figure.encode():
             return int(value)
     return 0
 

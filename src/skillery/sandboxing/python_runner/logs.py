@@ -10,11 +10,13 @@ import fcntl
 import os
 import sys
 from collections.abc import Callable
+from typing import TypeGuard
 
 from skillery.backends import FollowsLog, Log, RunHost
 from skillery.formats.kept_log import KeptLog
 
-PIECE = 256 * 1024
+PIECE = 64 * 1024
+"""Bytes that are read at once. A larger buffer is mapped and unmapped for each read."""
 PIPE_BYTES = 1 << 20
 UNWATCHED_SECONDS = 0.02
 
@@ -71,7 +73,7 @@ class LogPipe:
         the log.
         """
         self._kept = KeptLog(limit)
-        self._sink: Sink = host.printed if isinstance(host, FollowsLog) else self._kept.add
+        self._sink: Sink = host.printed if _follows_log(host) else self._kept.add
 
     def note(self, line: str) -> None:
         """Add a line of the server, after one more piece of the output that the pipe holds."""
@@ -102,6 +104,11 @@ class LogPipe:
         self._unwatch()
         os.close(self._read_end)
         self._ended.cancel()
+
+
+def _follows_log(host: RunHost | None) -> TypeGuard[FollowsLog]:
+    # `issubclass` remembers its answers for a Protocol; `isinstance` looks up every method again.
+    return issubclass(type(host), FollowsLog)
 
 
 def widen(pipe: int) -> None:

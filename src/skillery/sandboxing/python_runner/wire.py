@@ -19,6 +19,10 @@ import msgspec
 HEAD = struct.Struct(">IQ")
 MAX_HEADER = 64 * 1024
 PIECE = 256 * 1024
+FIRST_PIECE = 64 * 1024
+"""Bytes that are read at once until a message fills them. A larger buffer is mapped and unmapped for each read, which
+takes ten times as long as reading a short message.
+"""
 MOST_UNREAD = 2 * PIECE
 """Bytes that were received and not read, above which the channel receives no more."""
 
@@ -85,6 +89,7 @@ class Channel:
         self._socket = end
         self._loop = asyncio.get_running_loop()
         self._unread = bytearray()
+        self._at_once = FIRST_PIECE
         self._is_watched = False
         self._ended = False
         self._was_reset = False
@@ -169,7 +174,7 @@ class Channel:
 
     def _read(self) -> None:
         try:
-            piece = self._socket.recv(PIECE)
+            piece = self._socket.recv(self._at_once)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
@@ -178,6 +183,8 @@ class Channel:
         self._ended = not piece
         if piece:
             self.heard_at = time.monotonic()
+        if len(piece) == FIRST_PIECE:
+            self._at_once = PIECE
         if self._ended or len(self._unread) >= MOST_UNREAD:
             self._unwatch()
         _wake(self._readable)
@@ -188,7 +195,7 @@ class Channel:
         if len(body) > PIECE:
             await self.send_pieces(header, len(body), one_piece(body))
             return
-        encoded = json.dumps(header).encode()
+        encoded = encode_json(header)
         try:
             await self._write(HEAD.pack(len(encoded), len(body)) + encoded + body)
         except ConnectionError:
@@ -196,7 +203,7 @@ class Channel:
 
     async def send_pieces(self, header: Mapping[str, Any], size: int, pieces: AsyncIterator[bytes]) -> None:
         """Send a header and a body of `size` bytes. A piece is requested only after the piece before was sent."""
-        encoded = json.dumps(header).encode()
+        encoded = encode_json(header)
         try:
             await self._write(HEAD.pack(len(encoded), size) + encoded)
             async for piece in pieces:
@@ -248,6 +255,16 @@ class Channel:
 
 
 _MESSAGE = msgspec.json.Decoder(Message)
+
+
+def encode_json(value: Any) -> bytes:
+    """Return the value as JSON for a process that decodes it with `json`. Texts may have lone surrogates: Python has
+    them in paths that are not UTF-8.
+    """
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return json.dumps(value).encode()
 
 
 def _wake(waiting: asyncio.Future[None] | None) -> None:
