@@ -10,13 +10,13 @@ import signal
 import socket
 import struct
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 import msgspec
 
 from skillery.backends import Limits
 from skillery.builtin.linux_sandbox.links import Packets, Received
+from skillery.builtin.linux_sandbox.unmounting import Unmounting
 from skillery.sandboxing.linux.cell import calls
 from skillery.sandboxing.linux.groups import ControlGroup
 from skillery.sandboxing.linux.processes import descendants, pid_of
@@ -27,7 +27,6 @@ STATUS = struct.Struct("=i")
 FAILURE = calls.FAILURE
 PATIENCE = 0.1
 MOST_SAID = 300
-UNMOUNTING = ThreadPoolExecutor(4, "unmounting")
 
 
 class CellEnd(msgspec.Struct, frozen=True):
@@ -106,6 +105,9 @@ class CellZygote(Protocol):
     async def mount(self, cell: Cell, entries: list[dict[str, Any]]) -> None: ...
 
     async def show_workspace(self, of: Cell, to: Cell) -> None: ...
+
+    @property
+    def unmounting(self) -> Unmounting: ...
 
 
 class Cell:
@@ -220,9 +222,7 @@ class Cell:
         if self.channel is not None:
             self.channel.close()
         self._ends.close()
-        # No other process has the mounts: the kernel unmounts them now, and waits for all processors, often
-        # milliseconds.
         if self.mounts >= 0:
-            await asyncio.get_running_loop().run_in_executor(UNMOUNTING, os.close, self.mounts)
+            await self.home.unmounting.close(self.mounts)
         for act in self._whenever_closed:
             act(self)

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 ATTEMPTS = 4
 PREPARE_SECONDS = 10.0
 RETRY_SECONDS = 1.0
-GROUPS_KEPT = 8
+GROUPS_KEPT = 12
 REMEMBERED = 16
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from skillery.builtin.linux_sandbox.cells import Cell, Demand, Ends
 from skillery.builtin.linux_sandbox.links import Received
+from skillery.builtin.linux_sandbox.unmounting import Unmounting
 from skillery.builtin.linux_sandbox.zygote_answers import CannotMount, ZygoteAnswers
 from skillery.sandboxing.linux import interpreter
 from skillery.sandboxing.linux.cell.link import CROWDED, NUMBER, ORDER, PID, SLOTS_FROM, id_map
@@ -65,6 +66,7 @@ class Zygote:
         self._loop.add_reader(self._pidfd, self._reap)
         self._free_slots = list(range(SLOTS))
         self.cells: set[Cell] = set()
+        self.unmounting = Unmounting()
         self.forking = 0
         """Number of runs that are being forked and are not in `cells` yet."""
         self.served = 0
