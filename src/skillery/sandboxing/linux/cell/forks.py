@@ -198,6 +198,8 @@ class Forks:
             received = range(self._first, self._first + count)
             part = self._part(message, received)
             part.put(message[:HEAD_BYTES])
+            # The collector of pid 2 would visit the objects of the script, and so change their pages of memory.
+            gc.freeze()
             result = self._fork(part)
             if result == 0:
                 inmate.be_second(self._plan, part.landlock_abi, ahead=part.ahead.value)
