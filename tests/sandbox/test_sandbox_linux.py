@@ -19,7 +19,7 @@ import pytest
 import pytest_asyncio
 import uvloop
 
-from skillery.backends import CodeCall, Job, Limits, Outcome, Place, SkillMount
+from skillery.backends import CodeCall, Job, Limits, Outcome, Place, SkillCall, SkillMount
 from skillery.builtin.linux_sandbox import LinuxSandboxSettings, open_sandbox, skillery_sandbox
 from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
 from skillery.builtin.linux_sandbox.zygote_answers import CannotStart
@@ -494,6 +494,22 @@ def test_a_zygote_that_hangs_up_and_lives_on_is_ended(tmp_path: Path) -> None:
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main())
+
+
+@only_as_root
+async def test_a_skill_may_lie_in_a_folder_whose_name_is_not_utf_8(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"\xff") / "skill"
+    folder.mkdir(parents=True)
+    (folder / "main.py").write_text("def main(args): return 42")
+    sandbox = open_sandbox(LinuxSandboxSettings(), Place(tmp_path))
+    try:
+        call = SkillCall("a.b", "main")
+        outcome = await sandbox.run(
+            Job("run_0", call, b"{}", skills=(SkillMount("a.b", folder, "main.py"),)), MemoryHost()
+        )
+        assert outcome.result == b"42", outcome.failure
+    finally:
+        await sandbox.close()
 
 
 async def test_it_starts_by_itself_when_it_is_first_used(tmp_path: Path) -> None:

@@ -370,6 +370,18 @@ def test_a_group_with_anything_left_of_its_run_is_not_as_new(tmp_path: Path, ver
     assert not group.is_as_new()
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_without_a_count_of_processes_a_group_lists_them(tmp_path: Path, version: int) -> None:
+    for name, text in FILES_OF_GROUPS[version].items():
+        (tmp_path / name).write_text(text)
+    group = groups.ControlGroup([(hierarchies.Hierarchy(tmp_path, ("memory", "cpu"), version), tmp_path)])
+    group.keep_open()
+    group.limit(Limits(memory_mb=256))
+    assert group.is_as_new()
+    (tmp_path / "cgroup.procs").write_text("4711\n")
+    assert not group.is_as_new()
+
+
 def test_uids_are_never_shared_and_last_used_again() -> None:
     uids = Uids(100, 2)
     with uids.one() as first, uids.one() as second:

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-
-from skillery.context.threads import Workers
+from concurrent.futures import ThreadPoolExecutor
 
 SHARED_SECONDS = 0.01
-_THREADS = Workers("unmounting", 4)
+_THREADS = ThreadPoolExecutor(4, "unmounting")
 
 
 class Unmounting:
@@ -33,7 +32,7 @@ class Unmounting:
     async def _close_all(self) -> None:
         await asyncio.sleep(SHARED_SECONDS)
         descriptors, self._waiting, self._closing = self._waiting, [], None
-        await _THREADS.run(_close, descriptors)
+        await asyncio.get_running_loop().run_in_executor(_THREADS, _close, descriptors)
 
 
 def _close(descriptors: list[int]) -> None:
