@@ -345,10 +345,12 @@ LEFT_BY_A_RUN = {
 }
 
 
-def used_group(folder: Path, version: int) -> groups.ControlGroup:
+def used_group(
+    folder: Path, version: int, controllers: tuple[str, ...] = hierarchies.CONTROLLERS
+) -> groups.ControlGroup:
     for name, text in FILES_OF_GROUPS[version].items():
         (folder / name).write_text(text)
-    group = groups.ControlGroup([(hierarchies.Hierarchy(folder, hierarchies.CONTROLLERS, version), folder)])
+    group = groups.ControlGroup([(hierarchies.Hierarchy(folder, controllers, version), folder)])
     group.keep_open()
     group.limit(Limits(memory_mb=256))
     return group
@@ -372,11 +374,7 @@ def test_a_group_with_anything_left_of_its_run_is_not_as_new(tmp_path: Path, ver
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_without_a_count_of_processes_a_group_lists_them(tmp_path: Path, version: int) -> None:
-    for name, text in FILES_OF_GROUPS[version].items():
-        (tmp_path / name).write_text(text)
-    group = groups.ControlGroup([(hierarchies.Hierarchy(tmp_path, ("memory", "cpu"), version), tmp_path)])
-    group.keep_open()
-    group.limit(Limits(memory_mb=256))
+    group = used_group(tmp_path, version, ("memory", "cpu"))
     assert group.is_as_new()
     (tmp_path / "cgroup.procs").write_text("4711\n")
     assert not group.is_as_new()

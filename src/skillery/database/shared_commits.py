@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from sqlalchemy import Connection, Engine
 
-from skillery.context.threads import Workers
+from skillery.context.threads import Workers, settle
 from skillery.context.tracing import span
 from skillery.database.drivers import errors_for_callers
 from skillery.database.transactions import TransactionLost, in_savepoint, in_transaction
@@ -29,12 +29,6 @@ class _Sharing(NamedTuple):
     work: Callable[[Connection], Any]
     context: Context
     done: Future[Any]
-
-    def settle(self, outcome: Callable[[], Any]) -> None:
-        try:
-            self.done.set_result(outcome())
-        except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
-            self.done.set_exception(error)
 
 
 class SharedCommits:
@@ -65,7 +59,7 @@ class SharedCommits:
             outcomes = None
         for place, one in enumerate(group):
             alone = partial(in_transaction, self._engine)
-            one.settle(outcomes[place] if outcomes is not None else _outcome(alone, one))
+            settle(one.done, outcomes[place] if outcomes is not None else _outcome(alone, one))
 
     def _in_one_transaction(self, group: Sequence[_Sharing]) -> list[Callable[[], Any]]:
         with span("database write"), errors_for_callers(), self._engine.begin() as connection:

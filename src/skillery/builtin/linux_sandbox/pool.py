@@ -27,6 +27,7 @@ ATTEMPTS = 4
 PREPARE_SECONDS = 10.0
 RETRY_SECONDS = 1.0
 GROUPS_KEPT = 12
+"""Kept cgroups, in addition to those of prepared cells. A group serves no run until its last run is unmounted."""
 REMEMBERED = 16
 
 

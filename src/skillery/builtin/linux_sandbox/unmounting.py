@@ -16,7 +16,7 @@ _THREADS = ThreadPoolExecutor(4, "unmounting")
 
 
 class Unmounting:
-    """The descriptors of one event loop that will be closed."""
+    """Closes descriptors of mount namespaces in threads, for one event loop."""
 
     def __init__(self) -> None:
         self._waiting: list[int] = []

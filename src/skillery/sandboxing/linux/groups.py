@@ -206,7 +206,7 @@ class ControlGroup:
         )
 
     def _has_processes(self) -> bool:
-        # All processes of a run are in all of its folders, so one count is enough. The lists take three times as long.
+        # All processes of a run are in all of its folders, so one count is enough. Lists would be files to open.
         return self._figure("processes") > 0 if self.counts_processes else bool(self.members())
 
     def refresh(self) -> None:
