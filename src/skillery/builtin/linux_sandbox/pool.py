@@ -26,8 +26,10 @@ log = logging.getLogger(__name__)
 ATTEMPTS = 4
 PREPARE_SECONDS = 10.0
 RETRY_SECONDS = 1.0
-GROUPS_KEPT = 12
-"""Kept cgroups, in addition to those of prepared cells. A group serves no run until its last run is unmounted."""
+GROUPS_KEPT = 7
+"""Kept cgroups, in addition to those of prepared cells. Each holds ten descriptors, also on a server that may open few
+files.
+"""
 REMEMBERED = 16
 
 
