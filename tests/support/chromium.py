@@ -275,9 +275,9 @@ def _axe_source() -> str:
     return AXE.read_text("utf-8")
 
 
-async def layout_shift(page: Page) -> float:
-    """Return the cumulative layout shift of the document with two digits, without shifts after input. 0.0 is none."""
-    return round(float(await page.evaluate(_SEEN, "shift")), 2)
+async def layout_shift(page: Page, *, digits: int = 2) -> float:
+    """Return the cumulative layout shift of the document, without shifts after input. 0.0 is none."""
+    return round(float(await page.evaluate(_SEEN, "shift")), digits)
 
 
 async def long_tasks(page: Page) -> list[float]:

@@ -20,6 +20,7 @@ from skillery_s3.settings import S3Settings
 WEED = Path(__file__).parents[2] / ".tools" / "seaweedfs" / "bin" / "weed"
 BUCKET = "skills"
 KEYS = {"AWS_ACCESS_KEY_ID": "tester", "AWS_SECRET_ACCESS_KEY": "secret-of-the-tests"}
+PROBE = "a-probe-of-the-tests"
 ATTEMPTS, START_SECONDS = 3, 45
 FIRST_PORT, LAST_PORT = 20_000, 30_000
 """Each server of SeaweedFS has a second port, 10,000 above the first."""
@@ -65,12 +66,17 @@ class Weed:
             self._process = None
 
     def _is_up(self, seconds: float) -> bool:
-        """Wait until the bucket exists: the server creates it after it listens. Return False if it does not in time."""
+        """Wait until an object can be written and read. Return False if it cannot in time.
+
+        The server listens before it has the bucket, and lists objects before it finds their contents.
+        """
         bucket = Bucket(S3Settings(bucket=BUCKET, endpoint=self.endpoint, allow_http=True), KEYS)
         until = time.monotonic() + seconds
         while time.monotonic() < until and self._process is not None and self._process.poll() is None:
             with suppress(Exception):
-                obstore.list_with_delimiter(bucket.quick)
+                obstore.put(bucket.quick, PROBE, b"is it up?")
+                obstore.get(bucket.quick, PROBE).bytes()
+                obstore.delete(bucket.quick, PROBE)
                 return True
             time.sleep(0.1)
         return False

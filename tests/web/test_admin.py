@@ -238,3 +238,23 @@ async def test_the_pages_have_no_fault(
         assert await overflow(page) == [], path
         assert await squeezed(page) == [], path
         assert await check_axe(page) == [], path
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_nothing_moves_while_a_page_arrives_slowly(
+    tokens_sqlite: Server, open_page: OpenPage, new_name: str
+) -> None:
+    token = token_of(tokens_sqlite, f"{new_name}-admin", "admin")
+    page = await open_page(tokens_sqlite, "/account", token=token)
+    browser = await page.context.new_cdp_session(page)
+    line = {
+        "offline": False,
+        "latency": 0,
+        "downloadThroughput": 10_000,
+        "uploadThroughput": 1 << 20,
+    }  # bytes per second
+    await browser.send("Network.emulateNetworkConditions", line)
+    for path in ["/account", *PAGES]:
+        await page.goto(path)
+
+        assert await layout_shift(page, digits=4) == 0, path

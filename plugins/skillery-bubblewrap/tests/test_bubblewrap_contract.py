@@ -192,8 +192,10 @@ async def processes_of(sandbox: BubblewrapSandbox) -> list[dict[str, str]]:
                 await asyncio.sleep(0.02)
                 seen = [status(pid) for pid in sorted(descendants(os.getpid()) - before)]
                 filtered = len(seen) == 3 and seen[-1].get("Seccomp_filters") == "2"
-                # bwrap sets the filters before it starts Python, and a process that starts has no environment yet.
-                if filtered and seen[-1].get("Environment") != "":
+                # bwrap sets the filters before it starts Python. A process that starts has no environment yet, and the
+                # environment of a process that ends cannot be read.
+                is_readable = not IS_ROOT or all("Environment" in one for one in seen)
+                if filtered and is_readable and seen[-1].get("Environment") != "":
                     return seen
     finally:
         running.cancel()

@@ -91,7 +91,7 @@ def test_a_token_file_that_changes_is_read_again(engine: Engine, open_here: Open
 
 
 def test_a_renewal_that_fails_is_repeated(engine: Engine, proxy: FaultProxy, open_here: Open) -> None:
-    secrets = open_here(address=proxy.url, retry_seconds=0.0, **engine.app_role(token_ttl="1s"))
+    secrets = open_here(address=proxy.url, retry_seconds=0.0, **engine.app_role(token_ttl="5s"))
     asyncio.run(secrets.start())
     proxy.faults = [Fault("renew-self", 1, status=500)]
     wait_for(proxy, "renew-self", 2)

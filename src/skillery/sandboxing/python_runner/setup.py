@@ -8,13 +8,14 @@ from typing import BinaryIO
 
 import msgspec
 
-from skillery.backends import InputFile, Job, Workspace
+from skillery.backends import InputFile, Job, KeptFile, Workspace
 from skillery.errors import SkilleryError
 from skillery.sandboxing.python_runner.wire import Channel, ChannelAbused
 
 PIECE = 1 << 20
 BYTES_PER_SECOND = 10 << 20
-"""Lowest speed of copying for which the set-up waits."""
+FILES_PER_SECOND = 2_000
+"""Lowest speeds of copying for which the set-up waits."""
 
 
 class BrokenSetup(Exception):
@@ -40,15 +41,14 @@ async def wait_ready(channel: Channel) -> None:
         raise BrokenSetup(message.message[:500] or "the sandbox could not be set up", explained=True)
 
 
-def copy_seconds(files: Sequence[InputFile]) -> float:
+def copy_seconds(files: Sequence[InputFile | KeptFile]) -> float:
     """Return the additional seconds that set-up may take because of these files."""
-    return sum(file.size_bytes for file in files) / BYTES_PER_SECOND
+    return sum(file.size_bytes for file in files) / BYTES_PER_SECOND + len(files) / FILES_PER_SECOND
 
 
 def filling_seconds(job: Job) -> float:
     """Return the additional seconds that set-up may take because of the files and the workspace of a job."""
-    kept = sum(file.size_bytes for file in job.workspace.files) if job.workspace is not None else 0
-    return copy_seconds(job.files) + kept / BYTES_PER_SECOND
+    return copy_seconds([*job.files, *(job.workspace.files if job.workspace is not None else ())])
 
 
 async def send_workspace(channel: Channel, workspace: Workspace) -> None:
