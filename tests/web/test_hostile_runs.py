@@ -100,7 +100,7 @@ async def test_hostile_outputs_and_files_are_text(sqlite_server: Server, open_pa
     assert "U+202E" in text
     assert await page.locator(".json li").count() <= 203
     await page.get_by_role("link", name="Show more").click()
-    await page.locator(".json li").nth(500).wait_for()
+    await page.locator(".json li").nth(500).wait_for(state="attached")
     assert "12 levels deep" in await page.content()
     assert await check_axe(page) == []
     for one in run["files"]:
