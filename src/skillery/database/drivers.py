@@ -6,14 +6,16 @@ import logging
 import math
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, exc
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
+from skillery.database.loop_waits import WaitingConnection
 from skillery.errors import StartupError, StorageFull, Unavailable
 
 log = logging.getLogger(__name__)
@@ -103,8 +105,23 @@ def postgres_engine(url: URL) -> Engine:
 
 
 def postgres_readers(url: URL) -> Engine:
-    """Return an engine for connections that commit automatically. It keeps no pool."""
-    return create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT", connect_args=_CONNECT)
+    """Return an engine for connections that commit automatically, and that can wait on the event loop. It keeps no
+    pool.
+    """
+    engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT", connect_args=_CONNECT)
+
+    @event.listens_for(engine, "do_connect")
+    def _connect(_: object, __: object, arguments: Sequence[Any], options: dict[str, Any]) -> WaitingConnection:
+        return WaitingConnection.connect(*arguments, **options)
+
+    @event.listens_for(engine, "connect")
+    def _prepare(connection: WaitingConnection, _: object) -> None:
+        # Otherwise Postgres plans each listing anew, which takes as long as reading its rows: its estimate for any
+        # position is higher than that for the first page.
+        connection.execute("SET plan_cache_mode = force_generic_plan")
+        connection.commit()
+
+    return engine
 
 
 @contextmanager

@@ -7,8 +7,8 @@ which thread a function runs, because the two databases differ:
   on one open connection. SQLite has one writer at a time, so writes queue for one thread and do not wait for a lock
   with a timeout. Each write begins with `BEGIN IMMEDIATE`, so that no write fails in the middle because it cannot get
   the lock.
-- Postgres is reached over the network. Reads and writes run in threads. Each thread for reads keeps its connection;
-  writes take one from a pool.
+- Postgres is reached over the network. Writes run in threads, with a connection from a pool. Reads run on the event
+  loop, with connections that stay open, and do not block it (`loop_waits`).
 """
 
 from __future__ import annotations

@@ -1,21 +1,25 @@
-"""Connections of Postgres that stay open for reads: one for each thread of a small pool.
+"""Connections of Postgres that stay open for reads.
 
 A connection from the pool of SQLAlchemy is tested, configured and reset for each use, which takes longer than most
-reads. A kept connection commits automatically, so a read of one statement is one round trip.
+reads. A kept connection commits automatically, so a read of one statement is one round trip. The read runs on the
+thread of the event loop, and does not block it (`loop_waits`).
 """
 
 from __future__ import annotations
 
-import threading
+import asyncio
+from collections import deque
 from collections.abc import Callable
-from contextvars import copy_context
+from functools import partial
 from typing import TypeVar
 
+from greenlet import GreenletExit
 from sqlalchemy import Connection, Engine
 
 from skillery.context.threads import Workers
 from skillery.context.tracing import span
 from skillery.database.drivers import errors_for_callers
+from skillery.database.loop_waits import Reading
 
 T = TypeVar("T")
 READERS = 6
@@ -23,68 +27,119 @@ READERS = 6
 
 
 class KeptReaders:
-    """Runs reads in threads with open connections. A thread opens its connection with its first read."""
+    """Runs reads with open connections, each with one read at a time. Other reads wait for their turn."""
 
     def __init__(self, engine: Engine) -> None:
-        """`engine` opens connections that commit automatically, and keeps no pool."""
+        """`engine` opens a WaitingConnection that commits automatically, and keeps no pool."""
         self._engine = engine
-        self._threads = Workers("database-read", READERS)
-        self._own = threading.local()
+        self._opening = Workers("database-connect", READERS)
+        self._idle: deque[Connection] = deque()
         self._open: set[Connection] = set()
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._readings: set[Reading] = set()
         self._busy = 0
 
     async def read(self, work: Callable[[Connection], T]) -> T:
-        """Return the result of `work`. Raise Unavailable if the database cannot be reached."""
-        return await self._threads.run(copy_context().run, self._read, work)
+        """Return the result of `work`. Raise Unavailable if the database cannot be reached.
+
+        If the database has closed the kept connection, for example because it was restarted, `work` runs again on a new
+        connection.
+        """
+        connection = await self._taken()
+        try:
+            return await self._started(connection, work)
+        except Exception:
+            if connection in self._open:
+                raise
+        for other in list(self._idle):  # the database has probably closed them too
+            self._idle.remove(other)
+            self._drop(other)
+        return await self._started(await self._taken(), work)
 
     def connections(self) -> tuple[int, int]:
         """Return the number of connections in use, and the number of idle connections."""
-        return self._busy, max(0, len(self._open) - self._busy)
+        return self._busy, len(self._idle)
 
     def close(self) -> None:
-        self._threads.close()
+        self._opening.close()
+        for reading in list(self._readings):
+            reading.abandon()
         for connection in list(self._open):
             self._drop(connection)
+        self._idle.clear()
         self._engine.dispose()
 
-    def _read(self, work: Callable[[Connection], T]) -> T:
-        with span("database read"), errors_for_callers():
-            self._busy += 1
-            try:
-                return self._read_twice(work)
-            finally:
-                self._busy -= 1
-
-    def _read_twice(self, work: Callable[[Connection], T]) -> T:
-        """Run `work`. Repeat it on a new connection if the database has closed the kept one, for example because the
-        database was restarted.
-        """
-        kept = getattr(self._own, "connection", None)
-        if kept is None:
-            return self._on(self._connect(), work)
+    async def _taken(self) -> Connection:
+        """Return a connection that no other read uses. Open one if there is none."""
+        await self._turn()
         try:
-            return self._on(kept, work)
-        except Exception:
-            if kept in self._open:
-                raise
-        return self._on(self._connect(), work)
+            while not self._idle:  # another read may be faster, and take the one that was opened for this read
+                await self._opening.run(self._connect)
+            return self._idle.pop()
+        except BaseException:
+            self._pass_on()
+            raise
+
+    async def _turn(self) -> None:
+        """Wait until fewer than READERS reads use a connection."""
+        if self._busy < READERS:
+            self._busy += 1
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():  # the turn came together with the end of the caller
+                self._pass_on()
+            raise
+
+    def _pass_on(self) -> None:
+        """Give the turn to the next waiting read."""
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._busy -= 1
+
+    def _started(self, connection: Connection, work: Callable[[Connection], T]) -> asyncio.Future[T]:
+        """Start a read, and return its result as a future."""
+        reading = Reading(partial(self._on, connection, work), self._ended)
+        self._readings.add(reading)
+        reading.start()
+        return reading.result
+
+    def _ended(self, reading: Reading) -> None:
+        self._readings.discard(reading)
+        self._pass_on()
 
     def _on(self, connection: Connection, work: Callable[[Connection], T]) -> T:
         try:
-            return work(connection)
-        finally:
-            if _is_lost(connection):
-                self._own.connection = None
-                self._drop(connection)
-            elif connection.in_transaction():
-                # SQLAlchemy has begun a transaction that the database does not know.
-                connection.rollback()
+            with span("database read"), errors_for_callers():
+                result = work(connection)
+        except GreenletExit:
+            raise
+        except BaseException:
+            self._give_back(connection)
+            raise
+        self._give_back(connection)
+        return result
 
-    def _connect(self) -> Connection:
-        connection: Connection = self._engine.connect()
+    def _give_back(self, connection: Connection) -> None:
+        if not _is_lost(connection) and connection.in_transaction():
+            # SQLAlchemy has begun a transaction that the database does not know.
+            connection.rollback()
+        if _is_lost(connection):
+            self._drop(connection)
+        else:
+            self._idle.append(connection)
+
+    def _connect(self) -> None:
+        with errors_for_callers():
+            connection: Connection = self._engine.connect()
         self._open.add(connection)
-        self._own.connection = connection
-        return connection
+        self._idle.append(connection)
 
     def _drop(self, connection: Connection) -> None:
         self._open.discard(connection)
