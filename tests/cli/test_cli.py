@@ -142,7 +142,7 @@ def test_the_help_names_every_verb_and_exit_code() -> None:
 
 
 def test_a_home_is_opened_without_importing_what_no_endpoint_uses(home: str) -> None:
-    unused = ("pydantic", "attrs", "opentelemetry", "jinja2")
+    unused = ("pydantic", "attrs", "opentelemetry", "jinja2", "psycopg", "greenlet")
     code = (
         "import sys\nfrom skillery.cli import commands\n"
         f"commands.main(['list', '--home', {home!r}], standalone_mode=False)\n"

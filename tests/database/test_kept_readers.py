@@ -204,6 +204,23 @@ def test_a_connection_that_is_closed_twice_is_an_error_for_the_caller(run: Run, 
     assert database.connections()[0] == 0
 
 
+def test_closing_ends_the_reads_that_still_wait(run: Run, database: Database, gate: psycopg.Connection[Any]) -> None:
+    def without_sqlalchemy(connection: Connection) -> None:
+        raw: Any = connection.connection.driver_connection
+        raw.execute("SELECT pg_advisory_lock_shared(7)")
+
+    async def main() -> None:
+        waiting = [asyncio.ensure_future(database.read(work)) for work in (behind_gate, without_sqlalchemy)]
+        while await waiting_backends(gate) < 2:
+            await asyncio.sleep(0.01)
+        database.close()
+        await asyncio.wait(waiting)
+        assert all(one.cancelled() for one in waiting)
+
+    run(main())
+    assert database.connections()[1] == 0
+
+
 def test_a_large_parameter_is_sent_in_parts(run: Run, database: Database) -> None:
     def work(connection: Connection) -> int:
         return int(connection.scalar(text("SELECT length(CAST(:text AS text))"), {"text": "x" * (32 << 20)}) or 0)

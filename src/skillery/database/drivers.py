@@ -6,16 +6,14 @@ import logging
 import math
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, exc
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.pool import ConnectionPoolEntry, NullPool
+from sqlalchemy.pool import ConnectionPoolEntry
 
-from skillery.database.loop_waits import WaitingConnection
 from skillery.errors import StartupError, StorageFull, Unavailable
 
 log = logging.getLogger(__name__)
@@ -23,7 +21,7 @@ POSTGRES_CONNECTIONS = 16
 TESTED_AFTER_SECONDS = 1.0
 """A connection to Postgres that was idle for longer is tested before its next use."""
 BUSY_TIMEOUT_SECONDS = 30
-_CONNECT = {"connect_timeout": 10, "application_name": "skillery"}
+CONNECT = {"connect_timeout": 10, "application_name": "skillery"}
 _USED_AT = "skillery.used_at"
 
 
@@ -86,7 +84,7 @@ def sqlite_engine(url: URL) -> Engine:
 
 
 def postgres_engine(url: URL) -> Engine:
-    engine = create_engine(url, pool_size=POSTGRES_CONNECTIONS, max_overflow=4, connect_args=_CONNECT)
+    engine = create_engine(url, pool_size=POSTGRES_CONNECTIONS, max_overflow=4, connect_args=CONNECT)
 
     @event.listens_for(engine, "checkin")
     def _note(_: object, record: ConnectionPoolEntry) -> None:
@@ -100,26 +98,6 @@ def postgres_engine(url: URL) -> Engine:
                 engine.dialect.do_ping(connection)
             except engine.dialect.loaded_dbapi.Error:
                 raise exc.DisconnectionError from None  # the pool opens another connection
-
-    return engine
-
-
-def postgres_readers(url: URL) -> Engine:
-    """Return an engine for connections that commit automatically, and that can wait on the event loop. It keeps no
-    pool.
-    """
-    engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT", connect_args=_CONNECT)
-
-    @event.listens_for(engine, "do_connect")
-    def _connect(_: object, __: object, arguments: Sequence[Any], options: dict[str, Any]) -> WaitingConnection:
-        return WaitingConnection.connect(*arguments, **options)
-
-    @event.listens_for(engine, "connect")
-    def _prepare(connection: WaitingConnection, _: object) -> None:
-        # Otherwise Postgres plans each listing anew, which takes as long as reading its rows: its estimate for any
-        # position is higher than that for the first page.
-        connection.execute("SET plan_cache_mode = force_generic_plan")
-        connection.commit()
 
     return engine
 

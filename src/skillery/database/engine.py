@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from sqlalchemy import Connection, text
 from sqlalchemy.pool import QueuePool
@@ -31,14 +31,15 @@ from skillery.database.drivers import (
     errors_for_callers,
     parse_database_url,
     postgres_engine,
-    postgres_readers,
     sqlite_engine,
 )
-from skillery.database.kept_readers import KeptReaders
 from skillery.database.pipelines import prepare_pipelines, send_later
 from skillery.database.shared_commits import SharedCommits
 from skillery.database.sqlite_writer import SqliteWriter
 from skillery.database.transactions import in_transaction
+
+if TYPE_CHECKING:
+    from skillery.database.kept_readers import KeptReaders
 
 T = TypeVar("T")
 
@@ -57,8 +58,12 @@ class Database:
         self.engine = sqlite_engine(self.url) if self.is_sqlite else postgres_engine(self.url)
         self._reads = self.engine.execution_options(isolation_level="AUTOCOMMIT")
         self._threads = Workers("database", 1 if self.is_sqlite else POSTGRES_CONNECTIONS)
-        self._kept = None if self.is_sqlite else KeptReaders(postgres_readers(self.url))
+        self._kept: KeptReaders | None = None
         if not self.is_sqlite:
+            # Imported late: the driver of Postgres takes 10 MiB of memory.
+            from skillery.database.kept_readers import KeptReaders
+
+            self._kept = KeptReaders(self.url)
             prepare_pipelines(self.engine)
         self._reader: Connection | None = None
         self._reading = threading.Lock()

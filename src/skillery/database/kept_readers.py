@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from greenlet import GreenletExit
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.engine import URL
+from sqlalchemy.pool import NullPool
 
 from skillery.context.threads import Workers
 from skillery.context.tracing import span
-from skillery.database.drivers import errors_for_callers
-from skillery.database.loop_waits import Reading
+from skillery.database.drivers import CONNECT, errors_for_callers
+from skillery.database.loop_waits import Reading, WaitingConnection
 
 T = TypeVar("T")
 READERS = 6
@@ -29,9 +31,8 @@ READERS = 6
 class KeptReaders:
     """Runs reads with open connections, each with one read at a time. Other reads wait for their turn."""
 
-    def __init__(self, engine: Engine) -> None:
-        """`engine` opens a WaitingConnection that commits automatically, and keeps no pool."""
-        self._engine = engine
+    def __init__(self, url: URL) -> None:
+        self._engine = _engine(url)
         self._opening = Workers("database-connect", READERS)
         self._idle: deque[Connection] = deque()
         self._open: set[Connection] = set()
@@ -144,6 +145,24 @@ class KeptReaders:
     def _drop(self, connection: Connection) -> None:
         self._open.discard(connection)
         connection.close()
+
+
+def _engine(url: URL) -> Engine:
+    """Return an engine that opens a WaitingConnection, which commits automatically. The engine keeps no pool."""
+    engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT", connect_args=CONNECT)
+
+    @event.listens_for(engine, "do_connect")
+    def _connect(_: object, __: object, arguments: Sequence[Any], options: dict[str, Any]) -> WaitingConnection:
+        return WaitingConnection.connect(*arguments, **options)
+
+    @event.listens_for(engine, "connect")
+    def _prepare(connection: WaitingConnection, _: object) -> None:
+        # Otherwise Postgres plans each listing again, which takes as long as reading its rows: its estimate for any
+        # position is higher than that for the first page.
+        connection.execute("SET plan_cache_mode = force_generic_plan")
+        connection.commit()
+
+    return engine
 
 
 def _is_lost(connection: Connection) -> bool:

@@ -1,9 +1,9 @@
 """Waits for Postgres on the event loop, in functions that are not coroutines.
 
-The core is synchronous. In a thread, a function blocks while it waits for an answer, and the two changes of threads
-cost more than the query. So a short read runs as a `Reading` on the thread of the event loop, in a greenlet. When it
-has to wait for the socket, it gives control back to the event loop, which continues the read when the socket is ready.
-SQLAlchemy uses greenlets for its asynchronous engines in the same way.
+The core is synchronous. If a read runs in a thread, the two changes of threads cost more than the query. So a short
+read runs as a `Reading`: in a greenlet, on the thread of the event loop. When the read has to wait for the socket, the
+greenlet gives control back to the event loop. The event loop continues the read when the socket is ready. SQLAlchemy
+uses greenlets for its asynchronous engines in the same way.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ T = TypeVar("T")
 class Reading:
     """Runs a function that uses a WaitingConnection, and blocks neither the event loop nor a thread.
 
-    The greenlet itself never calls the event loop: greenlets share one C stack, and while a greenlet runs, a part of
-    the event loop's stack is elsewhere. But uvloop keeps lists there that its functions change.
+    The greenlet itself must not call the event loop. Greenlets share one C stack, and while a greenlet runs, a part of
+    the event loop's stack is stored elsewhere. Functions of uvloop change lists in this part, and would overwrite the
+    memory of the greenlet.
     """
 
     def __init__(self, work: Callable[[], object], end: Callable[[Reading], None]) -> None:
