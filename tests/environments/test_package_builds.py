@@ -194,7 +194,7 @@ def test_installing_that_takes_too_long_says_at_what(
     own = f"own{new_name}"
     wheel = make_wheel(package_index.folder, own, "1.0")
     package_index.held[wheel.name] = threading.Event()
-    settings = {"SKILLERY_PACKAGES_INDEX_URLS": package_index.url, "SKILLERY_PACKAGES_BUILD_SECONDS": "2"}
+    settings = {"SKILLERY_PACKAGES_INDEX_URLS": package_index.url, "SKILLERY_PACKAGES_BUILD_SECONDS": "8"}
     running = start_server(env=settings)
     create(running.rpc, needing(new_name, own))
 

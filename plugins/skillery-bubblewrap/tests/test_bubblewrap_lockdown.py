@@ -187,18 +187,19 @@ class TestLockdown(SandboxCases):
             server = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
             assert server.stdout is not None
             assert server.stdout.readline() == b"started\n"
-            await asyncio.sleep(0.5)
-            run = descendants(server.pid)
-            assert len(run) >= 3
-            server.kill()
-            server.wait()
-            server.stdout.close()
+            run: set[int] = set()
             try:
-                async with asyncio.timeout(3):
+                async with asyncio.timeout(20):
+                    while len(run := descendants(server.pid)) < 3:
+                        await asyncio.sleep(0.02)
+                server.kill()
+                server.wait()
+                server.stdout.close()
+                async with asyncio.timeout(20):
                     while any(is_alive(pid) for pid in run):
                         await asyncio.sleep(0.02)
             finally:
-                end(run)
+                end({server.pid, *run})
 
 
 def end(pids: set[int]) -> None:
