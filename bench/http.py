@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psycopg
 
-from bench.load import Load, call, send
+from bench.load import Load, call, send, wait_until_idle
 from bench.report import Report, format_ms, median, percentile
 from tests.conftest import Server, clean_environment
 from tests.support.postgres import running_postgres
@@ -37,7 +37,7 @@ def measure(report: Report, folder: Path, small: bool) -> None:
             server = Server(folder / name, env={"SKILLERY_DATABASE": database})
             requests = 500 if small else 4000
             try:
-                rows += _rows(server.url, name, requests, database)
+                rows += _rows(server, name, requests, database)
             finally:
                 server.stop()
             rows.append(_with_import_check(folder, name, database, rows[-ROWS][2]))
@@ -144,8 +144,8 @@ def _publish_tools(number: int) -> bytes:
     return call("create_skill", manifest=manifest, skill_md="# Tools\n", files=files)
 
 
-def _rows(url: str, database: str, requests: int, address: str) -> list[list[object]]:
-    name = "bench.team1.skill1"
+def _rows(server: Server, database: str, requests: int, address: str) -> list[list[object]]:
+    name, url = "bench.team1.skill1", server.url
     send(url, publish, SKILLS, CONNECTIONS)
     publishing = send(url, publish_instruction, SKILLS, CONNECTIONS)
     send(url, _publish_tools, WITH_TOOLS, CONNECTIONS)
@@ -153,6 +153,7 @@ def _rows(url: str, database: str, requests: int, address: str) -> list[list[obj
         # Autovacuum does this a minute later. Before, Postgres plans for a registry that is nearly empty.
         with psycopg.connect(address, autocommit=True) as connection:
             connection.execute("VACUUM ANALYZE")
+    wait_until_idle(server.process.pid)
     least = send(url, lambda _: b"", requests, CONNECTIONS, "/healthz")
     loads = {
         "GET /healthz": least,

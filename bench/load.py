@@ -6,10 +6,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
+
+IDLE_SECONDS, IDLE_SHARE, LONGEST_WAIT = 2.0, 0.03, 120.0
 
 
 class Load(NamedTuple):
@@ -110,6 +114,24 @@ async def _send_paced(url: str, body: Callable[[int], bytes], requests: int, per
     for _, writer in idle:
         writer.close()
     return Load(time.perf_counter() - started, latencies)
+
+
+def wait_until_idle(pid: int) -> None:
+    """Wait until the process has used less than IDLE_SHARE of a processor for IDLE_SECONDS, at most LONGEST_WAIT.
+
+    A server works for some seconds after publications: it prepares the index of Agent Skills.
+    """
+    deadline = time.monotonic() + LONGEST_WAIT
+    while time.monotonic() < deadline:
+        before = _processor_seconds(pid)
+        time.sleep(IDLE_SECONDS)
+        if _processor_seconds(pid) - before < IDLE_SHARE * IDLE_SECONDS:
+            return
+
+
+def _processor_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def _answer(reader: asyncio.StreamReader) -> bytes:
