@@ -16,6 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from bench.processor_time import processor_seconds
 from tests.conftest import Rpc, Server, clean_environment
 from tests.support.browser import Browser
 
@@ -132,11 +133,6 @@ def stuck(server: Server, host: str, port: int) -> None:
     print(f"a reader that reads nothing: {grown / 1024:.0f} KiB")
     for reader in readers:
         reader.close()
-
-
-def processor_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def resident(pid: int) -> int:

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
+
+from bench.processor_time import processor_seconds
 
 IDLE_SECONDS, IDLE_SHARE, LONGEST_WAIT = 2.0, 0.03, 120.0
 
@@ -123,15 +123,10 @@ def wait_until_idle(pid: int) -> None:
     """
     deadline = time.monotonic() + LONGEST_WAIT
     while time.monotonic() < deadline:
-        before = _processor_seconds(pid)
+        before = processor_seconds(pid)
         time.sleep(IDLE_SECONDS)
-        if _processor_seconds(pid) - before < IDLE_SHARE * IDLE_SECONDS:
+        if processor_seconds(pid) - before < IDLE_SHARE * IDLE_SECONDS:
             return
-
-
-def _processor_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def _answer(reader: asyncio.StreamReader) -> bytes:

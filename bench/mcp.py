@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from functools import partial
@@ -13,6 +12,7 @@ import httpx
 
 from bench.http import CONNECTIONS, SKILLS, publish
 from bench.load import call, send
+from bench.processor_time import processor_seconds
 from bench.report import Report, format_ms, median, percentile
 from tests.conftest import Rpc, Server
 from tests.support.mcp_client import LEGACY, MODERN, Mcp
@@ -73,9 +73,10 @@ def _rates(server: Server, calls: int) -> list[list[object]]:
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in cases}
     for _ in range(TURNS):
         for name, (body, path, headers) in cases.items():
-            used = _processor_ms(server.process.pid)
+            before = processor_seconds(server.process.pid)
             load = send(server.url, lambda _, body=body: body, calls * 2, CONNECTIONS, path, headers=headers)  # type: ignore[misc]
-            found[name].append((load.per_second, (_processor_ms(server.process.pid) - used) / (calls * 2)))
+            used_ms = (processor_seconds(server.process.pid) - before) * 1000
+            found[name].append((load.per_second, used_ms / (calls * 2)))
     least = median([rate for rate, _ in found["GET /healthz"]])
     return [_rate_row(name, turns, least) for name, turns in found.items()]
 
@@ -83,11 +84,6 @@ def _rates(server: Server, calls: int) -> list[list[object]]:
 def _rate_row(name: str, turns: list[tuple[float, float]], least: float) -> list[object]:
     rate, used = median([rate for rate, _ in turns]), median([used for _, used in turns])
     return [name, f"{rate:.0f}", f"{used:.3f}", f"{rate / least:.2f}"]
-
-
-def _processor_ms(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) * 1000 / os.sysconf("SC_CLK_TCK")
 
 
 def _ways(url: str, params: dict[str, Any]) -> Ways:

@@ -276,7 +276,9 @@ def _axe_source() -> str:
 
 
 async def layout_shift(page: Page, *, digits: int = 2) -> float:
-    """Return the cumulative layout shift of the document, without shifts after input. 0.0 is none."""
+    """Return the cumulative layout shift of the document with this many digits, without shifts after input. 0.0 is
+    none.
+    """
     return round(float(await page.evaluate(_SEEN, "shift")), digits)
 
 

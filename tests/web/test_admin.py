@@ -247,13 +247,8 @@ async def test_nothing_moves_while_a_page_arrives_slowly(
     token = token_of(tokens_sqlite, f"{new_name}-admin", "admin")
     page = await open_page(tokens_sqlite, "/account", token=token)
     browser = await page.context.new_cdp_session(page)
-    line = {
-        "offline": False,
-        "latency": 0,
-        "downloadThroughput": 10_000,
-        "uploadThroughput": 1 << 20,
-    }  # bytes per second
-    await browser.send("Network.emulateNetworkConditions", line)
+    bytes_per_second = {"downloadThroughput": 10_000, "uploadThroughput": 1 << 20}
+    await browser.send("Network.emulateNetworkConditions", {"offline": False, "latency": 0, **bytes_per_second})
     for path in ["/account", *PAGES]:
         await page.goto(path)
 

@@ -195,7 +195,7 @@ class TestLockdown(SandboxCases):
                 server.kill()
                 server.wait()
                 server.stdout.close()
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(3):
                     while any(is_alive(pid) for pid in run):
                         await asyncio.sleep(0.02)
             finally:

@@ -51,7 +51,7 @@ class KeptReaders:
             return await self._started(connection, work)
         except Exception:
             if connection in self._open:
-                raise
+                raise  # the connection works, so this is an error of `work`
         for other in list(self._idle):  # the database has probably closed them too
             self._idle.remove(other)
             self._drop(other)
@@ -77,7 +77,7 @@ class KeptReaders:
             while not self._idle:  # another read may be faster, and take the one that was opened for this read
                 await self._opening.run(self._connect)
             return self._idle.pop()
-        except BaseException:
+        except BaseException:  # also a cancelled caller: otherwise no other read would get this turn
             self._pass_on()
             raise
 
@@ -120,8 +120,8 @@ class KeptReaders:
             with span("database read"), errors_for_callers():
                 result = work(connection)
         except GreenletExit:
-            raise
-        except BaseException:
+            raise  # the read was abandoned during a query, so no other read can use the connection
+        except BaseException:  # the caller gets each error, and the connection must not be lost
             self._give_back(connection)
             raise
         self._give_back(connection)

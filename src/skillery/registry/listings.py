@@ -28,7 +28,7 @@ from skillery.database import Statement
 from skillery.database.tables import skill_versions, skills
 from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.registry.development import merged, overlay_of
-from skillery.registry.pages import MOST_BYTES, fitting, read_until_full, text_bytes
+from skillery.registry.pages import fitting, read_until_full, text_bytes
 from skillery.registry.visibility import View, is_own, parameters, seen_by_namespace, view_of
 
 Detail = Literal["names", "summary"]
@@ -39,9 +39,6 @@ ITEMS: dict[Item, Column[Any]] = {
     "key": skill_versions.c.id,
 }
 
-
-BYTES_OF_A_CHARACTER = 4
-"""At most, in UTF-8."""
 
 # The number of cached compiled statements. The row limit is part of a statement's text and not a parameter: Postgres
 # plans a statement once for all parameters, and for a million skills the plan is good only if the limit is known.
@@ -145,7 +142,7 @@ def list_skills(
     bound_to = _bound_to(namespace, detail)
     after = read_cursor(key, bound_to, cursor, 2) if cursor else ("", "")
     rows = _rows(connection, identity, detail, limit + 1, (after[0], after[1]), namespace)
-    page = _fitting(rows[:limit])
+    page = fitting(rows[:limit], _size_of)
     more = len(rows) > len(page)
     next_cursor = make_cursor(key, bound_to, tuple(page[-1][:2])) if more else None
     return _answer([row[2] for row in page], next_cursor)
@@ -182,13 +179,6 @@ def _rows(
         # Items of this detail are small, and one statement is faster.
         return read(count, None)
     return read_until_full(read, count, _size_of)
-
-
-def _fitting(rows: Sequence[Any]) -> Sequence[Any]:
-    """Return the first rows that fit on a page. Nearly always, the characters show without further work that all do."""
-    if sum([len(row[2]) for row in rows]) * BYTES_OF_A_CHARACTER <= MOST_BYTES:
-        return rows
-    return fitting(rows, _size_of)
 
 
 def _size_of(row: Any) -> int:
