@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from skillery.context.request import Request, begin
+from skillery.context.within import within
 
 log = logging.getLogger("skillery.requests")
 ID_HEADER = "x-request-id"
@@ -82,8 +83,7 @@ class Exchange:
         begun = time.monotonic()
         left = self._patience + self.bytes_out / SLOWEST_BYTES - self._waited
         try:
-            async with asyncio.timeout(min(self._patience, left)):
-                await self._send(message)
+            await within(min(self._patience, left), self._send(message))
         except TimeoutError:
             await self._give_up()
             raise ClientGone from None

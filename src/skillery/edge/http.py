@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any, BinaryIO
 
+from skillery.context.within import within
 from skillery.edge.exchanges import PIECE_BYTES, ClientGone
 from skillery.errors import SkilleryError
 from skillery.methods.answers import HeldAnswer
@@ -72,8 +73,7 @@ async def chunks_of(receive: Any) -> AsyncIterator[bytes]:
     """
     while True:
         try:
-            async with asyncio.timeout(BODY_SILENCE_SECONDS):
-                message = await receive()
+            message = await within(BODY_SILENCE_SECONDS, receive())
         except TimeoutError:
             silence = f"nothing of the body came for {BODY_SILENCE_SECONDS} seconds"
             raise HttpRefusal(408, plain_error(INVALID_REQUEST, silence, "request_timeout")) from None

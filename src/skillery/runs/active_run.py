@@ -125,7 +125,7 @@ class ActiveRun:
 
     async def until_stopped(self, work: Coroutine[Any, Any, T]) -> T:
         """Return the result of `work`. Raise Stopped if the run is stopped first."""
-        self._work = task = asyncio.ensure_future(work)
+        self._work = task = asyncio.create_task(work)
         if self._stop is not None:
             task.cancel()
         try:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 
 from skillery.backends import PublishedFile, Storage
@@ -41,6 +42,7 @@ class Cache:
         self._storage = storage
         self._blobs = blobs
         self._folder = folder / _boot()
+        self._folder_of = lru_cache(maxsize=4096)(self._place_of)
         self._lock = threading.Lock()
         self._known: dict[str, float] = {}
         """The monotonic time at which the use of a bundle was last recorded, by digest."""
@@ -54,10 +56,13 @@ class Cache:
 
     def bundle(self, version: VersionRow) -> Path:
         """Return the folder with the files of a version. The first use blocks while the files are written."""
-        folder = self._folder / "bundles" / version.digest.replace(":", "-")
+        folder = self._folder_of(version.digest)
         while not self._use_bundle(folder, version.digest):
             self._make_bundle(version, folder)
         return folder
+
+    def _place_of(self, digest: str) -> Path:
+        return self._folder / "bundles" / digest.replace(":", "-")
 
     def _use_bundle(self, folder: Path, digest: str) -> bool:
         """Record the use of a folder, so that the folder stays in the cache. Return False if the folder does not
@@ -97,7 +102,7 @@ class Cache:
     def keep(self, files: Sequence[PublishedFile]) -> Path:
         """Return a folder with these files, which other runs share. Blocking."""
         digest = digest_of_entries((one.path, hashlib.sha256(one.content).hexdigest(), one.executable) for one in files)
-        folder = self._folder / "bundles" / digest.replace(":", "-")
+        folder = self._folder_of(digest)
         while not self._use_bundle(folder, digest):
             self._settle(self.lend(files), folder)
         return folder
@@ -170,7 +175,7 @@ class Cache:
         """
         count = freed = 0
         for digest in digests:
-            folder = self._folder / "bundles" / digest.replace(":", "-")
+            folder = self._folder_of(digest)
             if folder.is_dir():
                 size = _size_of(folder)
                 if dry_run or self._drop_bundle(folder):

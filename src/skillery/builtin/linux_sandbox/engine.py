@@ -135,7 +135,7 @@ class CellRun:
     async def _enter(self, entries: list[dict[str, Any]]) -> Dialogue:
         cell = self._cell = await self._pool.take(self._demand)
         cell.log.keep(self._job.limits.log_kb * 1024, self._host)
-        mounting = asyncio.ensure_future(cell.home.mount(cell, entries)) if entries else None
+        mounting = asyncio.create_task(cell.home.mount(cell, entries)) if entries else None
         try:
             channel = cell.channel or await self._open_channel(cell)
             return await self._hand_over(cell, channel, mounting)

@@ -8,6 +8,7 @@ import json
 import os
 import socket
 import struct
+from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -20,6 +21,9 @@ MOST_DESCRIPTORS = 16
 MOST_UNREAD = 16
 """The number of unread messages at which reading stops."""
 CREDENTIALS = struct.Struct("=3i")
+_ROOM = socket.CMSG_LEN(MOST_DESCRIPTORS * array("i").itemsize)
+# Numbers, because each `&` of the enumeration in the standard library takes longer than receiving a message.
+_CLOSED_ON_EXEC, _CUT = int(socket.MSG_CMSG_CLOEXEC), int(socket.MSG_CTRUNC)
 
 
 class Received:
@@ -152,14 +156,17 @@ class Packets:
             self._waiting.set_result(None)
 
     def _heard(self) -> Received | None:
-        content, descriptors, flags, _ = socket.recv_fds(
-            self._socket, MOST_BYTES, MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
-        )
-        return Received(content, descriptors, cut=bool(flags & socket.MSG_CTRUNC)) if content else None
+        # socket.recv_fds ignores its flags in Python 3.11, so programs started now could inherit the descriptors.
+        content, extra, flags, _ = self._socket.recvmsg(MOST_BYTES, _ROOM, _CLOSED_ON_EXEC)
+        descriptors = array("i")
+        for _, kind, data in extra:
+            if kind == socket.SCM_RIGHTS:
+                descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
+        return Received(content, descriptors.tolist(), cut=bool(flags & _CUT)) if content else None
 
     def _heard_warily(self) -> Received | None:
         room = socket.CMSG_SPACE(CREDENTIALS.size)
-        content, extra, _, _ = self._socket.recvmsg(MOST_BYTES, room, socket.MSG_CMSG_CLOEXEC)
+        content, extra, _, _ = self._socket.recvmsg(MOST_BYTES, room, _CLOSED_ON_EXEC)
         sender = next((data for _, kind, data in extra if kind == socket.SCM_CREDENTIALS), bytes(CREDENTIALS.size))
         return Received(content, [], pid=CREDENTIALS.unpack(sender)[0]) if content else None
 

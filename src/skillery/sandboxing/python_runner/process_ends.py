@@ -25,7 +25,7 @@ def ended_early(status: int) -> Failure:
 
 async def finish_whole(ending: Coroutine[Any, Any, Outcome]) -> Outcome:
     """Await `ending` completely, and only then raise a cancellation. Otherwise, parts of a run could be left behind."""
-    task = asyncio.ensure_future(ending)
+    task = asyncio.create_task(ending)
     cancelled = False
     while not task.done():
         try:
