@@ -218,7 +218,7 @@ class Forks:
 
     def _fork(self, part: Part) -> int:
         try:
-            return kernel.forked(lambda: self._do(part.start))
+            return kernel.forked(self._do, part.start)
         except kernel.SetupError:
             if not self._plan["environment"]:
                 raise

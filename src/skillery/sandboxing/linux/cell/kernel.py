@@ -18,6 +18,10 @@ _libc.pthread_self.restype = ctypes.c_size_t
 _libc.mmap.restype = ctypes.c_ssize_t
 # Keeps the interpreter's lock during the call, like os.fork: a clone must not start while the lock changes hands.
 _libc_locked = ctypes.PyDLL(None, use_errno=True)
+# Looked up here: the first look-up of a name is slow, and each child would do it again.
+_before_fork = ctypes.pythonapi.PyOS_BeforeFork
+_after_fork_child = ctypes.pythonapi.PyOS_AfterFork_Child
+_after_fork_parent = ctypes.pythonapi.PyOS_AfterFork_Parent
 
 X86 = os.uname().machine == "x86_64"
 SYS_CLONE = 56 if X86 else 220
@@ -159,18 +163,18 @@ def clone(flags: int) -> int:
     return forked(fork)
 
 
-def forked(fork: Callable[[], int]) -> int:
-    """Call `fork` between the fork hooks of the interpreter, and return its result.
+def forked(fork: Callable[..., int], *arguments: int) -> int:
+    """Call `fork` with the arguments between the fork hooks of the interpreter, and return its result.
 
     `fork` returns 0 in the child, and in the parent the pid of the child or minus an errno. Raise SetupError for an
     errno.
     """
-    ctypes.pythonapi.PyOS_BeforeFork()
-    pid = fork()
+    _before_fork()
+    pid = fork(*arguments)
     if pid == 0:
-        ctypes.pythonapi.PyOS_AfterFork_Child()
+        _after_fork_child()
         return 0
-    ctypes.pythonapi.PyOS_AfterFork_Parent()
+    _after_fork_parent()
     if pid < 0:
         raise failed("new namespaces", -pid)
     return pid
