@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +20,8 @@ from tests.conftest import Server
 from tests.support.raw_http import RawConnection, connected
 
 MIB = 1024 * 1024
-CHUNKED = {"transfer_encoding": "chunked", "content_type": "application/json"}
+JSON = "application/json"
+CHUNKED = {"transfer_encoding": "chunked", "content_type": JSON}
 LIST = b'{"jsonrpc":"2.0","id":1,"method":"list_skills"}'
 ONE_CHUNK = b"%x\r\n%s\r\n0\r\n" % (len(LIST), LIST)
 
@@ -235,6 +237,25 @@ def test_http_1_0_is_answered_and_closed(sqlite_server: Server) -> None:
         connection.send(f"GET /healthz HTTP/1.0\r\nhost: {connection.host}\r\n\r\n")
         assert connection.reply().status == 200
         assert connection.is_closed()
+
+
+@pytest.mark.parametrize("path", ["/rpc", "/openrpc.json"], ids=["short", "long"])
+def test_head_and_body_of_an_answer_arrive_together(sqlite_server: Server, path: str) -> None:
+    with connected(sqlite_server.url) as connection:
+        for _ in range(20):
+            if path == "/rpc":
+                length = str(len(LIST))
+                connection.send(connection.head("POST /rpc", content_type=JSON, content_length=length), LIST)
+            else:
+                connection.send(connection.head(f"GET {path}"))
+            first = connection.socket.recv(65_536)
+            head, _, body = first.partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200")
+            assert body[:1] == b"{"
+            size = int(re.search(rb"content-length: (\d+)", head)[1])  # type: ignore[index]
+            while len(body) < size:
+                body += connection.socket.recv(65_536)
+            assert len(body) == size
 
 
 # -- pipelining --------------------------------------------------------------------------------------------------
