@@ -227,6 +227,21 @@ def test_after_kill_9_it_serves_again_and_closes_what_was_left_over(start_server
     assert again.rpc("run_code", language="python", code=SLEEPER, args={"seconds": 0})["output"] == "slept"
 
 
+def test_programs_that_the_server_starts_inherit_no_descriptor(start_server: Callable[..., Server]) -> None:
+    server = start_server()
+    code = "import time\ndef main(args): time.sleep(args['seconds'])"
+    server.rpc("run_code", language="python", code=code, args={"seconds": 0})
+    run = server.rpc("run_code", language="python", code=code, args={"seconds": 300}, background=True)
+
+    inherited = {}
+    for entry in Path(f"/proc/{server.process.pid}/fdinfo").iterdir():
+        flags = int(entry.read_text().split("flags:")[1].split()[0], 8)
+        if int(entry.name) > 2 and not flags & os.O_CLOEXEC:
+            inherited[entry.name] = str(Path(f"/proc/{server.process.pid}/fd/{entry.name}").readlink())
+    assert inherited == {}
+    server.rpc("cancel_run", run_id=run["run_id"])
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_an_idle_server_stops_at_once_and_frees_its_home(
     start_server: Callable[..., Server], number: signal.Signals

@@ -22,7 +22,7 @@ MOST_UNREAD = 16
 """The number of unread messages at which reading stops."""
 CREDENTIALS = struct.Struct("=3i")
 _ROOM = socket.CMSG_LEN(MOST_DESCRIPTORS * array("i").itemsize)
-# Numbers, because each `&` of the enumeration in the standard library takes longer than receiving a message.
+# Numbers, because `&` of the enumeration in the standard library takes about as long as receiving a message.
 _CLOSED_ON_EXEC, _CUT = int(socket.MSG_CMSG_CLOEXEC), int(socket.MSG_CTRUNC)
 
 
