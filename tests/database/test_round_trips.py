@@ -10,13 +10,14 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from sqlalchemy import Connection, exc, insert, literal_column, make_url, select, update
+from sqlalchemy import Connection, exc, insert, literal_column, make_url, select, text, update
 
 from skillery import registry
 from skillery.backends import Identity
 from skillery.builtin.directory_storage import DirectoryStorage
 from skillery.database import Change, Database, Statement
 from skillery.database.tables import registry as registry_values
+from skillery.errors import Unavailable
 from skillery.formats.bundle import Bundle, BundleFile
 from skillery.formats.unfinished_bundle import make_bundle
 from skillery.formats.version_spec import Latest
@@ -43,6 +44,24 @@ def counted(migrated_postgres_database: Callable[[], str]) -> Iterator[tuple[Dat
     yield database, proxy
     database.close()
     proxy.close()
+
+
+async def test_a_connection_that_is_lost_during_a_transaction_is_unavailable(
+    counted: tuple[Database, CountingProxy],
+) -> None:
+    database, _ = counted
+
+    def end_itself(connection: Connection) -> None:
+        connection.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+
+    def fails_later(connection: Connection) -> None:
+        ADD.run_later(connection, key="first", value="1")
+        end_itself(connection)
+
+    for work in (end_itself, fails_later):
+        with pytest.raises(Unavailable):
+            await database.write(work)
+    assert await database.write(lambda connection: ADD.run(connection, key="first", value="1")) == 1
 
 
 async def test_a_listing_and_a_description_take_one_round_trip(

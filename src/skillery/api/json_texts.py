@@ -13,7 +13,7 @@ from typing import Any
 from skillery.context.threads import BIG_TEXT, BODIES
 from skillery.errors import TooManyEscapes, TooManyValues
 from skillery.formats.json_pieces import is_utf8
-from skillery.formats.json_values import MOST_SLOW_NUMBERS, slow_numbers
+from skillery.formats.json_values import MOST_SLOW_NUMBERS, SHORTEST_SLOW, slow_numbers
 from skillery.methods.errors import PARSE_ERROR, error_object, plain_error
 
 MOST_VALUES = 500_000
@@ -52,7 +52,7 @@ def _problem_of(body: bytes) -> dict[str, Any] | None:
                 limit=MOST_ESCAPES,
             )
         )
-    if _slow_numbers(body) > MOST_SLOW_NUMBERS:
+    if len(body) > MOST_SLOW_NUMBERS * SHORTEST_SLOW and _slow_numbers(body) > MOST_SLOW_NUMBERS:
         return error_object(
             TooManyValues(
                 f"the body holds more than {MOST_SLOW_NUMBERS} numbers with three-digit exponents or 100 digits",

@@ -81,7 +81,8 @@ def prepare_pipelines(engine: Engine) -> None:
 
     @event.listens_for(engine, "rollback")
     def _rollback(connection: Connection) -> None:
-        connection.info.pop(_WAITING, None)
+        if not connection.invalidated:  # a lost connection has no statements, and SQLAlchemy would raise an error
+            connection.info.pop(_WAITING, None)
 
 
 def _taken(connection: Connection) -> list[_Waiting]:

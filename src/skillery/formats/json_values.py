@@ -39,6 +39,8 @@ MOST_SLOW_NUMBERS = 2_500
 """The maximum number of slow numbers in a request. A slow number (see `slow_numbers`) takes up to 17 µs to decode,
 300 times as long as a short number.
 """
+SHORTEST_SLOW = 5
+"""The bytes of the shortest slow number, for example `0e100`."""
 MOST_SLOW_IN_MANIFEST = 16
 """The maximum number of slow numbers in a manifest: a list of skills decodes many manifests."""
 _SLOW_NUMBER = re.compile(rb"[0-9.][eE][+-]?0*[0-9]{3}|[0-9]{100}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import time
@@ -300,9 +301,16 @@ class Pool:
             self._zygotes.discard(zygote)
             await zygote.close()
             raise
+        if self._current is not None:  # no caller waits for the new zygote
+            await asyncio.wait({self._keep(self._practise(zygote))}, timeout=PREPARE_SECONDS)
         before, self._current = self._current, zygote
         if before is not None:
             self._retire(before)
+
+    async def _practise(self, zygote: Zygote) -> None:
+        """Fork a cell that no run gets, because the first cell of a zygote takes several times as long as the next."""
+        with contextlib.suppress(ZygoteLost, OSError):  # a later run finds out too
+            await self._clear(await self._forked(zygote, self._usual, ahead=False))
 
     def _retire(self, zygote: Zygote) -> None:
         """Stop using a zygote. Its runs continue, and the zygote ends after the last one."""

@@ -64,7 +64,8 @@ class Zygote:
         self._loop = asyncio.get_running_loop()
         self._gone: asyncio.Future[None] = self._loop.create_future()
         self._loop.add_reader(self._pidfd, self._reap)
-        self._free_slots = list(range(SLOTS))
+        # The lowest number is taken first: the zygote makes all net namespaces up to the one that a run gets.
+        self._free_slots = list(reversed(range(SLOTS)))
         self.cells: set[Cell] = set()
         self.unmounting = Unmounting()
         self.forking = 0

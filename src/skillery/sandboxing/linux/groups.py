@@ -78,7 +78,7 @@ class ControlGroup:
         self._folders = folders
         self._limits: Limits | None = None
         self._entrances: list[int] = []
-        self._figures: list[tuple[Figure, int]] = []
+        self._figures: dict[Figure, list[int]] = {}
         self._quotas: list[int] = []
         self._peak_files: dict[str, int] = {}
         """Descriptors of open files of the group, for groups that serve several runs."""
@@ -141,7 +141,8 @@ class ControlGroup:
             self._open_entrances(self._entrances)
             for hierarchy, folder in self._folders:
                 for figure, name in figures_of(hierarchy):
-                    self._figures.append((figure, os.open(folder / name, os.O_RDONLY | os.O_CLOEXEC)))
+                    file = os.open(folder / name, os.O_RDONLY | os.O_CLOEXEC)
+                    self._figures.setdefault(figure, []).append(file)
                 if "cpu" in hierarchy.controllers:
                     self._quotas.append(os.open(folder / QUOTA[hierarchy.version], os.O_RDWR | os.O_CLOEXEC))
             for controller, folder, name in self._places_of_peaks():
@@ -152,10 +153,10 @@ class ControlGroup:
             raise
 
     def _close_files(self) -> None:
-        figures = [descriptor for _, descriptor in self._figures]
+        figures = itertools.chain.from_iterable(self._figures.values())
         for descriptor in (*self._entrances, *figures, *self._quotas, *self._peak_files.values()):
             os.close(descriptor)
-        self._entrances, self._figures, self._quotas, self._peak_files = [], [], [], {}
+        self._entrances, self._figures, self._quotas, self._peak_files = [], {}, [], {}
 
     def members(self) -> list[int]:
         """Return the pids of all processes in the group."""
@@ -180,7 +181,7 @@ class ControlGroup:
     def _figure(self, wanted: Figure) -> int:
         """Return a figure that the kernel counts for the group; 0 if the group has no such figure."""
         if self._figures:
-            return sum(number_in(read_open(file), wanted) for figure, file in self._figures if figure == wanted)
+            return sum([number_in(read_open(file), wanted) for file in self._figures.get(wanted, ())])
         return sum(
             number_in(read_file(f"{folder}/{name}"), wanted)
             for hierarchy, folder in self._folders

@@ -106,9 +106,10 @@ def number_in(content: bytes, figure: Figure) -> int:
 
 def read_open(descriptor: int) -> bytes:
     """Return the present content of an open file of a group; empty if the group was removed."""
-    with contextlib.suppress(OSError):
+    try:
         return os.pread(descriptor, 4096, 0)
-    return b""
+    except OSError:
+        return b""
 
 
 def read_file(path: str) -> bytes:
