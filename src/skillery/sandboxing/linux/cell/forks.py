@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 KEPT = 32
 CONTROL_ROOM = 16 + 8 * MOST_DESCRIPTORS
+HOME = SLOTS_FROM - 1
+"""The descriptor of the zygote's own net namespace."""
 HIGHEST = 180
 """Received descriptors get numbers below this, so they differ from those with a fixed number."""
 ONE_THREAD = 3
@@ -69,7 +71,7 @@ def fill_gaps() -> tuple[int, int]:
 
 class Slots:
     """Empty net namespaces. Each is created at its first use, and then reused. The server gives a namespace to one run
-    at a time.
+    at a time. The zygote itself is in another one (HOME), which no run gets.
     """
 
     def __init__(self) -> None:
@@ -77,12 +79,20 @@ class Slots:
 
     def make(self, descriptor: int) -> None:
         """Make all namespaces up to that with this descriptor."""
+        if SLOTS_FROM + self._made > descriptor:
+            return
+        if not self._made:
+            self._add(HOME)
         while SLOTS_FROM + self._made <= descriptor:
-            kernel.unshare(kernel.NEWNET)
-            namespace = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-            os.dup2(namespace, SLOTS_FROM + self._made, inheritable=False)
-            os.close(namespace)
+            self._add(SLOTS_FROM + self._made)
             self._made += 1
+        kernel.set_namespace(HOME, kernel.NEWNET)
+
+    def _add(self, descriptor: int) -> None:
+        kernel.unshare(kernel.NEWNET)
+        namespace = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        os.dup2(namespace, descriptor, inheritable=False)
+        os.close(namespace)
 
 
 class Part:
