@@ -301,7 +301,8 @@ class Pool:
             self._zygotes.discard(zygote)
             await zygote.close()
             raise
-        # No caller waits for the new zygote. If each run has its own zygote, the practice would be this run.
+        # Callers seldom wait for the new zygote, which starts early. If each run has its own zygote, the practice would
+        # be this run.
         if self._current is not None and self._warmth.recycle_runs > 1:
             await asyncio.wait({self._keep(self._practise(zygote))}, timeout=PREPARE_SECONDS)
         before, self._current = self._current, zygote
@@ -312,7 +313,7 @@ class Pool:
         """Fork a cell that no run gets, because the first cell of a zygote takes several times as long as the next."""
         with contextlib.suppress(ZygoteLost, OSError):  # a later run finds out too
             await self._clear(await self._forked(zygote, self._usual, ahead=False))
-            zygote.served = 0
+            zygote.served -= 1  # not to 0: after PREPARE_SECONDS, the zygote may have served runs
 
     def _retire(self, zygote: Zygote) -> None:
         """Stop using a zygote. Its runs continue, and the zygote ends after the last one."""
