@@ -11,6 +11,7 @@ import pytest
 
 from openbao_here import Engine, Open
 from skillery.errors import Unavailable
+from skillery_openbao.backend import OpenBaoSecrets
 from tests.support.fault_proxy import Fault, FaultProxy
 from tests.support.openbao import OpenBao
 
@@ -36,6 +37,17 @@ def wait_for(proxy: FaultProxy, request: str, times: int) -> None:
     while sum(request in line for line in tuple(proxy.seen)) < times:
         assert time.monotonic() < until, proxy.seen
         time.sleep(0.02)
+
+
+def get_when_answered(secrets: OpenBaoSecrets, name: str) -> str | None:
+    """Return a value after a failure. While the first request after the failure has no answer, others fail at once."""
+    until = time.monotonic() + 60
+    while True:
+        try:
+            return secrets.get(name)
+        except Unavailable:
+            assert time.monotonic() < until
+            time.sleep(0.02)
 
 
 def test_a_token_is_renewed_before_it_ends(engine: Engine, bao: OpenBao, open_here: Open) -> None:
@@ -93,11 +105,11 @@ def test_a_token_file_that_changes_is_read_again(engine: Engine, open_here: Open
 def test_a_renewal_that_fails_is_repeated(engine: Engine, proxy: FaultProxy, open_here: Open) -> None:
     secrets = open_here(address=proxy.url, retry_seconds=0.0, **engine.app_role(token_ttl="5s"))
     asyncio.run(secrets.start())
-    proxy.faults = [Fault("renew-self", 1, status=500)]
+    proxy.faults = [Fault("renew-self", 1, status=500), Fault("renew-self", 1, seconds=0.5)]
     wait_for(proxy, "renew-self", 2)
     engine.put("API_KEY", VALUE)
 
-    assert secrets.get("API_KEY") == VALUE
+    assert get_when_answered(secrets, "API_KEY") == VALUE
 
 
 def test_a_secret_id_that_changes_is_used_at_the_next_login(engine: Engine, open_here: Open) -> None:
