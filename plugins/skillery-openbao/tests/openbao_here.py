@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from skillery.errors import Unavailable
 from skillery_openbao.backend import OpenBaoSecrets
 from tests.support.openbao import OpenBao
 
@@ -20,6 +22,18 @@ READ_ONLY = """
 path "{mount}/data/skillery/*" {{ capabilities = ["read"] }}
 path "{mount}/metadata/skillery" {{ capabilities = ["list"] }}
 """
+RECOVERY_SECONDS = 30
+
+
+def get_when_available(secrets: OpenBaoSecrets, name: str) -> str | None:
+    """Return the value of a secret after a failure. Until a request succeeds, other requests fail at once."""
+    until = time.monotonic() + RECOVERY_SECONDS
+    while True:
+        try:
+            return secrets.get(name)
+        except Unavailable:
+            assert time.monotonic() < until, "no recovery"
+            time.sleep(0.05)
 
 
 class Engine:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from openbao_here import Engine, Open
+from openbao_here import RECOVERY_SECONDS, Engine, Open, get_when_available
 from skillery.errors import SkilleryError, Unavailable
 from skillery_openbao.backend import OpenBaoSecrets
 from skillery_openbao.service import DOWN_SECONDS
@@ -19,19 +19,6 @@ pytest_plugins = ["openbao_fixtures"]
 VALUE = "the-value-4711"
 READ = "GET .*/data/"
 SEALED = b'{"errors":["Vault is sealed"]}'
-RECOVERY_SECONDS = 30
-
-
-def wait_until_read(secrets: OpenBaoSecrets) -> None:
-    until = time.monotonic() + RECOVERY_SECONDS
-    while time.monotonic() < until:
-        try:
-            assert secrets.get("API_KEY") == VALUE
-        except Unavailable:
-            time.sleep(0.05)
-        else:
-            return
-    raise AssertionError("no recovery")
 
 
 @pytest.mark.parametrize(
@@ -93,7 +80,7 @@ def test_a_fault_that_stays_is_unavailable_and_the_backend_recovers(
     assert refused.value.message == "the secret 'API_KEY' cannot be read now"
     assert said in caplog.text
     proxy.faults = []
-    wait_until_read(secrets)
+    assert get_when_available(secrets, "API_KEY") == VALUE
     assert VALUE not in caplog.text
 
 
@@ -154,7 +141,7 @@ def test_while_the_server_is_unavailable_callers_do_not_wait_one_after_the_other
     assert len(failures) == 40
     assert len(proxy.seen) - before <= windows + 1, "one request in each second"
     proxy.faults = []
-    wait_until_read(secrets)
+    assert get_when_available(secrets, "API_KEY") == VALUE
 
 
 def test_a_closed_backend_can_be_used_again(engine: Engine, open_here: Open) -> None:

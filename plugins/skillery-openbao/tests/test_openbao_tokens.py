@@ -9,9 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from openbao_here import Engine, Open
+from openbao_here import Engine, Open, get_when_available
 from skillery.errors import Unavailable
-from skillery_openbao.backend import OpenBaoSecrets
 from tests.support.fault_proxy import Fault, FaultProxy
 from tests.support.openbao import OpenBao
 
@@ -37,17 +36,6 @@ def wait_for(proxy: FaultProxy, request: str, times: int) -> None:
     while sum(request in line for line in tuple(proxy.seen)) < times:
         assert time.monotonic() < until, proxy.seen
         time.sleep(0.02)
-
-
-def get_when_answered(secrets: OpenBaoSecrets, name: str) -> str | None:
-    """Return a value after a failure. While the first request after the failure has no answer, others fail at once."""
-    until = time.monotonic() + 60
-    while True:
-        try:
-            return secrets.get(name)
-        except Unavailable:
-            assert time.monotonic() < until
-            time.sleep(0.02)
 
 
 def test_a_token_is_renewed_before_it_ends(engine: Engine, bao: OpenBao, open_here: Open) -> None:
@@ -109,7 +97,7 @@ def test_a_renewal_that_fails_is_repeated(engine: Engine, proxy: FaultProxy, ope
     wait_for(proxy, "renew-self", 2)
     engine.put("API_KEY", VALUE)
 
-    assert get_when_answered(secrets, "API_KEY") == VALUE
+    assert get_when_available(secrets, "API_KEY") == VALUE
 
 
 def test_a_secret_id_that_changes_is_used_at_the_next_login(engine: Engine, open_here: Open) -> None:
