@@ -20,7 +20,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE := # if a machine sets it, each process of the tests compiles its imports again
 export UV_PROJECT_ENVIRONMENT := .venv
 
-.PHONY: demo test test-long durations serve bench check format client lock build clean install docs quality release picture pictures fuzz mutations contract-as-user soak kills ray-contract ray-together webhooks clients
+.PHONY: demo test test-all test-tools mutants durations serve bench check format client lock build clean install docs quality release picture pictures fuzz mutations soak kills ray-together webhooks clients
 
 install: .venv/.installed
 
@@ -120,14 +120,20 @@ check: install ## check style, types and import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: check $(BWRAP) $(SKILLS_CLI) $(CONFORMANCE) $(WEED) $(OPENBAO) $(RAY) $(FORMER_SDKS) $(OIDC_PROVIDER) $(CHROMIUM) $(AXE) ## run all tests, on SQLite and on a real Postgres
-	$(BIN)/pytest -n auto --dist worksteal
+TEST_TOOLS := $(BWRAP) $(SKILLS_CLI) $(CONFORMANCE) $(WEED) $(OPENBAO) $(RAY) $(FORMER_SDKS) $(OIDC_PROVIDER) $(CHROMIUM) $(AXE)
+PYTEST := $(BIN)/pytest -n auto --dist worksteal
 
-test-long: install $(BWRAP) ## run the long forms of all tests: whole matrices, more rounds; make test runs short forms
-	SKILLERY_LONG=1 $(BIN)/pytest -n auto --dist worksteal $(TESTS)
+test: check $(TEST_TOOLS) ## every feature once, and all cases of what changed; FULL=web,postgres: all cases of these; FULL=none: core only
+	$(PYTEST) --full=$(or $(FULL),changed)
 
-durations: install $(BWRAP) ## run all tests, or TESTS=tests/web, and report the processor time of each subject and file
-	$(BIN)/pytest -n auto --dist worksteal --processor-time $${FILE:-/tmp/skillery-durations.jsonl} $(TESTS)
+test-all: check $(TEST_TOOLS) ## every case, on SQLite and on a real Postgres, in all sandboxes; checks the lists of the core form
+	$(PYTEST) --full=all
+
+mutants: check $(TEST_TOOLS) ## apply each mutant of tests/mutants.toml to a copy, and check that the tests find it
+	$(BIN)/python -m tests.support.mutants
+
+durations: install $(TEST_TOOLS) ## run every case, or those of TESTS=tests/web, and print the processor time of subjects, files and tests
+	$(PYTEST) --full=all --processor-time $${FILE:-/tmp/skillery-durations.jsonl} $(TESTS)
 
 bench: install ## measure the figures of docs/design/benchmarks.md
 	$(BIN)/python -m bench
@@ -166,20 +172,11 @@ fuzz: install ## run the property tests of parsers and orders with many examples
 mutations: install $(BWRAP) ## disable each step of the sandbox, and list the contract tests that fail; takes most of an hour
 	SKILLERY_MUTATIONS=all $(BIN)/pytest -s tests/sandbox/test_mutations.py $(BWRAP_TESTS)/test_bubblewrap_mutations.py
 
-contract-as-user: install $(BWRAP) ## run the whole contract of both sandboxes as an ordinary user; make test runs a part
-	PATH=$(CURDIR)/.tools/bin:$$PATH $(BIN)/python tests/support/ordinary_user.py $(CURDIR)/$(BIN)/python -m pytest \
-	  tests/sandbox/test_sandbox_linux.py::TestLinuxSandbox tests/sandbox/test_sandbox_lockdown.py::TestLockdown tests/sandbox/test_preloaded.py
-	PATH=$(CURDIR)/.tools/bin:$$PATH $(BIN)/python tests/support/ordinary_user.py $(CURDIR)/$(BIN)/python -m pytest \
-	  $(BWRAP_TESTS)/test_bubblewrap_contract.py::TestBubblewrap $(BWRAP_TESTS)/test_bubblewrap_lockdown.py
-
 soak: install ## send RUNS=20000 runs of all kinds through one sandbox, and check for growth
 	$(BIN)/python -m bench.soak $${RUNS:-20000}
 
 kills: install ## kill -9 a server KILLS=200 times during writes, and run skillery check
 	$(BIN)/python -m bench.kills $${KILLS:-200}
-
-ray-contract: install $(RAY) ## run the whole contract of a sandbox through a Ray cluster; make test runs all cases without a network
-	SKILLERY_RAY_CONTRACT=all $(BIN)/pytest plugins/skillery-ray/tests/test_ray_contract.py
 
 ray-together: install $(RAY) ## load 3 servers, 2 Ray nodes and Postgres for SECONDS=300, while parts of them are killed
 	SKILLERY_RAY_SECONDS=$${SECONDS:-300} $(BIN)/pytest -s plugins/skillery-ray/tests/test_ray_together.py

@@ -2,7 +2,9 @@
 
 from hypothesis import settings
 
-pytest_plugins = ["tests.support.parallel", "tests.support.chromium", "tests.support.durations", "tests.support.scale"]
+pytest_plugins = [
+    f"tests.support.{name}" for name in ("parallel", "chromium", "forms", "durations", "postgres_statements")
+]
 
 # The speed of an example is not part of a test: it depends on the machine.
 settings.register_profile("skillery", settings(), deadline=None)

@@ -30,8 +30,8 @@ from skillery.identity.quotas import UNLIMITED
 from skillery.maintenance.garbage import Collector, Sweep, SweepStep, Swept
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server, manifest, skill_files
+from tests.support.forms import rounds
 from tests.support.people import Caller, Who, people_settings
-from tests.support.scale import rounds
 
 LARGE = 100_000
 BUNDLED = 1

@@ -17,7 +17,6 @@ import pytest
 from skillery.authoring.plugin_scaffold import PLUGIN_KINDS
 from tests.cli.test_cli import skillery
 from tests.conftest import Server, clean_environment
-from tests.support.scale import LONG
 
 ROOT = Path(__file__).parents[2]
 FILES = {
@@ -31,8 +30,6 @@ FILES = {
     "tests/test_skillery_my_notes.py",
 }
 KEY = "a long random key"
-# The contract of a sandbox has 270 cases. `unsafe-subprocess`, which the new plugin resembles, passes them all.
-SOME_CASES = "arguments_arrive or exception_is_reported or blobs or timeout or time_ends or workspace or offer_says"
 SET = ("secret", "set", "API_KEY", "--value-from-stdin")
 
 
@@ -71,8 +68,7 @@ def installed(folder: Path) -> str:
 @pytest.mark.parametrize("kind", PLUGIN_KINDS)
 def test_a_new_plugin_passes_its_own_tests_with_the_contract(tmp_path: Path, kind: str) -> None:
     folder = made(tmp_path, kind)
-    chosen = [] if LONG or kind != "sandbox" else ["-k", SOME_CASES]
-    printed = run("pytest", "-q", "-p", "no:cacheprovider", *chosen, folder=folder)
+    printed = run("pytest", "-q", "-p", "no:cacheprovider", folder=folder)
 
     assert {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} >= FILES
     assert "passed" in printed

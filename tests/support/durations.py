@@ -1,11 +1,12 @@
-"""Report the processor time of each test: `pytest --processor-time FILE`, used by `make durations`.
+"""Measure the processor time of each test, and print the tests and files over their budget.
 
-Processor time is that of the test process and of all processes below it: servers, sandboxes, commands, browsers. Unlike
-the time on the clock, it hardly depends on what else the machine does. The shared Postgres of a parallel run is below
-the process that starts the workers, so its time is part of the total, and of no test.
+Processor time is that of the test process, of all processes below it (servers, sandboxes, commands, browsers), and of
+programs elsewhere that a test names with `count_program`. Unlike the time on the clock, it hardly depends on what else
+the machine does. Shared work belongs to no test: fixtures of a wider scope than the test, and `shared_work`. The shared
+Postgres and the forking process are below the process that starts the workers: they are part of the total only.
 
-The file gets one JSON object per line for each phase of a test:
-{"test", "phase": "setup" | "call" | "teardown", "processor": seconds, "clock": seconds}.
+`pytest --processor-time FILE` (`make durations`) also prints the time of all subjects, and writes FILE, one JSON object
+per line for each test: {"test": node id, "processor": seconds, "clock": seconds, "core": bool, "smoke": bool}.
 """
 
 from __future__ import annotations
@@ -15,14 +16,78 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.forms import FORM, SUBJECT_SECONDS, is_core, subject_of
+
+CASE_SECONDS = 0.8
+FILE_SECONDS = 6.0
+"""Budgets of processor time in the core form. Smoke cases have a common one."""
+SMOKE_CASES = 80
+SMOKE_SECONDS = 120
+CORE_SECONDS = 900
+TOLERANCE = 2
+"""`make test-all` fails from twice the budget of a case or file: processor time varies."""
+MOST_LINES = 10
+USED = "used"
 TICKS = os.sysconf("SC_CLK_TCK")
-MOST_LINES = 60
+_programs: set[int] = set()
+_ended = [0.0]
+_shared = [0.0, 0]
+"""Seconds of shared work during this test, and how deep the running shared work is nested."""
+
+
+def count_program(pid: int) -> None:
+    """Count a program that is not below this process, with all processes below it."""
+    _programs.add(pid)
+
+
+def count_seconds(seconds: float) -> None:
+    """Count the processor time of a program that has ended, and that was not below this process."""
+    _ended[0] += seconds
+
+
+@contextmanager
+def shared_work() -> Iterator[None]:
+    """Keep the block out of the time of the running test, because later tests use its result too."""
+    begun = 0.0 if _shared[1] else processor_seconds()
+    _shared[1] += 1
+    try:
+        yield
+    finally:
+        _shared[1] -= 1
+        if not _shared[1]:
+            _shared[0] += processor_seconds() - begun
+
+
+def processor_seconds() -> float:
+    """Return the processor time of this process, of those below it, of counted programs, and of those that ended."""
+    ticks, waiting, seen = 0, [os.getpid(), *_programs], set()
+    while waiting:
+        pid = waiting.pop()
+        if pid in seen:
+            continue
+        seen.add(pid)
+        try:
+            fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+            ticks += sum(map(int, fields[11:15]))
+            for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - each test calls this several times
+                waiting += map(int, _read(f"/proc/{pid}/task/{thread}/children").split())
+        except OSError:  # the process has ended
+            _programs.discard(pid)
+    return ticks / TICKS + _ended[0]
+
+
+def _read(path: str) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(descriptor, 65536)
+    finally:
+        os.close(descriptor)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -30,101 +95,132 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--processor-time"):
-        config.pluginmanager.register(Durations(config), "processor-time")
+    config.pluginmanager.register(Recorder(), "processor-time-recorder")
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Report(config), "processor-time-report")
 
 
-class Durations:
-    """Measures each phase of each test. In the process that starts the workers, it prints the summary."""
+class Recorder:
+    """Measures each test in the process that runs it. The report of the test's teardown carries the figures."""
 
-    def __init__(self, config: pytest.Config) -> None:
-        self.file = Path(config.getoption("--processor-time")).absolute()
-        self.is_worker = hasattr(config, "workerinput")
-        if not self.is_worker:
-            self.file.unlink(missing_ok=True)
-        self.processor, self.clock = 0.0, 0.0
+    processor = clock = 0.0
 
-    @pytest.hookimpl(wrapper=True, trylast=True)  # after the wait for the turn, which tests.support.parallel makes
+    @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_protocol(self) -> Iterator[None]:
+        _shared[0] = 0.0
         self.processor, self.clock = processor_seconds(), time.monotonic()
         return (yield)
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_setup(self, item: pytest.Item) -> Iterator[None]:
-        with self.measured(item, "setup"):
+    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
+        if fixturedef.scope == "function":
+            return (yield)
+        with shared_work():
             return (yield)
 
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
-        with self.measured(item, "call"):
-            return (yield)
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_teardown(self, item: pytest.Item) -> Iterator[None]:
-        with self.measured(item, "teardown"):
-            return (yield)
-
-    @contextmanager
-    def measured(self, item: pytest.Item, phase: str) -> Iterator[None]:
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self, item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+        # The last teardown of a module, class or worker also ends what tests shared.
+        used = self.used(item) if nextitem is None or nextitem.parent is not item.parent else None
         try:
-            yield
+            return (yield)
         finally:
-            processor, clock = processor_seconds(), time.monotonic()
-            used = {"processor": processor - self.processor, "clock": clock - self.clock}
-            self.processor, self.clock = processor, clock
-            rounded = {name: round(seconds, 3) for name, seconds in used.items()}
-            line = json.dumps({"test": item.nodeid, "phase": phase, **rounded})
-            with self.file.open("a") as lines:  # one short write: workers share the file
-                lines.write(line + "\n")
+            item.user_properties.append((USED, used or self.used(item)))
+
+    def used(self, item: pytest.Item) -> dict[str, Any]:
+        processor, clock = processor_seconds() - self.processor - _shared[0], time.monotonic() - self.clock
+        is_smoke = item.get_closest_marker("smoke") is not None
+        rounded = {"processor": round(max(processor, 0), 3), "clock": round(clock, 3)}
+        return {**rounded, "core": is_core(item), "smoke": is_smoke}
+
+
+class Report:
+    """Prints the tests and files over their budget, and on request the time of all subjects."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        named = config.getoption("--processor-time")
+        self.file = Path(named).absolute() if named else None
+        self.is_strict = config.stash[FORM].everything and config.args_source is not pytest.Config.ArgsSource.ARGS
+        self.used: dict[str, dict[str, Any]] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        used = dict(report.user_properties).get(USED)
+        if report.when == "teardown" and isinstance(used, dict):
+            self.used[report.nodeid] = used
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        if self.is_strict and exitstatus == 0 and over_budget(self.used, TOLERANCE):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        terminalreporter.section("processor time")
-        for line in summary(self.file):
-            terminalreporter.write_line(line)
-        terminalreporter.write_line(f"{processor_seconds():8.1f} s of processor time in all, with this process")
+        if self.file is not None:
+            lines = (json.dumps({"test": test, **used}) for test, used in self.used.items())
+            self.file.write_text("".join(f"{line}\n" for line in lines))
+            terminalreporter.section("processor time")
+            for line in summary(self.used):
+                terminalreporter.write_line(line)
+            if self.is_strict:
+                SUBJECT_SECONDS.write_text(json.dumps(subject_seconds(self.used), indent=1) + "\n")
+        over = over_budget(self.used, TOLERANCE if self.is_strict else 1)
+        for line in over[:MOST_LINES]:
+            terminalreporter.write_line(f"over budget: {line}", red=self.is_strict)
+        if len(over) > MOST_LINES:
+            terminalreporter.write_line(f"over budget: {len(over) - MOST_LINES} more; `make durations` lists all tests")
+        core = sum(used["processor"] for used in self.used.values() if used["core"])
+        terminalreporter.write_line(
+            f"processor time: {processor_seconds():.0f} s in all, of these {core:.0f} s in cases of the core form"
+        )
 
 
-def summary(file: Path) -> list[str]:
-    """Return a table of subjects, then the most expensive files, from the file that the tests wrote."""
-    subjects: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0])
-    files: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0])
-    for line in file.read_text().splitlines():
-        phase = json.loads(line)
-        path = phase["test"].partition("::")[0]
-        for sums in (subjects[str(Path(path).parent)], files[path]):
-            sums[0] += phase["processor"]
-            sums[1] += phase["clock"]
-            sums[2] += phase["phase"] == "call"
-    head = "processor    clock  tests"
-    return [head, *_rows(subjects), "", head, *_rows(files)[:MOST_LINES]]
+def over_budget(tests: dict[str, dict[str, Any]], tolerance: float) -> list[str]:
+    """Return a line with a remedy for each excess in the core form, the largest excess first."""
+    core = {test: used["processor"] for test, used in tests.items() if used["core"]}
+    smoke = {test: seconds for test, seconds in core.items() if tests[test]["smoke"]}
+    files: dict[str, float] = defaultdict(float)
+    lines: list[tuple[float, str]] = []
+    for test, seconds in core.items():
+        if test in smoke:
+            continue
+        files[test.partition("::")[0]] += seconds
+        if seconds > CASE_SECONDS * tolerance:
+            remedy = "share a server, fork the command, or mark it full"
+            lines.append((seconds / CASE_SECONDS, f"{test} {seconds:.1f} s ({CASE_SECONDS}): {remedy}"))
+    for file, seconds in files.items():
+        if seconds > FILE_SECONDS * tolerance:
+            remedy = "use fewer or cheaper cases, or mark some full"
+            lines.append((seconds / FILE_SECONDS, f"{file} {seconds:.1f} s ({FILE_SECONDS:.0f}): {remedy}"))
+    sums = (
+        ("cases with the mark smoke", len(smoke), SMOKE_CASES),
+        ("s in smoke cases", sum(smoke.values()), SMOKE_SECONDS),
+        ("s in the core form", sum(core.values()), CORE_SECONDS),
+    )
+    lines += [(count / most, f"{count:.0f} {what} (at most {most})") for what, count, most in sums if count > most]
+    return [line for _, line in sorted(lines, reverse=True)]
 
 
-def _rows(sums: dict[str, list[float]]) -> list[str]:
-    ordered = sorted(sums.items(), key=lambda item: -item[1][0])
-    return [f"{used:8.1f} {clock:8.1f} {int(tests):6d}  {name}" for name, (used, clock, tests) in ordered]
+def subject_seconds(tests: dict[str, dict[str, Any]]) -> dict[str, list[int]]:
+    """Return the processor seconds of each subject: [core form, full form]."""
+    sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for test, used in tests.items():
+        sums[subject_of(test)][0] += used["processor"] if used["core"] else 0
+        sums[subject_of(test)][1] += used["processor"]
+    return {subject: [round(core), round(full)] for subject, (core, full) in sorted(sums.items())}
 
 
-def processor_seconds() -> float:
-    """Return the processor time of this process, of all processes below it, and of those that have ended."""
-    parents, ticks = {}, {}
-    for name in os.listdir("/proc"):  # noqa: PTH208 - fast, because each test calls it four times
-        if name.isdigit():
-            with suppress(OSError):  # the process has ended
-                fields = _read(f"/proc/{name}/stat").rpartition(b")")[2].split()
-                parents[int(name)] = int(fields[1])
-                ticks[int(name)] = sum(map(int, fields[11:15]))
-    return sum(ticks[pid] for pid in ticks if _is_below(pid, os.getpid(), parents)) / TICKS
-
-
-def _read(path: str) -> bytes:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        return os.read(descriptor, 4096)
-    finally:
-        os.close(descriptor)
-
-
-def _is_below(pid: int, top: int, parents: dict[int, int]) -> bool:
-    while pid and pid != top:
-        pid = parents.get(pid, 0)
-    return pid == top
+def summary(tests: dict[str, dict[str, Any]]) -> list[str]:
+    """Return a table of subjects, then the most expensive files, then the most expensive tests."""
+    head = "   core     full   cases"
+    lines: list[str] = []
+    for key in (subject_of, lambda test: test.partition("::")[0], str):
+        sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0])
+        for test, used in tests.items():
+            for place, seconds in enumerate((used["processor"] if used["core"] else 0, used["processor"], 1)):
+                sums[key(test)][place] += seconds
+        ordered = sorted(sums.items(), key=lambda item: -item[1][1])[:60]
+        lines += [
+            head,
+            *(f"{core:7.1f}  {full:7.1f}  {cases:6.0f}  {name}" for name, (core, full, cases) in ordered),
+            "",
+        ]
+    return lines

@@ -1,17 +1,15 @@
 """Run the tests safely and quickly in several processes: `pytest -n auto --dist worksteal`.
 
-Each worker has its own servers, and all workers share one Postgres. A test that looks at the whole machine, or needs
-quiet, has `@pytest.mark.alone`: no other test runs at the same time.
+Each worker has its own servers, and all workers share one Postgres. A test looks only at its own processes and files.
 """
 
 from __future__ import annotations
 
-import fcntl
 import gc
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -92,37 +90,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Hold the turn from the first fixture's setup to the last fixture's teardown."""
-    run = getattr(item.config, "workerinput", {}).get("testrunuid")
-    if run is None:
-        return (yield)
-    with turn(common_folder(item.config), alone=item.get_closest_marker("alone") is not None):
-        return (yield)
-
-
 def common_folder(config: pytest.Config) -> Path:
     """Return a folder of this pytest run that all workers know."""
     factory: pytest.TempPathFactory = config._tmp_path_factory  # type: ignore[attr-defined]
     own = factory.getbasetemp()
     return own.parent if hasattr(config, "workerinput") else own
-
-
-@contextmanager
-def turn(folder: Path, *, alone: bool) -> Iterator[None]:
-    """Run a test together with others, or alone.
-
-    A test that must run alone takes the gate, waits until the running tests have ended, and lets no other test begin.
-    """
-    with (folder / "room.lock").open("w") as room:
-        with (folder / "gate.lock").open("w") as gate:
-            fcntl.flock(gate, fcntl.LOCK_EX)
-            fcntl.flock(room, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
-        try:
-            yield
-        finally:
-            fcntl.flock(room, fcntl.LOCK_UN)  # closing is not enough if a forked process has the file open too
 
 
 def is_first(what: str) -> bool:

@@ -1,0 +1,146 @@
+"""Find the cases that the core form needs on Postgres, by the SQL statements that they execute there.
+
+`make test-all` makes the shared Postgres log its statements, with a mark before each test. A case on Postgres whose
+statements other cases execute too is in tests/postgres_covered.txt, and not in the core form. `make durations` writes
+this file. `make test-all` fails if a case in it executes a statement that no case of the core form executes.
+
+Equal statements do not prove equal behaviour for races, locks, restarts and killed servers: such tests have the mark
+`postgres`, and are never in the file.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import psycopg
+import pytest
+
+from tests.support.durations import USED
+from tests.support.forms import COVERED, FORM, covered_on_postgres, on_postgres
+from tests.support.parallel import postgres_url
+
+MARK = re.compile(r"SELECT 1 /\* test (\d+) (\w+) (.*) \*/")
+LINE = re.compile(r"test_(\d+)_\d+\|LOG:  (?:statement|execute [^:]*): (.*)")
+# What differs between equal statements: texts, numbers, parameters, names of savepoints and cursors, length of lists.
+LITERALS = re.compile(r"'(?:[^']|'')*'|\$\d+|\b\d+\b|(?<=savepoint_)\d+|\"c_[0-9a-f_]+\"")
+LISTS = re.compile(r"\((?:\?[, ]*)+\)(?:, \((?:\?[, ]*)+\))*")
+
+Statements = dict[str, frozenset[str]]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.stash[FORM].everything and hasattr(config, "workerinput"):
+        config.pluginmanager.register(Marks(postgres_url(config)), "marks-of-tests")
+    elif config.stash[FORM].everything and config.args_source is not pytest.Config.ArgsSource.ARGS:
+        config.pluginmanager.register(Coverage(config), "postgres-statements")
+
+
+class Marks:
+    """Writes a mark into the log of Postgres before each test. The names of databases say which worker uses them."""
+
+    def __init__(self, url: str) -> None:
+        self.connection = psycopg.connect(url, autocommit=True)
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        test = item.nodeid.replace("*/", "*").encode("ascii", "replace").decode()
+        kind = "marked" if item.get_closest_marker("postgres") else "postgres" if on_postgres(item) else "other"
+        self.connection.execute(f"SELECT 1 /* test {os.getpid()} {kind} {test} */".encode())
+        return (yield)
+
+
+class Coverage:
+    """Compares the statements of all cases with the stored list, or writes the list."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.url = postgres_url(config)
+        self.writes = config.getoption("--processor-time") is not None
+        self.seconds: dict[str, float] = {}
+        self.misses: list[str] = []
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            for name, value in (("log_statement", "all"), ("log_line_prefix", "%d|")):
+                connection.execute(f"ALTER SYSTEM SET {name} = '{value}'")
+            connection.execute("SELECT pg_reload_conf()")
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        used = dict(report.user_properties).get(USED)
+        if report.when == "teardown" and isinstance(used, dict):
+            self.seconds[report.nodeid] = used["processor"]
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        (folder,) = parse_qs(urlsplit(self.url).query)["host"]
+        with Path(folder, "log").open(errors="replace") as lines:
+            statements = statements_of(lines)
+        if self.writes:
+            COVERED.write_text("".join(f"{test}\n" for test in sorted(covered(statements, self.seconds))))
+            return
+        self.misses = uncovered(statements, covered_on_postgres())
+        if self.misses and exitstatus == 0:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        for line in self.misses:
+            terminalreporter.write_line(f"tests/postgres_covered.txt: {line}", red=True)
+
+
+def statements_of(lines: Iterable[str]) -> Statements:
+    """Return the statements of each case on Postgres without the mark `postgres`.
+
+    Statements of the server itself, between requests, do not count: those that are also executed while a test without
+    Postgres runs.
+    """
+    by_kind: dict[str, dict[str, set[str]]] = {"postgres": {}, "marked": {}, "other": {}}
+    running: dict[str, set[str]] = {}
+    for entry in entries(lines):
+        if statement := LINE.match(entry):
+            if statement[1] in running:
+                running[statement[1]].add(without_values(statement[2]))
+        elif mark := MARK.search(entry):
+            worker, kind, test = mark.groups()
+            running[worker] = by_kind[kind].setdefault(test, set())
+    own = set().union(*by_kind["other"].values())
+    return {test: frozenset(statements - own) for test, statements in by_kind["postgres"].items()}
+
+
+def entries(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the entries of a log, each on one line. In the log, further lines of an entry begin with a tab."""
+    entry = ""
+    for line in lines:
+        if line.startswith("\t"):
+            entry += " " + line.strip()
+        else:
+            yield entry
+            entry = line.rstrip()
+    yield entry
+
+
+@functools.lru_cache(100_000)
+def without_values(statement: str) -> str:
+    return LISTS.sub("(?)", LITERALS.sub("?", statement))
+
+
+def covered(statements: Statements, seconds: Mapping[str, float]) -> set[str]:
+    """Return the cases whose statements the others execute too. The others are chosen by new statements per second."""
+    missing = set().union(*statements.values())
+    waiting = dict(statements)
+    while missing:
+        best = max(waiting, key=lambda test: len(waiting[test] & missing) / (seconds.get(test, 0.1) + 0.01))
+        missing -= waiting.pop(best)
+    return set(waiting)
+
+
+def uncovered(statements: Statements, left_out: frozenset[str]) -> list[str]:
+    """Return a line for each left-out case with a statement of its own."""
+    core = set().union(*(own for test, own in statements.items() if test not in left_out))
+    lines = []
+    for test in sorted(left_out & statements.keys()):
+        if missing := sorted(statements[test] - core):
+            lines.append(f"{test} is in it, but no case of the core form executes {missing[0][:200]}")
+    return lines
