@@ -20,12 +20,13 @@ from urllib.parse import parse_qs, urlsplit
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from tests.support.durations import USED
 from tests.support.forms import COVERED, FORM, covered_on_postgres, on_postgres
 from tests.support.parallel import postgres_url
 
-MARK = re.compile(r"SELECT 1 /\* test (\d+) (\w+) (.*) \*/")
+MARK = re.compile(r"\|LOG:  statement: SELECT 'test (\d+) (\w+) (.*)'$")
 LINE = re.compile(r"test_(\d+)_\d+\|LOG:  (?:statement|execute [^:]*): (.*)")
 # What differs between equal statements: texts, numbers, parameters, names of savepoints and cursors, length of lists.
 LITERALS = re.compile(r"'(?:[^']|'')*'|\$\d+|\b\d+\b|(?<=savepoint_)\d+|\"c_[0-9a-f_]+\"")
@@ -49,9 +50,8 @@ class Marks:
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        test = item.nodeid.replace("*/", "*").encode("ascii", "replace").decode()
         kind = "marked" if item.get_closest_marker("postgres") else "postgres" if on_postgres(item) else "other"
-        self.connection.execute(f"SELECT 1 /* test {os.getpid()} {kind} {test} */".encode())
+        self.connection.execute(sql.SQL("SELECT {}").format(f"test {os.getpid()} {kind} {item.nodeid}"))
         return (yield)
 
 
@@ -104,7 +104,7 @@ def statements_of(lines: Iterable[str]) -> Statements:
                 running[statement[1]].add(without_values(statement[2]))
         elif mark := MARK.search(entry):
             worker, kind, test = mark.groups()
-            running[worker] = by_kind[kind].setdefault(test, set())
+            running[worker] = by_kind[kind].setdefault(test.replace("''", "'"), set())
     own = set().union(*by_kind["other"].values())
     return {test: frozenset(statements - own) for test, statements in by_kind["postgres"].items()}
 
