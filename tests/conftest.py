@@ -60,11 +60,13 @@ class Rpc:
     """
 
     tls = ssl.create_default_context()  # unused; without it, httpx reads all certificates for each client
+    limits = httpx.Limits(keepalive_expiry=1)
+    """No request is sent on a connection that a server of a test may close at the same moment."""
 
     def __init__(self, url: str, token: str | None = None) -> None:
         self.url = url
         headers = {"authorization": f"Bearer {token}"} if token else {}
-        self.http = httpx.Client(base_url=url, timeout=120, headers=headers, verify=self.tls)
+        self.http = httpx.Client(base_url=url, timeout=300, headers=headers, verify=self.tls, limits=self.limits)
         self._ids = itertools.count(1)
 
     def __call__(self, method: str, /, **params: Any) -> Any:
@@ -141,7 +143,7 @@ class Server:
     def stop(self, number: int = signal.SIGTERM) -> int:
         if self.process.poll() is None:
             self.process.send_signal(number)
-        code = self.process.wait(60)
+        code = self.process.wait(300)
         if self.process.stdout is not None:
             self.process.stdout.close()
         return code

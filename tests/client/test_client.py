@@ -24,6 +24,7 @@ import pytest
 
 import skillery.client
 from skillery.api.rpc import client_source
+from skillery.app.server import KEEP_ALIVE_SECONDS
 from skillery.client import (
     AsyncClient,
     Busy,
@@ -45,11 +46,11 @@ from skillery.client.generated.async_methods import AsyncMethods
 from skillery.client.generated.batch_methods import BatchMethods
 from skillery.client.generated.methods import Methods
 from skillery.client.generated.values import SkillFile
-from skillery.client.wire import authorization
+from skillery.client.wire import IDLE_SECONDS, authorization
 from skillery.methods.table import METHODS
 from skillery.settings import load_settings
 from tests.conftest import Server, manifest
-from tests.support.broken_line import Line, line_to
+from tests.support.broken_line import Line, hanging_up, line_to
 
 FLAVOURS = ("sync", "async")
 COUNTED = "from runtime import blobs\ndef main(args):\n    return blobs.write_text('once')\n"
@@ -379,6 +380,18 @@ def test_an_unreachable_server_is_reported_after_the_last_attempt(make: Callable
         client.yank_version("a", "1.0.0", "r")
     assert not caught.value.sent
     assert not client.is_ready()
+
+
+def test_a_connection_that_the_server_may_close_is_not_used_again(make: Callable[..., Any]) -> None:
+    with hanging_up(DONE[1].encode()) as url:
+        client = make(url, retries=Retries(attempts=1))
+        assert client.set_visibility("x", "public") == {"name": "x"}
+        time.sleep(IDLE_SECONDS + 0.1)  # no event: the client looks at the clock when it sends the next request
+        assert client.set_visibility("x", "public") == {"name": "x"}
+
+
+def test_the_server_keeps_idle_connections_longer_than_its_clients() -> None:
+    assert IDLE_SECONDS < httpx.Limits(max_connections=1).keepalive_expiry < KEEP_ALIVE_SECONDS  # type: ignore[operator]
 
 
 class Scripted(ThreadingHTTPServer):

@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import BinaryIO
 from urllib.parse import urlsplit
 
 
@@ -63,3 +64,35 @@ def line_to(url: str) -> Iterator[Line]:
         yield line
     finally:
         line.close()
+
+
+@contextmanager
+def hanging_up(answer: bytes) -> Iterator[str]:
+    """Yield the URL of a server that answers one request on each connection, and closes at the next request.
+
+    A client sees this if the server's limit for idle connections ends while a request is under way.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=_accept, args=(listener, answer), daemon=True).start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+def _accept(listener: socket.socket, answer: bytes) -> None:
+    with suppress(OSError):  # the listener is closed
+        while True:
+            threading.Thread(target=_answer_once, args=(listener.accept()[0], answer), daemon=True).start()
+
+
+def _answer_once(connection: socket.socket, answer: bytes) -> None:
+    with connection, connection.makefile("rb") as requests:
+        _read_request(requests)
+        connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(answer), answer))
+        _read_request(requests)
+
+
+def _read_request(requests: BinaryIO) -> None:
+    size = 0
+    while line := requests.readline().strip():
+        name, _, value = line.partition(b":")
+        size = int(value) if name.lower() == b"content-length" else size
+    requests.read(size)

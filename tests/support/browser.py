@@ -20,7 +20,7 @@ class Browser:
     def __init__(self, url: str, **headers: str) -> None:
         """`headers` are in every request, for example those of a proxy."""
         self.url = url
-        self.http = httpx.Client(base_url=url, headers=headers, verify=Rpc.tls, timeout=60)
+        self.http = httpx.Client(base_url=url, headers=headers, verify=Rpc.tls, limits=Rpc.limits, timeout=300)
 
     def cookie(self, name: str = "skillery") -> str | None:
         return self.http.cookies.get(name)
@@ -51,7 +51,7 @@ class Browser:
 
         Each host gets only its own cookies, and httpx does not compare ports: so the other hosts have another client.
         """
-        with httpx.Client(verify=Rpc.tls, timeout=60) as elsewhere:
+        with httpx.Client(verify=Rpc.tls, timeout=300) as elsewhere:
             for _ in range(20):
                 is_ours = urlsplit(address).netloc in {"", urlsplit(self.url).netloc}
                 response = (self.http if is_ours else elsewhere).get(address)

@@ -24,7 +24,9 @@ class Browser:
     """The browser of a person: it follows redirects, keeps cookies, and submits forms."""
 
     def __init__(self, trusted: ssl.SSLContext = Rpc.tls) -> None:
-        self._http = httpx.Client(verify=trusted, timeout=60, follow_redirects=True, trust_env=False)
+        self._http = httpx.Client(
+            verify=trusted, timeout=300, limits=Rpc.limits, follow_redirects=True, trust_env=False
+        )
 
     def open(self, address: str) -> httpx.Response:
         return self._http.get(address)

@@ -75,7 +75,7 @@ class OidcProvider:
             "clients": [*(client(name) for name in ("robot", "opaque", "stranger")), CLI_CLIENT],
         }
         self.process = self._started(given | ({"tls": tls} if tls else {}))
-        self.http = httpx.Client(base_url=self.issuer, verify=Rpc.tls)
+        self.http = httpx.Client(base_url=self.issuer, verify=Rpc.tls, limits=Rpc.limits, timeout=300)
 
     def _started(self, given: Mapping[str, Any]) -> subprocess.Popen[bytes]:
         script = Path(__file__).with_name("oidc_provider.mjs")
@@ -96,7 +96,7 @@ class OidcProvider:
         assert self.process.stdout is not None
         self.http.close()
         self.process.stdin.close()
-        self.process.wait(30)
+        self.process.wait(300)
         self.process.stdout.close()
 
     def control(self, **change: Any) -> dict[str, int]:

@@ -31,6 +31,12 @@ from skillery.plugins import Plugins
 from skillery.settings import Settings
 
 log = logging.getLogger(__name__)
+KEEP_ALIVE_SECONDS = 150
+"""Time after which the server closes an idle connection, in seconds.
+
+Clients and proxies must close first: a connection that ends while a request arrives fails the request. HTTP clients
+keep idle connections for 5 s or less, nginx for 60 s, Traefik for 90 s, Caddy for 120 s.
+"""
 ANSWER_SECONDS = 3
 """Time after the grace period, in seconds. In this time, the server answers the calls with runs that it has killed."""
 
@@ -229,6 +235,7 @@ def _config(settings: Settings, app: Litestar, admission: ConnectionAdmission) -
         # By default, uvicorn trusts every caller from this machine.
         proxy_headers=bool(settings.trusted_proxies),
         forwarded_allow_ips=list(settings.trusted_proxies),
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=math.ceil(settings.grace_seconds) + ANSWER_SECONDS,
     )
 

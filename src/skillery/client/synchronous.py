@@ -21,6 +21,7 @@ from skillery.client.tool_calls import TOOLS, ModelMistake, offered_names, read_
 from skillery.client.waiting import sleep
 from skillery.client.wire import (
     JSON,
+    LIMITS,
     Call,
     address_of,
     batch_body,
@@ -77,10 +78,11 @@ class Client(Transfers):
         # which takes time to load.
         plain, options = is_plain(self.url), keepalive()
         if transport is None and (is_loopback(self.url) or options is not None):
-            transport = httpx.HTTPTransport(verify=not plain, socket_options=options)
+            transport = httpx.HTTPTransport(verify=not plain, limits=LIMITS, socket_options=options)
         self._http = httpx.Client(
             base_url=self.url,
             timeout=timeout_of(timeout),
+            limits=LIMITS,
             transport=transport,
             trust_env=not plain,
             verify=not plain,

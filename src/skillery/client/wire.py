@@ -23,6 +23,13 @@ TOKEN_VARIABLE = "SKILLERY_TOKEN"  # noqa: S105 - name of the variable, not a to
 DEFAULT_URL = "http://127.0.0.1:8080"
 JSON = {"content-type": "application/json"}
 CONNECT_SECONDS = 10.0
+IDLE_SECONDS = 2.0
+"""Time after which an idle connection is not used again, in seconds.
+
+Many servers and proxies close idle connections after 5 s. If a connection closes while the client sends a request, the
+client cannot know whether the server has executed the request.
+"""
+LIMITS = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=IDLE_SECONDS)
 MAX_BATCH_CALLS = 100
 """Limit of the calls in one batch. The server has the same limit."""
 _LOOPBACK = re.compile(r"127(\.[0-9]{1,3}){3}")

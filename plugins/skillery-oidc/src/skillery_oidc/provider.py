@@ -16,6 +16,8 @@ from skillery_oidc.settings import OidcSettings, is_safe
 MOST_BYTES = 1024 * 1024
 DISCOVERY = "/.well-known/openid-configuration"
 NO_ANSWER = "no answer in time"
+# Providers on Node.js close idle connections after 5 s, and a request on a connection that closes fails.
+LIMITS = httpx.Limits(keepalive_expiry=2)
 
 
 class ProviderFailed(Exception):
@@ -137,7 +139,7 @@ class Provider:
             ca_file = self._settings.ca_file
             verify: Any = ssl.create_default_context(cafile=ca_file) if ca_file else True
             # Redirects are not followed: metadata and keys come from the stated address, or not at all.
-            self._client = httpx.AsyncClient(verify=verify, timeout=self._settings.request_seconds)
+            self._client = httpx.AsyncClient(verify=verify, timeout=self._settings.request_seconds, limits=LIMITS)
         return self._client
 
     def _secret(self) -> str:
