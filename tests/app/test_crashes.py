@@ -19,7 +19,7 @@ import httpx
 import pytest
 
 from tests.conftest import Rpc, Server, clean_environment, manifest, skill_files
-from tests.support.processes import wait_until
+from tests.support.processes import eventually
 
 LARGE = "x" * 200_000
 
@@ -72,7 +72,7 @@ def test_kill_nine_in_the_middle_of_writes_loses_nothing(start_server: Callable[
         ]
         for worker in workers:
             worker.start()
-        wait_until(partial(is_longer, acknowledged, len(acknowledged)))
+        eventually(partial(is_longer, acknowledged, len(acknowledged)))
         time.sleep(random.uniform(0.0, 0.7))
         server.stop(signal.SIGKILL)
         stop.set()
@@ -111,7 +111,7 @@ def test_a_full_disk_is_an_error_in_band_and_the_server_lives(tmp_path: Path, sm
             assert rpc.error("describe_skill", name="full.disk")["code"] == -32003
         finally:
             process.send_signal(signal.SIGTERM)
-            process.wait(60)
+            process.wait(300)
 
 
 def _fill(rpc: Rpc) -> list[dict[str, Any]]:

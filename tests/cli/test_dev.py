@@ -14,7 +14,7 @@ import pytest
 
 from tests.cli.test_cli import skillery
 from tests.conftest import ASKS_FOR_TOKENS, Rpc, Server, clean_environment
-from tests.support.processes import wait_until
+from tests.support.processes import eventually
 
 TOML = """\
 name = "{name}"
@@ -47,7 +47,7 @@ class Dev:
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGINT)
-        self.process.communicate(timeout=60)
+        self.process.communicate(timeout=300)
         return self.process.returncode
 
 
@@ -130,7 +130,7 @@ def test_a_version_that_the_server_has_forgotten_is_sent_again(
     running = dev(str(folder), "--url", server.url)
     assert [running.line().get("version") for _ in range(2)] == [None, "0.1.0-dev.1"]
     server.rpc("end_development", names=[new_name])  # as a server that has forgotten the version
-    wait_until(lambda: "result" in server.rpc.send("describe_skill", {"name": new_name}))
+    eventually(lambda: "result" in server.rpc.send("describe_skill", {"name": new_name}))
     assert running.line()["version"] == "0.1.0-dev.2"
 
 

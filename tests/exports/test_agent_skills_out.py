@@ -28,7 +28,7 @@ from skillery.identity.quotas import Quotas
 from skillery.registry import insert_version
 from tests.conftest import Rpc, Server, manifest, skill_files
 from tests.support.people import Caller, Who, people_settings
-from tests.support.processes import wait_until
+from tests.support.processes import eventually
 
 Publish = Callable[..., dict[str, Any]]
 CONFORMING = "---\nname: {name}\ndescription: What it does, as it says itself.\n---\n# Use it\n"
@@ -501,17 +501,17 @@ def test_the_index_is_prepared_before_anybody_asks_and_again_after_an_upgrade(
     with zipfile.ZipFile(archive, "w") as made:
         for number in range(60):
             made.writestr(f"skills/s{number:03}/SKILL.md", f"---\nname: s{number:03}\ndescription: Some.\n---\nx\n")
-    answer = server.rpc.http.post("/import?namespace=many", content=archive.getvalue(), timeout=60)
+    answer = server.rpc.http.post("/import?namespace=many", content=archive.getvalue(), timeout=300)
     assert answer.status_code == 200, answer.text
     database = Database(env["SKILLERY_DATABASE"] or f"sqlite:///{server.home / 'skillery.db'}")
 
     def makers() -> list[int]:
         return list(database.read_now(lambda connection: connection.scalars(select(exports.c.maker)).all()))
 
-    wait_until(lambda: makers().count(MAKER) >= 60)
+    eventually(lambda: makers().count(MAKER) >= 60)
 
     server.stop()
     database.write_now(lambda connection: connection.execute(update(exports).values(maker=MAKER - 1)))
     start_server(env=env)
-    wait_until(lambda: set(makers()) == {MAKER})
+    eventually(lambda: set(makers()) == {MAKER})
     database.close()

@@ -26,11 +26,11 @@ from tests.conftest import Rpc, Server, manifest, skill_files
 from tests.support.people import Caller, Who, people_settings
 from tests.support.processes import (
     compile_workers,
+    eventually,
     is_running,
     own_seconds,
     peak_bytes,
     seconds_of_ended_children,
-    wait_until,
 )
 
 BOMBS_AT_ONCE = 8
@@ -186,10 +186,10 @@ def kill_when_it_compiles(server: Server) -> int:
                 ready[pid] = own_seconds(pid)
         return any(own_seconds(pid) > before + 0.2 for pid, before in ready.items())
 
-    wait_until(is_busy)
+    eventually(is_busy)
     (pid,) = ready
     os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not is_running(pid))
+    eventually(lambda: not is_running(pid))
     return pid
 
 
@@ -205,7 +205,7 @@ def test_no_worker_is_left_when_the_server_ends(fresh: Server, number: int) -> N
     workers = compile_workers(fresh.process.pid)
     assert workers
     fresh.stop(number)
-    wait_until(lambda: not any(map(is_running, workers)))
+    eventually(lambda: not any(map(is_running, workers)))
 
 
 def test_a_worker_that_compiles_ends_with_a_killed_server(fresh: Server) -> None:
@@ -214,9 +214,9 @@ def test_a_worker_that_compiles_ends_with_a_killed_server(fresh: Server) -> None
     before = own_seconds(worker)
     with ThreadPoolExecutor(1) as thread:
         sent = thread.submit(Rpc(fresh.url).send, "create_skill", create("left.bomb", BOMBS["reversed"]))
-        wait_until(lambda: own_seconds(worker) > before + 0.2)
+        eventually(lambda: own_seconds(worker) > before + 0.2)
         fresh.stop(signal.SIGKILL)
-        wait_until(lambda: not is_running(worker))
+        eventually(lambda: not is_running(worker))
         with pytest.raises(httpx.HTTPError):
             sent.result()
 
@@ -231,7 +231,7 @@ def test_a_publisher_of_bombs_leaves_a_worker_to_others(start_server: Start, tmp
             threads.submit(connection.send, "create_skill", create(f"mallory.n{number}", BOMBS["reversed"]))
             for number, connection in enumerate(connections)
         ]
-        wait_until(lambda: bool(compile_workers(server.process.pid)))
+        eventually(lambda: bool(compile_workers(server.process.pid)))
         assert other.send("create_skill", create("ann.small", GOOD))["result"]
         assert not all(bomb.done() for bomb in bombs)
         assert len(compile_workers(server.process.pid)) <= 2

@@ -69,10 +69,11 @@ async def opened(settings: LinuxSandboxSettings, folder: Path) -> LinuxSandbox:
 @pytest.fixture
 async def runs(tmp_path: Path) -> AsyncIterator[Runs]:
     """Yield a sandbox whose proxy is running. Fail if processes or files are left after the test."""
+    others = traces(with_groups=False).processes
     sandbox = await opened(OPEN, tmp_path)
     runs = Runs(sandbox)
     await runs.value("def main(args): pass", "http://api.test")
-    before = traces()
+    before = traces(others)
     yield runs
     await Trial(sandbox, tmp_path).is_well()
     await assert_none_since(before)

@@ -41,7 +41,7 @@ async def running(folder: Path, **settings: int) -> AsyncIterator[Trial]:
         yield Trial(sandbox, folder)
     finally:
         await sandbox.close()
-    await assert_none_since(before)
+    await assert_none_since(before, closed=True)
 
 
 def children(pid: int) -> list[int]:

@@ -5,14 +5,22 @@ Backends without isolation run only cases that are harmless there.
 
 from __future__ import annotations
 
+import asyncio
+import ctypes
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import msgspec
 import pytest
+
+from skillery.testing.sandbox import leftovers
+from tests.support.processes import eventually_async
+
+PTRACE_SEIZE = 0x4206
 
 TESTS = Path(__file__).parents[1]
 OWN_PIDS = (sys.executable, str(TESTS / "support" / "own_pids.py"))
@@ -27,7 +35,7 @@ from skillery.builtin.unsafe_subprocess import UnsafeSubprocess
 from skillery.testing import SandboxContract
 from skillery.testing.sandbox import leftovers
 
-leftovers.PATIENCE = 0.5
+leftovers.LOOKS = 25
 
 class Wrapped:
     def __init__(self, hosts=None, allow_private=()):
@@ -251,3 +259,60 @@ def test_the_contract_fails_for_a_backend_that_only_looks_well(name: str, tmp_pa
     assert {group for result, group, _ in told if result == "failed"} == weak.fails, done.stdout[-6000:]
     assert weak.case in failed, done.stdout[-6000:]
     assert done.returncode == 1
+
+
+# -- the check for leftovers -------------------------------------------------------------------------------------------
+
+
+async def test_processes_that_other_tests_start_are_no_leftovers() -> None:
+    command = ["sh", "-c", "read line; sleep 1000 & echo begun; wait"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, process_group=0) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        try:
+            opened = leftovers.traces()
+            idle = leftovers.traces(opened.processes)
+            other.stdin.write(b"\n")
+            other.stdin.flush()
+            assert other.stdout.readline() == b"begun\n"
+            assert leftovers.surplus(opened, leftovers.traces())  # a check of all processes would fail
+            await leftovers.assert_none_since(idle)
+            await leftovers.assert_none_since(opened, closed=True)
+        finally:
+            os.killpg(other.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("command", [["sleep", "1000"], ["true"]], ids=["running", "zombie"])
+async def test_a_process_that_stays_is_a_leftover(monkeypatch: pytest.MonkeyPatch, command: list[str]) -> None:
+    monkeypatch.setattr(leftovers, "LOOKS", 5)
+    before = leftovers.traces()
+    with subprocess.Popen(command) as left:
+        for closed in (False, True):
+            with pytest.raises(AssertionError, match=rf"left behind: process.*\b{left.pid}\b"):
+                await leftovers.assert_none_since(before, closed=closed)
+        left.kill()
+
+
+async def test_a_killed_process_has_time_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first process of a pid namespace ends after all others, and a tracer delays their end."""
+    monkeypatch.setattr(leftovers, "LOOKS", 5)
+    before = leftovers.traces()
+    command = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "sh", "-c", "sleep 1000 & wait"]
+    with subprocess.Popen(command) as namespace:
+        unshare = namespace.pid
+        [first] = await eventually_async(lambda: children(unshare), of=namespace)
+        [member] = await eventually_async(lambda: children(first), of=namespace)
+        assert ctypes.CDLL(None, use_errno=True).ptrace(PTRACE_SEIZE, member, None, None) == 0
+        os.kill(first, signal.SIGKILL)
+        check = asyncio.ensure_future(leftovers.assert_none_since(before))
+        await asyncio.sleep(20 * leftovers.PAUSE_SECONDS)  # no event: the check must not fail in this time
+        assert not check.done()
+        assert leftovers.is_dying(first)
+        os.waitpid(member, 0)
+        namespace.wait()
+        await check
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

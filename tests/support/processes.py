@@ -1,14 +1,23 @@
-"""Facts from /proc about the processes of a server."""
+"""Facts from /proc about the processes of a server, and the wait of all tests: `eventually`."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from subprocess import Popen
+from typing import Any, TypeVar
 
-WAIT_SECONDS = 60
+from tests.support.prefork import Forked
+
+PATIENCE_SECONDS = 300
+"""Longer than any wait on a loaded machine. A test that waits in vain takes this long."""
+PAUSE_SECONDS = 0.02
+Process = Popen[Any] | Forked | int
+T = TypeVar("T")
 
 
 def own_seconds(pid: int) -> float:
@@ -51,12 +60,45 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait until the condition holds. Fail after a generous time."""
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not become true"
-        time.sleep(0.02)
+def eventually(condition: Callable[[], T], of: Process | None = None, problem: Callable[[], object] = str) -> T:
+    """Wait until the condition is true, and return its value. No test waits in another way.
+
+    Fail when the process `of` has ended without it, and after PATIENCE_SECONDS. `problem` returns text for the failure.
+    """
+    for _ in _attempts(of):
+        if value := condition():
+            return value
+        time.sleep(PAUSE_SECONDS)
+    raise AssertionError(_failure(of, problem))
+
+
+async def eventually_async(
+    condition: Callable[[], T | Awaitable[T]], of: Process | None = None, problem: Callable[[], object] = str
+) -> T:
+    """Wait like `eventually`, but let other tasks of the event loop work. The condition may be a coroutine function."""
+    for _ in _attempts(of):
+        value = condition()
+        if answer := await value if isinstance(value, Awaitable) else value:
+            return answer
+        await asyncio.sleep(PAUSE_SECONDS)
+    raise AssertionError(_failure(of, problem))
+
+
+def _attempts(of: Process | None) -> Iterator[None]:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    has_ended = False
+    while not has_ended and time.monotonic() < deadline:
+        has_ended = of is not None and _has_ended(of)  # before the last attempt, because the end may be the event
+        yield
+
+
+def _has_ended(of: Process) -> bool:
+    return not is_running(of) if isinstance(of, int) else of.poll() is not None
+
+
+def _failure(of: Process | None, problem: Callable[[], object]) -> str:
+    reason = "the process has ended" if of is not None and _has_ended(of) else f"{PATIENCE_SECONDS} s have passed"
+    return f"the condition did not become true, and {reason}: {problem()}"
 
 
 def _status_bytes(pid: int, field: str) -> int:

@@ -13,7 +13,7 @@ import pytest
 
 from skillery.backends import KeepsWarm, Sandbox
 from skillery.testing.rules import Contract
-from skillery.testing.sandbox.leftovers import assert_none_since, traces
+from skillery.testing.sandbox.leftovers import Traces, assert_none_since, traces
 from skillery.testing.sandbox.trial import Trial
 
 OpenWith = Callable[[Mapping[str, tuple[str, ...]], tuple[str, ...]], Awaitable[Sandbox]]
@@ -44,22 +44,25 @@ class SandboxCases(Contract):
     @pytest.fixture(autouse=True)
     async def whole(
         self, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-    ) -> AsyncIterator[None]:
-        """Check that a closed backend leaves nothing behind, and that the server process is unchanged."""
+    ) -> AsyncIterator[Traces | None]:
+        """Check that a closed backend leaves nothing behind, and that the server process is unchanged.
+
+        Yield the traces from before the backend is opened.
+        """
         folder = tmp_path_factory.mktemp("temporary")
         monkeypatch.setenv("TMPDIR", str(folder))
         monkeypatch.setattr(tempfile, "tempdir", str(folder))
         before, state = traces() if sys.platform == "linux" else None, state_of_server()
-        yield
+        yield before
         assert state_of_server() == state, "a run changed the server process"
         assert [path.name for path in folder.iterdir()] == [], "temporary files were not removed"
         if before is not None:
             await assert_none_since(before, closed=True)
 
     @pytest.fixture
-    async def trial(self, sandbox: Sandbox, tmp_path: Path) -> AsyncIterator[Trial]:
+    async def trial(self, whole: Traces | None, sandbox: Sandbox, tmp_path: Path) -> AsyncIterator[Trial]:
         """Yield a Trial. Each case ends with a run that checks the sandbox, and with a check for leftovers."""
-        before = traces(with_groups=False) if sys.platform == "linux" else None
+        before = None if whole is None else traces(whole.processes, with_groups=False)
         trial = Trial(sandbox, tmp_path)
         yield trial
         await trial.is_well()

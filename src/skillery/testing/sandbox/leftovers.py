@@ -5,19 +5,28 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import signal
 import tempfile
 import time
 from pathlib import Path
 
 import msgspec
 
-PATIENCE = 5.0
+LOOKS = 250
+"""Number of looks at leftovers that are not dying. On a loaded machine, looks take longer, as processes do."""
+PAUSE_SECONDS = 0.02
+DYING_SECONDS = 300.0
+"""Time for killed processes to end. The kernel frees their memory first, which takes long on a loaded machine."""
+_EXITING = 0x4
+"""PF_EXITING among the flags of a process: include/linux/sched.h."""
+_KILLED = 1 << (signal.SIGKILL - 1)
 
 
 class Traces(msgspec.Struct, frozen=True):
     """A snapshot: descendants of this process, its descriptors, visible mounts, temporary files of runs, and cgroups.
 
-    The cgroups are those with this process's id in their name, and those that contain a descendant.
+    The cgroups are those with this process's id in their name, and those that contain a descendant. `others` are
+    processes that do not belong to the backend: they and their descendants do not count.
     """
 
     processes: frozenset[int]
@@ -25,6 +34,7 @@ class Traces(msgspec.Struct, frozen=True):
     mounts: int
     files: frozenset[str]
     groups: frozenset[str] = frozenset()
+    others: frozenset[int] = frozenset()
 
 
 def descendants(pid: int, others: frozenset[int] = frozenset()) -> set[int]:
@@ -105,6 +115,7 @@ def traces(others: frozenset[int] = frozenset(), *, with_groups: bool = True) ->
         mounts=len(Path("/proc/self/mountinfo").read_text().splitlines()),
         files=frozenset(str(path) for path in Path(tempfile.gettempdir()).glob("skillery-run-*")),
         groups=cgroups(processes) if with_groups else frozenset(),
+        others=others,
     )
 
 
@@ -127,12 +138,25 @@ def surplus_when_closed(before: Traces, now: Traces) -> list[str]:
     return found + [one for one in surplus(before, now) if not one.startswith("processes")]
 
 
+def is_dying(pid: int) -> bool:
+    """Return whether the process was killed or ends now. A zombie is not dying: its parent must remove it."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return True
+    pending = [int(line.split()[1], 16) for line in status.splitlines() if line.startswith(("SigPnd", "ShdPnd"))]
+    return fields[0] != "Z" and (int(fields[6]) & _EXITING != 0 or any(signals & _KILLED for signals in pending))
+
+
 async def assert_none_since(before: Traces, *, closed: bool = False) -> None:
-    """Raise AssertionError if leftovers remain after PATIENCE seconds. Closing may need a turn of the event loop."""
+    """Raise AssertionError if leftovers remain. `before` was taken before the run or, if `closed`, before the start."""
     left_over = surplus_when_closed if closed else surplus
     # Processes from before the backend was opened belong to servers of other tests, which may change them now.
-    others = before.processes if closed else frozenset()
-    deadline = time.monotonic() + PATIENCE
-    while (left := left_over(before, traces(others, with_groups=closed))) and time.monotonic() < deadline:  # noqa: ASYNC110 - there is no event to wait for
-        await asyncio.sleep(0.02)
-    assert not left, f"left behind: {', '.join(left)}"
+    others = before.others | before.processes if closed else before.others
+    looks, deadline = 0, time.monotonic() + DYING_SECONDS
+    while left := left_over(before, now := traces(others, with_groups=closed)):
+        looks += 0 if any(is_dying(pid) for pid in now.processes - before.processes) else 1
+        assert looks < LOOKS, f"left behind: {', '.join(left)}"
+        assert time.monotonic() < deadline, f"killed, but left behind: {', '.join(left)}"
+        await asyncio.sleep(PAUSE_SECONDS)  # closing may need a turn of the event loop

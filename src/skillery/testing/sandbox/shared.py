@@ -29,14 +29,14 @@ class SharedSandbox(SandboxCases):
 
     @pytest_asyncio.fixture(scope="class", loop_scope="class", autouse=True)
     @classmethod
-    async def closed(cls, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[None]:
-        """Check that the closed backend leaves nothing behind."""
+    async def closed(cls, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Traces | None]:
+        """Check that the closed backend leaves nothing behind. Yield the traces from before it is opened."""
         folder = tmp_path_factory.mktemp("temporary")
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("TMPDIR", str(folder))
             patch.setattr(tempfile, "tempdir", str(folder))
             before = traces() if sys.platform == "linux" else None
-            yield
+            yield before
             assert [path.name for path in folder.iterdir()] == [], "temporary files were not removed"
             if before is not None:
                 await assert_none_since(before, closed=True)
@@ -50,9 +50,9 @@ class SharedSandbox(SandboxCases):
 
     @pytest_asyncio.fixture(scope="class", loop_scope="class")
     @classmethod
-    async def idle(cls, sandbox: Sandbox) -> Traces | None:
+    async def idle(cls, closed: Traces | None, sandbox: Sandbox) -> Traces | None:
         """Return the traces of the started backend without a run."""
-        return traces(with_groups=False) if sys.platform == "linux" else None
+        return None if closed is None else traces(closed.processes, with_groups=False)
 
     @pytest_asyncio.fixture(loop_scope="class")
     async def trial(self, sandbox: Sandbox, idle: Traces | None, tmp_path: Path) -> AsyncIterator[Trial]:  # type: ignore[override]
