@@ -412,19 +412,19 @@ class Background:
         body, own = mcp.request("tools/call", {"name": "run_code", "arguments": given})
         self.request_id = json.loads(body)["id"]
         self.answers: list[httpx.Response] = []
-        self._client = httpx.Client(base_url=mcp.http.base_url, timeout=60, verify=Rpc.tls)
+        self._client = httpx.Client(base_url=mcp.http.base_url, timeout=300, verify=Rpc.tls)
         self._headers, self._body = {**own, "x-who": who, **headers}, body
         self._thread = threading.Thread(target=self._call)
         self._thread.start()
 
     def _call(self) -> None:
         try:
-            self.answers.append(self._client.post("/mcp", content=self._body, headers=self._headers, timeout=60))
+            self.answers.append(self._client.post("/mcp", content=self._body, headers=self._headers, timeout=300))
         except httpx.TransportError:
             return
 
     def join(self) -> None:
-        self._thread.join(60)
+        self._thread.join(300)
 
 
 def hang_up_on(who: Caller, mcp: Mcp, seconds: float) -> None:

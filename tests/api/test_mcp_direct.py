@@ -41,7 +41,7 @@ IDS = (
 )
 LARGE_IDS = (str(2**53), str(2**70), json.dumps("x" * 200))
 SKILL_MD = '---\nname: x\ndescription: é€😀\n---\n# Ünï\x7f "quoted" \\ back\n'
-_http = httpx.Client(timeout=60)
+_http = httpx.Client(timeout=300)
 Request = tuple[bytes, dict[str, str], str]
 
 

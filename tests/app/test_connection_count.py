@@ -146,7 +146,7 @@ def descriptors_of(server: Server) -> int:
 
 
 def everything_works(server: Server) -> bool:
-    with httpx.Client(base_url=server.url, timeout=60) as client:
+    with httpx.Client(base_url=server.url, timeout=300) as client:
         assert client.get("/healthz").status_code == 200
         assert client.get("/readyz").json()["status"] == "ready"
         blob = client.post("/blobs", content=b"a" * 200_000, headers={"content-type": "text/plain"})

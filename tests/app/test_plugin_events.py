@@ -20,7 +20,7 @@ class Waiting:
 
     @hookimpl
     def before_publish(self, publication: Publication) -> list[Finding]:
-        self.end.wait(60)
+        self.end.wait(300)
         return [Finding("thread", threading.current_thread().name, "info")]
 
 

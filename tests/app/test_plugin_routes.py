@@ -80,7 +80,7 @@ class Client:
 
     def __call__(self, method: str, path: str, **more: Any) -> httpx.Response:
         headers = self._headers | more.pop("headers", {})
-        return httpx.request(method, f"{self._server.url}/x/mine{path}", headers=headers, timeout=60, **more)
+        return httpx.request(method, f"{self._server.url}/x/mine{path}", headers=headers, timeout=300, **more)
 
 
 @pytest.fixture

@@ -104,7 +104,7 @@ def running(command: list[str], folder: Path, port: int) -> Iterator[None]:
         yield
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(300)
 
 
 @pytest.mark.parametrize(("proxy", "command_of"), [("nginx", nginx_command), ("caddy", caddy_command)])
@@ -128,7 +128,7 @@ def test_a_proxy_adds_tls_and_names_the_caller(
     unchecked.check_hostname, unchecked.verify_mode = False, ssl.CERT_NONE
     with (
         running(command_of(program, folder, port, server.url.removeprefix("http://")), folder, port),
-        httpx.Client(base_url=f"https://127.0.0.1:{port}", verify=unchecked, timeout=60) as client,
+        httpx.Client(base_url=f"https://127.0.0.1:{port}", verify=unchecked, timeout=300) as client,
     ):
 
         def send(verb: str, path: str, token: str, content: bytes = b"", **headers: str) -> httpx.Response:

@@ -76,7 +76,7 @@ def test_it_serves_from_another_folder_with_all_it_needs(installed: Path, tmp_pa
             assert script["output"] == "from the wheel" or shutil.which("node") is None, script
         finally:
             process.terminate()
-            assert process.wait(60) == 0
+            assert process.wait(300) == 0
 
 
 def test_nothing_of_the_checkout_is_used(installed: Path) -> None:

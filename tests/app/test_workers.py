@@ -189,7 +189,7 @@ def test_connections_of_an_address_count_over_all_workers(
     sockets = []
     try:
         for _ in range(30):
-            sockets.append(socket.create_connection((host, int(port)), timeout=10))
+            sockets.append(socket.create_connection((host, int(port)), timeout=300))
             sockets[-1].sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             time.sleep(0.01)
         alive = until(lambda: (count := sum(_is_open(one) for one in sockets)) <= 6 and count)

@@ -238,7 +238,7 @@ def test_ctrl_c_exits_130_and_leaves_no_run_behind(home: str, tmp_path: Path) ->
     )
     wait_for_run(Path(home))
     os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=300)
 
     assert (process.returncode, out, err) == (130, b"", b"")
     with sqlite3.connect(Path(home) / "skillery.db") as connection:
@@ -255,7 +255,7 @@ def test_ctrl_c_at_any_moment_leaves_no_run_open(home: str, tmp_path: Path) -> N
         wait_for_run(Path(home))
         time.sleep(milliseconds / 1000)
         os.killpg(process.pid, signal.SIGINT)
-        assert process.wait(60) == 130
+        assert process.wait(300) == 130
 
     with sqlite3.connect(Path(home) / "skillery.db") as connection:
         assert connection.execute("SELECT DISTINCT status FROM runs").fetchall() == [("failed",)]

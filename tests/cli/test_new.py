@@ -82,7 +82,7 @@ def test_on_a_terminal_the_kind_and_the_name_are_asked_for(tmp_path: Path) -> No
     process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=clean_environment())
     os.write(master, b"instruction\nteam.greet\n")
 
-    assert process.wait(30) == 0
+    assert process.wait(300) == 0
     said = os.read(master, 10_000).decode()
     os.close(slave)
     os.close(master)

@@ -217,7 +217,7 @@ def test_watch_tests_again_after_each_change(greet: Path, home: str, tmp_path: P
         wait_for(out, "5 passed", times=2)
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(300)
 
 
 def wait_for(path: Path, text: str, times: int = 1) -> None:

@@ -21,7 +21,7 @@ main()
 def remote(server: Server, folder: Path, *arguments: str) -> str:
     command = [sys.executable, "-c", WITHOUT, *arguments, "--url", server.url]
     ended = subprocess.run(
-        command, cwd=folder, env=clean_environment(), capture_output=True, text=True, timeout=60, check=False
+        command, cwd=folder, env=clean_environment(), capture_output=True, text=True, timeout=300, check=False
     )
     assert ended.returncode == 0, ended.stderr
     return ended.stdout

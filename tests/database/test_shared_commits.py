@@ -46,7 +46,7 @@ def sqlite(tmp_path: Path) -> Iterator[Database]:
 async def together(database: Database, *works: Any) -> list[Any]:
     """Submit all writes while the writer is busy, so that they share one transaction. Return their results."""
     free = threading.Event()
-    held = asyncio.ensure_future(database.write(lambda _: free.wait(10)))
+    held = asyncio.ensure_future(database.write(lambda _: free.wait(300)))
     await asyncio.sleep(0.05)
     waiting = [asyncio.ensure_future(database.write_together(work)) for work in works]
     await asyncio.sleep(0.05)
@@ -95,7 +95,7 @@ async def test_where_all_of_it_is_lost_each_is_done_alone(sqlite: Database) -> N
 
 async def test_who_goes_away_before_its_turn_has_done_nothing(sqlite: Database) -> None:
     free = threading.Event()
-    held = asyncio.ensure_future(sqlite.write(lambda _: free.wait(10)))
+    held = asyncio.ensure_future(sqlite.write(lambda _: free.wait(300)))
     await asyncio.sleep(0.05)
     gone, stays = (asyncio.ensure_future(sqlite.write_together(partial(put, key=key))) for key in ("gone", "stays"))
     await asyncio.sleep(0.05)

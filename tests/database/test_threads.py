@@ -28,7 +28,7 @@ async def test_one_thread_does_its_work_in_order_and_several_work_at_once() -> N
     order: list[int] = []
     await asyncio.gather(*(one.run(order.append, number) for number in range(20)))
     assert order == list(range(20))
-    together = threading.Barrier(3, timeout=20)
+    together = threading.Barrier(3, timeout=300)
     assert sorted(await asyncio.gather(*(several.run(together.wait) for _ in range(3)))) == [0, 1, 2]
     one.close()
     several.close()

@@ -312,7 +312,7 @@ def test_a_full_disk_is_a_clear_error_and_nothing_of_the_build_is_left(
             left = list(Path(f"/proc/{process.pid}/root{home}/environments/incoming").iterdir())
         finally:
             process.send_signal(signal.SIGTERM)
-            process.wait(60)
+            process.wait(300)
 
     assert "no space left" in message
     assert (output, left) == ("1.0", [])

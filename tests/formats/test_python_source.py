@@ -178,7 +178,7 @@ print(next(line.split()[1] for line in open('/proc/self/status') if line.startsw
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_source_neither_crashes_nor_starves_the_process(name: str) -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", MEASURE], input=HOSTILE[name].encode(), capture_output=True, timeout=60, check=True
+        [sys.executable, "-c", MEASURE], input=HOSTILE[name].encode(), capture_output=True, timeout=300, check=True
     )
     assert int(ended.stdout) < 512 * 1024
     assert ended.stderr == b""

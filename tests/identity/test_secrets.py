@@ -613,7 +613,7 @@ def test_a_typed_value_is_not_shown(tmp_path: Path) -> None:
     os.write(ours, b"typed-value\n")
     while b"is set" not in shown:
         shown += os.read(ours, 4096)
-    assert process.wait(60) == 0
+    assert process.wait(300) == 0
     os.close(ours)
 
     assert b"typed-value" not in shown

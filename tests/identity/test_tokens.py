@@ -460,7 +460,7 @@ def test_with_json_the_first_token_is_in_the_one_document(tmp_path: Path) -> Non
         assert process.stdout is not None
         said = json.loads(process.stdout.readline())
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
+        assert process.wait(300) == 0
     assert TOKEN.fullmatch(said["bootstrap_token"])
     assert said["url"].startswith("http://127.0.0.1:")
 
@@ -620,7 +620,7 @@ def test_a_terminal_shows_scopes_and_moments_whole(tmp_path: Path) -> None:
         while chunk := os.read(ours, 4096):
             seen += chunk
     os.close(ours)
-    assert process.wait(30) == 0
+    assert process.wait(300) == 0
     said = seen.decode()
     assert "ann" in said
     assert "…" not in said

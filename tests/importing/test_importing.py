@@ -701,7 +701,7 @@ def test_watch_goes_on_until_it_is_interrupted(folder: Path, sqlite_server: Serv
         assert said.split()[:3] == ["published", f"{new_name}.pdf", "1.0.1"]
     finally:
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
+        assert process.wait(300) == 130
         process.stdout.close() if process.stdout else None
 
 
@@ -758,7 +758,7 @@ def test_a_terminal_gets_a_bar(folder: Path, sqlite_server: Server, new_name: st
         while chunk := os.read(ours, 4096):
             seen += chunk
     os.close(ours)
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=300)
     assert process.returncode == 0
     assert f"published\t{new_name}.pdf 1.0.0".encode() in out
     assert b"2/2" in seen

@@ -298,7 +298,7 @@ def test_one_sweeps_at_a_time(database: Database) -> None:
 
     def slow(_: Sweep) -> Swept:
         begun.set()
-        go_on.wait(30)
+        go_on.wait(300)
         return Swept(3, 4)
 
     first = Collector(database, [SweepStep("slow", slow)])
@@ -306,7 +306,7 @@ def test_one_sweeps_at_a_time(database: Database) -> None:
     second = Collector(elsewhere, [SweepStep("slow", slow), SweepStep("own", lambda _: Swept(1, 1), own=True)])
     with ThreadPoolExecutor(1) as threads:
         running = threads.submit(first.collect)
-        begun.wait(30)
+        begun.wait(300)
 
         with pytest.raises(Busy):
             second.collect()

@@ -98,7 +98,7 @@ def test_a_long_log_is_read_with_the_same_offsets_live_and_stored(rpc: Rpc) -> N
 def events_of(http: httpx.Client, run_id: str, **headers: str) -> list[tuple[str, str, Any]]:
     """Return name, id and data of each event of a run, until the stream ends."""
     found = []
-    with http.stream("GET", f"/v1/runs/{run_id}/events", headers=headers, timeout=20) as answer:
+    with http.stream("GET", f"/v1/runs/{run_id}/events", headers=headers, timeout=300) as answer:
         assert answer.status_code == 200
         for block in "".join(answer.iter_text()).split("\n\n"):
             fields = dict(line.split(": ", 1) for line in block.splitlines() if not line.startswith(":"))

@@ -34,7 +34,7 @@ class Asker:
         head = f"GET http://{host}:{self._target}/ HTTP/1.1\r\nHost: {host}:{self._target}\r\n\r\n"
         writer.write(head.encode())
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(300):
                 return (await reader.read()).decode("latin-1")
         finally:
             writer.close()

@@ -58,7 +58,7 @@ class Door:
         if half_close:
             writer.write_eof()
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(300):
                 return await reader.read()
         finally:
             writer.close()
@@ -67,7 +67,7 @@ class Door:
         """Open a tunnel with TLS, send `then`, and return everything that arrives through TLS."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(300):
                 writer.write(f"CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n".encode())
                 answer = await reader.readuntil(b"\r\n\r\n")
                 assert answer.startswith(b"HTTP/1.1 200"), answer
@@ -81,7 +81,7 @@ class Door:
 
     async def refused(self) -> list[NetworkUse]:
         """Return the recorded uses, once they are complete. All must be refusals."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(300):
             while not self.uses.finish():
                 await asyncio.sleep(0.01)
         uses = list(self.uses.finish())
@@ -368,7 +368,7 @@ async def test_a_connection_on_which_nothing_moves_is_ended() -> None:
             with pytest.raises(ssl.SSLWantReadError):
                 client_context().wrap_bio(incoming, outgoing, server_hostname="api.test").do_handshake()
             writer.write(outgoing.read())
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(300):
                 await reader.read()
             writer.close()
     assert any("nothing moved" in use.reason for use in opened.uses.finish())
@@ -434,7 +434,7 @@ async def test_a_killed_proxy_ends_the_ways_out_and_the_next_run_gets_a_new_one(
         first = egress.pid
         assert first is not None
         os.kill(first, 9)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(300):
             while True:
                 try:
                     await Door(port, Names()).send(get("api.test", plain.port))
@@ -487,12 +487,12 @@ async def test_hundreds_of_broken_connections_leave_the_proxy_as_it_was(plain: U
         before = descriptors(egress.pid)
         for _ in range(10):
             await asyncio.gather(*(torment(port, plain.port, number) for number in range(60)))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             assert b"200 OK" in await Door(port, Names()).send(get("api.test", plain.port))
             while descriptors(egress.pid) > before:
                 await asyncio.sleep(0.05)
         await session.close()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(300):
             while descriptors(egress.pid) >= before:
                 await asyncio.sleep(0.05)
     finally:
@@ -513,7 +513,7 @@ def test_the_process_runs_as_nobody_if_the_server_is_root() -> None:
         listener, _ = await listening()
         session = await egress.open([], listener, lambda line: None)
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(300):
                 while True:
                     status = Path(f"/proc/{egress.pid}/status").read_text()
                     found = next(line for line in status.splitlines() if line.startswith("Uid:")).split()[1]

@@ -381,7 +381,7 @@ async def attempt(case: str, sandbox: Sandbox, folder: Path, suites: Sequence[ty
     given: dict[str, Any] = {"trial": Trial(sandbox, folder), "sandbox": sandbox, "tmp_path": folder, "column": 0}
     for mark in getattr(method, "pytestmark", []) if example else []:
         given |= examples(mark)[example]
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         await method(**{name: given[name] for name in inspect.signature(method).parameters})
 
 

@@ -345,7 +345,7 @@ def test_without_user_namespaces_nothing_is_run_and_the_way_out_is_named() -> No
         "open('/proc/sys/user/max_user_namespaces', 'w').write('0')\n"
         "print(asyncio.run(ask('def main(args): pass')))"
     )
-    done = subprocess.run((*AS_ORDINARY_USER, "-c", script), capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run((*AS_ORDINARY_USER, "-c", script), capture_output=True, text=True, timeout=300, check=False)
     assert done.stdout.startswith("refused: ")
     assert "user.max_user_namespaces" in done.stdout
 
@@ -417,7 +417,7 @@ def test_servers_that_start_at_once_remove_the_groups_of_dead_servers_together()
         assert server.stdin is not None
         server.stdin.close()
 
-    assert [server.wait(timeout=60) for server in starting] == [0, 0, 0]
+    assert [server.wait(timeout=300) for server in starting] == [0, 0, 0]
     assert group_folders(dead.pid) == []
 
 

@@ -115,7 +115,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _pass_on(self, body: bytes, fault: Fault) -> None:
         target = self.owner.target
-        connection = http.client.HTTPConnection(target.hostname or "", target.port, timeout=60)
+        connection = http.client.HTTPConnection(target.hostname or "", target.port, timeout=300)
         try:
             # The signature covers the header Host.
             connection.request(self.command, self.path, body or None, dict(self.headers.items()))

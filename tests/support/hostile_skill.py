@@ -126,7 +126,7 @@ def attacker_running() -> Iterator[Attacker]:
     yield attacker
     attacker.http.shutdown()
     attacker.http.server_close()
-    thread.join(10)
+    thread.join(300)
 
 
 class HostileSkill:

@@ -49,7 +49,7 @@ class OpenBao:
         self.address = f"http://127.0.0.1:{port}"
         (folder / "data").mkdir()
         (folder / "server.hcl").write_text(CONFIGURATION.format(folder=folder / "data", port=port, cluster=cluster))
-        self._http = httpx.Client(base_url=f"{self.address}/v1/", timeout=30)
+        self._http = httpx.Client(base_url=f"{self.address}/v1/", timeout=300)
         self._process: subprocess.Popen[bytes] | None = None
         self._launch()
         made = self._http.put("sys/init", json={"secret_shares": 1, "secret_threshold": 1}).json()

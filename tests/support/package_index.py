@@ -115,7 +115,7 @@ class PackageIndex:
         if name.endswith(".metadata"):
             return 200, self._metadata(name.removesuffix(".metadata"))
         if name in self.held:
-            self.held[name].wait(60)
+            self.held[name].wait(300)
         if self.failing.get(name, 0) > 0:
             self.failing[name] -= 1
             return 503, b"not now"

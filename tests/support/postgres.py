@@ -55,7 +55,7 @@ class Postgres:
     def stop(self, number: int = signal.SIGINT) -> None:
         """Stop the server. SIGINT closes every connection in order, SIGQUIT stops as in a crash."""
         self._server.send_signal(number)
-        self._server.wait(30)
+        self._server.wait(300)
 
 
 @contextmanager

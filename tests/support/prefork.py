@@ -115,7 +115,7 @@ class Prefork:
 
     def close(self) -> None:
         self._control.close()
-        self._process.wait(60)
+        self._process.wait(300)
 
     def run(
         self, arguments: Sequence[str], environment: Mapping[str, str], stdin: bytes

@@ -27,4 +27,4 @@ def on_terminal(*arguments: str, columns: int = 60) -> tuple[int, str]:
         while piece := os.read(ours, 4096):
             seen += piece
     os.close(ours)
-    return process.wait(30), seen.decode()
+    return process.wait(300), seen.decode()

@@ -35,12 +35,12 @@ def tls_in_front_of(port: int, folder: Path) -> Iterator[tuple[str, Path]]:
     is_ready, ended = threading.Event(), asyncio.Event()
     thread = threading.Thread(target=loop.run_until_complete, args=(serve(),), daemon=True)
     thread.start()
-    assert is_ready.wait(30), "the TLS proxy does not listen"
+    assert is_ready.wait(300), "the TLS proxy does not listen"
     try:
         yield f"https://127.0.0.1:{chosen[0]}", file
     finally:
         loop.call_soon_threadsafe(ended.set)
-        thread.join(30)
+        thread.join(300)
         loop.close()
 
 

@@ -119,7 +119,7 @@ def test_changes_need_a_recent_sign_in(tokens_sqlite: Server, new_name: str) -> 
     token = token_of(tokens_sqlite, f"{new_name}-admin", "admin")
     admin = Browser(tokens_sqlite.url, **HTML)
     assert admin.sign_in(token).status_code == 303
-    with sqlite3.connect(tokens_sqlite.home / "skillery.db", timeout=30) as database:
+    with sqlite3.connect(tokens_sqlite.home / "skillery.db", timeout=300) as database:
         changed = database.execute(
             "UPDATE web_sessions SET made_at = datetime(made_at, '-20 minutes') WHERE identity = ?",
             (f"{new_name}-admin",),

@@ -44,7 +44,7 @@ class Failing:
         self._set_scopes('["read"]')
 
     def _set_scopes(self, text: str) -> None:
-        with sqlite3.connect(self.server.home / "skillery.db", timeout=30) as database:
+        with sqlite3.connect(self.server.home / "skillery.db", timeout=300) as database:
             changed = database.execute("UPDATE tokens SET scopes_json = ? WHERE name = 'broken'", (text,))
             assert changed.rowcount == 1
         database.close()

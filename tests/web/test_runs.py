@@ -272,7 +272,7 @@ async def test_a_page_without_a_stream_asks_for_the_log(
     make(sqlite_server.rpc, new_name)
     run_id = sqlite_server.rpc("execute_skill", name=new_name, args={"seconds": 4}, background=True)["run_id"]
     async with AsyncExitStack() as stack:
-        client = await stack.enter_async_context(httpx.AsyncClient(base_url=sqlite_server.url, timeout=60))
+        client = await stack.enter_async_context(httpx.AsyncClient(base_url=sqlite_server.url, timeout=300))
         for _ in range(4):
             stream = await stack.enter_async_context(client.stream("GET", f"/runs/{run_id}/events"))
             assert stream.status_code == 200
@@ -290,7 +290,7 @@ def test_a_stopping_server_ends_the_streams_of_pages(start_server: Callable[...,
     server = start_server()
     code = "import time\ndef main(args):\n    print('begun', flush=True)\n    time.sleep(60)\n"
     run_id = server.rpc("run_code", language="python", code=code, background=True)["run_id"]
-    with httpx.stream("GET", f"{server.url}/runs/{run_id}/events", timeout=60) as stream:
+    with httpx.stream("GET", f"{server.url}/runs/{run_id}/events", timeout=300) as stream:
         lines = stream.iter_lines()
         assert any("begun" in line for line in lines)
         server.process.send_signal(signal.SIGTERM)

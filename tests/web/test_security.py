@@ -133,7 +133,7 @@ UNSAFE = [name for name, is_unsafe in all_routes().items() if is_unsafe]
 
 def rows_of(server: Server) -> dict[str, str]:
     """Return the hash of the rows of each table, except the tables that change by themselves."""
-    with sqlite3.connect(f"file:{server.home / 'skillery.db'}?mode=ro", uri=True, timeout=30) as database:
+    with sqlite3.connect(f"file:{server.home / 'skillery.db'}?mode=ro", uri=True, timeout=300) as database:
         names = [one for (one,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         return {
             name: hash_of(database.execute(f"SELECT * FROM {name}"))

@@ -200,7 +200,7 @@ async def test_a_client_of_mcp_with_the_snippet_has_the_tools(shown: ShownSkill,
     headers = {name: value.replace("$SKILLERY_TOKEN", shown.ann) for name, value in given["headers"].items()}
 
     async with (
-        httpx2.AsyncClient(headers=headers, timeout=60) as http,
+        httpx2.AsyncClient(headers=headers, timeout=300) as http,
         Client(streamable_http_client(given["url"], http_client=http)) as client,
     ):
         names = {one.name for one in (await client.list_tools()).tools}

@@ -67,7 +67,7 @@ class Site:
 
     def returned(self, address: str) -> str:
         """Log in at the provider, and return the address on the server to which the provider sends the browser."""
-        with httpx.Client(verify=Rpc.tls, timeout=60) as http:
+        with httpx.Client(verify=Rpc.tls, timeout=300) as http:
             while not address.startswith(self.server.url):
                 answer = http.get(address)
                 assert answer.is_redirect, answer.text
@@ -517,7 +517,7 @@ class TestLogin(BrowserLoginContract):
     def visit(self) -> Visit:
         async def log_in(start: LoginStart) -> Mapping[str, str]:
             address = start.address
-            async with httpx.AsyncClient(verify=Rpc.tls, timeout=60) as http:
+            async with httpx.AsyncClient(verify=Rpc.tls, timeout=300) as http:
                 while not address.startswith(self.callback):
                     answer = await http.get(address)
                     address = str(answer.url.join(answer.headers["location"]))

@@ -46,7 +46,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
     """Close stdin, as the end of the actor does, and wait until the engine has ended."""
     assert process.stdin is not None
     process.stdin.close()
-    assert process.wait(30) == 0
+    assert process.wait(300) == 0
     assert process.stdout is not None
     process.stdout.close()
 

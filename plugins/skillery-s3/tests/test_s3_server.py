@@ -289,7 +289,7 @@ def test_a_kill_during_an_upload_leaves_parts_that_a_sweep_removes(
     def kill(line: str) -> None:
         if re.search(moment, line):
             server.process.send_signal(signal.SIGKILL)
-            server.process.wait(60)
+            server.process.wait(300)
 
     proxy.on_request = kill
     with pytest.raises(httpx.HTTPError):
