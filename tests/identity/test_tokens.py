@@ -10,28 +10,31 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import psycopg
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import Connection, select, text, update
 
 from skillery.audit import SERVER
 from skillery.backends import Credentials
 from skillery.builtin.failed_logins import MOST_ADDRESSES, FailedLogins
 from skillery.builtin.tokens_authenticator import TokensAuthenticator, TokensSettings
 from skillery.database import Database, parse_database_url, tables
-from skillery.errors import NotAuthenticated, TooManyFailedLogins
+from skillery.errors import Conflict, NotAuthenticated, TooManyFailedLogins
 from skillery.identity.token_checks import RegistryTokens
-from skillery.identity.tokens import create_token, revoke_token
+from skillery.identity.tokens import Kind, create_token, list_tokens, revoke_token
 from skillery.testing import AuthenticatorContract
 from tests.cli.test_cli import Ended, skillery
 from tests.conftest import Rpc, RpcError, Server, clean_environment
+from tests.support.processes import wait_until
 
 TOKEN = re.compile(r"sky_[0-9a-z]{12}_[0-9A-Za-z]{43}")
 UNKNOWN = "sky_" + "0" * 12 + "_" + "0" * 43
@@ -258,6 +261,41 @@ def test_one_name_is_not_a_persons_and_an_agents_at_once(tokens_server: Server, 
             rpc("revoke_token", id=row["id"])
     assert rpc("create_token", name="both", scopes=["read"], kind="agent")["kind"] == "agent"
     assert first["kind"] == "person"
+
+
+def test_one_name_is_not_given_to_a_person_and_an_agent_at_once(migrated_postgres_database: Callable[[], str]) -> None:
+    """The second transaction waits for the first one. SQLite has one writer at a time."""
+    database = Database(migrated_postgres_database())
+    conflicts: list[Conflict] = []
+
+    def create(connection: Connection, kind: Kind) -> None:
+        create_token(connection, SERVER, name="both", scopes=["read"], kind=kind)
+
+    def create_second() -> None:
+        try:
+            database.write_now(partial(create, kind="agent"))
+        except Conflict as error:
+            conflicts.append(error)
+
+    second = threading.Thread(target=create_second)
+
+    def create_first(connection: Connection) -> None:
+        create(connection, "person")
+        second.start()
+        wait_until(lambda: database.read_now(is_waiting) or not second.is_alive())
+
+    database.write_now(create_first)
+    second.join()
+    kinds = [row.kind for row in database.read_now(list_tokens)]
+    database.close()
+
+    assert (kinds, len(conflicts)) == (["person"], 1)
+
+
+def is_waiting(connection: Connection) -> bool:
+    """Return whether a transaction of this database waits for a lock."""
+    waiting = "SELECT count(*) FROM pg_locks JOIN pg_database ON oid = database WHERE NOT granted AND datname = "
+    return bool(connection.scalar(text(f"{waiting} current_database()")))
 
 
 def test_a_version_and_a_run_say_whose_they_are_and_of_which_kind(

@@ -178,6 +178,7 @@ WHO_SEES: dict[str, tuple[Who, set[str]]] = {
         {"public", "namespace", "private"},
     ),
     "member of a look-alike": (Who("m4", "read run", "NS-x.* NSx.* NS"), {"public"}),
+    "member of a shorter name": (Who("m8", "read run", "SHORT.*"), {"public"}),
     "member below": (Who("m5", "read run", "NS.private.*"), {"public"}),
     "reader": (Who("m6", "read run"), {"public"}),
 }
@@ -220,7 +221,7 @@ def test_who_sees_what(as_: Callable[[Who], Caller], new_name: str, role: str) -
         publish(as_, f"{new_name}.{visibility}")
         as_(ADMIN)("set_visibility", name=f"{new_name}.{visibility}", visibility=visibility)
     who, sees = WHO_SEES[role]
-    caller = as_(who._replace(grants=who.grants.replace("NS", new_name)))
+    caller = as_(who._replace(grants=who.grants.replace("NS", new_name).replace("SHORT", new_name[:-1])))
 
     for namespace in (new_name, ""):
         listed, cursor = [], None

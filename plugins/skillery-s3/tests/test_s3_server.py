@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
@@ -133,6 +134,7 @@ def test_a_blob_is_downloaded_from_the_storage(weed: Weed, start: Start) -> None
 
     assert (answer.status_code, answer.content, answer.headers["cache-control"]) == (307, b"", "private, no-store")
     assert answer.headers["location"].startswith(weed.endpoint)
+    assert parse_qs(urlsplit(answer.headers["location"]).query)["X-Amz-Expires"] == ["60"]
     assert (elsewhere.status_code, elsewhere.content, elsewhere.headers["content-type"]) == (200, content, "text/csv")
     assert elsewhere.headers["content-disposition"] == "attachment"
     part = httpx.get(answer.headers["location"], headers={"range": "bytes=5-9"})
