@@ -97,6 +97,15 @@ def test_a_version_that_is_sent_again_is_the_one_that_is_there(http: httpx.Clien
     assert versions[0]["version"] == "1.0.1"
 
 
+def test_the_id_of_a_version_selects_no_version_of_another_skill(http: httpx.Client, new_name: str) -> None:
+    names = (f"{new_name}a", f"{new_name}b")
+    first, second = (f"{name}@{sent(http, '/v1/skills', folder(name)).json()['latest_version']}" for name in names)
+    versions = f"/v1/skills/{names[0]}/versions"
+
+    assert http.get(f"{versions}/{first}").status_code == 200
+    assert error_of(http.get(f"{versions}/{second}"), 404)["data"]["type"] == "version_not_found"
+
+
 def test_a_skill_toml_of_another_name_is_no_version_of_this_one(http: httpx.Client, new_name: str) -> None:
     toml = f'name = "{new_name}.other"\nversion = "1.0.0"\ndescription = "x"\n'.encode()
     sent(http, "/v1/skills", folder(new_name))

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from skillery.workspaces.rows import SNAPSHOTS
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server
 from tests.runs.test_run_files import blob
@@ -96,6 +97,15 @@ def test_reading_and_snapshots_save_nothing(sqlite_rpc: Rpc) -> None:
         answer = sqlite_rpc("run_code", language="python", code=WRITES, args={"write": {"b": "2"}}, **how)
         assert (answer["output"], answer["workspace"]["after"]) == ({"a": "1", "b": "2"}, snapshot)
     assert run(sqlite_rpc, made["id"])["output"] == {"a": "1"}
+
+
+def test_a_workspace_keeps_its_newest_snapshots(server: Server) -> None:
+    workspace = create(server.rpc)["id"]
+    file = f"/v1/workspaces/{workspace}/files/a"
+    left = [server.rpc.http.put(file, content=b"%d" % number).json()["snapshot"] for number in range(SNAPSHOTS + 2)]
+    kept = server.rpc("describe_workspace", workspace=workspace)["snapshots"]
+
+    assert [one["snapshot"] for one in kept] == left[:1:-1]
 
 
 def test_a_fork_of_a_fork_outlives_the_workspaces_before_it(server: Server) -> None:

@@ -19,7 +19,8 @@ from skillery_ray.cache import Cache, Pieces
 from skillery_ray.channels import Door, connect
 from skillery_ray.jobs import pack
 from skillery_ray.members import Member
-from skillery_ray.settings import RaySettings
+from skillery_ray.placement import matches
+from skillery_ray.settings import RaySettings, Route
 from skillery_ray.trees import Entry, Tree, Trees
 from skillery_ray.wire import Broken
 from tests.support.ray_cluster import processes
@@ -154,6 +155,14 @@ async def test_a_wrong_token_or_another_certificate_gets_no_connection(door: Doo
         await connect(msgspec.structs.replace(door, token="wrong"), "run")
     with pytest.raises(Broken, match="certificate"):
         await connect(msgspec.structs.replace(door, fingerprint="0" * 64), "run")
+
+
+@pytest.mark.parametrize(("namespace", "is_matched"), [("a", True), ("a.b", False), ("", False)])
+def test_a_route_matches_the_skills_below_its_namespaces(tmp_path: Path, namespace: str, is_matched: bool) -> None:
+    route = Route({"zone": "b"}, namespaces=("other", namespace))
+
+    assert matches(route, job(SkillMount("a.b", tmp_path))) == is_matched
+    assert not matches(route, job(SkillMount(f"{namespace}b.c", tmp_path)))
 
 
 async def test_a_tree_that_is_used_stays_while_the_cache_makes_room(tmp_path: Path) -> None:
