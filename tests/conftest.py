@@ -150,12 +150,13 @@ class Server:
 
 
 def clean_environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the environment of this process without settings of Skillery. Compiled code is kept, which makes a start
-    faster.
+    """Return the environment of this process without settings of Skillery, for commands and for FORKED.
+
+    Compiled code is kept, which makes a start faster.
     """
     dropped = ("SKILLERY_", "PYTHONDONTWRITEBYTECODE")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
-    return {**kept, **(more or {})}
+    return {**kept, **prefork().variables, **(more or {})}
 
 
 @pytest.fixture(scope="session")

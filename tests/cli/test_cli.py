@@ -24,7 +24,7 @@ import pytest
 from skillery.cli import commands
 from tests.conftest import Server, clean_environment
 from tests.support.parallel import is_first
-from tests.support.prefork import prefork
+from tests.support.prefork import FORKED, prefork
 
 HEAVY = ("litestar", "sqlalchemy", "alembic", "httpx", "rich", "asyncio", "uvicorn", "psycopg")
 ADDER = "def main(args):\n    print('adding')\n    return args['a'] + args['b']\n"
@@ -57,8 +57,13 @@ def skillery(*arguments: str, stdin: bytes = b"", **variables: str) -> Ended:
     return Ended(prefork().run(arguments, environment, stdin))
 
 
-def started(arguments: Sequence[str], environment: Mapping[str, str], stdin: bytes = b"") -> Ended:
-    command = [sys.executable, "-m", "skillery", *arguments]
+def started(
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    stdin: bytes = b"",
+    *program: str,
+) -> Ended:
+    command = [*(program or (sys.executable, "-m", "skillery")), *arguments]
     return Ended(subprocess.run(command, input=stdin, capture_output=True, env=environment, timeout=120, check=False))
 
 
@@ -124,7 +129,24 @@ def test_a_command_that_is_forked_does_as_one_that_is_started(home: str, tmp_pat
         (["serve", "--host", "0.0.0.0"], b""),
     ):
         one, other = started(arguments, environment, stdin), Ended(prefork().run(arguments, environment, stdin))
+        third = started(arguments, environment, stdin, FORKED)
         assert (one.code, stable(one.out), stable(one.err)) == (other.code, stable(other.out), stable(other.err))
+        assert (one.code, stable(one.out), stable(one.err)) == (third.code, stable(third.out), stable(third.err))
+
+
+def test_a_forked_command_gets_signals_and_ends_with_its_client(home: str, tmp_path: Path) -> None:
+    slow = tmp_path / "slow.py"
+    slow.write_text("import time\ndef main(args):\n    time.sleep(600)\n")
+    ends = {}
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        command = [FORKED, "code", str(slow), "--home", f"{home}-{number}"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, env=clean_environment()) as client:
+            wait_for_run(Path(f"{home}-{number}"))
+            client.send_signal(number)
+            client.communicate(timeout=120)  # until the command has closed its stdout
+            ends[number] = client.returncode
+
+    assert ends == {signal.SIGINT: 130, signal.SIGTERM: -signal.SIGTERM, signal.SIGKILL: -signal.SIGKILL}
 
 
 def stable(said: str) -> str:
@@ -326,7 +348,7 @@ def test_help_lists_every_command_once_under_a_heading() -> None:
 
 
 def test_two_commands_at_once_on_a_home_wait_for_one_another(home: str) -> None:
-    command = [sys.executable, "-m", "skillery", "list", "--home", home, "--json"]
+    command = [FORKED, "list", "--home", home, "--json"]
     started = [
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environment())
         for _ in range(3)

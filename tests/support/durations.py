@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 
 from tests.support.forms import FORM, SUBJECT_SECONDS, is_core, subject_of
+from tests.support.prefork import prefork
 
 CASE_SECONDS = 0.8
 FILE_SECONDS = 6.0
@@ -128,6 +129,8 @@ class Recorder:
             item.user_properties.append((USED, used or self.used(item)))
 
     def used(self, item: pytest.Item) -> dict[str, Any]:
+        if prefork.cache_info().currsize:
+            prefork().count()
         processor, clock = processor_seconds() - self.processor - _shared[0], time.monotonic() - self.clock
         is_smoke = item.get_closest_marker("smoke") is not None
         rounded = {"processor": round(max(processor, 0), 3), "clock": round(clock, 3)}

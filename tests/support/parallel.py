@@ -1,25 +1,29 @@
 """Run the tests safely and quickly in several processes: `pytest -n auto --dist worksteal`.
 
-Each worker has its own servers, and all workers share one Postgres. A test looks only at its own processes and files.
+Each worker has its own servers. All workers share one Postgres, one process that forks commands, and the templates of
+databases. A test looks only at its own processes and files.
 """
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.postgres import running_postgres
+from tests.support.prefork import running_prefork
 
 MOST_WORKERS = 8
 STACK = pytest.StashKey[ExitStack]()
 POSTGRES = pytest.StashKey[str]()
+PREFORK = pytest.StashKey[str]()
 _config: list[pytest.Config] = []
 
 
@@ -52,12 +56,26 @@ def postgres_url(config: pytest.Config) -> str:
     """Return the URL of the only Postgres server of this pytest run. It starts at its first use and stops with the
     run.
     """
-    given: str | None = getattr(config, "workerinput", {}).get("postgres")
+    return of_the_run(config, POSTGRES, "postgres", running_postgres)
+
+
+def forking_process() -> str:
+    """Return the address of the only forking process of this pytest run: see tests/support/prefork.py."""
+    return of_the_run(_config[0], PREFORK, "prefork", running_prefork)
+
+
+def of_the_run(
+    config: pytest.Config, key: pytest.StashKey[str], name: str, running: Callable[[], AbstractContextManager[str]]
+) -> str:
+    """Return the address of a program that all workers share. It starts at its first use, in the process that starts
+    the workers.
+    """
+    given: str | None = getattr(config, "workerinput", {}).get(name)
     if given is not None:
         return given
-    if POSTGRES not in config.stash:
-        config.stash[POSTGRES] = config.stash[STACK].enter_context(running_postgres())
-    return config.stash[POSTGRES]
+    if key not in config.stash:
+        config.stash[key] = config.stash[STACK].enter_context(running())
+    return config.stash[key]
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -68,7 +86,8 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Send the Postgres URL to each worker, from the process that starts the workers."""
+    """Send the addresses of the shared programs to each worker, from the process that starts the workers."""
+    node.workerinput["prefork"] = forking_process()
     with suppress(RuntimeError):  # the first test that needs Postgres fails with the reason
         node.workerinput["postgres"] = postgres_url(node.config)
 
@@ -90,11 +109,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 
+def own_folder() -> Path:
+    """Return a folder of this process."""
+    factory: pytest.TempPathFactory = _config[0]._tmp_path_factory  # type: ignore[attr-defined]
+    return factory.getbasetemp()
+
+
 def common_folder(config: pytest.Config) -> Path:
     """Return a folder of this pytest run that all workers know."""
-    factory: pytest.TempPathFactory = config._tmp_path_factory  # type: ignore[attr-defined]
-    own = factory.getbasetemp()
-    return own.parent if hasattr(config, "workerinput") else own
+    return own_folder().parent if hasattr(config, "workerinput") else own_folder()
 
 
 def is_first(what: str) -> bool:
@@ -104,3 +127,16 @@ def is_first(what: str) -> bool:
     except FileExistsError:
         return False
     return True
+
+
+def once(name: str, make: Callable[[Path], None]) -> Path:
+    """Return a file of this pytest run. The first worker to need the file calls `make(path)`, the others wait."""
+    path = common_folder(_config[0]) / name
+    with path.with_name(f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            unfinished = path.with_name(f"{name}.unfinished")
+            unfinished.unlink(missing_ok=True)
+            make(unfinished)
+            unfinished.rename(path)
+    return path

@@ -1,12 +1,18 @@
 """Run the command `skillery` without waiting for its imports: each command is forked from a process that has them.
 
-A test runs some hundred commands, and starting an interpreter for each would take longer than the commands. A forked
+The tests run some hundred commands, and starting an interpreter for each would take longer than the commands. A forked
 process has its own arguments, environment and streams, and runs `main` from its first line. tests/cli/test_cli.py
 compares forked and started commands.
 
-`start` does the same for a server, which runs until it stops or the tests end.
+`start` does the same for a server, which runs until it stops or its client ends. tests/support/skillery is a program
+that does the same for shells, terminals and signals: it replaces `skillery` on the PATH.
 
-python tests/support/prefork.py DESCRIPTOR: fork for each request on this socket, until the socket is closed.
+A pytest run has one forking process for all its workers. A client connects to its socket, and sends an order: the
+descriptors of the streams, then JSON until the end of the stream. The answer is the pid of the command, and at its end
+the exit code and the processor seconds. If the client disconnects, the command is killed.
+
+python tests/support/prefork.py LISTENER OWNER: fork for each client of the socket LISTENER, until the other end of the
+socket OWNER is closed.
 """
 
 from __future__ import annotations
@@ -19,19 +25,27 @@ import importlib
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 SECONDS = 120
 NUMBER = 16
-"""Length of a pid or an exit code on the link, in bytes."""
+"""Length of a pid, an exit code or processor seconds on the link, in bytes."""
+CLIENTS = 256
+"""Number of clients that may wait while the forking process imports its modules."""
+FORKED = str(Path(__file__).with_name("skillery"))
+"""Program that replaces `skillery`. Its environment needs the `variables` of `prefork()`."""
+PROGRAMS = f"{Path(FORKED).parent}:{Path(sys.executable).parent}"
+"""Beginning of a PATH with FORKED as `skillery`, and with the other programs of this virtual environment."""
 IMPORTED = (
     "skillery.app.server",
     "skillery.cli.connection",
@@ -70,14 +84,19 @@ IMPORTED = (
 
 
 class Forked:
-    """A forked command that keeps running, with the part of `subprocess.Popen` that tests use."""
+    """A forked command, with the part of `subprocess.Popen` that tests use."""
+
+    # The command is not below this process, so its processor time is counted separately.
 
     def __init__(self, link: socket.socket, stdout: BinaryIO) -> None:
+        from tests.support.durations import count_program  # not above, because this file is also a script
+
         self._link = link
         self.stdout: BinaryIO | None = stdout
         self.returncode: int | None = None
         self._link.settimeout(SECONDS)
         self.pid = int(link.recv(NUMBER, socket.MSG_WAITALL))
+        count_program(self.pid)
 
     def poll(self) -> int | None:
         if self.returncode is None and select.select([self._link], [], [], 0)[0]:
@@ -85,126 +104,152 @@ class Forked:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
+        from tests.support.durations import count_seconds
+
         if self.returncode is None:
             self._link.settimeout(timeout)
             try:
-                self.returncode = int(self._link.recv(NUMBER, socket.MSG_WAITALL))
+                ended = self._link.recv(2 * NUMBER, socket.MSG_WAITALL)
             except TimeoutError:
                 raise subprocess.TimeoutExpired("skillery", timeout or 0) from None
             self._link.close()
+            self.returncode = int(ended[:NUMBER])
+            count_seconds(float(ended[NUMBER:]))
         return self.returncode
 
     def send_signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):  # like subprocess.Popen, for a process that has just ended
             os.kill(self.pid, number)
 
+    def disconnect(self) -> None:
+        """Kill the command if it runs."""
+        self._link.close()
+
 
 class Prefork:
-    """The client in the test process. `run` runs a command like `subprocess.run`."""
+    """A client of the forking process at `address`. `run` runs a command like `subprocess.run`.
 
-    def __init__(self) -> None:
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, __file__, str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,  # Ctrl-C must not stop it
-            )
+    The program FORKED writes the processor seconds of its command to a file in `folder`.
+    """
 
-    def close(self) -> None:
-        self._control.close()
-        self._process.wait(300)
+    def __init__(self, address: str, folder: Path) -> None:
+        self.address = address
+        seconds = folder / "seconds"
+        seconds.touch()
+        self._seconds = seconds.open()
+        self.variables = {"TESTS_PREFORK": address, "TESTS_SECONDS": str(seconds)}
+
+    def count(self) -> None:
+        """Count the processor time of the ended commands of tests/support/skillery."""
+        from tests.support.durations import count_seconds
+
+        for line in self._seconds.readlines():
+            count_seconds(float(line))
 
     def run(
         self, arguments: Sequence[str], environment: Mapping[str, str], stdin: bytes
     ) -> subprocess.CompletedProcess[bytes]:
-        outputs: list[bytes] = [b"", b""]
-        ends = [os.pipe(), os.pipe()]
-        link, theirs = socket.socketpair()
-        with link, theirs, tempfile.TemporaryFile() as given:
+        errors, written = os.pipe()
+        with tempfile.TemporaryFile() as given:
             given.write(stdin)
             given.seek(0)
-            socket.send_fds(self._control, [b"\0"], [theirs.fileno(), given.fileno(), *(end for _, end in ends)])
-            theirs.close()
-            order = {
-                "arguments": arguments,
-                "environment": dict(environment),
-                "folder": str(Path.cwd()),
-                "tells": False,
-            }
-            link.sendall(json.dumps(order).encode())
-            link.shutdown(socket.SHUT_WR)
+            process = self.start(arguments, environment, written, given.fileno())
+        os.close(written)
+        outputs: list[bytes] = [b"", b""]
 
-            def read(number: int) -> None:
-                os.close(ends[number][1])
-                with open(ends[number][0], "rb") as reading:  # noqa: PTH123 - a descriptor
-                    outputs[number] = reading.read()
+        def read(number: int, stream: BinaryIO) -> None:
+            with stream:
+                outputs[number] = stream.read()
 
-            readers = [threading.Thread(target=read, args=(number,), daemon=True) for number in range(2)]
-            for reader in readers:
-                reader.start()
-            link.settimeout(SECONDS)
-            code = int(link.recv(NUMBER, socket.MSG_WAITALL))  # raises after the timeout, which ends the command
-            for reader in readers:
-                reader.join(SECONDS)
-                assert not reader.is_alive(), f"another process holds the output of {arguments} open"
+        assert process.stdout is not None
+        streams = (process.stdout, open(errors, "rb"))  # noqa: PTH123, SIM115 - a descriptor that the reader closes
+        readers = [threading.Thread(target=read, args=pair, daemon=True) for pair in enumerate(streams)]
+        for reader in readers:
+            reader.start()
+        try:
+            code = process.wait(SECONDS)
+        finally:
+            process.disconnect()
+        for reader in readers:
+            reader.join(SECONDS)
+            assert not reader.is_alive(), f"another process holds the output of {arguments} open"
         return subprocess.CompletedProcess(arguments, code, *outputs)
 
-    def start(self, arguments: Sequence[str], environment: Mapping[str, str], stderr: int) -> Forked:
+    def start(
+        self, arguments: Sequence[str], environment: Mapping[str, str], stderr: int, stdin: int | None = None
+    ) -> Forked:
         """Start a command that keeps running, with its stderr written to a descriptor. If the tests end, the command is
         killed.
         """
-        link, theirs = socket.socketpair()
+        link = socket.socket(socket.AF_UNIX)
+        link.connect(self.address)
         output, written = os.pipe()
-        with theirs, Path(os.devnull).open("rb") as nothing:
-            socket.send_fds(self._control, [b"\0"], [theirs.fileno(), nothing.fileno(), written, stderr])
+        with Path(os.devnull).open("rb") as nothing:
+            socket.send_fds(link, [b"\0"], [nothing.fileno() if stdin is None else stdin, written, stderr])
         os.close(written)
-        give_order(link, arguments, environment, tells=True)
+        link.sendall(json.dumps([arguments, dict(environment), str(Path.cwd())]).encode())
+        link.shutdown(socket.SHUT_WR)
         return Forked(link, open(output, "rb", buffering=0))  # noqa: PTH123 - a descriptor that the caller closes
-
-
-def give_order(link: socket.socket, arguments: Sequence[str], environment: Mapping[str, str], *, tells: bool) -> None:
-    """Send a command over the link. `tells`: whether the pid is sent before the exit code."""
-    order = {"arguments": arguments, "environment": dict(environment), "folder": str(Path.cwd()), "tells": tells}
-    link.sendall(json.dumps(order).encode())
-    link.shutdown(socket.SHUT_WR)
 
 
 @functools.cache
 def prefork() -> Prefork:
-    """Return the Prefork of this process, started at its first use."""
-    made = Prefork()
-    atexit.register(made.close)
-    return made
+    """Return a client of the forking process of this pytest run."""
+    from tests.support.parallel import forking_process, own_folder
+
+    return Prefork(forking_process(), own_folder())
+
+
+@contextmanager
+def running_prefork() -> Iterator[str]:
+    """Yield the address of a forking process. A client may connect while the process imports its modules."""
+    folder = tempfile.mkdtemp(prefix="skillery-prefork-")  # pytest's folder may be too long for an address
+    address = f"{folder}/socket"
+    owner, theirs = socket.socketpair()
+    with owner, socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        listener.listen(CLIENTS)
+        process = subprocess.Popen(
+            [sys.executable, __file__, str(listener.fileno()), str(theirs.fileno())],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[listener.fileno(), theirs.fileno()],
+            start_new_session=True,  # Ctrl-C must not stop it
+        )
+        theirs.close()
+        listener.close()
+        try:
+            yield address
+        finally:
+            owner.close()
+            process.wait(300)
+            shutil.rmtree(folder)
 
 
 # -- in the forking process ------------------------------------------------------------------------------------------
 
 
-def serve(control: socket.socket) -> None:
+def serve(listener: socket.socket, owner: socket.socket) -> None:
     for name in IMPORTED:
         importlib.import_module(name)
     importlib.import_module("skillery.web.rendering").compiled_templates()  # 0.4 s of a server's start
     gc.freeze()
     children = 0
-    while True:
-        _, descriptors, _, _ = socket.recv_fds(control, 1, 4)
-        if not descriptors:
-            return
+    while owner not in select.select([listener, owner], [], [])[0]:
+        link, _ = listener.accept()
         if os.fork() == 0:
-            control.close()
-            attend(socket.socket(fileno=descriptors[0]), descriptors[1:])
-        for descriptor in descriptors:
-            os.close(descriptor)
+            listener.close()
+            owner.close()
+            attend(link)
+        link.close()
         children += 1
         while children and os.waitpid(-1, os.WNOHANG)[0]:
             children -= 1
 
 
-def attend(link: socket.socket, streams: Sequence[int]) -> NoReturn:
-    """Fork again: the child runs the command, the parent reports its exit code."""
+def attend(link: socket.socket) -> NoReturn:
+    """Fork again: the child runs the command, the parent reports its end."""
+    _, streams, _, _ = socket.recv_fds(link, 1, 3)
     with link.makefile("rb") as told:
         order = json.loads(told.read())
     command = os.fork()
@@ -213,19 +258,19 @@ def attend(link: socket.socket, streams: Sequence[int]) -> NoReturn:
         become_command(order, streams)
     for stream in streams:
         os.close(stream)
-    if order["tells"]:
-        link.sendall(b"%*d" % (NUMBER, command))
+    link.sendall(b"%*d" % (NUMBER, command))
     tell_the_end(link, command)
 
 
-def become_command(order: dict[str, Any], streams: Sequence[int]) -> NoReturn:
+def become_command(order: list[Any], streams: Sequence[int]) -> NoReturn:
+    arguments, environment, folder = order
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
-    os.chdir(order["folder"])
+    os.chdir(folder)
     os.environ.clear()
-    os.environ.update(order["environment"])
-    sys.argv = ["skillery", *order["arguments"]]
+    os.environ.update(environment)
+    sys.argv = ["skillery", *arguments]
     from skillery.cli import main
 
     code: Any = None
@@ -258,10 +303,11 @@ def tell_the_end(link: socket.socket, command: int) -> NoReturn:
     if any(number == link.fileno() for number, _ in either.poll()):
         os.kill(command, signal.SIGKILL)
         os._exit(1)
-    _, status = os.waitpid(command, 0)
-    link.sendall(b"%*d" % (NUMBER, os.waitstatus_to_exitcode(status)))
+    _, status, used = os.wait4(command, 0)
+    code, seconds = os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime
+    link.sendall(b"%*d%*.6f" % (NUMBER, code, NUMBER, seconds))
     os._exit(0)
 
 
 if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    serve(*(socket.socket(fileno=int(descriptor)) for descriptor in sys.argv[1:]))

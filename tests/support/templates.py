@@ -1,42 +1,45 @@
 """Copies of migrated databases: a copy replaces all migrations, which together take a third of a second.
 
-The migrations are tested in tests/database/test_database.py and tests/cli/test_cli.py, on empty databases.
+All workers of a pytest run copy the same templates. The first worker to need a template makes it. The migrations are
+tested in tests/database/test_database.py and tests/cli/test_cli.py, on empty databases.
 """
 
 from __future__ import annotations
 
-import atexit
 import functools
-import os
 import shutil
-import tempfile
 from pathlib import Path
 
 import psycopg
 
 from skillery.database import Database, migrate
+from tests.support.parallel import once
 
 DATABASE = "skillery.db"
 
 
 @functools.cache
 def sqlite_template() -> Path:
-    """Return the file of a migrated database without rows. Each test process makes it once."""
-    folder = Path(tempfile.mkdtemp(prefix="skillery-template-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    path = folder / DATABASE
-    migrated(f"sqlite:///{path}")
-    return path
+    """Return the file of a migrated database without rows."""
+
+    def make(path: Path) -> None:
+        migrated(f"sqlite:///{path}")
+
+    return once(DATABASE, make)
 
 
 @functools.cache
 def postgres_template(url: str) -> str:
     """Return the name of a migrated database without rows on the Postgres server at `url`."""
-    name = f"template_{os.getpid()}"
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-    migrated(url.replace("/postgres?", f"/{name}?"))
-    return name
+
+    def make(path: Path) -> None:
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("DROP DATABASE IF EXISTS template_skillery")  # of a worker that was killed
+            connection.execute("CREATE DATABASE template_skillery")
+        migrated(url.replace("/postgres?", "/template_skillery?"))
+        path.write_text("template_skillery")
+
+    return once("postgres", make).read_text()
 
 
 def migrated(url: str) -> None:
