@@ -28,6 +28,7 @@ from tests.api.test_access import create_token
 from tests.conftest import Rpc, Server, clean_environment, manifest
 from tests.support.mcp_client import LEGACY, MODERN, Mcp, message_of, messages_of
 from tests.support.people import Caller, Who
+from tests.support.prefork import FORKED
 
 ERAS = (MODERN, LEGACY)
 SLEEP = "import time\ndef main(args):\n    time.sleep(args['s'])\n    return 'slept'\n"
@@ -510,9 +511,7 @@ def test_progress_is_sent_to_callers_with_a_progress_token(mcp: Mcp) -> None:
 def stdio(*flags: str) -> Any:
     from mcp.client.stdio import StdioServerParameters, stdio_client
 
-    command = StdioServerParameters(
-        command=sys.executable, args=["-m", "skillery", "mcp", *flags], env=clean_environment()
-    )
+    command = StdioServerParameters(command=FORKED, args=["mcp", *flags], env=clean_environment())
     return stdio_client(command)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 
 from tests.cli.test_cli import skillery
 from tests.conftest import ASKS_FOR_TOKENS, Rpc, Server, clean_environment
+from tests.support.prefork import FORKED
 from tests.support.processes import eventually
 
 TOML = """\
@@ -31,7 +31,7 @@ class Dev:
 
     def __init__(self, *arguments: str, **variables: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "skillery", "dev", "--json", *arguments],
+            [FORKED, "dev", "--json", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=clean_environment(variables),

@@ -7,7 +7,6 @@ import io
 import json
 import os
 import subprocess
-import sys
 import tarfile
 import threading
 from collections.abc import Callable, Iterator
@@ -23,6 +22,7 @@ from tests.cli.test_cli import Ended, skillery
 from tests.conftest import ASKS_FOR_TOKENS, Rpc, Server, publisher
 from tests.support.browser import token_of
 from tests.support.logins import Configuration
+from tests.support.prefork import PROGRAMS
 from tests.support.tls_proxy import tls_in_front_of
 
 SKILL = "---\nname: {name}\ndescription: Does {name}.\n---\n# {text}\n"
@@ -137,7 +137,7 @@ def test_another_server_is_followed_with_the_login_of_the_user(
     if kind == "git":
         written = skillery("connect", "npx", "--url", asking.url, "--write", **user.variables, HOME=str(user.data))
         assert written.code == 0, written.err
-        user.variables["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        user.variables["PATH"] = f"{PROGRAMS}:{os.environ['PATH']}"
         user.variables["GIT_CONFIG_GLOBAL"] = str(user.data / ".gitconfig")
     source = f"{asking.url}/git/{new_name}.git" if kind == "git" else f"{asking.url}/n/{new_name}"
     mirror = user.add(source)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pty
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from skillery.authoring.scaffold import KINDS
 from tests.cli.test_cli import skillery
 from tests.conftest import clean_environment
+from tests.support.prefork import FORKED
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def test_a_name_that_cannot_be_used_is_refused_with_the_remedy(
 
 def test_on_a_terminal_the_kind_and_the_name_are_asked_for(tmp_path: Path) -> None:
     master, slave = pty.openpty()
-    command = [sys.executable, "-m", "skillery", "new", str(tmp_path / "greet")]
+    command = [FORKED, "new", str(tmp_path / "greet")]
     process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=clean_environment())
     os.write(master, b"instruction\nteam.greet\n")
 

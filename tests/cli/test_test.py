@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import shutil
 import subprocess
-import sys
 import time
 import tomllib
 from collections.abc import Callable
@@ -17,6 +16,7 @@ import pytest
 from skillery.app.bundled import bundled_folders
 from tests.cli.test_cli import Ended, skillery
 from tests.conftest import clean_environment
+from tests.support.prefork import FORKED
 from tests.support.wheels import make_wheel
 
 PROFILE = next(folder for folder in bundled_folders() if folder.name == "text.csv.profile")
@@ -207,7 +207,7 @@ def test_watch_tests_again_after_each_change(greet: Path, home: str, tmp_path: P
     environment = clean_environment({"NO_COLOR": "1", "SKILLERY_HOME": home})
     out = tmp_path / "out.txt"
     with out.open("wb") as file:
-        command = [sys.executable, "-m", "skillery", "test", str(greet), "--watch"]
+        command = [FORKED, "test", str(greet), "--watch"]
         process = subprocess.Popen(command, stdout=file, stderr=file, env=environment)
     try:
         wait_for(out, "5 passed")

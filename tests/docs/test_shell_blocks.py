@@ -13,6 +13,7 @@ import pytest
 
 from tests.conftest import ASKS_FOR_TOKENS, IMPORT_CHECK, Server, clean_environment
 from tests.support.fake_model import FakeModel, Heard, Wanted
+from tests.support.prefork import PROGRAMS
 
 ROOT = Path(__file__).parents[2]
 PRINTED_ADDRESS = "http://127.0.0.1:8080"
@@ -30,7 +31,7 @@ def run_page(page: str, server: Server, folder: Path, **more: str) -> str:
     environment = {
         "SKILLERY_HOME": str(server.home),
         "SKILLERY_URL": server.url,
-        "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
+        "PATH": f"{PROGRAMS}:/usr/local/bin:/usr/bin:/bin",
         **more,
     }
     ended = subprocess.run(
@@ -55,7 +56,7 @@ def test_the_tutorial_of_plugins_runs_from_a_new_package_to_a_server_and_back(fo
     environment = {
         "SKILLERY_HOME": str(tmp_path / "home"),
         "SKILLERY_PORT": port,
-        "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
+        "PATH": f"{PROGRAMS}:/usr/local/bin:/usr/bin:/bin",
     }
     # If a line fails, the server of the page ends too.
     ended = subprocess.run(
@@ -90,8 +91,13 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.long
 def test_the_readme_runs_in_order(start_server: Callable[..., Server], folder: Path) -> None:
-    printed = run_page("README.md", start_server(env=IMPORT_CHECK), folder)
+    server = start_server(env=IMPORT_CHECK)
+    printed = run_page("README.md", server, folder)
+    # The commands of the page are forked. The installed program is started once.
+    command = [str(Path(sys.executable).with_name("skillery")), "list", "--home", str(server.home)]
+    listed = subprocess.run(command, env=clean_environment(), capture_output=True, text=True, check=True).stdout
 
+    assert listed in printed
     assert "4993 rows, 13 columns" in printed
     assert (folder / "skills" / "text.csv.profile" / "SKILL.md").is_file()
 

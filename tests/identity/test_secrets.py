@@ -8,7 +8,6 @@ import os
 import pty
 import sqlite3
 import subprocess
-import sys
 import textwrap
 import threading
 import time
@@ -21,6 +20,7 @@ import pytest
 
 from tests.cli.test_cli import Ended, skillery
 from tests.conftest import Rpc, Server, clean_environment, manifest, skill_files
+from tests.support.prefork import FORKED
 
 VALUE = "tok/en+of-a kind_4711"
 SHOW = "import os\ndef main(args):\n    return os.environ.get(args['name'], 'nothing')[::-1]\n"
@@ -602,7 +602,7 @@ def test_without_a_terminal_the_value_must_come_on_purpose(tmp_path: Path) -> No
 def test_a_typed_value_is_not_shown(tmp_path: Path) -> None:
     home = str(tmp_path / "home")
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "skillery", "secret", "set", "API_KEY", "--home", home]
+    command = [FORKED, "secret", "set", "API_KEY", "--home", home]
     process = subprocess.Popen(
         command, stdin=theirs, stdout=theirs, stderr=theirs, env=clean_environment(), start_new_session=True
     )

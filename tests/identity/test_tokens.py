@@ -9,7 +9,6 @@ import pty
 import re
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -34,7 +33,8 @@ from skillery.identity.tokens import Kind, create_token, list_tokens, revoke_tok
 from skillery.testing import AuthenticatorContract
 from tests.cli.test_cli import Ended, skillery
 from tests.conftest import Rpc, RpcError, Server, clean_environment
-from tests.support.processes import wait_until
+from tests.support.prefork import FORKED
+from tests.support.processes import eventually
 
 TOKEN = re.compile(r"sky_[0-9a-z]{12}_[0-9A-Za-z]{43}")
 UNKNOWN = "sky_" + "0" * 12 + "_" + "0" * 43
@@ -282,7 +282,7 @@ def test_one_name_is_not_given_to_a_person_and_an_agent_at_once(migrated_postgre
     def create_first(connection: Connection) -> None:
         create(connection, "person")
         second.start()
-        wait_until(lambda: database.read_now(is_waiting) or not second.is_alive())
+        eventually(lambda: database.read_now(is_waiting) or not second.is_alive())
 
     database.write_now(create_first)
     second.join()
@@ -487,12 +487,7 @@ def test_a_first_start_shows_an_admins_token_on_stdout_once(
 
 
 def test_with_json_the_first_token_is_in_the_one_document(tmp_path: Path) -> None:
-    import subprocess
-    import sys
-
-    from tests.conftest import clean_environment
-
-    command = [sys.executable, "-m", "skillery", "serve", "--home", str(tmp_path / "home"), "--port", "0", "--json"]
+    command = [FORKED, "serve", "--home", str(tmp_path / "home"), "--port", "0", "--json"]
     environment = clean_environment({"SKILLERY_AUTH": "tokens"})
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment) as process:
         assert process.stdout is not None
@@ -648,7 +643,7 @@ def test_a_terminal_shows_scopes_and_moments_whole(tmp_path: Path) -> None:
     assert skillery("token", "create", *created, *home).code == 0
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "skillery", "token", "list", *home],
+        [FORKED, "token", "list", *home],
         stdout=theirs,
         env=clean_environment({"TERM": "xterm-256color", "COLUMNS": "60"}),
     )

@@ -25,6 +25,7 @@ from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server
 from tests.support.archives import skill_md, tarred, tgz, zipped
 from tests.support.people import Caller, Who
+from tests.support.prefork import FORKED
 
 
 def sent(rpc: Rpc, data: bytes, **params: str) -> dict[str, Any]:
@@ -684,11 +685,10 @@ def test_sync_keeps_a_folder_in_step(folder: Path, sqlite_server: Server, new_na
 def test_watch_goes_on_until_it_is_interrupted(folder: Path, sqlite_server: Server, new_name: str) -> None:
     import signal
     import subprocess
-    import sys
 
     from tests.conftest import clean_environment
 
-    command = [sys.executable, "-m", "skillery", "sync", str(folder), "--watch", "--every", "0.1"]
+    command = [FORKED, "sync", str(folder), "--watch", "--every", "0.1"]
     where = ["--url", sqlite_server.url, "--namespace", new_name]
     process = subprocess.Popen(
         [*command, *where], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=clean_environment()
@@ -740,12 +740,11 @@ def test_who_goes_away_stops_the_import_and_the_next_goes_on(sqlite_server: Serv
 def test_a_terminal_gets_a_bar(folder: Path, sqlite_server: Server, new_name: str) -> None:
     import pty
     import subprocess
-    import sys
 
     from tests.conftest import clean_environment
 
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "skillery", "import", str(folder), "--url", sqlite_server.url]
+    command = [FORKED, "import", str(folder), "--url", sqlite_server.url]
     process = subprocess.Popen(
         [*command, "--namespace", new_name],
         stdout=subprocess.PIPE,

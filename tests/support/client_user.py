@@ -11,6 +11,7 @@ from typing import Any
 
 from tests.cli.test_cli import Ended, skillery
 from tests.support.logins import Configuration
+from tests.support.prefork import PROGRAMS, prefork
 
 
 class ClientUser:
@@ -36,15 +37,15 @@ class ClientUser:
         return done
 
     def git(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return self.run(["git", *words])
+        return self.run(["git", *words], PATH=f"{PROGRAMS}:{os.environ['PATH']}", **prefork().variables)
 
-    def run(self, command: Sequence[str | Path], *, folder: str = ".") -> subprocess.CompletedProcess[str]:
+    def run(self, command: Sequence[str | Path], *, folder: str = ".", **more: str) -> subprocess.CompletedProcess[str]:
         """Run a program in a folder of the home. Its output is one text: clients write to both streams."""
         path = self.variables.get("PATH", os.environ["PATH"])
         environment = {"PATH": f"{Path(sys.executable).parent}:{path}", "GIT_TERMINAL_PROMPT": "0"}
         return subprocess.run(
             command,
-            env={name: value for name, value in self.variables.items() if value} | environment,
+            env={name: value for name, value in self.variables.items() if value} | environment | more,
             cwd=self.home / folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

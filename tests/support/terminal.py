@@ -6,16 +6,16 @@ import contextlib
 import os
 import pty
 import subprocess
-import sys
 
 from tests.conftest import clean_environment
+from tests.support.prefork import FORKED
 
 
 def on_terminal(*arguments: str, columns: int = 60) -> tuple[int, str]:
     """Run `skillery` with stdout and stderr on a terminal. Return its exit code and its output."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "skillery", *arguments],
+        [FORKED, *arguments],
         stdout=theirs,
         stderr=theirs,
         stdin=subprocess.DEVNULL,
