@@ -96,7 +96,7 @@ def main() -> None:
     check(asked.version)
     if asked.check_only:
         return
-    run("make", "test", "docs")
+    run("make", "test-all", "mutants", "docs")
     changed = write_version(asked.version)
     build(asked.version)
     run("git", "add", *changed)
