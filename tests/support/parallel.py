@@ -27,6 +27,7 @@ PREFORK = pytest.StashKey[str]()
 _config: list[pytest.Config] = []
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     _config.append(config)
     config.stash[STACK] = ExitStack()

@@ -35,11 +35,18 @@ LISTS = re.compile(r"\((?:\?[, ]*)+\)(?:, \((?:\?[, ]*)+\))*")
 Statements = dict[str, frozenset[str]]
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    if config.stash[FORM].everything and hasattr(config, "workerinput"):
-        config.pluginmanager.register(Marks(postgres_url(config)), "marks-of-tests")
-    elif config.stash[FORM].everything and config.args_source is not pytest.Config.ArgsSource.ARGS:
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    config = session.config
+    is_worker = hasattr(config, "workerinput")
+    if not config.stash[FORM].everything:
+        return
+    if not is_worker and config.args_source is not pytest.Config.ArgsSource.ARGS:
         config.pluginmanager.register(Coverage(config), "postgres-statements")
+    if is_worker or (
+        config.pluginmanager.has_plugin("postgres-statements") and not config.getoption("numprocesses", 0)
+    ):
+        config.pluginmanager.register(Marks(postgres_url(config)), "marks-of-tests")
 
 
 class Marks:
