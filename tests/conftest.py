@@ -28,9 +28,9 @@ from tests.support.prefork import Forked, prefork
 from tests.support.templates import postgres_template, prepare_home, sqlite_template
 
 DATABASES = ("sqlite", "postgres")
-START_SECONDS = 60
+START_SECONDS = 300
 # The import check runs code for each version: the servers `usual` have it, and no other server of a test.
-IMPORT_CHECK = {"SKILLERY_PUBLISHING_IMPORT_SECONDS": "15"}
+IMPORT_CHECK = {"SKILLERY_PUBLISHING_IMPORT_SECONDS": "300"}
 NO_IMPORT_CHECK = {"SKILLERY_PUBLISHING_IMPORT_SECONDS": "0"}
 # Receivers of webhooks in tests are on loopback. Failed attempts are repeated soon.
 LOCAL_WEBHOOKS = {

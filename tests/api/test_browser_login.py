@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -21,6 +20,7 @@ from skillery.identity.web_session_rows import MOST_OF_IDENTITY, hash_of
 from tests.cli.test_cli import skillery
 from tests.conftest import ASKS_FOR_TOKENS, Rpc, Server
 from tests.support.browser import Browser, attributes
+from tests.support.processes import eventually
 
 BADGES = """
 import secrets
@@ -112,10 +112,7 @@ def rows_of(server: Server, identity: str) -> list[Any]:
 
 def wait_until_signed_out(browser: Browser) -> None:
     """Wait until the server has noticed a change that another process has made: it may take a second."""
-    deadline = time.monotonic() + 30
-    while browser.who() is not None:
-        assert time.monotonic() < deadline, "the session is still valid"
-        time.sleep(0.05)
+    eventually(lambda: browser.who() is None)
 
 
 # -- sign-in and sign-out ----------------------------------------------------------------------------------------
@@ -232,11 +229,10 @@ def test_refused_forms_are_in_the_audit_trail(
     for path in ("/login", "/logout"):
         assert browser.post(path, {"form_token": "x", "token": "y"}).status_code == 403
 
-    wanted, found = {"login", "logout"}, set[str]()
-    deadline = time.monotonic() + 30
-    while found != wanted and time.monotonic() < deadline:  # a refusal is written after its answer
-        found = {one["action"] for one in root("list_audit", identity=new_name, outcome="refused")["entries"]}
-    assert found == wanted
+    def found() -> set[str]:
+        return {one["action"] for one in root("list_audit", identity=new_name, outcome="refused")["entries"]}
+
+    eventually(lambda: found() == {"login", "logout"}, problem=found)  # a refusal is written after its answer
 
 
 # -- cookies -----------------------------------------------------------------------------------------------------
@@ -494,10 +490,8 @@ def test_a_request_prolongs_an_idle_session(
     change(tokens_server, browser, seen_at=datetime.now(UTC) - timedelta(hours=11))
     browser.get("/login")
 
-    deadline = time.monotonic() + 30
-    while rows_of(tokens_server, new_name)[0].seen_at.replace(tzinfo=UTC) < datetime.now(UTC) - timedelta(hours=1):
-        assert time.monotonic() < deadline, "the use is not recorded"
-        time.sleep(0.05)
+    recent = datetime.now(UTC) - timedelta(hours=1)
+    eventually(lambda: rows_of(tokens_server, new_name)[0].seen_at.replace(tzinfo=UTC) >= recent)
 
 
 def test_a_sweep_removes_ended_sessions(

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -29,6 +28,7 @@ from tests.conftest import Rpc, Server, clean_environment, manifest
 from tests.support.mcp_client import LEGACY, MODERN, Mcp, message_of, messages_of
 from tests.support.people import Caller, Who
 from tests.support.prefork import FORKED
+from tests.support.processes import eventually
 
 ERAS = (MODERN, LEGACY)
 SLEEP = "import time\ndef main(args):\n    time.sleep(args['s'])\n    return 'slept'\n"
@@ -340,16 +340,17 @@ def test_scopes_hold_and_refusals_are_on_record(org: Server, new_name: str) -> N
     assert created["structuredContent"]["error"]["data"]["type"] == "not_allowed"
     assert {error["data"]["type"] for error in resources} == {"not_allowed"}
     admin = Caller(org.url, Who("admin", "admin"))
-    for _ in range(100):
-        entries = [
-            entry
+
+    def actions() -> list[str]:
+        return [
+            entry["action"]
             for who in (new_name, f"{new_name}-r")
             for entry in admin("list_audit", identity=who, outcome="refused")["entries"]
         ]
-        if len(entries) == 4:  # the server writes the entries shortly after the response
-            break
-        time.sleep(0.05)
-    assert {entry["action"] for entry in entries} == {"run_code", "create_skill", "resources/list", "skills/list"}
+
+    # The server writes the entries shortly after the response.
+    found = eventually(lambda: len(found := actions()) == 4 and found, problem=actions)
+    assert set(found) == {"run_code", "create_skill", "resources/list", "skills/list"}
 
 
 def test_calls_are_counted_as_those_of_rpc_are(sqlite_rpc: Rpc, mcp: Mcp) -> None:
@@ -441,18 +442,17 @@ def hang_up_on(who: Caller, mcp: Mcp, seconds: float) -> None:
 
 def ended(rpc: Rpc) -> dict[str, Any]:
     """Return the caller's only run, once it has ended."""
-    for _ in range(400):
-        runs = rpc("list_runs")["runs"]
-        if runs and runs[0]["status"] not in {"started", "queued"}:
-            found: dict[str, Any] = rpc("get_run", run_id=runs[0]["run_id"])
-            return found
-        time.sleep(0.05)
-    raise AssertionError("no run has ended")
+
+    def newest() -> list[dict[str, Any]]:
+        return [run for run in rpc("list_runs")["runs"][:1] if run["status"] not in {"started", "queued"}]
+
+    [run] = eventually(newest)
+    found: dict[str, Any] = rpc("get_run", run_id=run["run_id"])
+    return found
 
 
 def started(rpc: Rpc) -> None:
-    while not rpc("list_runs", status="started")["runs"]:
-        time.sleep(0.05)
+    eventually(lambda: rpc("list_runs", status="started")["runs"])
 
 
 def test_closing_the_answer_takes_a_call_back_since_2026(org: Server, new_name: str) -> None:
@@ -650,9 +650,8 @@ async def test_old_clients_speak_over_stdio_and_take_calls_back(sqlite_server: S
         resources = (await client.list_resources()).resources
 
     assert resources
-    for _ in range(200):
-        newest = sqlite_server.rpc("list_runs", limit=1)["runs"][0]
-        if newest["status"] != "started":
-            break
-        time.sleep(0.05)
-    assert sqlite_server.rpc("get_run", run_id=newest["run_id"])["error"]["type"] == "Cancelled"
+    [newest] = sqlite_server.rpc("list_runs", limit=1)["runs"]
+    ended = eventually(
+        lambda: (run := sqlite_server.rpc("get_run", run_id=newest["run_id"]))["status"] != "started" and run
+    )
+    assert ended["error"]["type"] == "Cancelled"

@@ -18,6 +18,7 @@ from tests.conftest import Rpc, Server, StartShared
 from tests.support.conformance_tools import TASK_SECONDS
 from tests.support.mcp_client import LEGACY, Mcp, messages_of
 from tests.support.people import Caller, Who
+from tests.support.processes import eventually
 
 TASKS = "io.modelcontextprotocol/tasks"
 STEPS = """
@@ -49,12 +50,7 @@ def code(text: str, seconds: float, **more: Any) -> dict[str, Any]:
 
 def until(mcp: Mcp, task_id: str, is_reached: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
     """Return the first state of the task that fulfils the condition."""
-    for _ in range(200):
-        task = mcp("tasks/get", taskId=task_id)
-        if is_reached(task):
-            return task
-        time.sleep(0.05)
-    raise AssertionError(task)
+    return eventually(lambda: is_reached(task := mcp("tasks/get", taskId=task_id)) and task)
 
 
 def has_ended(task: dict[str, Any]) -> bool:
@@ -142,12 +138,11 @@ def test_a_task_waits_for_its_workspace_without_a_limit(start_server: Callable[.
     rpc = start_server(env=env).rpc
     workspace = rpc("create_workspace")["id"]
     writer = rpc("run_code", **code(SLEEP, 60, workspace=workspace, background=True))["run_id"]
-    while rpc("describe_workspace", workspace=workspace)["workspace"]["run_id"] is None:
-        time.sleep(0.02)
+    eventually(lambda: rpc("describe_workspace", workspace=workspace)["workspace"]["run_id"])
     mcp = with_tasks(rpc)
 
     task = mcp.tool("run_code", **code(SLEEP, 0, workspace=workspace))
-    time.sleep(1.2)
+    time.sleep(1.2)  # no event: longer than a run waits for its workspace
     waiting = mcp("tasks/get", taskId=task["taskId"])
     rpc("cancel_run", run_id=writer)
 

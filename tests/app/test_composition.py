@@ -7,7 +7,6 @@ import secrets
 import signal
 import sqlite3
 import textwrap
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from skillery.testing.upstreams import Upstream, upstream
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server, manifest, skill_files
 from tests.runs.test_runs import in_background
+from tests.support.processes import eventually
 
 ONE, TWO = "first-value-4711", "second/value+0815"
 PORT_OF_NOBODY = "https://nobody.example.com"
@@ -893,17 +893,15 @@ CALL_SLEEP = "from skills.NS.sleeps import f\ndef main(args): f()"
 
 
 def wait_for_called(home: Path, status: str = "started") -> dict[str, Any]:
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
+    def called() -> sqlite3.Row | None:
         with sqlite3.connect(home / "skillery.db") as database:
             database.row_factory = sqlite3.Row
-            row = database.execute(
+            row: sqlite3.Row | None = database.execute(
                 "SELECT * FROM runs WHERE parent_run_id IS NOT NULL AND status = ?", (status,)
             ).fetchone()
-        if row:
-            return dict(row)
-        time.sleep(0.02)
-    raise AssertionError(f"no called run has the status {status}")
+            return row
+
+    return dict(eventually(called))
 
 
 def processes_with(mark: str) -> list[str]:
@@ -921,8 +919,7 @@ def test_the_timeout_of_the_caller_ends_the_call_with_all_its_processes(composed
     skill = composed.impure("sleeps", f"import subprocess\ndef f(): subprocess.run(['sleep', '{mark}'])\n")
     rpc = Rpc(composed.server.url)
     thread, answers = in_background(lambda: composed.run(CALL_SLEEP, skill, rpc=rpc, limits={"timeout_ms": 3000}))
-    while not processes_with(mark) and thread.is_alive():
-        time.sleep(0.02)
+    eventually(lambda: processes_with(mark) or not thread.is_alive())
     seen = processes_with(mark)
 
     thread.join()

@@ -8,7 +8,7 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ import uvicorn
 
 from skillery.app.connections import Bounds, Connection, ConnectionAdmission, OwnConnections
 from tests.conftest import Server
+from tests.support.processes import eventually
 from tests.support.raw_http import RawConnection, connected
 
 BOUNDS = Bounds(head_seconds=0.8, framing_seconds=0.8, window_seconds=2, linger_seconds=0.8, linger_bytes=1_000_000)
@@ -59,15 +60,15 @@ class Edge:
         self._listener.close()
         return time.monotonic() - begun
 
-    def is_empty(self, seconds: float = 20) -> bool:
-        """Return whether all connections end within `seconds`, once a request has begun."""
-        return wait_for(lambda: bool(self.begun) and not self.count.total, seconds)
+    def is_empty(self) -> bool:
+        """Wait until all connections have ended, once a request has begun."""
+        return eventually(lambda: bool(self.begun) and not self.count.total)
 
     async def _app(self, scope: Any, receive: Any, send: Any) -> None:
         path = scope["path"]
         self.begun.append(path)
         if path == "/wait":
-            await asyncio.sleep(3.5)
+            await asyncio.sleep(3.5)  # longer than KEEP_ALIVE_SECONDS
         if path in {"/read", "/wait"} and not await self._read(path, receive):
             return
         if path == "/stream":
@@ -99,13 +100,6 @@ class Edge:
         while (await receive())["type"] != "http.disconnect":
             pass
         self.given_up.append("/stream")
-
-
-def wait_for(is_so: Callable[[], bool], seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while not is_so() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return is_so()
 
 
 @pytest.fixture
@@ -187,7 +181,7 @@ def test_slow_framing_is_closed(edge: Edge, connection: RawConnection, start: by
     connection.send(connection.head("POST /read", **BODY), start)
     assert connection.drip(20, 0.1, *drops)
     assert edge.is_empty()
-    assert wait_for(lambda: edge.given_up == ["/read"], 20)
+    assert eventually(lambda: edge.given_up == ["/read"])
 
 
 def test_pauses_between_chunks_are_no_slow_framing(connection: RawConnection) -> None:
@@ -196,7 +190,7 @@ def test_pauses_between_chunks_are_no_slow_framing(connection: RawConnection) ->
         connection.send(b"1000\r\n", b"a" * 4096)
         time.sleep(0.05)
         connection.send(b"\r\n")
-        time.sleep(0.9)
+        time.sleep(0.9)  # longer than `framing_seconds`
     connection.send(b"0\r\n\r\n")
     assert connection.reply().status == 200
 
@@ -206,7 +200,7 @@ def test_a_dripping_body_is_closed(edge: Edge, connection: RawConnection, header
     connection.send(connection.head("POST /read", **headers))
     assert connection.drip(20, 0.1, drop)
     assert edge.is_empty()
-    assert wait_for(lambda: edge.given_up == ["/read"], 20)
+    assert eventually(lambda: edge.given_up == ["/read"])
 
 
 def test_a_body_at_the_least_rate_is_read(connection: RawConnection) -> None:
@@ -299,7 +293,7 @@ def test_a_request_before_a_pipelined_one_learns_that_its_client_is_gone(edge: E
         connection.send(connection.head("GET /stream"), connection.head("GET /"))
         assert read_some(connection, 100_000) == 100_000
     assert edge.is_empty()
-    assert wait_for(lambda: edge.given_up == ["/stream"], 20)
+    assert eventually(lambda: edge.given_up == ["/stream"])
 
 
 def test_a_stop_waits_for_no_client_that_is_only_connected() -> None:

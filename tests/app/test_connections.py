@@ -17,6 +17,7 @@ import pytest
 from tests.app.test_attacks import everybody_else_is_answered
 from tests.cli.test_cli import skillery
 from tests.conftest import Server
+from tests.support.processes import eventually
 from tests.support.raw_http import RawConnection, connected
 
 MIB = 1024 * 1024
@@ -113,14 +114,12 @@ def test_an_idempotency_key_in_a_trailer_has_no_effect(sqlite_server: Server, ne
 
 
 def addresses_of_failed_logins(home: Path, count: int) -> list[str]:
-    deadline = time.monotonic() + 30
-    while True:
+    def addresses() -> list[str]:
         with contextlib.closing(sqlite3.connect(home / "skillery.db")) as database:
             found = database.execute("SELECT address FROM audit WHERE action = 'login' ORDER BY seq").fetchall()
-        if len(found) >= count:
-            return [address for (address,) in found]
-        assert time.monotonic() < deadline, f"the audit trail has {len(found)} of {count} failed logins"
-        time.sleep(0.05)
+        return [address for (address,) in found]
+
+    return eventually(lambda: len(found := addresses()) >= count and found, problem=addresses)
 
 
 def test_a_forwarded_address_in_a_trailer_is_not_believed(start_server: Callable[..., Server]) -> None:
@@ -218,7 +217,7 @@ def test_the_body_of_a_request_with_an_upgrade_is_no_request(sqlite_server: Serv
         headers = {name: value.format(len(smuggled)) for name, value in framing.items()}
         body = smuggled if "content_length" in framing else b"%x\r\n%s\r\n0\r\n\r\n" % (len(smuggled), smuggled)
         connection.send(connection.head("POST /blobs", upgrade="h2c", connection="Upgrade, HTTP2-Settings", **headers))
-        time.sleep(0.2)
+        time.sleep(0.2)  # no event: the server reads the head before the body arrives
         connection.send(body, connection.head("GET /readyz"))
         assert connection.reply().status == 201
         assert b"ready" in connection.reply().body

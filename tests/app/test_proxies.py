@@ -7,7 +7,6 @@ import shutil
 import socket
 import ssl
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -22,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.cli.test_cli import skillery
 from tests.conftest import ASKS_FOR_TOKENS, Rpc, Server
+from tests.support.processes import eventually
 
 ROOT = Path(__file__).parents[2]
 NAME = "skills.example.org"
@@ -88,19 +88,18 @@ def caddy_command(program: str, folder: Path, port: int, upstream: str) -> list[
     return [program, "run", "--config", str(folder / "Caddyfile"), "--adapter", "caddyfile"]
 
 
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
 @contextmanager
 def running(command: list[str], folder: Path, port: int) -> Iterator[None]:
     environment = {"PATH": BINARIES, "HOME": str(folder)}
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, env=environment)
     try:
-        until = time.monotonic() + 30
-        while process.poll() is None and time.monotonic() < until:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.05)
-        assert process.poll() is None, (folder / "log").read_text()[-2000:]
+        eventually(lambda: listens(port), of=process, problem=(folder / "log").read_text)
         yield
     finally:
         process.terminate()
@@ -151,9 +150,5 @@ def test_a_proxy_adds_tls_and_names_the_caller(
 
 def refused_logins(rpc: Rpc) -> list[dict[str, Any]]:
     """Wait for the entry of the refused login, which the server writes shortly after the response."""
-    for _ in range(100):
-        found: list[dict[str, Any]] = rpc("list_audit", action="login")["entries"]
-        if found:
-            return found
-        time.sleep(0.05)
-    return []
+    found: list[dict[str, Any]] = eventually(lambda: rpc("list_audit", action="login")["entries"])
+    return found

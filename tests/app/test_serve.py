@@ -9,7 +9,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ import pytest
 from skillery.settings import MaxLimits, RunLimits
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server, clean_environment
+from tests.support.processes import eventually
 
 SLEEPER = "import time\ndef main(args):\n    time.sleep(args['seconds'])\n    return 'slept'\n"
 
@@ -63,10 +63,7 @@ def runs_of(home: Path) -> list[tuple[str, str | None]]:
 
 
 def wait_for_started_run(home: Path) -> None:
-    deadline = time.monotonic() + 30
-    while not any(status == "started" for status, _ in runs_of(home)):
-        assert time.monotonic() < deadline, "the run did not start"
-        time.sleep(0.05)
+    eventually(lambda: any(status == "started" for status, _ in runs_of(home)))
 
 
 def test_it_prints_one_line_with_the_port_that_it_took(start_server: Callable[..., Server]) -> None:
@@ -262,13 +259,17 @@ def test_sigterm_while_it_starts_exits_0_too(tmp_path: Path) -> None:
         text=True,
         env=clean_environment(),
     )
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "server.lock").exists() and time.monotonic() < deadline:
-        time.sleep(0.002)
+    eventually((tmp_path / "server.lock").exists, of=process)
     process.terminate()
     _, err = process.communicate(timeout=300)
 
     assert (process.returncode, err) == (0, "")
+
+
+def url_in(lock: Path) -> str:
+    """Return the address of the server, or "" while the server starts."""
+    text = lock.read_text() if lock.exists() else ""
+    return str(json.loads(text)["url"] or "") if text.endswith("}") else ""
 
 
 def test_the_server_continues_when_its_stdout_is_closed(tmp_path: Path) -> None:
@@ -280,15 +281,9 @@ def test_the_server_continues_when_its_stdout_is_closed(tmp_path: Path) -> None:
     )
     os.close(writing)
     os.close(reading)
+    lock = tmp_path / "server.lock"
     try:
-        deadline = time.monotonic() + 60
-        url = None
-        while url is None and time.monotonic() < deadline:
-            time.sleep(0.1)
-            lock = tmp_path / "server.lock"
-            text = lock.read_text() if lock.exists() else ""
-            url = json.loads(text)["url"] if text.endswith("}") else None
-        assert url is not None
+        url = eventually(lambda: url_in(lock), of=process)
         assert httpx.get(f"{url}/healthz").status_code == 200
     finally:
         process.terminate()

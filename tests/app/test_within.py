@@ -58,7 +58,7 @@ async def test_a_cancellation_reaches_the_work_and_stays_one() -> None:
 async def test_work_may_handle_its_cancellation() -> None:
     async def stubborn() -> str:
         try:
-            await asyncio.sleep(LONG)
+            await asyncio.sleep(LONG)  # is cancelled
         except asyncio.CancelledError:
             await asyncio.sleep(0)
         return "ended in order"

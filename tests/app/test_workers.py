@@ -18,6 +18,7 @@ import pytest
 
 from tests.conftest import Rpc, Server, clean_environment, manifest, skill_files
 from tests.support.prefork import prefork
+from tests.support.processes import eventually
 
 WORKERS = 2
 
@@ -47,17 +48,6 @@ def metric(server: Server, name: str) -> float:
     values = re.findall(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)
     assert len(values) == 1, f"{name} occurs {len(values)} times"
     return float(values[0])
-
-
-def until(check: Callable[[], Any], seconds: float = 30) -> Any:
-    """Return the first true value of `check`."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        found = check()
-        if found:
-            return found
-        time.sleep(0.05)
-    raise AssertionError("the expected state was not reached")
 
 
 def test_workers_share_one_address_and_one_database(pair: Server) -> None:
@@ -105,15 +95,15 @@ def test_a_killed_worker_is_replaced_and_its_runs_end_as_failed(pair: Server) ->
     rpc = pair.rpc
     code = "import time\ndef main(args):\n    time.sleep(60)\n"
     started = rpc("run_code", language="python", code=code, entrypoint="main", background=True)["run_id"]
-    until(lambda: rpc("get_run", run_id=started)["status"] == "started")
+    eventually(lambda: rpc("get_run", run_id=started)["status"] == "started")
     old = workers_of(pair)
     for pid in old:
         os.kill(pid, signal.SIGKILL)
 
-    new = until(lambda: (now := workers_of(pair)) and len(now) == WORKERS and not set(now) & set(old) and now)
+    new = eventually(lambda: (now := workers_of(pair)) and len(now) == WORKERS and not set(now) & set(old) and now)
     assert len(new) == WORKERS
-    until(lambda: _answers(pair))
-    ended = until(lambda: (run := Rpc(pair.url)("get_run", run_id=started))["status"] == "failed" and run)
+    eventually(lambda: _answers(pair))
+    ended = eventually(lambda: (run := Rpc(pair.url)("get_run", run_id=started))["status"] == "failed" and run)
     assert ended["error"]["type"] == "SandboxError"
     # The slots of the killed workers are free again: both runs finish.
     with ThreadPoolExecutor(2) as pool:
@@ -163,7 +153,7 @@ def test_sighup_reads_the_settings_again_and_loses_no_request(
         old = set(workers_of(server))
         config.write_text('metrics = "open"\nunknown = 1\n')
         server.process.send_signal(signal.SIGHUP)
-        until(lambda: "unknown setting 'unknown'" in server.log.read_text())
+        eventually(lambda: "unknown setting 'unknown'" in server.log.read_text())
         assert set(workers_of(server)) == old
 
         config.write_text('metrics = "open"\n')
@@ -174,7 +164,7 @@ def test_sighup_reads_the_settings_again_and_loses_no_request(
             while not all(one.done() for one in pending):
                 assert Rpc(server.url)("list_skills")["skills"] is not None
             assert [one.result() for one in pending] == ["done"] * 3
-        until(lambda: len(workers_of(server)) == 2 and not set(workers_of(server)) & old)
+        eventually(lambda: len(workers_of(server)) == 2 and not set(workers_of(server)) & old)
         assert metric(server, "skillery_workers") == 2
     finally:
         assert server.stop() == 0, server.log.read_text()[-4000:]
@@ -192,7 +182,7 @@ def test_connections_of_an_address_count_over_all_workers(
             sockets.append(socket.create_connection((host, int(port)), timeout=300))
             sockets[-1].sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             time.sleep(0.01)
-        alive = until(lambda: (count := sum(_is_open(one) for one in sockets)) <= 6 and count)
+        alive = eventually(lambda: (count := sum(_is_open(one) for one in sockets)) <= 6 and count)
         assert alive <= 6
     finally:
         for one in sockets:
@@ -218,7 +208,7 @@ def test_workers_end_when_the_supervisor_is_killed(new_postgres_database: Callab
     workers = workers_of(server)
     server.stop(signal.SIGKILL)
 
-    until(lambda: not any(_is_alive(pid) for pid in workers))
+    eventually(lambda: not any(_is_alive(pid) for pid in workers))
 
 
 def _is_alive(pid: int) -> bool:

@@ -5,7 +5,6 @@ databases.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -20,10 +19,10 @@ from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server, manifest, skill_files
 from tests.support.needing import create, needing
 from tests.support.people import Caller, Who
+from tests.support.processes import eventually
 from tests.support.wheels import make_wheel
 
 CHANGING = [name for name, method in METHODS.items() if method.audits != ""]
-WAIT_SECONDS = 20
 
 
 class Trail:
@@ -45,9 +44,7 @@ class Trail:
         """Return the only matching entry. Entries of refused attempts are written with a short delay, so wait for
         it.
         """
-        deadline = time.monotonic() + WAIT_SECONDS
-        while not (found := self.entries(**asked)) and time.monotonic() < deadline:
-            time.sleep(0.02)
+        found = eventually(lambda: self.entries(**asked))
         assert len(found) == 1, found
         return found[0]
 
@@ -180,9 +177,8 @@ def _cancel_run(trail: Trail) -> str:
     with ThreadPoolExecutor(1) as pool:
         code = "import time\ndef main(args): time.sleep(60)"
         waiting = pool.submit(runner, "run_code", language="python", code=code)
-        while not (found := runner("list_runs", status="started")["runs"]):
-            assert not waiting.done(), waiting.result()
-            time.sleep(0.02)
+        found = eventually(lambda: waiting.done() or runner("list_runs", status="started")["runs"])
+        assert not waiting.done(), waiting.result()
         runner("cancel_run", run_id=found[0]["run_id"])
         assert waiting.result()["error"]["type"] == "Cancelled"
     return str(found[0]["run_id"])
@@ -248,11 +244,8 @@ def _rebuild_environment(trail: Trail) -> str:
     create(trail.ann, needing(f"{trail.name}.x", own))
     sha256: str = trail.ann("describe_skill", name=f"{trail.name}.x")["skill"]["lock"]["sha256"]
     admin = Caller(trail.admin.url, Who(f"{trail.name}-admin", "admin", "*"))
-    state = admin("rebuild_environment", name=sha256)["rebuild"]["state"]
-    deadline = time.monotonic() + WAIT_SECONDS
-    while state == "running" and time.monotonic() < deadline:
-        time.sleep(0.02)
-        state = admin("describe_environment", name=sha256)["rebuild"]["state"]
+    admin("rebuild_environment", name=sha256)
+    eventually(lambda: admin("describe_environment", name=sha256)["rebuild"]["state"] != "running")
     return sha256
 
 
@@ -417,9 +410,7 @@ def test_an_endpoint_that_refuses_leaves_an_entry(verb: str, path: str, action: 
 def test_a_page_from_elsewhere_that_is_kept_out_leaves_an_entry(trail: Trail) -> None:
     assert trail.ann.raw("{}", host="evil.example").status_code == 403
 
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not (found := trail.entries(action="knock")) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    found = eventually(lambda: trail.entries(action="knock"))
     assert {(one["identity"], one["code"], one["type"]) for one in found} == {(None, -32600, "host_not_allowed")}
 
 
@@ -499,9 +490,7 @@ def test_a_login_that_fails_is_recorded_with_its_address_and_no_identity(tokens_
         httpx.post(f"{tokens_server.url}/rpc", headers={"authorization": f"Bearer {bad}"}, json={}).status_code == 401
     )
 
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not (found := refused_logins(admin)) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    found = eventually(lambda: refused_logins(admin))
     assert {entry["address"] for entry in found} == {"127.0.0.1"}
     assert {entry["code"] for entry in found} == {-32001}
     assert {entry["identity"] for entry in found} == {None}

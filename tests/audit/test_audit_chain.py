@@ -31,6 +31,7 @@ from skillery.errors import InvalidName, Unavailable
 from skillery.formats.tokens import parse_token_name
 from tests.cli.test_cli import skillery as command
 from tests.conftest import Rpc, Server, manifest, skill_files
+from tests.support.processes import eventually, eventually_async
 
 ANN = Identity("ann", "person")
 EVE = Identity("eve")
@@ -331,8 +332,7 @@ def test_kill_nine_in_the_middle_of_writes_leaves_a_whole_chain(
         for worker in workers:
             worker.start()
         enough = len(acknowledged) + 10
-        while len(acknowledged) < enough:
-            time.sleep(0.01)
+        eventually(partial(has_length, acknowledged, enough), of=server.process)
         server.stop(signal.SIGKILL)
         for worker in workers:
             worker.join()
@@ -351,6 +351,10 @@ def test_kill_nine_in_the_middle_of_writes_leaves_a_whole_chain(
     database.close()
     assert recorded == there
     assert {f"{name}@1.0.0" for name in acknowledged} <= recorded
+
+
+def has_length(things: list[str], length: int) -> bool:
+    return len(things) >= length
 
 
 def _publish(rpc: Rpc, acknowledged: list[str], worker: int) -> None:
@@ -429,8 +433,7 @@ def test_refused_attempts_wait_for_a_database_that_is_away(
         refusals = Refusals(database)
         by_hand(database, "DELETE FROM audit_head")
         refusals.note(ANN, "yank_version", "a@1", code=-32002, error_type="not_allowed")
-        while "wait for the database" not in caplog.text:
-            await asyncio.sleep(0.01)
+        await eventually_async(lambda: "wait for the database" in caplog.text)
         refusals.note(ANN, "yank_version", "a@2", code=-32002, error_type="not_allowed")
         by_hand(database, f"INSERT INTO audit_head (id, seq, hash) VALUES (1, 0, '{nothing}')")
         await refusals.close()

@@ -25,6 +25,7 @@ from skillery.cli import commands
 from tests.conftest import Server, clean_environment
 from tests.support.parallel import is_first
 from tests.support.prefork import FORKED, prefork
+from tests.support.processes import eventually
 
 HEAVY = ("litestar", "sqlalchemy", "alembic", "httpx", "rich", "asyncio", "uvicorn", "psycopg")
 ADDER = "def main(args):\n    print('adding')\n    return args['a'] + args['b']\n"
@@ -258,7 +259,7 @@ def test_ctrl_c_exits_130_and_leaves_no_run_behind(home: str, tmp_path: Path) ->
         env=clean_environment(),
         process_group=0,
     )
-    wait_for_run(Path(home))
+    wait_for_run(Path(home), process)
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=300)
 
@@ -274,7 +275,7 @@ def test_ctrl_c_at_any_moment_leaves_no_run_open(home: str, tmp_path: Path) -> N
         command = [sys.executable, "-m", "skillery", "code", str(slow), "--home", home]
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         process = subprocess.Popen(command, env=clean_environment(), process_group=0, **quiet)  # type: ignore[call-overload]
-        wait_for_run(Path(home))
+        wait_for_run(Path(home), process)
         time.sleep(milliseconds / 1000)
         os.killpg(process.pid, signal.SIGINT)
         assert process.wait(300) == 130
@@ -283,19 +284,17 @@ def test_ctrl_c_at_any_moment_leaves_no_run_open(home: str, tmp_path: Path) -> N
         assert connection.execute("SELECT DISTINCT status FROM runs").fetchall() == [("failed",)]
 
 
-def wait_for_run(home: Path) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        time.sleep(0.1)
+def wait_for_run(home: Path, process: subprocess.Popen[bytes]) -> None:
+    def has_started() -> bool:
         if not (home / "skillery.db").exists():
-            continue
+            return False
         with sqlite3.connect(home / "skillery.db") as connection:
-            if (
+            return bool(
                 connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'runs'").fetchall()
                 and connection.execute("SELECT 1 FROM runs WHERE status = 'started'").fetchall()
-            ):
-                return
-    raise AssertionError("the run did not start")
+            )
+
+    eventually(has_started, of=process)
 
 
 # -- without a server ------------------------------------------------------------------------------------------------

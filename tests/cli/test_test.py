@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import shutil
 import subprocess
-import time
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ from skillery.app.bundled import bundled_folders
 from tests.cli.test_cli import Ended, skillery
 from tests.conftest import clean_environment
 from tests.support.prefork import FORKED
+from tests.support.processes import eventually
 from tests.support.wheels import make_wheel
 
 PROFILE = next(folder for folder in bundled_folders() if folder.name == "text.csv.profile")
@@ -210,21 +210,18 @@ def test_watch_tests_again_after_each_change(greet: Path, home: str, tmp_path: P
         command = [FORKED, "test", str(greet), "--watch"]
         process = subprocess.Popen(command, stdout=file, stderr=file, env=environment)
     try:
-        wait_for(out, "5 passed")
+        wait_for(process, out, "5 passed")
         edit(greet / "skill.toml", "[[examples]]", "[examples")
-        wait_for(out, "is not TOML")
+        wait_for(process, out, "is not TOML")
         edit(greet / "skill.toml", "[examples", "[[examples]]")
-        wait_for(out, "5 passed", times=2)
+        wait_for(process, out, "5 passed", times=2)
     finally:
         process.terminate()
         process.wait(300)
 
 
-def wait_for(path: Path, text: str, times: int = 1) -> None:
-    deadline = time.monotonic() + 30
-    while path.read_text().count(text) < times:
-        assert time.monotonic() < deadline, path.read_text()
-        time.sleep(0.05)
+def wait_for(process: subprocess.Popen[bytes], path: Path, text: str, times: int = 1) -> None:
+    eventually(lambda: path.read_text().count(text) >= times, of=process, problem=path.read_text)
 
 
 # -- packages ----------------------------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ import hashlib
 import os
 import re
 import socket
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import Rpc, Server
+from tests.support.processes import eventually
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -261,13 +261,7 @@ def test_an_upload_that_breaks_off_leaves_nothing(start_server: Callable[..., Se
     with socket.create_connection((host, int(port))) as client:
         head = f"POST /blobs HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Length: 9000000\r\n\r\n"
         client.sendall(head.encode() + b"x" * 4_000_000)
-        deadline = time.monotonic() + 20
-        while contents_of(server.home) == before and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert contents_of(server.home) != before
+        eventually(lambda: contents_of(server.home) != before)
 
-    deadline = time.monotonic() + 20
-    while contents_of(server.home) != before and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert contents_of(server.home) == before
+    eventually(lambda: contents_of(server.home) == before)
     assert server.rpc("create_blob", content="x", kind="text/plain")["size_bytes"] == 1

@@ -37,7 +37,7 @@ async def test_one_thread_does_its_work_in_order_and_several_work_at_once() -> N
 async def test_work_whose_caller_is_cancelled_before_it_starts_is_not_done() -> None:
     workers, go = Workers("test", 1), threading.Event()
     done: list[int] = []
-    first = asyncio.ensure_future(workers.run(go.wait, 20))
+    first = asyncio.ensure_future(workers.run(go.wait, 300))
     second = asyncio.ensure_future(workers.run(done.append, 1))
     await asyncio.sleep(0)
     second.cancel()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
-import socket
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ import pytest
 from tests.conftest import ASKS_FOR_TOKENS, IMPORT_CHECK, Server, clean_environment
 from tests.support.fake_model import FakeModel, Heard, Wanted
 from tests.support.prefork import PROGRAMS
+from tests.support.processes import eventually
 
 ROOT = Path(__file__).parents[2]
 PRINTED_ADDRESS = "http://127.0.0.1:8080"
@@ -34,40 +37,45 @@ def run_page(page: str, server: Server, folder: Path, **more: str) -> str:
         "PATH": f"{PROGRAMS}:/usr/local/bin:/usr/bin:/bin",
         **more,
     }
-    ended = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", script_of(page, server.url)],
-        cwd=folder,
-        env=clean_environment(environment),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    ended = run_script(script_of(page, server.url), folder, environment)
     assert ended.returncode == 0, f"{page}\n{ended.stdout[-2000:]}\n{ended.stderr[-2000:]}"
     return ended.stdout + ended.stderr
 
 
+def run_script(script: str, folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a script with Bash. Fail if it prints nothing for a long time. Processes that it has started end with it."""
+    printed = [folder.with_name("stdout"), folder.with_name("stderr")]
+    with printed[0].open("w") as stdout, printed[1].open("w") as stderr:
+        command = ["bash", "-euo", "pipefail", "-c", script]
+        environment = clean_environment(environment)
+        process = subprocess.Popen(
+            command, cwd=folder, env=environment, stdout=stdout, stderr=stderr, start_new_session=True
+        )
+    bytes_seen = 0
+
+    def has_more() -> bool:
+        return process.poll() is not None or sum(path.stat().st_size for path in printed) > bytes_seen
+
+    try:
+        while process.poll() is None:
+            eventually(has_more)
+            bytes_seen = sum(path.stat().st_size for path in printed)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    return subprocess.CompletedProcess(command, process.wait(), *(path.read_text() for path in printed))
+
+
 @pytest.mark.long
 def test_the_tutorial_of_plugins_runs_from_a_new_package_to_a_server_and_back(folder: Path, tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    script = script_of("docs/guide/plugins.md", f"http://127.0.0.1:{port}")
+    # The server chooses a free port, and prints it.
+    script = script_of("docs/guide/plugins.md", "$(grep --only-matching --max-count=1 'http://[0-9.:]*' server.log)")
     environment = {
         "SKILLERY_HOME": str(tmp_path / "home"),
-        "SKILLERY_PORT": port,
+        "SKILLERY_PORT": "0",
         "PATH": f"{PROGRAMS}:/usr/local/bin:/usr/bin:/bin",
     }
-    # If a line fails, the server of the page ends too.
-    ended = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", f"trap 'kill $! || true' ERR\n{script}"],
-        cwd=folder,
-        env=clean_environment(environment),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    ended = run_script(script, folder, environment)
     printed = ended.stdout
 
     assert ended.returncode == 0, f"{printed[-3000:]}\n{ended.stderr[-3000:]}"

@@ -20,6 +20,7 @@ from skillery.database import Database, migrate
 from skillery.environments import Builder, Environments, Jobs, Locks, PackageSources
 from skillery.errors import PackageIndexUnavailable, Unavailable
 from tests.support.package_index import PackageIndex
+from tests.support.processes import eventually_async
 from tests.support.wheels import make_wheel
 
 MIB = 1024 * 1024
@@ -146,9 +147,7 @@ async def test_a_rebuild_makes_a_new_environment_and_runs_keep_the_old_one(keepi
     left = old.folder
     del old
     gc.collect()
-    until = time.monotonic() + 10
-    while left.exists() and time.monotonic() < until:
-        time.sleep(0.01)
+    await eventually_async(lambda: not left.exists())
     assert len(keeping.ready()) == 1
 
 

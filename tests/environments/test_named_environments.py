@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from tests.runs.test_tools import PRINTED
 from tests.support.mcp_client import Mcp
 from tests.support.needing import create, needing
 from tests.support.people import Caller, Who
+from tests.support.processes import eventually
 from tests.support.wheels import make_wheel
 
 VERSIONS = """
@@ -35,7 +35,6 @@ from skills.{0} import main as call
 import frames
 def main(args): return [call({{}}), frames.VERSION]
 """
-WAIT_SECONDS = 60
 
 
 def run(rpc: Rpc, code: str = VERSIONS, **more: Any) -> dict[str, Any]:
@@ -50,13 +49,11 @@ def described(rpc: Rpc, name: str) -> dict[str, Any]:
 
 def settled(rpc: Rpc, name: str) -> dict[str, Any]:
     """Return the description of the environment once no build or rebuild is running."""
-    deadline = time.monotonic() + WAIT_SECONDS
-    while time.monotonic() < deadline:
-        found = described(rpc, name)
-        if found["state"] in {"ready", "failed"} and (found["rebuild"] or {}).get("state") != "running":
-            return found
-        time.sleep(0.05)
-    raise AssertionError(found)
+
+    def is_settled(found: dict[str, Any]) -> bool:
+        return found["state"] in {"ready", "failed"} and (found["rebuild"] or {}).get("state") != "running"
+
+    return eventually(lambda: is_settled(found := described(rpc, name)) and found)
 
 
 def lock(rpc: Rpc, name: str) -> str:
@@ -278,13 +275,11 @@ def test_what_cannot_be_imported_ahead_is_shown_with_its_reason(named: Server) -
 
 
 def warmed(rpc: Rpc, name: str) -> dict[str, Any]:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while time.monotonic() < deadline:
-        warm: dict[str, Any] | None = described(rpc, name)["warm"]
-        if warm is not None and warm["state"] != "starting":
-            return warm
-        time.sleep(0.05)
-    raise AssertionError(described(rpc, name))
+    def warm() -> dict[str, Any] | None:
+        found: dict[str, Any] | None = described(rpc, name)["warm"]
+        return found if found is not None and found["state"] != "starting" else None
+
+    return eventually(warm)
 
 
 def test_an_environment_is_described_with_the_skills_that_have_its_lock(named: Server, new_name: str) -> None:
@@ -486,10 +481,14 @@ def test_servers_of_one_database_have_one_lock(
     assert sorted(server["here"] for server in found["servers"]) == [False, True]
     one.rpc("rebuild_environment", name="data")
     newer = settled(one.rpc, "data")["lock"]["sha256"]
-    time.sleep(1.1)  # longer than a server caches the lock
     code = f"import {own}\ndef main(args): return {own}.VERSION"
-    result = run(other.rpc, code, environment="data")
-    assert (result["output"], result["environment"]["lock"]) == ("1.1", newer)
+
+    def result() -> dict[str, Any] | None:
+        """Return the first run with the newer lock. A server caches the lock for a second."""
+        found = run(other.rpc, code, environment="data")
+        return found if found["environment"]["lock"] == newer else None
+
+    assert eventually(result)["output"] == "1.1"
 
 
 # -- settings ------------------------------------------------------------------------------------------------------
@@ -550,13 +549,10 @@ def test_config_show_tells_where_an_environment_comes_from(tmp_path: Path) -> No
 
 
 def test_metrics_count_them_by_state(named: Server) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while time.monotonic() < deadline:
-        found = figures(named.rpc.http)
-        if not found["skillery_environments{state=building}"] + found["skillery_environments{state=pending}"]:
-            break
-        time.sleep(0.05)
+    def nothing_is_built(found: dict[str, float]) -> bool:
+        return not found["skillery_environments{state=building}"] + found["skillery_environments{state=pending}"]
 
+    found = eventually(lambda: nothing_is_built(found := figures(named.rpc.http)) and found)
     assert found["skillery_environments{state=ready}"] == 3
     assert found["skillery_environments{state=failed}"] == 1
 

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import pytest
 from tests.conftest import Rpc, Server, clean_environment
 from tests.support.needing import create, needing, refused
 from tests.support.package_index import PackageIndex
+from tests.support.processes import eventually
 from tests.support.wheels import make_sdist, make_wheel
 
 
@@ -174,10 +174,11 @@ def test_what_is_being_built_says_how_far_it_is(indexed: Server, new_name: str, 
     create(indexed.rpc, needing(new_name, own), importing(own))
     waited = indexed.rpc("execute_skill", name=new_name, timeout_ms=200)["error"]
 
-    state: dict[str, Any] = {}
-    until = time.monotonic() + 30
-    while "fetching" not in state.get("step", "") and time.monotonic() < until:
-        [state] = indexed.rpc("describe_skill", name=new_name)["skill"]["lock"]["environments"]
+    def fetching() -> list[dict[str, Any]]:
+        states = indexed.rpc("describe_skill", name=new_name)["skill"]["lock"]["environments"]
+        return [state for state in states if "fetching" in state.get("step", "")]
+
+    [state] = eventually(fetching)
     package_index.held[wheel.name].set()
     output = indexed.rpc("execute_skill", name=new_name)["output"]
 
@@ -273,9 +274,7 @@ def test_a_server_killed_in_the_middle_of_a_build_leaves_nothing_and_builds_it_a
     running = start_server(env=settings)
     create(running.rpc, needing(new_name, one, two), importing(two))
     trees, incoming = running.home / "environments" / "trees", running.home / "environments" / "incoming"
-    until = time.monotonic() + 30
-    while not (trees.is_dir() and list(trees.iterdir())) and time.monotonic() < until:
-        time.sleep(0.02)
+    eventually(lambda: trees.is_dir() and list(trees.iterdir()), of=running.process)
     running.stop(signal.SIGKILL)
     package_index.held[wheel.name].set()
     assert list(incoming.iterdir())

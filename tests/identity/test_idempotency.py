@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
 import time
@@ -24,6 +25,8 @@ from skillery.identity.idempotency import Claim, Kept, canonical, claim, forget_
 from tests.conftest import Rpc, Server, manifest, skill_files
 from tests.runs.test_run_records import SLEEP, in_background, wait_for
 from tests.support.people import Caller, Who
+from tests.support.processes import eventually
+from tests.support.raw_http import connected
 
 INVALID_REQUEST, INVALID, CONFLICT, BUSY = -32600, -32602, -32004, -32006
 COUNTED = "from runtime import blobs\ndef main(args):\n    return blobs.write_text('once')\n"
@@ -161,23 +164,26 @@ def test_the_endpoint_for_blobs_honours_the_key(rpc: Rpc, new_name: str) -> None
 
 def test_during_the_first_call_the_next_is_refused_and_a_lost_client_gets_the_run(org: Server, new_name: str) -> None:
     alice = Caller(org.url, Who(f"alice-{new_name}"))
-    params: dict[str, Any] = {"language": "python", "code": SLEEP, "args": {"s": 3}}
-    body = {"jsonrpc": "2.0", "id": 7, "method": "run_code", "params": params}
-    with pytest.raises(httpx.ReadTimeout):
-        Caller.same(alice).http.post("/rpc", json=body, headers={"idempotency-key": "k"}, timeout=1)
-    run_id = wait_for(alice, "started")
+    params: dict[str, Any] = {
+        "language": "python",
+        "code": SLEEP,
+        "args": {"s": 600},
+        "limits": {"timeout_ms": 600_000},
+    }
+    body = json.dumps({"jsonrpc": "2.0", "id": 7, "method": "run_code", "params": params})
+    with connected(org.url) as lost:
+        headers = {"content_type": "application/json", "content_length": str(len(body)), "idempotency_key": "k"}
+        lost.send(lost.head("POST /rpc", **headers, x_who=alice.http.headers["x-who"]), body)
+        run_id = wait_for(alice, "started")
 
     second = send(alice, "k", "run_code", **params)["error"]
-    while alice("get_run", run_id=run_id)["status"] == "started":
-        time.sleep(0.1)
-    third = send(alice, "k", "run_code", **params)
-    if "error" in third:  # the server is still writing the response
-        time.sleep(1)
-        third = send(alice, "k", "run_code", **params)
+    alice("cancel_run", run_id=run_id)
+    # The server is still writing the response for a moment.
+    third = eventually(lambda: send(alice, "k", "run_code", **params).get("result"))
 
     assert (second["code"], second["data"]["type"]) == (BUSY, "call_under_way")
     assert second["data"]["retry_after_ms"] > 0
-    assert (third["result"]["run_id"], third["result"]["output"]) == (run_id, "slept")
+    assert (third["run_id"], third["error"]["type"]) == (run_id, "Cancelled")
     assert len(alice("list_runs")["runs"]) == 1
 
 

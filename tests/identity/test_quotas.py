@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 from tests.cli.test_cli import skillery
 from tests.conftest import Server, manifest, skill_files
 from tests.support.people import Caller, Who, people_settings
+from tests.support.processes import eventually
 
 MIB = 1024 * 1024
 QUOTAS = """
@@ -130,8 +130,7 @@ def test_a_blob_that_has_expired_counts_no_longer(place: Place) -> None:
     def there_is_room() -> bool:
         return "result" in caller.send("create_blob", {"content": "x", "kind": "text/plain"})
 
-    pause = threading.Event()
-    assert any(there_is_room() or pause.wait(0.2) for _ in range(50))
+    eventually(there_is_room)
 
 
 def test_an_upload_sent_again_with_its_key_is_answered_where_there_is_no_room_for_another(place: Place) -> None:
@@ -233,11 +232,9 @@ def test_runs_that_are_under_way_are_limited_over_all_servers(
         other = start_server(env={**place.env, **contents})
     first, second = place.caller("narrow-ada"), Caller(other.url, Who("narrow-ada"))
     long = {"language": "python", "code": WAIT, "limits": {"timeout_ms": 4000}}
-    pause = threading.Event()
     with ThreadPoolExecutor(1) as threads:
         running = threads.submit(first, "run_code", **long)
-        while not second("get_usage")["concurrent_runs"]["used"]:
-            pause.wait(0.05)
+        eventually(lambda: second("get_usage")["concurrent_runs"]["used"])
 
         error = second.error("run_code", language="python", code=NO_OP)
 
@@ -254,14 +251,11 @@ def test_a_run_that_waits_counts_and_one_too_many_is_not_on_record(
     (tmp_path / "home" / "skillery.toml").write_text(QUOTAS)
     url = start_server(env=people_settings(tmp_path / "plugins", SKILLERY_CONCURRENT_RUNS="1")).url
     ada, bob, again = (Caller(url, Who(name)) for name in ("ada", "narrow-bob", "narrow-bob"))
-    pause = threading.Event()
     with ThreadPoolExecutor(2) as threads:
         first = threads.submit(ada, "run_code", language="python", code=WAIT, limits={"timeout_ms": 3000})
-        while not ada("get_usage")["concurrent_runs"]["used"]:
-            pause.wait(0.05)
+        eventually(lambda: ada("get_usage")["concurrent_runs"]["used"])
         waiting = threads.submit(bob, "run_code", language="python", code=NO_OP)
-        while not again("get_usage")["concurrent_runs"]["used"]:
-            pause.wait(0.05)
+        eventually(lambda: again("get_usage")["concurrent_runs"]["used"])
 
         error = again.error("run_code", language="python", code=NO_OP)
 

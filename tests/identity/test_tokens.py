@@ -34,7 +34,7 @@ from skillery.testing import AuthenticatorContract
 from tests.cli.test_cli import Ended, skillery
 from tests.conftest import Rpc, RpcError, Server, clean_environment
 from tests.support.prefork import FORKED
-from tests.support.processes import eventually
+from tests.support.processes import eventually, eventually_async
 
 TOKEN = re.compile(r"sky_[0-9a-z]{12}_[0-9A-Za-z]{43}")
 UNKNOWN = "sky_" + "0" * 12 + "_" + "0" * 43
@@ -167,11 +167,7 @@ def find(token: Command, token_id: str) -> dict[str, Any]:
 
 
 def until(ask: Callable[[], Any], is_so: Callable[[Any], bool]) -> Any:
-    deadline = time.monotonic() + 30
-    while not is_so(answer := ask()):
-        assert time.monotonic() < deadline, answer
-        time.sleep(0.1)
-    return answer
+    return eventually(lambda: is_so(answer := ask()) and answer)
 
 
 def test_a_token_revoked_next_to_the_server_is_refused(token: Command, tokens_server: Server) -> None:
@@ -472,7 +468,7 @@ def test_a_first_start_shows_an_admins_token_on_stdout_once(
     database = request.getfixturevalue("new_postgres_database")() if kind == "postgres" else ""
     environment = {"SKILLERY_AUTH": "tokens", "SKILLERY_DATABASE": database}
     server = start_server(env=environment, new_home=True)
-    shown = TOKEN.findall(first_lines(server, 30))
+    shown = TOKEN.findall(first_lines(server, 300))
 
     assert len(shown) == 1
     rpc = Rpc(server.url, shown[0])
@@ -573,15 +569,8 @@ class TestTokensAuthenticator(AuthenticatorContract):
     ) -> None:
         await authenticator.authenticate(good)
 
-        import asyncio
-
-        used = None
-        for _ in range(200):
-            used = database.read_now(lambda connection: connection.scalar(select(tables.tokens.c.last_used_at)))
-            if used is not None:
-                break
-            await asyncio.sleep(0.05)
-        assert used is not None
+        used = select(tables.tokens.c.last_used_at)
+        await eventually_async(lambda: database.read_now(lambda connection: connection.scalar(used)) is not None)
 
     async def test_forgetting_makes_a_revocation_count_at_once(
         self, database: Database, authenticator: TokensAuthenticator, good: Credentials

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +24,7 @@ from tests.conftest import Server, clean_environment, manifest, skill_files
 from tests.maintenance.test_backups import OTHER, fill, skillery
 from tests.maintenance.test_garbage import NO_GRACE
 from tests.support.data_copies import Load, read_large
+from tests.support.processes import eventually
 
 READ_ONLY = "read-only"
 
@@ -49,8 +49,7 @@ def test_a_registry_moves_to_the_other_database_while_a_server_answers(
         copied = skillery("db", "copy", "--to", target, "--home", server.home, "--json", env=env)
         assert copied.returncode == 0, copied.stderr
         reads = load.reads
-        while load.reads < reads + 3:  # reads continue
-            time.sleep(0.01)
+        eventually(lambda: load.reads >= reads + 3)  # reads continue
     made = json.loads(copied.stdout)
     assert made["rows"]["skill_versions"] >= 3
     assert made["read_only_seconds"] <= made["seconds"]
@@ -123,13 +122,6 @@ def is_read_only(url: str) -> bool:
         database.close()
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 @pytest.fixture
 def source(database_kind: str, new_url: Callable[[str], str], start_server: Callable[..., Server]) -> Source:
     env = {"SKILLERY_DATABASE": new_url("postgres") if database_kind == "postgres" else "", **NO_GRACE}
@@ -144,7 +136,7 @@ def test_a_copy_that_is_killed_leaves_an_empty_target_and_writes_can_be_resumed(
     target = new_url(OTHER[database_kind])
     digits = len(str(count(url, "objects"))) - 1
     copier = SteppedCopy(server.home, env, target, CONTENTS_LINE + digits)
-    wait_until(lambda: is_read_only(url))
+    eventually(lambda: is_read_only(url))
     other = skillery("db", "copy", "--to", target, "--home", server.home, env=env)
     assert other.returncode == 4
     assert "another skillery db copy" in other.stderr
@@ -193,7 +185,7 @@ def test_contents_that_change_before_the_read_only_phase_are_copied_too(
     gone = server.rpc("create_blob", content="deleted in between", kind="text/plain")["blob_id"]
     copier = SteppedCopy(server.home, env, target, 0)
     # The process prints its first line when it has copied the contents, and waits there.
-    wait_until(lambda: is_waiting(copier.process.pid))
+    eventually(lambda: is_waiting(copier.process.pid))
     kept = server.rpc("create_blob", content="added in between", kind="text/plain")["blob_id"]
     server.rpc("delete_blob", blob_id=gone)
     server.rpc("collect_garbage")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import pytest
 
 from tests.conftest import Server, manifest, skill_files
 from tests.support.people import Caller, Who, people_settings
+from tests.support.processes import eventually
 
 NOT_ALLOWED, NOT_FOUND, CONFLICT, INTERNAL = -32002, -32003, -32004, -32603
 LATER = """
@@ -92,9 +92,7 @@ def test_new_findings_are_one_event(team: Team) -> None:
     team.recheck("a.x")
 
     told = team.words.with_name("events")
-    deadline = time.monotonic() + 60
-    while not told.exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    eventually(told.exists)
     assert told.read_text() == "a.x@1.0.0 no-odd no-ugly\n"
 
 

@@ -80,7 +80,8 @@ def test_versions_that_a_caller_may_not_see_do_not_exist(org: Server, new_name: 
 
 
 def test_a_diff_is_bounded() -> None:
-    began = time.monotonic()
+    """A diff without its bounds takes minutes of processor time here."""
+    began = time.process_time()
     assert unified_diff("\n".join("ab" * 2_000), "\n".join("ba" * 2_000)) is None
     lines = [f"line {number}" for number in range(5_000)]
     diff = unified_diff("\n".join(lines), "\n".join(f"{line}!" for line in lines))
@@ -90,7 +91,7 @@ def test_a_diff_is_bounded() -> None:
     small = unified_diff("\n".join(f"line {number}" for number in range(5_000)), "\n".join(lines))
     assert small is not None
     assert small.startswith("@@ -2498,7 +2498,7 @@\n line 2497\n")
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5  # not affected by other processes
 
 
 def test_a_folder_is_compared_with_a_version(

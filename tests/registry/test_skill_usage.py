@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,9 +18,9 @@ from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server
 from tests.support.mcp_client import PREFIX, Mcp
 from tests.support.people import Caller, Who, people_settings
+from tests.support.processes import eventually
 
 Publish = Callable[..., dict[str, Any]]
-WAIT_SECONDS = 60.0
 TODAY = datetime.now(UTC).date()
 
 
@@ -39,13 +38,12 @@ def usage_of(rpc: Rpc, name: str) -> dict[str, Any] | None:
 
 def counted(rpc: Rpc, name: str, loads: int, reads: int) -> dict[str, Any]:
     """Return the usage of a skill as soon as these reads are written."""
-    until = time.monotonic() + WAIT_SECONDS
-    while time.monotonic() < until:
+
+    def usage() -> dict[str, Any] | None:
         found = usage_of(rpc, name)
-        if found is not None and (found["loads"], found["reads"]) == (loads, reads):
-            return found
-        time.sleep(0.2)
-    pytest.fail(f"{name} has the usage {usage_of(rpc, name)}")
+        return found if found is not None and (found["loads"], found["reads"]) == (loads, reads) else None
+
+    return eventually(usage, problem=lambda: usage_of(rpc, name))
 
 
 def test_each_way_to_read_a_skill_is_counted(server: Server, rpc: Rpc, publish: Publish, new_name: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server
 from tests.support.mcp_client import Mcp
+from tests.support.processes import eventually
 
 LEAVES = """
 import os
@@ -135,7 +135,7 @@ import os, time
 def main(args):
     for folder in ("out", "report"): os.makedirs(folder, exist_ok=True)
     for path in ("out/a.csv", "report/b.pdf", "report/c.txt"): open(path, "w").write(path)
-    open("ready", "w").close()
+    print("ready", flush=True)
     if args.get("wait"): time.sleep(60)
     return 1
 """
@@ -160,11 +160,9 @@ def test_a_run_that_was_stopped_keeps_its_files(sqlite_rpc: Rpc) -> None:
     given: dict[str, Any] = {"language": "python", "code": REPORT, "args": {"wait": True}, "outputs": ["report/*"]}
     found = ["a.csv", "report/b.pdf", "report/c.txt"]
 
-    late = sqlite_rpc("run_code", **given, limits={"timeout_ms": 500})
+    late = sqlite_rpc("run_code", **given, limits={"timeout_ms": 3000})
     begun = sqlite_rpc("run_code", **given, background=True)["run_id"]
-    while sqlite_rpc("get_run", run_id=begun)["status"] != "started":
-        time.sleep(0.05)
-    time.sleep(0.5)
+    eventually(lambda: "ready" in sqlite_rpc("read_run_log", run_id=begun)["text"])
     sqlite_rpc("cancel_run", run_id=begun)
     cancelled = sqlite_rpc("get_run", run_id=begun, wait_ms=10_000)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,6 +23,7 @@ from skillery.runs.records import cutoff_of, forget_runs
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server, publisher
 from tests.support.people import Caller, Who
+from tests.support.processes import eventually
 
 NOT_ALLOWED, NOT_FOUND, CONFLICT, INVALID = -32002, -32003, -32004, -32602
 SLEEP = "import time\ndef main(args):\n    print('asleep', flush=True)\n    time.sleep(args['s'])\n    return 'slept'\n"
@@ -43,13 +43,9 @@ def in_background(work: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]
 
 def wait_for(rpc: Rpc, status: str, **asked: Any) -> str:
     """Return the id of the newest run with this status, once one exists."""
-    for _ in range(600):
-        found = rpc("list_runs", status=status, limit=1, **asked)["runs"]
-        if found:
-            run_id: str = found[0]["run_id"]
-            return run_id
-        time.sleep(0.05)
-    raise AssertionError(f"no run has the status {status}")
+    [run] = eventually(lambda: rpc("list_runs", status=status, limit=1, **asked)["runs"])
+    run_id: str = run["run_id"]
+    return run_id
 
 
 @pytest.fixture
@@ -278,8 +274,7 @@ def test_a_waiting_run_is_seen_and_leaves_the_queue(start_server: Callable[..., 
     second, cancelled = in_background(lambda: run(Rpc(server.url), SLEEP, args={"s": 60}))
     waiting = wait_for(server.rpc, "queued")
     third, completed = in_background(lambda: run(Rpc(server.url), SLEEP, args={"s": 0}))
-    while len(server.rpc("list_runs", status="queued")["runs"]) < 2:
-        time.sleep(0.05)
+    eventually(lambda: len(server.rpc("list_runs", status="queued")["runs"]) == 2)
     shown = server.rpc("get_run", run_id=waiting)
 
     answer = server.rpc("cancel_run", run_id=waiting)
@@ -308,8 +303,7 @@ def test_called_runs_end_with_the_run_that_is_cancelled(rpc: Rpc, new_name: str)
 
     thread.join()
     assert results[0]["error"]["type"] == "Cancelled"
-    while rpc("get_run", run_id=called)["status"] == "started":
-        time.sleep(0.05)
+    eventually(lambda: rpc("get_run", run_id=called)["status"] != "started")
     assert rpc("get_run", run_id=called)["error"]["type"] == "CallerEnded"
     assert rpc("describe_skill", name=new_name)["skill"]["usage"]["cancelled"] == 1
 

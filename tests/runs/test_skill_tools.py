@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -27,6 +26,7 @@ from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server
 from tests.identity.test_idempotency import send
 from tests.support.people import Caller, Who
+from tests.support.processes import eventually
 
 NOT_ALLOWED, NOT_FOUND, CONFLICT, TOO_LARGE, INVALID = -32002, -32003, -32004, -32005, -32602
 Offer = Callable[..., dict[str, Any]]
@@ -167,9 +167,8 @@ def test_a_call_can_be_cancelled_and_is_listed(rpc: Rpc, offer: Offer, new_name:
     offer(new_name, [tool("t", "scripts/t.sh")], t__sh="sleep 60")
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(Rpc(rpc.url), "call_tool", name=f"{new_name}/t")
-        while not (found := rpc("list_runs", skill=new_name, status="started")["runs"]):
-            assert not waiting.done(), waiting.result()
-            time.sleep(0.02)
+        found = eventually(lambda: waiting.done() or rpc("list_runs", skill=new_name, status="started")["runs"])
+        assert not waiting.done(), waiting.result()
         assert (found[0]["method"], found[0]["tool"]) == ("call_tool", "t")
         rpc("cancel_run", run_id=found[0]["run_id"])
         assert waiting.result()["is_error"]

@@ -16,6 +16,7 @@ from skillery.testing.upstreams import upstream
 from tests.conftest import Server
 from tests.support.name_server import NameServer, answer_of
 from tests.support.people import Caller, Who, people_settings
+from tests.support.processes import eventually_async
 
 LOOPBACK = ("127.0.0.1",)
 CAPS = Caps(look_up_seconds=3, look_up_wait_seconds=2)
@@ -86,9 +87,12 @@ async def two_hostile_runs(names: NameServer) -> Any:
 
 async def until_answered(run: Asker) -> str:
     """Repeat a request until it succeeds. The thread of a look-up ends shortly after the proxy has responded."""
-    while b"200 OK" not in (answered := await run.ask("ok.test")).encode():
-        await asyncio.sleep(0.05)
-    return answered
+
+    async def answered() -> str | None:
+        answer = await run.ask("ok.test")
+        return answer if "200 OK" in answer else None
+
+    return await eventually_async(answered)
 
 
 def test_two_runs_whose_names_hang_make_no_look_up_of_a_third_fail() -> None:

@@ -20,6 +20,7 @@ from skillery.sandboxing.egress.resolver import AddressRules
 from skillery.sandboxing.egress.service import Egress, EgressBroken
 from skillery.sandboxing.egress.streams import Caps
 from skillery.testing.upstreams import Upstream, client_context, ok, upstream
+from tests.support.processes import eventually_async
 
 LOOPBACK = ("127.0.0.1",)
 
@@ -81,10 +82,7 @@ class Door:
 
     async def refused(self) -> list[NetworkUse]:
         """Return the recorded uses, once they are complete. All must be refusals."""
-        async with asyncio.timeout(300):
-            while not self.uses.finish():
-                await asyncio.sleep(0.01)
-        uses = list(self.uses.finish())
+        uses = list(await eventually_async(self.uses.finish))
         assert all(not use.allowed and not use.bytes_out and not use.bytes_in for use in uses), uses
         return uses
 
@@ -489,12 +487,9 @@ async def test_hundreds_of_broken_connections_leave_the_proxy_as_it_was(plain: U
             await asyncio.gather(*(torment(port, plain.port, number) for number in range(60)))
         async with asyncio.timeout(300):
             assert b"200 OK" in await Door(port, Names()).send(get("api.test", plain.port))
-            while descriptors(egress.pid) > before:
-                await asyncio.sleep(0.05)
+            await eventually_async(lambda: descriptors(egress.pid) <= before)
         await session.close()
-        async with asyncio.timeout(300):
-            while descriptors(egress.pid) >= before:
-                await asyncio.sleep(0.05)
+        await eventually_async(lambda: descriptors(egress.pid) < before)
     finally:
         await egress.close()
 
@@ -507,19 +502,18 @@ async def test_a_pattern_of_older_rules_is_refused_at_the_run() -> None:
     assert egress.pid is None
 
 
+def uid_of(pid: int | None) -> str:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return next(line for line in status.splitlines() if line.startswith("Uid:")).split()[1]
+
+
 def test_the_process_runs_as_nobody_if_the_server_is_root() -> None:
     async def uid() -> str:
         egress = Egress()
         listener, _ = await listening()
         session = await egress.open([], listener, lambda line: None)
         try:
-            async with asyncio.timeout(300):
-                while True:
-                    status = Path(f"/proc/{egress.pid}/status").read_text()
-                    found = next(line for line in status.splitlines() if line.startswith("Uid:")).split()[1]
-                    if found != "0":
-                        return found
-                    await asyncio.sleep(0.02)
+            return await eventually_async(lambda: (found := uid_of(egress.pid)) != "0" and found)
         finally:
             await session.close()
             await egress.close()

@@ -29,6 +29,7 @@ from skillery.testing.sandbox.leftovers import assert_none_since, traces
 from skillery.testing.sandbox.trial import log_of, value_of
 from skillery.testing.upstreams import Upstream, ca_pem, redirect, upstream
 from tests.conftest import Server, publisher
+from tests.support.processes import eventually_async
 
 NAMES = ("api.test", "a.api.test", "b.api.test", "other.test", "evil.test")
 TESTS = Path(__file__).parents[1]
@@ -400,8 +401,7 @@ async def test_a_proxy_that_is_killed_ends_no_run(runs: Runs, plain: Upstream) -
             time.sleep(0.02)
     """
     running = asyncio.ensure_future(runs(code, f"http://api.test:{plain.port}"))
-    while plain.connections < 2:  # the first response has arrived
-        await asyncio.sleep(0.01)
+    await eventually_async(lambda: plain.connections >= 2)  # the first response has arrived
     os.kill(pid, signal.SIGKILL)
     outcome = await running
     assert value_of(outcome) == "GET / HTTP/1.1"

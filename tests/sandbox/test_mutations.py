@@ -20,7 +20,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -35,6 +34,7 @@ from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
 from skillery.errors import SandboxUnavailable
 from skillery.testing.sandbox import Trial
 from tests.sandbox import test_sandbox_linux, test_sandbox_lockdown
+from tests.support.processes import eventually, eventually_async
 
 CELL = zygotes.HERE / "cell"
 TESTS = Path(__file__).parents[1]
@@ -337,12 +337,14 @@ def change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Changer]
         monkeypatch.setenv("SKILLERY_TEST_CELL", str(folder))  # for servers that a case starts
 
     yield change
-    deadline = time.monotonic() + 10
-    while folders := test_sandbox_linux.group_folders(os.getpid()):
-        assert time.monotonic() < deadline, folders
+
+    def no_group_is_left() -> bool:
+        folders = test_sandbox_linux.group_folders(os.getpid())
         for folder in sorted(folders, reverse=True):
             end_group(folder)
-        time.sleep(0.02)
+        return not folders
+
+    eventually(no_group_is_left)
 
 
 def end_group(folder: Path) -> None:
@@ -448,10 +450,8 @@ async def test_a_zygote_that_dies_leaves_no_waiting_run(change: Changer, tmp_pat
         async with started(tmp_path):
             pass
 
-    deadline = time.monotonic() + 10
-    while members := {pid for folder in test_sandbox_linux.group_folders(os.getpid()) for pid in in_group(folder)}:
-        assert time.monotonic() < deadline, members
-        await asyncio.sleep(0.02)
+    folders = test_sandbox_linux.group_folders
+    await eventually_async(lambda: not any(in_group(folder) for folder in folders(os.getpid())))
 
 
 def in_group(folder: Path) -> list[str]:

@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 import textwrap
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from skillery.testing.sandbox.between_runs import check_nothing_is_left
 from skillery.testing.sandbox.leftovers import assert_none_since, descendants, traces
 from tests.sandbox import test_sandbox_lockdown as lockdown
 from tests.support.preloading_everywhere import PreloadingEverywhere
+from tests.support.processes import eventually_async
 
 TESTS = Path(__file__).parents[1]
 IS_ROOT = os.geteuid() == 0
@@ -66,18 +67,12 @@ def kept(trial: Trial) -> dict[str, Warm]:
     return {one.preload[0]: one for one in trial.sandbox.warm()}
 
 
-async def until(true: Callable[[], object]) -> None:
-    async with asyncio.timeout(300):
-        while not true():
-            await asyncio.sleep(0.02)
-
-
 async def imported(trial: Trial, mount: PackageMount, *modules: str) -> Warm:
     """Run code with the modules, which starts the preload without waiting for it. Return the state of the finished
     preload.
     """
     assert await trial.value("def main(args): return 'cold'", packages=(mount,), preload=modules) == "cold"
-    await until(lambda: kept(trial)[modules[0]].state != "starting")
+    await eventually_async(lambda: kept(trial)[modules[0]].state != "starting")
     return kept(trial)[modules[0]]
 
 
@@ -254,8 +249,7 @@ async def test_the_one_that_was_not_used_for_longest_leaves_for_another(tmp_path
             await trial.value("def main(args): pass", packages=(mounts["three"],), preload=("three",))
             return "three" in kept(trial) and kept(trial)["three"].state == "ready"
 
-        while not await use_three():
-            await asyncio.sleep(0.05)
+        await eventually_async(use_three)
         assert set(kept(trial)) == {"one", "three"}
 
 
@@ -266,8 +260,8 @@ async def test_an_idle_zygote_ends_after_its_last_run(tmp_path: Path) -> None:
         await imported(trial, mount, "counts")
         code = "import time, counts\ndef main(args): time.sleep(2); return counts.PID"
         assert await trial.value(code, packages=(mount,), preload=("counts",)) != 2
-        await until(lambda: not kept(trial))
-        await until(lambda: len(descendants(os.getpid())) <= before)
+        await eventually_async(lambda: not kept(trial))
+        await eventually_async(lambda: len(descendants(os.getpid())) <= before)
         await trial.is_well()
 
 
@@ -307,9 +301,9 @@ async def test_killed_at_any_moment_it_costs_its_own_runs_at_most(tmp_path: Path
         before = descendants(os.getpid())
         mount = trial.packages({"counts.py": COUNTS})
         await imported(trial, mount, "counts")
-        sleeps = "import time, counts\ndef main(args): time.sleep(30)"
+        sleeps = "import runtime, time, counts\ndef main(args): runtime.blobs.write_text('x'); time.sleep(1e6)"
         run = asyncio.ensure_future(trial.code(sleeps, packages=(mount,), preload=("counts",)))
-        await asyncio.sleep(0.5)
+        await eventually_async(lambda: trial.host.blobs)
         mine = descendants(os.getpid()) - before
         assert len(mine) >= 5
         for pid in sorted(mine):
@@ -318,9 +312,7 @@ async def test_killed_at_any_moment_it_costs_its_own_runs_at_most(tmp_path: Path
         outcome = await run
         assert outcome.failure is not None
         # A process that is still dying could take the next run: its code may have started, so the run is not repeated.
-        async with asyncio.timeout(300):
-            while mine & descendants(os.getpid()):
-                await asyncio.sleep(0.01)
+        await eventually_async(lambda: not mine & descendants(os.getpid()))
         for _ in range(3):  # not preloaded
             assert not await trial.value(IS_WARM, packages=(mount,), preload=("counts",))
         assert kept(trial)["counts"].state == "failed"
@@ -344,7 +336,7 @@ async def test_a_missing_folder_is_reported_without_its_path(tmp_path: Path) -> 
     async with running(tmp_path) as trial:
         missing = PackageMount("ab" * 32, tmp_path / "not-there")
         await trial.code("def main(args): pass", packages=(missing,), preload=("counts",))
-        await until(lambda: kept(trial)["counts"].state == "failed")
+        await eventually_async(lambda: kept(trial)["counts"].state == "failed")
         assert kept(trial)["counts"].message == "no run could be forked: No such file or directory"
 
 
@@ -581,7 +573,7 @@ async def test_an_import_that_takes_over_the_link_gains_nothing(tmp_path: Path, 
         assert message
         assert len(message) <= 400
         assert message.isprintable()
-        await until(lambda: len(list(Path("/proc/self/fd").iterdir())) <= before + 4)
+        await eventually_async(lambda: len(list(Path("/proc/self/fd").iterdir())) <= before + 4)
         await trial.is_well()
 
 
@@ -709,7 +701,7 @@ asyncio.run(main())
         assert len(below) >= 6
         started = {pid: processes.start_time(pid) for pid in below}
         server.kill()
-    await until(lambda: not [pid for pid in below if processes.start_time(pid) == started[pid] is not None])
+    await eventually_async(lambda: not [pid for pid in below if processes.start_time(pid) == started[pid] is not None])
 
 
 class TestLockdownOfPreloaded(lockdown.TestLockdown):

@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
@@ -30,6 +29,7 @@ from skillery.testing.sandbox import MemoryHost, Trial
 from skillery.testing.sandbox.base import OpenWith
 from skillery.testing.sandbox.leftovers import descendants
 from skillery.testing.sandbox.trial import failure_type, log_of
+from tests.support.processes import eventually_async
 
 TESTS = Path(__file__).parents[1]
 AS_ORDINARY_USER = (sys.executable, str(TESTS / "support" / "ordinary_user.py"), sys.executable)
@@ -42,6 +42,7 @@ ORDINARY_CASES = (
     "forbidden or pid_1 or composes or blobs_are or degraded or cannot_be_mounted or user_namespaces or others_do "
     "or mounted_folder or left_in_out or leaves or leave_nothing or bound or flushed or input_file or its_skill"
 )
+
 """Cases where an ordinary user's sandbox works differently. `make contract-as-user` runs all cases."""
 
 # Each code tries to use 500 MB that no process's own counters show.
@@ -381,10 +382,7 @@ async def test_runs_die_with_a_killed_server_and_the_next_start_sweeps_up(tmp_pa
     server.send_signal(signal.SIGKILL)
     server.wait()
     server.stdout.close()
-    deadline = time.monotonic() + 10
-    while any(processes.start_time(pid) for pid in run) and time.monotonic() < deadline:
-        await asyncio.sleep(0.02)
-    assert [pid for pid in run if processes.start_time(pid)] == []
+    await eventually_async(lambda: not any(processes.start_time(pid) for pid in run))
     sandbox = make(tmp_path)
     await sandbox.start()
     assert group_folders(server.pid) == []
@@ -441,10 +439,7 @@ def test_processes_that_are_killed_at_any_moment_fail_their_run_at_most_and_leav
                 failures.add(failure_type(await running))
         await trial.is_well()
         await sandbox.egress.close()
-        deadline = time.monotonic() + 10
-        while open_descriptors() > descriptors and time.monotonic() < deadline:
-            await asyncio.sleep(0.02)
-        assert open_descriptors() <= descriptors
+        await eventually_async(lambda: open_descriptors() <= descriptors)
         await sandbox.close()
         return failures
 

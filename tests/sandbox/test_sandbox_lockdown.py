@@ -14,7 +14,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -32,6 +31,7 @@ from skillery.testing.sandbox.base import SandboxCases
 from skillery.testing.sandbox.leftovers import descendants
 from skillery.testing.sandbox.trial import value_of
 from tests.sandbox.test_sandbox_warm import zygotes as running_zygotes
+from tests.support.processes import eventually_async
 
 IS_ROOT = os.geteuid() == 0
 only_as_root = pytest.mark.skipif(not IS_ROOT, reason="only root has these rights")
@@ -268,10 +268,7 @@ class TestLockdown(SandboxCases):
         server.wait()
         server.stdout.close()
         try:
-            deadline = time.monotonic() + 30
-            while any(processes.start_time(pid) == began for pid, began in engine.items()):
-                assert time.monotonic() < deadline, "the zygote or its workshop has outlived the server"
-                await asyncio.sleep(0.02)
+            await eventually_async(lambda: all(processes.start_time(pid) != began for pid, began in engine.items()))
         finally:
             os.kill(child, signal.SIGKILL)  # closes the sockets
 
@@ -338,7 +335,7 @@ def depth() -> int:
 
 async def run_processes(running: asyncio.Future[Any]) -> list[dict[str, str]]:
     """Return the status of each process of the only run while its code sleeps. Servers of other tests are left out."""
-    await asyncio.sleep(0.35)
+    await asyncio.sleep(0.35)  # no event: the callers choose the code
     assert not running.done(), running
     seen = [status(pid) for zygote in running_zygotes() for pid in descendants(zygote)]
     return [entry for entry in seen if len(entry["NSpid"].split()) > depth()]

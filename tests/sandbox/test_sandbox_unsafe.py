@@ -68,7 +68,7 @@ async def test_what_the_host_does_with_a_result_is_not_the_time_of_the_code(tmp_
     run = asyncio.ensure_future(
         Trial(UnsafeSubprocess(), tmp_path).code("def main(args): return 'x' * 300_000", limits=Limits(timeout_ms=3000))
     )
-    await asyncio.sleep(4)
+    await asyncio.sleep(4)  # longer than the timeout of the run
 
     free.set()
     outcome = await run

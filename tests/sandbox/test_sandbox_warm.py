@@ -9,9 +9,8 @@ import resource
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from skillery.testing.sandbox import MemoryHost, Trial
 from skillery.testing.sandbox.leftovers import assert_none_since, descendants, traces
 from skillery.testing.sandbox.secrets import SEARCH
 from skillery.testing.sandbox.trial import failure_type, value_of
+from tests.support.processes import eventually_async
 
 FIND_IN_MEMORY = SEARCH + "found = in_memory\n"
 
@@ -65,13 +65,6 @@ def places() -> set[int]:
     return {pid for parent in zygotes() for pid in children(parent) if children(pid)}
 
 
-async def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not true():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.02)
-
-
 def cpu_ticks() -> int:
     """Return the processor time of the zygotes and their descendants. Servers of other tests are left out."""
     engine = {pid for zygote in zygotes() for pid in (zygote, *descendants(zygote))}
@@ -97,7 +90,7 @@ async def test_a_zygote_that_hangs_is_replaced(tmp_path: Path) -> None:
         (first,) = zygotes()
         os.kill(first, signal.SIGSTOP)
         await trial.is_well()
-        await until(lambda: first not in zygotes())
+        await eventually_async(lambda: first not in zygotes())
 
 
 async def test_a_workshop_that_dies_or_hangs_is_replaced(tmp_path: Path) -> None:
@@ -137,8 +130,9 @@ async def test_a_run_without_memory_for_its_start_does_not_end_the_zygote(tmp_pa
 
 async def test_a_run_outlives_its_zygote(tmp_path: Path) -> None:
     async with running(tmp_path, prepared=1) as trial:
-        run = asyncio.ensure_future(trial.value("import time\ndef main(args): time.sleep(1); return 'done'"))
-        await asyncio.sleep(0.4)
+        code = "import runtime, time\ndef main(args): runtime.blobs.write_text('x'); time.sleep(1); return 'done'"
+        run = asyncio.ensure_future(trial.value(code))
+        await eventually_async(lambda: trial.host.blobs)
         for pid in zygotes():
             os.kill(pid, signal.SIGKILL)
         await trial.is_well()
@@ -164,11 +158,11 @@ async def test_a_cgroup_serves_the_next_run_only_if_the_last_run_left_nothing_in
         at_first = group_folders()
         for _ in range(12):
             await trial.is_well()
-        await until(lambda: group_folders() <= at_first)
+        await eventually_async(lambda: group_folders() <= at_first)
         kept = group_folders()
         code, limits = USED_UP[what]
         await trial.code(code, {"x": 100}, limits=limits)
-        await until(lambda: len(group_folders()) == len(kept) > len(group_folders() & kept))
+        await eventually_async(lambda: len(group_folders()) == len(kept) > len(group_folders() & kept))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user has no cgroups here")
@@ -177,7 +171,7 @@ async def test_with_a_zygote_for_each_run_no_cgroup_serves_two_runs(tmp_path: Pa
         before = group_folders()
         for _ in range(12):
             await trial.is_well()
-        await until(lambda: not group_folders() & before)
+        await eventually_async(lambda: not group_folders() & before)
 
 
 async def test_a_prepared_place_that_has_died_is_not_used(tmp_path: Path) -> None:
@@ -205,10 +199,12 @@ async def test_each_run_can_have_a_zygote_of_its_own(tmp_path: Path) -> None:
 async def test_an_old_zygote_is_replaced_by_the_next_run(tmp_path: Path) -> None:
     async with running(tmp_path, prepared=0, recycle_minutes=0) as trial:
         first = set(zygotes())
-        for _ in range(3):
+
+        async def is_replaced() -> bool:
             await trial.is_well()
-            await asyncio.sleep(0.5)
-        await until(lambda: not first & set(zygotes()))
+            return not first & set(zygotes())
+
+        await eventually_async(is_replaced)
 
 
 async def test_random_numbers_of_fifty_runs_are_all_distinct(tmp_path: Path) -> None:
@@ -303,13 +299,13 @@ async def test_only_runs_with_network_have_lo_and_no_run_reuses_their_namespace(
 
 async def test_runs_with_network_take_no_prepared_place(tmp_path: Path) -> None:
     async with running(tmp_path, prepared=2) as trial:
-        await until(lambda: len(places()) == 2)  # the cell of the first test run has ended
+        await eventually_async(lambda: len(places()) == 2)  # the cell of the first test run has ended
         waiting = places()
         for _ in range(3):
             await has_lo(trial, ("http://api.test",))
         assert waiting <= places()
         await trial.is_well()
-        await until(lambda: not waiting <= places())
+        await eventually_async(lambda: not waiting <= places())
 
 
 async def test_a_server_that_may_open_few_files_runs_all_the_same(tmp_path: Path) -> None:
@@ -341,10 +337,16 @@ async def test_runs_with_a_thousand_blobs_each_are_no_harm_to_each_other(tmp_pat
 
 async def test_more_runs_than_are_prepared_do_not_wait_for_each_other(tmp_path: Path) -> None:
     async with running(tmp_path, prepared=1) as trial:
-        code = "import time\ndef main(args): time.sleep(1.5)"
-        started = time.monotonic()
-        await asyncio.gather(*(trial.value(code) for _ in range(8)))
-        assert time.monotonic() - started < 8 * 1.5
+        code = """
+        import time
+        def main(args):
+            begun = time.monotonic()
+            time.sleep(1.5)
+            return begun, time.monotonic()
+        """
+        times = await asyncio.gather(*(trial.value(code) for _ in range(8)))
+        # Runs that wait for each other would not overlap.
+        assert any(one[0] < other[0] < one[1] for one in times for other in times)
 
 
 async def test_a_waiting_engine_uses_no_processor(tmp_path: Path) -> None:

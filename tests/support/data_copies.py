@@ -17,6 +17,7 @@ import httpx
 
 from tests.conftest import Rpc, RpcError, Server, clean_environment, manifest, skill_files
 from tests.support.prefork import prefork
+from tests.support.processes import eventually
 
 SECOND = """
 import itertools
@@ -78,9 +79,7 @@ class Registry:
         command = [sys.executable, "-m", "skillery", "storage", "copy", "--to", target, "--home"]
         env = clean_environment(self.with_storage(storage) | {"SECOND_STALLS_AFTER": "20"})
         copier = subprocess.Popen([*command, str(self.folder / "home")], env=env)
-        while not (self.folder / "stalled").exists():
-            assert copier.poll() is None
-            time.sleep(0.01)
+        eventually((self.folder / "stalled").exists, of=copier)
         return copier
 
     def state(self) -> dict[str, Any]:
@@ -142,8 +141,7 @@ class Load:
 
     def wait_for(self, more: int) -> None:
         wanted = len(self.acknowledged) + more
-        while len(self.acknowledged) < wanted:
-            time.sleep(0.01)
+        eventually(lambda: len(self.acknowledged) >= wanted)
 
 
 def read_large(rpc: Rpc, name: str) -> str:

@@ -33,7 +33,7 @@ listener "tcp" {{
 api_addr = "http://127.0.0.1:{port}"
 cluster_addr = "http://127.0.0.1:{cluster}"
 """
-START_SECONDS = 60
+START_SECONDS = 300
 _numbers = itertools.count()
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psycopg
 
-START_SECONDS = 60
+START_SECONDS = 300
 
 
 class Postgres:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from skillery.backends import CodeCall, Job, Outcome, PackageMount, RunHost
 from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
 from skillery.builtin.linux_sandbox.warm_environments import environment_of
 from skillery.testing.sandbox import MemoryHost
+from tests.support.processes import eventually_async
 
 WARM_UP = Job("run_0", CodeCall("def main(args): pass", "main"), b"{}")
 
@@ -32,8 +32,8 @@ class PreloadingEverywhere:
     async def warm_up(self) -> None:
         await self._sandbox.start()
         await self._sandbox.run(self._changed(WARM_UP), MemoryHost())
-        while (state := self._sandbox.warm()[0]).state == "starting":
-            await asyncio.sleep(0.01)
+        await eventually_async(lambda: self._sandbox.warm()[0].state != "starting")
+        [state] = self._sandbox.warm()[:1]
         assert state.state == "ready", state
 
     async def run(self, job: Job, host: RunHost) -> Outcome:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from subprocess import Popen
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, Union, overload
 
 from tests.support.prefork import Forked
 
@@ -18,6 +18,7 @@ PATIENCE_SECONDS = 300
 PAUSE_SECONDS = 0.02
 Process = Popen[Any] | Forked | int
 T = TypeVar("T")
+Maybe = Union[T, Literal[False], None]  # noqa: UP007 - with "|", mypy takes T for the target
 
 
 def own_seconds(pid: int) -> float:
@@ -60,7 +61,9 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def eventually(condition: Callable[[], T], of: Process | None = None, problem: Callable[[], object] = str) -> T:
+def eventually(
+    condition: Callable[[], T | Literal[False] | None], of: Process | None = None, problem: Callable[[], object] = str
+) -> T:
     """Wait until the condition is true, and return its value. No test waits in another way.
 
     Fail when the process `of` has ended without it, and after PATIENCE_SECONDS. `problem` returns text for the failure.
@@ -72,9 +75,17 @@ def eventually(condition: Callable[[], T], of: Process | None = None, problem: C
     raise AssertionError(_failure(of, problem))
 
 
+@overload
 async def eventually_async(
-    condition: Callable[[], T | Awaitable[T]], of: Process | None = None, problem: Callable[[], object] = str
-) -> T:
+    condition: Callable[[], Awaitable[Maybe[T]]], of: Process | None = None, problem: Callable[[], object] = str
+) -> T: ...
+@overload
+async def eventually_async(
+    condition: Callable[[], Maybe[T]], of: Process | None = None, problem: Callable[[], object] = str
+) -> T: ...
+async def eventually_async(
+    condition: Callable[[], Any], of: Process | None = None, problem: Callable[[], object] = str
+) -> Any:
     """Wait like `eventually`, but let other tasks of the event loop work. The condition may be a coroutine function."""
     for _ in _attempts(of):
         value = condition()

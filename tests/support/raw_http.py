@@ -10,7 +10,7 @@ from email.parser import BytesHeaderParser
 from http.client import IncompleteRead
 from typing import NamedTuple
 
-SECONDS = 30
+SECONDS = 300
 """Seconds that a test waits for a response that must arrive. Generous."""
 
 

@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,6 +17,8 @@ from typing import Any
 
 import pytest
 import tomli_w
+
+from tests.support.processes import eventually
 
 ROOT = Path(__file__).parents[2]
 RAY = ROOT / ".tools" / "ray"
@@ -28,6 +29,7 @@ PATIENCE = (
     "RAY_gcs_rpc_server_connect_timeout_s",
     "RAY_gcs_server_request_timeout_seconds",
 )
+
 """Limits of Ray in seconds that a busy machine exceeds."""
 MEMORY = 80_000_000
 """The bytes of the object store of a node, near the least that Ray accepts. Jobs do not use it."""
@@ -86,12 +88,8 @@ class RayCluster:
         self._wait(name)
 
     def _wait(self, name: str) -> None:
-        deadline = time.monotonic() + START_SECONDS
         log = self._folder / f"{name}.log"
-        while "Ray runtime started" not in log.read_text():
-            if not _command(self._nodes[name]) or time.monotonic() > deadline:
-                pytest.fail(f"the node {name} of Ray does not start: {log.read_text()[-2000:]}")
-            time.sleep(0.1)
+        eventually(lambda: "Ray runtime started" in log.read_text(), of=self._nodes[name], problem=log.read_text)
 
     def kill_node(self, name: str) -> None:
         """Kill all processes of a node with SIGKILL, as the loss of its machine does."""

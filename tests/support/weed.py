@@ -21,7 +21,7 @@ WEED = Path(__file__).parents[2] / ".tools" / "seaweedfs" / "bin" / "weed"
 BUCKET = "skills"
 KEYS = {"AWS_ACCESS_KEY_ID": "tester", "AWS_SECRET_ACCESS_KEY": "secret-of-the-tests"}
 PROBE = "a-probe-of-the-tests"
-ATTEMPTS, START_SECONDS = 3, 45
+ATTEMPTS, START_SECONDS = 3, 300
 FIRST_PORT, LAST_PORT = 20_000, 30_000
 """Each server of SeaweedFS has a second port, 10,000 above the first."""
 
@@ -38,7 +38,7 @@ class Weed:
             self._ports = _free_ports(5)
             self.endpoint = f"http://127.0.0.1:{self._ports[0]}"
             self._launch()
-            if self._is_up(START_SECONDS):
+            if self._is_up():
                 return
             # Another process has taken one of the ports in the meantime.
             self.stop()
@@ -46,7 +46,7 @@ class Weed:
 
     def start(self) -> None:
         self._launch()
-        if not self._is_up(2 * START_SECONDS):
+        if not self._is_up():
             pytest.fail(f"SeaweedFS does not start again: {self._log()}")
 
     def _launch(self) -> None:
@@ -65,13 +65,13 @@ class Weed:
             self._process.wait()
             self._process = None
 
-    def _is_up(self, seconds: float) -> bool:
+    def _is_up(self) -> bool:
         """Wait until an object can be written and read. Return False if it cannot in time.
 
         The server listens before it has the bucket, and lists objects before it finds their contents.
         """
         bucket = Bucket(S3Settings(bucket=BUCKET, endpoint=self.endpoint, allow_http=True), KEYS)
-        until = time.monotonic() + seconds
+        until = time.monotonic() + START_SECONDS
         while time.monotonic() < until and self._process is not None and self._process.poll() is None:
             with suppress(Exception):
                 obstore.put(bucket.quick, PROBE, b"is it up?")

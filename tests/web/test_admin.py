@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sqlite3
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from tests.cli.test_cli import skillery
 from tests.conftest import ASKS_FOR_TOKENS, Rpc, Server, publisher
 from tests.support.browser import Browser, token_of
 from tests.support.chromium import OpenPage, check_axe, layout_shift, overflow, squeezed
+from tests.support.processes import eventually
 
 HTML = {"accept": "text/html"}
 GRUMPY = """
@@ -216,11 +216,7 @@ def test_the_overview_shows_each_problem_with_its_remedy(
 
 def wait_for(browser: Browser, words: str) -> str:
     """Return the overview when it has these words. Checks are repeated after two seconds."""
-    deadline = time.monotonic() + 30
-    while words not in (text := browser.get("/admin").text):
-        assert time.monotonic() < deadline, text
-        time.sleep(0.2)
-    return text
+    return eventually(lambda: words in (text := browser.get("/admin").text) and text)
 
 
 @pytest.mark.asyncio(loop_scope="session")

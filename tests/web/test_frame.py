@@ -113,7 +113,7 @@ async def test_work_for_a_client_that_has_gone_stops() -> None:
 
     async def work() -> None:
         left.set()
-        await asyncio.sleep(60)
+        await asyncio.sleep(60)  # is cancelled
         steps.append("the page is rendered")
 
     with pytest.raises(ClientGone):

@@ -10,7 +10,6 @@ import hashlib
 import re
 import sqlite3
 import threading
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from html.parser import HTMLParser
@@ -27,6 +26,7 @@ from skillery.web.site import Site
 from tests.conftest import Rpc, Server, manifest, skill_files
 from tests.support.browser import Browser, token_of
 from tests.support.chromium import OpenPage, problems
+from tests.support.processes import eventually_async
 from tests.web.test_publish import files_of, send
 
 HTML = {"accept": "text/html"}
@@ -225,10 +225,7 @@ async def test_a_page_of_another_port_changes_nothing_in_a_browser(
         said: list[str] = []
         page.context.on("console", lambda message: said.append(message.text))
         await page.goto(address, wait_until="commit")
-        deadline = time.monotonic() + 30
-        while not any("403" in text for text in said):
-            assert time.monotonic() < deadline, said
-            await page.wait_for_timeout(50)
+        await eventually_async(lambda: any("403" in text for text in said))
         await page.goto(f"{tokens_sqlite.url}/account")
         await problems(page)
     versions = Rpc(tokens_sqlite.url, made.token)("list_versions", name=made.names["skill"])["versions"]

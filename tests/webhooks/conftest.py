@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,7 +10,8 @@ import httpx
 import pytest
 
 from tests.conftest import Rpc, Server
-from tests.webhooks.receiver import WAIT_SECONDS, Receiver
+from tests.support.processes import eventually
+from tests.webhooks.receiver import Receiver
 
 
 @pytest.fixture
@@ -63,7 +63,4 @@ def row_of(rpc: Rpc, webhook_id: str) -> dict[str, Any]:
 
 def until(holds: Callable[[], Any]) -> None:
     """Wait for a state that the server reaches soon."""
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not holds():
-        assert time.monotonic() < deadline, "the awaited state was not reached"
-        time.sleep(0.05)
+    eventually(holds)

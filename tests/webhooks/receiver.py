@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 PAGE = Path(__file__).parents[2] / "docs" / "operate" / "webhooks.md"
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 300.0
 
 
 def documented_check() -> Callable[[dict[str, str], bytes, str], bool]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import tarfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server
 from tests.support.mcp_client import Mcp
 from tests.support.people import Caller, Who, people_settings
+from tests.support.processes import eventually
 from tests.workspaces.test_workspaces import create, run
 
 LINKS = """
@@ -91,8 +91,7 @@ def test_a_file_is_not_written_while_a_run_writes(sqlite_server: Server) -> None
     rpc = sqlite_server.rpc
     workspace = create(rpc)["id"]
     begun = run(rpc, workspace, write={"a": "1"}, sleep=60, more={"background": True})
-    while rpc("describe_workspace", workspace=workspace)["workspace"]["run_id"] is None:
-        time.sleep(0.02)
+    eventually(lambda: rpc("describe_workspace", workspace=workspace)["workspace"]["run_id"])
 
     busy = httpx.put(f"{sqlite_server.url}/v1/workspaces/{workspace}/files/b", content=b"2")
     rpc("cancel_run", run_id=begun["run_id"])

@@ -16,6 +16,7 @@ from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server
 from tests.runs.test_run_files import blob
 from tests.support.people import Caller, Who, people_settings
+from tests.support.processes import eventually
 
 WRITES = """
 import pathlib, time
@@ -133,8 +134,7 @@ def test_two_runs_do_not_write_one_workspace_at_once(sqlite_server: Server) -> N
     rpc = sqlite_server.rpc
     made = create(rpc)
     begun = run(rpc, made["id"], write={"a": "1"}, sleep=1, more={"background": True})
-    while rpc("describe_workspace", workspace=made["id"])["workspace"]["run_id"] is None:
-        time.sleep(0.02)
+    eventually(lambda: rpc("describe_workspace", workspace=made["id"])["workspace"]["run_id"])
 
     for method, given in (
         ("delete_workspace", {}),
@@ -153,8 +153,7 @@ def test_a_run_that_waits_too_long_for_its_workspace_is_refused(start_server: Ca
     rpc = start_server(env={"SKILLERY_RUNS_WORKSPACE_SECONDS": "0.2"}).rpc
     made = create(rpc)
     writer = run(rpc, made["id"], write={"a": "1"}, sleep=60, more={"background": True})["run_id"]
-    while rpc("describe_workspace", workspace=made["id"])["workspace"]["run_id"] is None:
-        time.sleep(0.02)
+    eventually(lambda: rpc("describe_workspace", workspace=made["id"])["workspace"]["run_id"])
 
     given = {"language": "python", "code": WRITES, "workspace": made["id"]}
     busy = rpc.error("run_code", **given)

@@ -28,6 +28,7 @@ from skillery.testing.upstreams import upstream
 from skillery_bubblewrap import BubblewrapSettings, open_sandbox, process
 from skillery_bubblewrap.command import ENVIRONMENT
 from skillery_bubblewrap.sandbox import BubblewrapSandbox
+from tests.support.processes import eventually_async
 
 IS_ROOT = os.geteuid() == 0
 only_as_root = pytest.mark.skipif(not IS_ROOT, reason="only root can change its uid")
@@ -37,6 +38,7 @@ ORDINARY_CASES = (
     "threads or processor or daemons or written or read_only or reached or forbidden or pid_1 or composes or "
     "cannot_be_mounted or allowed_host or unsaid or variable or leaves or leave_nothing or have_a_bound or flushed"
 )
+
 SLEEP = "import os, time\ndef main(args):\n    os.fork(); time.sleep(1e6)"
 
 
@@ -186,17 +188,17 @@ async def processes_of(sandbox: BubblewrapSandbox) -> list[dict[str, str]]:
         "run_1", CodeCall("import time\ndef main(args): print('runs', flush=True); time.sleep(1e6)", "main"), b"{}"
     )
     running = asyncio.ensure_future(sandbox.run(job, MemoryHost()))
+
+    def chain() -> list[dict[str, str]]:
+        seen = [status(pid) for pid in sorted(descendants(os.getpid()) - before)]
+        filtered = len(seen) == 3 and seen[-1].get("Seccomp_filters") == "2"
+        # bwrap sets the filters before it starts Python. A process that starts has no environment yet, and the
+        # environment of a process that ends cannot be read.
+        is_readable = not IS_ROOT or all("Environment" in one for one in seen)
+        return seen if filtered and is_readable and seen[-1].get("Environment") != "" else []
+
     try:
-        async with asyncio.timeout(300):
-            while True:
-                await asyncio.sleep(0.02)
-                seen = [status(pid) for pid in sorted(descendants(os.getpid()) - before)]
-                filtered = len(seen) == 3 and seen[-1].get("Seccomp_filters") == "2"
-                # bwrap sets the filters before it starts Python. A process that starts has no environment yet, and the
-                # environment of a process that ends cannot be read.
-                is_readable = not IS_ROOT or all("Environment" in one for one in seen)
-                if filtered and is_readable and seen[-1].get("Environment") != "":
-                    return seen
+        return await eventually_async(chain)
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -313,9 +315,7 @@ async def test_runs_die_with_a_killed_server() -> None:
     server.send_signal(signal.SIGKILL)
     server.wait()
     server.stdout.close()
-    async with asyncio.timeout(300):
-        while any(is_alive(pid) for pid in run):
-            await asyncio.sleep(0.02)
+    await eventually_async(lambda: not any(is_alive(pid) for pid in run))
 
 
 def is_alive(pid: int) -> bool:

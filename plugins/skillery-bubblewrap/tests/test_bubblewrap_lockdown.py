@@ -27,11 +27,12 @@ from skillery.testing.sandbox.leftovers import descendants
 from skillery_bubblewrap.sandbox import BubblewrapSandbox
 from test_bubblewrap_contract import is_alive, status
 from tests.sandbox.test_sandbox_lockdown import generous_server
+from tests.support.processes import eventually_async
 
 IS_ROOT = os.geteuid() == 0
 CAPABILITIES = ("CapInh", "CapPrm", "CapEff", "CapAmb")
 LIMITS = Limits(timeout_ms=20_000, memory_mb=256, processes=40, disk_mb=8, disk_files=100, tmp_mb=4, cpus=1.0)
-SLEEP = "import time\ndef main(args): time.sleep(1e6)"
+SLEEP = "import time, runtime\ndef main(args): runtime.blobs.write_text('begun'); time.sleep(1e6)"
 SERVER = """
 import asyncio, sys
 from pathlib import Path
@@ -56,17 +57,13 @@ async def three(sandbox: BubblewrapSandbox) -> AsyncIterator[list[int]]:
     """Yield the processes of a run whose code sleeps: bwrap outside, pid 1, the code."""
     await sandbox.start()
     before = descendants(os.getpid())
-    running = asyncio.ensure_future(sandbox.run(Job("run_1", CodeCall(SLEEP, "main"), b"{}"), MemoryHost()))
+    host = MemoryHost()
+    running = asyncio.ensure_future(sandbox.run(Job("run_1", CodeCall(SLEEP, "main"), b"{}"), host))
     try:
-        async with asyncio.timeout(300):
-            while len(chain := descendants(os.getpid()) - before) != 3 or running.done():
-                await asyncio.sleep(0.02)
+        chain = await eventually_async(lambda: len(found := descendants(os.getpid()) - before) == 3 and found)
         pids = sorted(chain, key=lambda pid: len(status(pid)["NSpid"].split()) * 1000 + innermost(pid))
-        for _ in range(500):  # up to 10 s until the code's process starts its session, on a loaded machine
-            if os.getsid(pids[1]) != os.getsid(pids[2]):
-                break
-            await asyncio.sleep(0.02)
-        await asyncio.sleep(0.3)  # until the code runs
+        await eventually_async(lambda: os.getsid(pids[1]) != os.getsid(pids[2]))
+        await eventually_async(lambda: host.blobs)  # the code runs
         yield pids
     finally:
         running.cancel()
@@ -189,15 +186,11 @@ class TestLockdown(SandboxCases):
             assert server.stdout.readline() == b"started\n"
             run: set[int] = set()
             try:
-                async with asyncio.timeout(300):
-                    while len(run := descendants(server.pid)) < 3:
-                        await asyncio.sleep(0.02)
+                run = await eventually_async(lambda: len(run := descendants(server.pid)) >= 3 and run, of=server)
                 server.kill()
                 server.wait()
                 server.stdout.close()
-                async with asyncio.timeout(3):
-                    while any(is_alive(pid) for pid in run):
-                        await asyncio.sleep(0.02)
+                await eventually_async(lambda: not any(is_alive(pid) for pid in run))
             finally:
                 end({server.pid, *run})
 

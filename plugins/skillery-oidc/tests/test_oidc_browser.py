@@ -34,6 +34,7 @@ from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server
 from tests.support.browser import Browser
 from tests.support.chromium import OpenPage, check_axe, problems
+from tests.support.processes import eventually
 
 start_server, postgres = conftest.start_server, conftest.postgres
 migrated_postgres_database = conftest.migrated_postgres_database
@@ -129,10 +130,7 @@ def rows_of(server: Server) -> list[Any]:
 
 
 def until_signed_out(browser: Browser) -> None:
-    deadline = time.monotonic() + 30
-    while browser.who() is not None:
-        assert time.monotonic() < deadline, "the session is still valid"
-        time.sleep(0.05)
+    eventually(lambda: browser.who() is None)
 
 
 # -- the flow ----------------------------------------------------------------------------------------------------
@@ -280,11 +278,9 @@ def test_a_login_that_began_in_another_browser_is_refused(site: Site) -> None:
     victim = Browser(site.server.url)
 
     assert victim.get(address).status_code == 400
-    admin, entries = Rpc(site.server.url, admin_token(site.server)), list[Any]()
-    deadline = time.monotonic() + 30
-    while not entries and time.monotonic() < deadline:  # a refusal is written after its answer
-        entries = admin("list_audit", action="login", outcome="refused")["entries"]
-    assert entries
+    admin = Rpc(site.server.url, admin_token(site.server))
+    # A refusal is written after its answer.
+    eventually(lambda: admin("list_audit", action="login", outcome="refused")["entries"])
     victim.get("/login/oidc")
     assert victim.get(address).status_code == 401
     assert victim.who() is None
@@ -543,9 +539,7 @@ def test_a_revoked_identity_is_signed_out(kind: str, start: Start, request: pyte
     refused(Site(site.server, site.provider, site.client), site.sign_in(), said="is revoked")
     assert admin("restore", "ann").code == 0
     assert site.browser.who() is None
-    deadline = time.monotonic() + 30
-    while site.sign_in().status_code != 303:
-        assert time.monotonic() < deadline, "the identity is not restored"
+    eventually(lambda: site.sign_in().status_code == 303)
     assert site.browser.who() == "ann"
 
 

@@ -346,7 +346,7 @@ def test_keys_are_rotated_under_load(database_kind: str, provider: OidcProvider,
 
 
 def wait_a_second() -> None:
-    time.sleep(1.1)
+    time.sleep(1.1)  # no event: the limits of the settings are one second
 
 
 @pytest.mark.parametrize(

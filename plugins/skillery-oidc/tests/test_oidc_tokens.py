@@ -26,6 +26,7 @@ from skillery.errors import StartupError
 from skillery.testing import AuthenticatorContract
 from skillery_oidc import open_authenticator
 from skillery_oidc.authenticator import OidcAuthenticator
+from tests.support.processes import eventually_async
 
 
 @pytest.fixture
@@ -288,8 +289,7 @@ async def test_a_cached_token_expires(provider: OidcProvider, tmp_path: Path) ->
     token = provider.sign(exp=ends)
     assert (await strict.authenticate(bearer(token))).name == "robot"
 
-    while time.time() < ends:
-        time.sleep(0.05)
+    await eventually_async(lambda: time.time() >= ends)
 
     assert await refusal(strict, token) == "the token has expired"
     await strict.close()

@@ -30,6 +30,7 @@ from tests.cli.test_cli import skillery
 from tests.conftest import ASKS_FOR_TOKENS, Rpc, Server, StartShared, manifest, skill_files
 from tests.support.browser import Browser
 from tests.support.chromium import OpenPage, check_axe, overflow
+from tests.support.processes import eventually
 
 start_server, postgres = conftest.start_server, conftest.postgres
 migrated_postgres_database, shared_server = conftest.migrated_postgres_database, conftest.shared_server
@@ -492,8 +493,7 @@ def test_a_slow_issuer_does_not_stop_the_jobs_of_others(
 
     with ThreadPoolExecutor(80) as threads:
         sent = [threads.submit(forge.exchange, token) for _ in range(80)]
-        while sum(one.done() for one in sent) < 8:
-            time.sleep(0.01)  # until the server refuses what is over its limits
+        eventually(lambda: sum(one.done() for one in sent) >= 8)  # the server refuses what is over its limits
         assert forge.granted()["rule"] == forge.rule["id"]
         assert {one.result().status_code for one in sent} <= {200, 401, 503}
 
@@ -566,13 +566,12 @@ def test_a_rule_that_is_not_valid_is_refused(
 
 def entries_of(forge: Forge, issuer: str) -> list[dict[str, Any]]:
     """Return the refused exchanges of this repository. A background task writes them."""
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
+
+    def mine() -> list[dict[str, Any]]:
         refused = forge.admin("list_audit", action="exchange_token", outcome="refused", identity=issuer)["entries"]
-        if mine := [one for one in refused if forge.repository in str(one["after"])]:
-            return mine
-        time.sleep(0.05)
-    raise AssertionError("no refused exchange is in the audit trail")
+        return [one for one in refused if forge.repository in str(one["after"])]
+
+    return eventually(mine)
 
 
 def test_the_audit_trail_says_who_got_a_token_and_why_not(

@@ -14,6 +14,7 @@ from skillery.errors import SkilleryError, Unavailable
 from skillery_openbao.backend import OpenBaoSecrets
 from skillery_openbao.service import DOWN_SECONDS
 from tests.support.fault_proxy import Fault, FaultProxy
+from tests.support.processes import eventually
 
 pytest_plugins = ["openbao_fixtures"]
 VALUE = "the-value-4711"
@@ -167,8 +168,7 @@ def test_the_end_of_the_backend_ends_the_calls_that_wait(engine: Engine, proxy: 
 
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
-    while not any("/data/" in line for line in tuple(proxy.seen)):
-        time.sleep(0.01)
+    eventually(lambda: any("/data/" in line for line in tuple(proxy.seen)))
     asyncio.run(secrets.close())
     thread.join(RECOVERY_SECONDS)
 

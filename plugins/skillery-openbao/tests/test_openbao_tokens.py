@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,6 +12,7 @@ from openbao_here import Engine, Open, get_when_available
 from skillery.errors import Unavailable
 from tests.support.fault_proxy import Fault, FaultProxy
 from tests.support.openbao import OpenBao
+from tests.support.processes import eventually
 
 pytest_plugins = ["openbao_fixtures"]
 VALUE = "the-value-4711"
@@ -32,10 +32,7 @@ def logins_of(proxy: FaultProxy) -> int:
 
 def wait_for(proxy: FaultProxy, request: str, times: int) -> None:
     """Wait until the backend has sent a request this many times."""
-    until = time.monotonic() + 60
-    while sum(request in line for line in tuple(proxy.seen)) < times:
-        assert time.monotonic() < until, proxy.seen
-        time.sleep(0.02)
+    eventually(lambda: sum(request in line for line in tuple(proxy.seen)) >= times, problem=lambda: proxy.seen)
 
 
 def test_a_token_is_renewed_before_it_ends(engine: Engine, bao: OpenBao, open_here: Open) -> None:

@@ -23,6 +23,7 @@ from skillery_ray.placement import matches
 from skillery_ray.settings import RaySettings, Route
 from skillery_ray.trees import Entry, Tree, Trees
 from skillery_ray.wire import Broken
+from tests.support.processes import eventually_async
 from tests.support.ray_cluster import processes
 
 READ = "from pathlib import Path\ndef main(args): return len(Path('/skills/a.b/data').read_bytes())"
@@ -66,8 +67,7 @@ async def member(door: Door) -> AsyncIterator[Member]:
 
 async def member_of(door: Door) -> Member:
     member = Member("node", {}, door, lambda: None)
-    while not member.is_ready:
-        await asyncio.sleep(0.02)
+    await eventually_async(lambda: member.is_ready)
     return member
 
 
@@ -141,11 +141,9 @@ async def test_a_closed_connection_ends_its_run_on_the_node(member: Member, door
     packed = await pack(given, Trees())
     sent = msgspec.to_builtins(msgspec.structs.replace(packed.job, skills=()))
     await wire.send({"op": "run", "job": sent, "host": []}, given.args)
-    while not processes("98201.5"):
-        await asyncio.sleep(0.05)
+    await eventually_async(lambda: processes("98201.5"))
     wire.close()
-    while processes("98201.5"):
-        await asyncio.sleep(0.05)
+    await eventually_async(lambda: not processes("98201.5"))
 
     assert (await run(member, job(skill(tmp_path / "skill", 10)))).result == b"10"
 

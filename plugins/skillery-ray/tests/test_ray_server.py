@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Server, clean_environment, manifest, skill_files
+from tests.support.processes import eventually
 from tests.support.ray_cluster import (
     RayCluster,
     ancestors,
@@ -50,18 +50,10 @@ def start(tmp_path_factory: pytest.TempPathFactory, two_nodes: RayCluster, node_
 @pytest.fixture(scope="module")
 def server(start: Start) -> Server:
     server = start(routes=ROUTES)
-    wait_until(lambda: "ray_nodes_ready 2" in server.rpc.http.get("/metrics").text)
+    eventually(lambda: "ray_nodes_ready 2" in server.rpc.http.get("/metrics").text)
     for name in ("on.two", "lost.one"):
         server.rpc("create_skill", manifest=manifest(name), skill_md="# Sleep", files=skill_files(SLEEP))
     return server
-
-
-def wait_until(condition: Callable[[], Any], seconds: float = 60) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := condition()) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert found, "this has not happened in time"
-    return found
 
 
 def sleep_on(server: Server, marker: str, skill: str = "") -> str:
@@ -71,12 +63,12 @@ def sleep_on(server: Server, marker: str, skill: str = "") -> str:
         run = server.rpc("execute_skill", name=skill, **asked)
     else:
         run = server.rpc("run_code", language="python", code=SLEEP, **asked)
-    wait_until(lambda: processes(marker))
+    eventually(lambda: processes(marker))
     return str(run["run_id"])
 
 
 def ended(server: Server, run_id: str) -> dict[str, Any]:
-    run: dict[str, Any] = wait_until(
+    run: dict[str, Any] = eventually(
         lambda: (found := server.rpc("get_run", run_id=run_id))["status"] in {"completed", "failed"} and found
     )
     return run
@@ -106,7 +98,7 @@ def test_a_route_sends_a_run_to_a_node_with_its_label_and_a_cancelled_run_ends_t
 
     assert is_there, f"the run is not below an engine of the node two: {engines}"
     assert ended(server, run_id)["status"] == "failed"
-    wait_until(lambda: not processes("98101.5"))
+    eventually(lambda: not processes("98101.5"))
 
 
 def test_a_timeout_ends_the_run_on_its_node(server: Server) -> None:
@@ -114,13 +106,13 @@ def test_a_timeout_ends_the_run_on_its_node(server: Server) -> None:
     run = server.rpc("run_code", language="python", code=SLEEP, args={"seconds": "98102.5"}, limits=limits)
 
     assert run["error"]["type"] == "TimeoutError"
-    wait_until(lambda: not processes("98102.5"))
+    eventually(lambda: not processes("98102.5"))
 
 
 def test_a_lost_node_fails_its_run_once_and_no_other_run(server: Server, two_nodes: RayCluster) -> None:
     two_nodes.add_node("three", zone="c")
-    wait_until(lambda: two_nodes.engines("three"))
-    run_id = wait_until(lambda: try_on_lost(server))
+    eventually(lambda: two_nodes.engines("three"))
+    run_id = eventually(lambda: try_on_lost(server))
     other = sleep_on(server, "98103.5", "on.two")
     two_nodes.kill_node("three")
     run = ended(server, run_id)
@@ -139,7 +131,7 @@ def try_on_lost(server: Server) -> str | None:
     answer = server.rpc.send("execute_skill", {"name": "lost.one", "args": {"seconds": "98104.5"}, "background": True})
     if "error" in answer or answer["result"]["status"] == "failed":
         return None
-    wait_until(lambda: processes("98104.5"))
+    eventually(lambda: processes("98104.5"))
     return str(answer["result"]["run_id"])
 
 
@@ -151,7 +143,7 @@ def test_past_the_bound_of_pending_runs_the_answer_is_busy_and_a_dead_server_lea
 
     assert (error["code"], error["data"]["type"]) == (-32006, "busy")
     assert error["data"]["retry_after_ms"] > 0
-    wait_until(lambda: not processes("98105.5"))
+    eventually(lambda: not processes("98105.5"))
 
 
 def skillery(folder: Path, settings: dict[str, Any], *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -198,9 +190,9 @@ def test_a_lost_cluster_is_unavailable_and_is_used_again_when_it_is_back(server:
     call = {"language": "python", "code": "def main(args): return 1"}
     two_nodes.kill_node("one")
     two_nodes.kill_node("two")
-    error = wait_until(lambda: server.rpc.send("run_code", call).get("error"))
+    error = eventually(lambda: server.rpc.send("run_code", call).get("error"))
     two_nodes.start_head()
     two_nodes.add_node("two", zone="b")
-    wait_until(lambda: server.rpc.send("run_code", call).get("result", {}).get("status") == "completed", 120)
+    eventually(lambda: server.rpc.send("run_code", call).get("result", {}).get("status") == "completed")
 
     assert (error["code"], error["data"]["type"]) == (-32603, "unavailable")

@@ -23,6 +23,7 @@ import pytest
 
 from tests.conftest import Rpc, Server, manifest, skill_files
 from tests.support.postgres import Postgres, a_postgres
+from tests.support.processes import eventually
 from tests.support.ray_cluster import RayCluster, ray_environment, settings_of, write_config
 
 pytest_plugins = ("ray_fixtures",)
@@ -117,7 +118,7 @@ class Load:
                 self._publish(number) if number % 5 == 0 else self._run(f"{os.getpid()}-{number}")
             except (httpx.HTTPError, AssertionError) as error:  # a server or the database is down
                 self.unclear[type(error).__name__] += 1
-                time.sleep(0.2)
+                time.sleep(0.2)  # no event: the next call may fail as well
 
     def _publish(self, number: int) -> None:
         name = f"load.skill-{number}"
@@ -171,12 +172,9 @@ def assert_all_published(fleet: Fleet, names: list[str]) -> None:
         assert fleet.rpc()("describe_skill", name=name)["skill"]["name"] == name
 
 
-def assert_no_run_is_started(fleet: Fleet, seconds: float = 90) -> None:
+def assert_no_run_is_started(fleet: Fleet) -> None:
     """Wait until no run is started: servers close the runs of a dead server after a minute without a heartbeat."""
-    deadline = time.monotonic() + seconds
-    while started(fleet) and time.monotonic() < deadline:
-        time.sleep(1)
-    assert started(fleet) == []
+    eventually(lambda: not started(fleet), problem=lambda: started(fleet))
 
 
 def started(fleet: Fleet) -> list[dict[str, Any]]:

@@ -203,7 +203,7 @@ class StubCases(SandboxCases):
 
         async def never() -> None:
             try:
-                await asyncio.sleep(300)
+                await asyncio.sleep(300)  # is cancelled
             finally:
                 ended.append("ended")
 
