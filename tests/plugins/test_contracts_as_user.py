@@ -27,6 +27,7 @@ CONTRACTS = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.long
 @pytest.mark.skipif(os.geteuid() != 0, reason="the tests of each backend run as an ordinary user already")
 @pytest.mark.parametrize("cases", CONTRACTS.values(), ids=CONTRACTS.keys())

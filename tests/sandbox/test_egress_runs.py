@@ -435,6 +435,7 @@ async def test_names_that_the_operator_has_not_written_down_are_looked_up_by_the
     assert "public address" in use.reason or "could not be looked up" in use.reason or use.reason.startswith("no conn")
 
 
+@pytest.mark.full
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can change its uid")
 def test_an_ordinary_users_server_has_the_same_way_out() -> None:
     command = (
@@ -446,8 +447,7 @@ def test_an_ordinary_users_server_has_the_same_way_out() -> None:
         "-q",
         str(Path(__file__)),
     )
-    cases = "allowed_host or all_there_is or without_a_list or refusal_tells or cancelled"
-    done = subprocess.run((*command, "-k", cases), capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
 
 

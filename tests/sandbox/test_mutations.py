@@ -40,6 +40,7 @@ CELL = zygotes.HERE / "cell"
 TESTS = Path(__file__).parents[1]
 EVERYTHING = os.environ.get("SKILLERY_MUTATIONS") == "all"
 SUITES = (test_sandbox_lockdown.TestLockdown, test_sandbox_linux.TestLinuxSandbox)
+pytestmark = pytest.mark.full
 only_as_root = pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user's server does not have these steps")
 
 

@@ -742,13 +742,10 @@ class TestLockdownOfPreloaded(lockdown.TestLockdown):
 
 
 @only_as_root
+@pytest.mark.full
 @pytest.mark.long
 def test_all_this_holds_for_an_ordinary_user_too() -> None:
     command = (sys.executable, str(TESTS / "support" / "ordinary_user.py"), sys.executable, "-m", "pytest", "-q")
-    chosen = (
-        "reaches_nothing or limits_hold or ahead_is_named or fork_bomb or kernel_counts or for_itself or killed "
-        "or greets or later"
-    )
-    arguments = ("-p", "no:cacheprovider", __file__, "-k", chosen)
-    done = subprocess.run((*command, *arguments), capture_output=True, text=True, timeout=600, check=False)
+    arguments = ("-p", "no:cacheprovider", __file__)
+    done = subprocess.run((*command, *arguments), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]

@@ -20,6 +20,8 @@ from skillery.builtin.unsafe_subprocess import UnsafeSubprocess, skillery_sandbo
 from skillery.context.threads import JSON
 from skillery.testing import SandboxFunctions, SandboxIsolation, SharedSandbox
 from skillery.testing.sandbox import Trial
+from skillery.testing.sandbox.outputs import OutputCases
+from skillery.testing.sandbox.results import FailureCases, ResultCases
 
 HARMLESS_ISOLATION_CASES: dict[str, dict[str, Any]] = {
     "test_other_processes_are_not_seen": {},
@@ -33,7 +35,11 @@ HARMLESS_ISOLATION_CASES: dict[str, dict[str, Any]] = {
 }
 
 
-class TestUnsafeSubprocess(SharedSandbox, SandboxFunctions):
+CORE = (ResultCases, FailureCases, OutputCases)
+OTHERS = [cases for cases in SandboxFunctions.__bases__ if cases not in CORE]
+
+
+class InSubprocesses(SharedSandbox):
     @pytest_asyncio.fixture(scope="class", loop_scope="class")
     @classmethod
     async def sandbox(cls) -> AsyncIterator[UnsafeSubprocess]:  # type: ignore[override]
@@ -42,6 +48,15 @@ class TestUnsafeSubprocess(SharedSandbox, SandboxFunctions):
         await sandbox.start()
         yield sandbox
         await sandbox.close()
+
+
+class TestUnsafeSubprocess(InSubprocesses, *CORE):  # type: ignore[misc]
+    pass
+
+
+@pytest.mark.full
+class TestUnsafeSubprocessLikeLinux(InSubprocesses, *OTHERS):  # type: ignore[misc]
+    """The other cases of the functions: their code is the same as in the sandbox `linux`."""
 
 
 @pytest.mark.parametrize("case", HARMLESS_ISOLATION_CASES)

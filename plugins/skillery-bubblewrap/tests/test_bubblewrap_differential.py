@@ -24,6 +24,7 @@ from skillery.testing.sandbox import MemoryHost
 from skillery_bubblewrap import BubblewrapSettings
 from skillery_bubblewrap import open_sandbox as open_bubblewrap
 
+pytestmark = pytest.mark.full
 DIFFERENCES = {
     "failure: exit 139": "bwrap says 128 and the number for a signal, as a shell does: this looks like SIGSEGV",
     "fact: owners in the root": "bwrap makes the root as the run's own uid; it is mounted read-only",

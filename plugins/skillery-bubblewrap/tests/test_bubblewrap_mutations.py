@@ -1,7 +1,6 @@
 """Mutation tests: each step of the lockdown is removed in turn, and a case must fail.
 
-The steps are in the launcher, in bwrap's arguments and in the prologue. SKILLERY_MUTATIONS=all (`make mutations`)
-runs all mutations; otherwise one for each kind of step runs.
+The steps are in the launcher, in bwrap's arguments and in the prologue.
 """
 
 from __future__ import annotations
@@ -26,9 +25,10 @@ LOCKDOWN = "cell/lockdown.py"
 SUITES = (
     test_bubblewrap_lockdown.TestLockdown,
     test_bubblewrap_contract.TestBubblewrap,
+    test_bubblewrap_contract.TestBubblewrapFunctions,
     test_sandbox_lockdown.TestLockdown,
 )
-EVERYTHING = os.environ.get("SKILLERY_MUTATIONS") == "all"
+pytestmark = pytest.mark.full
 only_as_root = pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user's server does not have these steps")
 BLIND: Edit = (PROLOGUE, "        if wrong:\n", "        if False:\n")
 OWN = "test_every_namespace_is_the_runs_own"
@@ -54,15 +54,13 @@ class Mutation(msgspec.Struct, frozen=True):
     refused: str = ""
     seen_inside: str = ""
     """The words of the prologue's self-check, if it detects the mutation."""
-    always: bool = False
-    """Whether `make test` runs it too."""
 
 
-def one(file: str, old: str, new: str, case: str = "", **more: str | bool) -> Mutation:
+def one(file: str, old: str, new: str, case: str = "", **more: str) -> Mutation:
     return msgspec.convert({"edits": ((file, old, new),), "case": case, **more}, Mutation)
 
 
-def shared(name: str, case: str = OWN, **more: str | bool) -> Mutation:
+def shared(name: str, case: str = OWN, **more: str) -> Mutation:
     """Share one namespace with the host. All others stay separate."""
     rest = ", ".join(f'"{flag}"' for flag in EACH if flag != f"--unshare-{name}")
     return one(COMMAND, '"--unshare-all", "--unshare-user"', rest, case, **more)
@@ -86,27 +84,25 @@ MUTATIONS: dict[str, Mutation] = {
         'order["command"], {})',
         'order["command"], dict(os.environ))',
         "test_no_process_is_started_with_a_variable",
-        always=True,
     ),
     "the cgroups": one(
         LAUNCHER,
         '        os.write(file, b"0")\n',
         "",
         "test_every_process_is_in_the_groups_of_its_run",
-        always=True,
     ),
     "groups of the server": one(
         LAUNCHER, "    os.setgroups([])\n", "", "test_no_group_of_the_server_is_left_to_any_process"
     ),
     "the gid": one(LAUNCHER, "    os.setresgid(uid, uid, uid)\n", "", SERVERS_USER),
-    "the uid": one(LAUNCHER, "    os.setresuid(uid, uid, uid)\n", "", SERVERS_USER, always=True),
+    "the uid": one(LAUNCHER, "    os.setresuid(uid, uid, uid)\n", "", SERVERS_USER),
     # -- bwrap's arguments
     "the pid namespace": shared("pid", "", refused="Operation not permitted"),
-    "the ipc namespace": shared("ipc", always=True),
+    "the ipc namespace": shared("ipc"),
     "the uts namespace": Mutation((*shared("uts").edits, UNNAMED), OWN),
     "the net namespace": shared("net", "", refused="Operation not permitted"),
     "the cgroup namespace": shared("cgroup"),
-    "a session of its own": one(COMMAND, ', "--new-session"', "", "test_pid_1_has_a_session_of_its_own", always=True),
+    "a session of its own": one(COMMAND, ', "--new-session"', "", "test_pid_1_has_a_session_of_its_own"),
     "the uid inside": one(COMMAND, '"--uid", "1000"', '"--uid", "1"', ONE_USER, seen_inside="uids"),
     "the gid inside": one(COMMAND, '"--gid", "1000"', '"--gid", "1"', ONE_USER, seen_inside="gids"),
     "a name of its own": one(COMMAND, ', "--hostname", "sandbox"', "", "test_the_machine_has_another_name_inside"),
@@ -115,7 +111,6 @@ MUTATIONS: dict[str, Mutation] = {
         ', "--seccomp", str(numbers.filter)]',
         "]",
         "test_pid_1_and_the_code_are_held_by_filters",
-        always=True,
     ),
     "the rights of pid 1": one(
         COMMAND,
@@ -128,7 +123,7 @@ MUTATIONS: dict[str, Mutation] = {
         COMMAND, '("--ro-bind", sources.path(skill.folder', '("--bind", sources.path(skill.folder', READ_ONLY
     ),
     "read-only blobs": one(
-        COMMAND, '("--ro-bind", sources.path(blob.path', '("--bind", sources.path(blob.path', READ_ONLY, always=True
+        COMMAND, '("--ro-bind", sources.path(blob.path', '("--bind", sources.path(blob.path', READ_ONLY
     ),
     "a read-only runtime": one(
         COMMAND,
@@ -137,9 +132,7 @@ MUTATIONS: dict[str, Mutation] = {
         READ_ONLY,
     ),
     "a read-only root": one(COMMAND, '"--remount-ro", "/", "--chdir"', '"--chdir"', READ_ONLY),
-    "hidden packages": one(
-        COMMAND, "    found += fixed.packages\n", "", "test_no_installed_package_is_there", always=True
-    ),
+    "hidden packages": one(COMMAND, "    found += fixed.packages\n", "", "test_no_installed_package_is_there"),
     "harmless devices": one(
         COMMAND,
         "    for name in root.DEVICES:\n",
@@ -150,12 +143,12 @@ MUTATIONS: dict[str, Mutation] = {
     "the size of /tmp": size("/tmp", "tmp_bytes", "4"),
     "the size of /dev/shm": size("/dev/shm", "shm_bytes", "64"),
     # -- the prologue, and the shared modules that it uses
-    "the files of /workspace": one(PROLOGUE, 'limits["disk_files"] + 1', "0", f"{FILES}[/workspace-100]", always=True),
+    "the files of /workspace": one(PROLOGUE, 'limits["disk_files"] + 1', "0", f"{FILES}[/workspace-100]"),
     "the files of /tmp": one(PROLOGUE, 'limits["tmp_bytes"], 4096', 'limits["tmp_bytes"], 0', f"{FILES}[/tmp-4096]"),
     "the files of /dev/shm": one(
         PROLOGUE, 'limits["shm_bytes"], 1024', 'limits["shm_bytes"], 0', f"{FILES}[/dev/shm-1024]"
     ),
-    "what proc shows": one(PROLOGUE, '"hidepid=2,subset=pid"', '""', "test_other_processes_are_not_seen", always=True),
+    "what proc shows": one(PROLOGUE, '"hidepid=2,subset=pid"', '""', "test_other_processes_are_not_seen"),
     "hidepid": one(PROLOGUE, '"hidepid=2,subset=pid"', '"subset=pid"', "test_other_processes_are_not_seen"),
     "an umask": one(PROLOGUE, "os.umask(0o022)", "os.umask(0)", "test_the_code_is_unprivileged"),
     "no loopback": one(
@@ -163,7 +156,6 @@ MUTATIONS: dict[str, Mutation] = {
         "        take_lo_down()\n",
         "        pass\n",
         "test_its_loopback_is_down_and_has_no_address",
-        always=True,
     ),
     "the bounding set": one(
         LOCKDOWN,
@@ -171,7 +163,6 @@ MUTATIONS: dict[str, Mutation] = {
         "break",
         RIGHTS,
         seen_inside="CapBnd",
-        always=True,
     ),
     "securebits": one(
         LOCKDOWN,
@@ -194,7 +185,6 @@ MUTATIONS: dict[str, Mutation] = {
         "landlock.enforce(ruleset)",
         "kernel.close_others({0, 1, 2, 3})",
         "test_what_proc_shows_of_the_code_is_not_the_codes_to_change",
-        always=True,
     ),
     "seccomp": one(LOCKDOWN, "    load_filter(program)\n", "", "test_pid_1_and_the_code_are_held_by_filters"),
     "the limit on core dumps": limit("CORE", "1"),
@@ -206,9 +196,7 @@ MUTATIONS: dict[str, Mutation] = {
     "the limit on address space": limit("AS", 'limits["address_bytes"]'),
     "the limit on waiting signals": limit("SIGPENDING", "1024"),
     "the limit on the stack": limit("STACK", "8 << 20"),
-    "the limit on processor time": one(
-        PROLOGUE, '        lockdown.set_cpu_time(job["cpu_seconds"])\n', "", LIMITS, always=True
-    ),
+    "the limit on processor time": one(PROLOGUE, '        lockdown.set_cpu_time(job["cpu_seconds"])\n', "", LIMITS),
 }
 """Some steps have no mutation, because bwrap or another step has the same effect alone.
 
@@ -217,7 +205,6 @@ environment is empty), no_new_privs of the prologue (bwrap sets it), limits of p
 the end with the server (a run ended even without --die-with-parent and the launcher's parent death signal). Folder
 sizes are set twice, and both are removed together.
 """
-TRIED = [name for name, mutation in MUTATIONS.items() if EVERYTHING or mutation.always]
 
 
 def change(folder: Path, monkeypatch: pytest.MonkeyPatch, *edits: Edit) -> None:
@@ -227,7 +214,7 @@ def change(folder: Path, monkeypatch: pytest.MonkeyPatch, *edits: Edit) -> None:
 
 
 @only_as_root
-@pytest.mark.parametrize("name", TRIED)
+@pytest.mark.parametrize("name", MUTATIONS)
 async def test_a_step_that_is_missing_is_noticed(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A case must detect the missing step, so the self-check of the prologue is switched off too."""
     mutation = MUTATIONS[name]
@@ -247,7 +234,7 @@ async def test_a_step_that_is_missing_is_noticed(name: str, tmp_path: Path, monk
 
 
 @only_as_root
-@pytest.mark.parametrize("name", [name for name in TRIED if MUTATIONS[name].seen_inside])
+@pytest.mark.parametrize("name", [name for name, mutation in MUTATIONS.items() if mutation.seen_inside])
 async def test_a_step_that_is_missing_stops_the_run_before_any_code(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,7 +248,7 @@ async def test_a_step_that_is_missing_stops_the_run_before_any_code(
 
 
 @only_as_root
-@pytest.mark.parametrize("case", sorted({MUTATIONS[name].case for name in TRIED if MUTATIONS[name].case}))
+@pytest.mark.parametrize("case", sorted({mutation.case for mutation in MUTATIONS.values() if mutation.case}))
 async def test_without_a_change_each_of_these_cases_passes(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
@@ -11,19 +10,20 @@ import pytest_asyncio
 
 from ray_fixtures import open_here
 from skillery.backends import Sandbox
-from skillery.testing import SandboxContract, SharedSandbox
+from skillery.testing import SandboxFunctions, SandboxIsolation, SandboxTransport, SharedSandbox
 from skillery.testing.sandbox.base import OpenWith
 from skillery_ray.sandbox import RaySandbox
 from tests.support.ray_cluster import RayCluster
 
 pytest_plugins = ("ray_fixtures",)
 pytestmark = pytest.mark.long
-ALL_CASES = os.environ.get("SKILLERY_RAY_CONTRACT") == "all"
-"""Cases with a network start an engine for each of their settings, and take minutes: `make ray-contract` runs them."""
+TRANSPORT = SandboxTransport.__bases__
+OTHERS = [cases for cases in (*SandboxFunctions.__bases__, *SandboxIsolation.__bases__) if cases not in TRANSPORT]
+"""The rest of the contract."""
 
 
-class TestRay(SharedSandbox, SandboxContract):  # type: ignore[misc]
-    """One cluster and one backend for all cases."""
+class OnRay(SharedSandbox):
+    """One cluster and one backend for all cases of a class."""
 
     @pytest_asyncio.fixture(scope="class", loop_scope="class")
     @classmethod
@@ -34,9 +34,8 @@ class TestRay(SharedSandbox, SandboxContract):  # type: ignore[misc]
         await sandbox.close()
 
     @pytest.fixture
-    def open_with(self, near_ray: RayCluster, node_folder: Path) -> OpenWith | None:
-        if not ALL_CASES:
-            return None
+    def open_with(self, near_ray: RayCluster, node_folder: Path) -> OpenWith:
+        """Start another engine on the node for each of these settings."""
 
         async def opened(hosts: Mapping[str, tuple[str, ...]], private: tuple[str, ...]) -> Sandbox:
             node = {"hosts": dict(hosts), "allow_private": list(private)}
@@ -45,3 +44,12 @@ class TestRay(SharedSandbox, SandboxContract):  # type: ignore[misc]
             return sandbox
 
         return opened
+
+
+class TestRay(OnRay, SandboxTransport):
+    """Ray only carries the jobs: the tests of `linux` run the whole contract."""
+
+
+@pytest.mark.full
+class TestRayLikeLinux(OnRay, *OTHERS):  # type: ignore[misc]
+    """The other cases of the contract, through the cluster."""

@@ -10,7 +10,13 @@ pytest.register_assert_rewrite(
 
 from skillery.testing.authenticator import AuthenticatorContract, BrowserLoginContract  # noqa: E402
 from skillery.testing.events import EventsContract, sample_events  # noqa: E402
-from skillery.testing.sandbox import SandboxContract, SandboxFunctions, SandboxIsolation, SharedSandbox  # noqa: E402
+from skillery.testing.sandbox import (  # noqa: E402
+    SandboxContract,
+    SandboxFunctions,
+    SandboxIsolation,
+    SandboxTransport,
+    SharedSandbox,
+)
 from skillery.testing.secrets import SecretsContract  # noqa: E402
 from skillery.testing.storage import StorageContract  # noqa: E402
 
@@ -21,6 +27,7 @@ __all__ = [
     "SandboxContract",
     "SandboxFunctions",
     "SandboxIsolation",
+    "SandboxTransport",
     "SecretsContract",
     "SharedSandbox",
     "StorageContract",

@@ -1,4 +1,7 @@
-"""The contract of a sandbox. A plugin's tests subclass SandboxContract, and override its fixture `sandbox`."""
+"""The contract of a sandbox. A plugin's tests subclass SandboxContract, and override its fixture `sandbox`.
+
+A backend that only carries jobs to another sandbox uses SandboxTransport.
+"""
 
 from skillery.testing.sandbox.attacks import EscapeCases, SystemCallCases
 from skillery.testing.sandbox.between_runs import BetweenRunsCases
@@ -73,4 +76,29 @@ class SandboxContract(SandboxFunctions, SandboxIsolation):
     """The complete contract: functions and isolation."""
 
 
-__all__ = ["MemoryHost", "SandboxContract", "SandboxFunctions", "SandboxIsolation", "SharedSandbox", "Trial"]
+class SandboxTransport(
+    ScriptCases,
+    BlobCases,
+    LogCases,
+    PackageCases,
+    FileCases,
+    OutputCases,
+    WorkspaceCases,
+    SecretCases,
+    EndingCases,
+):
+    """Cases for a backend that carries jobs to another sandbox, whose own tests run the contract.
+
+    The cases check all content that travels in both directions, and the ends of runs.
+    """
+
+
+__all__ = [
+    "MemoryHost",
+    "SandboxContract",
+    "SandboxFunctions",
+    "SandboxIsolation",
+    "SandboxTransport",
+    "SharedSandbox",
+    "Trial",
+]
