@@ -41,12 +41,16 @@ class Trail:
         return found
 
     def only(self, **asked: Any) -> dict[str, Any]:
-        """Return the only matching entry. Entries of refused attempts are written with a short delay, so wait for
-        it.
+        """Return the only matching entry."""
+        return self.exactly(1, **asked)[0]
+
+    def exactly(self, number: int, **asked: Any) -> list[dict[str, Any]]:
+        """Return the matching entries. Entries of refused attempts are written with a short delay, so wait for
+        them.
         """
-        found = eventually(lambda: self.entries(**asked))
-        assert len(found) == 1, found
-        return found[0]
+        found = eventually(lambda: entries if len(entries := self.entries(**asked)) >= number else [])
+        assert len(found) == number, found
+        return found
 
 
 @pytest.fixture
@@ -306,15 +310,19 @@ CHANGES: dict[str, Callable[[Trail], str]] = {
 }
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_every_method_says_what_it_changes(method: str) -> None:
-    audits, params = METHODS[method].audits, METHODS[method].params
+def test_every_method_says_what_it_changes() -> None:
+    silent = [name for name, method in METHODS.items() if method.audits is None]
+    wrong = {
+        name: method.audits
+        for name, method in METHODS.items()
+        if method.audits and method.audits not in method.params.__struct_fields__
+    }
 
-    assert audits is not None, (
-        f"{method} does not state in METHODS whether it changes data: set audits='<the param with the subject>' and "
-        "call audit.record in its transaction, or set audits='' if it changes nothing"
+    assert silent == [], (
+        "these methods do not state in METHODS whether they change data: set audits='<the param with the subject>' and "
+        "call audit.record in their transactions, or set audits='' if they change nothing"
     )
-    assert audits == "" or audits in params.__struct_fields__
+    assert wrong == {}
 
 
 def test_every_change_has_its_case_here() -> None:
@@ -376,25 +384,36 @@ PARAMS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_whatever_a_scope_does_not_allow_leaves_an_entry(method: str, trail: Trail) -> None:
-    nobody = Caller(trail.admin.url, Who(f"{trail.name}-none", "-", kind="agent"))
-    params = {key: value for key, value in PARAMS.items() if key in METHODS[method].params.__struct_fields__}
-    assert nobody.error(method, **params)["code"] == -32002
+@pytest.mark.parametrize("scope", sorted({method.needs or "" for method in METHODS.values()}))
+def test_a_call_without_the_scope_leaves_an_entry(scope: str, trail: Trail) -> None:
+    identity = {"name": f"{trail.name}-none", "kind": "agent"}
+    caller = Caller(trail.admin.url, Who(identity["name"], "-", kind="agent"))
+    methods = [name for name, method in METHODS.items() if (method.needs or "") == scope]
+    asked = {name: params_of(name) for name in methods}
+    answers = {name: caller.error(name, **asked[name])["code"] for name in methods}
+    entries = {entry["action"]: entry for entry in trail.exactly(len(methods), identity=identity["name"])}
 
-    entry = trail.only(identity=f"{trail.name}-none")
-    assert (entry["action"], entry["outcome"], entry["code"], entry["type"]) == (
-        method,
-        "refused",
-        -32002,
-        "not_allowed",
-    )
-    assert entry["identity"] == {"name": f"{trail.name}-none", "kind": "agent"}
-    assert entry["address"] == "127.0.0.1"
-    assert entry["before"] is entry["after"] is None
-    named = METHODS[method].audits or next((one for one in ("name", "run_id", "blob_id") if one in params), "")
-    wanted = params["manifest"]["name"] if named == "manifest" else params[named] if named else ""
-    assert entry["subject"].partition("@")[0] == wanted
+    assert {name: code for name, code in answers.items() if code != -32002} == {}
+    assert entries.keys() == set(methods)
+    refused = {"outcome": "refused", "code": -32002, "type": "not_allowed", "before": None, "after": None}
+    common = {**refused, "identity": identity, "address": "127.0.0.1"}
+    wrong = {
+        name: entry
+        for name, entry in entries.items()
+        if not common.items() <= entry.items() or entry["subject"].partition("@")[0] != subject_of(name, asked[name])
+    }
+    assert wrong == {}
+
+
+def params_of(method: str) -> dict[str, Any]:
+    return {key: value for key, value in PARAMS.items() if key in METHODS[method].params.__struct_fields__}
+
+
+def subject_of(method: str, params: dict[str, Any]) -> str:
+    """Return the subject, without its version, of the entry of a call with these params."""
+    named = METHODS[method].audits or next((name for name in ("name", "run_id", "blob_id") if name in params), "")
+    subject: str = params["manifest"]["name"] if named == "manifest" else params[named] if named else ""
+    return subject
 
 
 @pytest.mark.parametrize(

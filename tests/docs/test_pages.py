@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Callable
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -25,8 +26,12 @@ WITHOUT_LINES = {"client/generated/", "cli/demo/", "sandboxing/python_runner/run
 WIDTH = 120
 CODE_FOLDERS = ("src", "plugins", "tests", "bench", "packaging", "packages", "examples", "migrations", "skills")
 WRITTEN = [page for page in PAGES if page.name not in GENERATED]
-every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-every_written_page = pytest.mark.parametrize("page", WRITTEN, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+def problems(pages: list[Path], of: Callable[[Path], list[str]]) -> dict[str, list[str]]:
+    """Return the problems of each page that has some."""
+    found = {str(page.relative_to(ROOT)): of(page) for page in pages}
+    return {page: wrong for page, wrong in found.items() if wrong}
 
 
 @cache
@@ -53,8 +58,11 @@ def anchors_of(page: Path) -> frozenset[str]:
     return frozenset(made) | frozenset(chain.from_iterable(re.findall(r'id="([^"]+)"', line) for line in text))
 
 
-@every_page
-def test_links_and_anchors_lead_somewhere(page: Path) -> None:
+def test_links_and_anchors_lead_somewhere() -> None:
+    assert problems(PAGES, broken_links) == {}
+
+
+def broken_links(page: Path) -> list[str]:
     text = "\n".join(line for in_code, line in lines_of(page) if not in_code)
     broken = []
     for link in re.findall(r"\]\((?!https?://|mailto:)([^)\s]+)\)", re.sub(r"`[^`]*`", "", text)):
@@ -62,14 +70,16 @@ def test_links_and_anchors_lead_somewhere(page: Path) -> None:
         target = (page.parent / file).resolve() if file else page
         if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors_of(target)):
             broken.append(link)
+    return broken
 
-    assert broken == []
+
+def test_no_row_and_no_line_of_a_tree_is_there_twice() -> None:
+    assert problems(WRITTEN, doubled_lines) == {}
 
 
-@every_written_page
-def test_no_row_and_no_line_of_a_tree_is_there_twice(page: Path) -> None:
+def doubled_lines(page: Path) -> list[str]:
     """The first cell identifies a row in its table. The path identifies a line of a tree."""
-    doubled, table, tree, parents = [], set[str](), set[str](), dict[int, str]()
+    doubled, table, tree, parents = list[str](), set[str](), set[str](), dict[int, str]()
     for in_code, line in lines_of(page):
         row = line.split(" | ")[0] if line.startswith("| ") and not in_code else ""
         table = table if line.startswith("|") and not in_code else set()
@@ -83,17 +93,19 @@ def test_no_row_and_no_line_of_a_tree_is_there_twice(page: Path) -> None:
             tree.add(path)
         doubled += [row] * (row in table)
         table |= {row} - {"", "|", "| "}
+    return doubled
 
-    assert doubled == []
+
+def test_lines_are_short() -> None:
+    assert problems(WRITTEN, long_lines) == {}
 
 
-@every_written_page
-def test_lines_are_short(page: Path) -> None:
+def long_lines(page: Path) -> list[str]:
     """The targets of links and the code in table cells do not count."""
     shown = [re.sub(r"\]\([^)]*\)", "]", line) for _, line in lines_of(page)]
     cells = [re.sub(r"`[^`]*`", "", line) if line.startswith("|") else line for line in shown]
 
-    assert [line for line in cells if len(line) > WIDTH] == []
+    return [line for line in cells if len(line) > WIDTH]
 
 
 ARCHITECTURE = ROOT / "docs" / "design" / "architecture.md"
@@ -119,14 +131,16 @@ MADE_BY_THE_READER = {"src/skillery/methods/calls/greetings.py"}
 """Modules that the section "Adding a method" creates."""
 
 
-@every_written_page
-def test_modules_that_pages_name_exist(page: Path) -> None:
+def test_modules_that_pages_name_exist() -> None:
     """A name such as `registry/labels.py` on a page is a file of the repository, or the end of the path of a file."""
     files = {f"/{file.relative_to(ROOT)}" for folder in CODE_FOLDERS for file in (ROOT / folder).rglob("*.py")}
-    named = set(re.findall(r"`([\w/-]+/\w+\.py)`", page.read_text("utf-8"))) - MADE_BY_THE_READER
-    near = {name for name in named if (page.parent / name).exists()}
 
-    assert {name for name in named - near if not any(file.endswith(f"/{name}") for file in files)} == set()
+    def unknown(page: Path) -> list[str]:
+        named = set(re.findall(r"`([\w/-]+/\w+\.py)`", page.read_text("utf-8"))) - MADE_BY_THE_READER
+        far = {name for name in named if not (page.parent / name).exists()}
+        return sorted(name for name in far if not any(file.endswith(f"/{name}") for file in files))
+
+    assert problems(WRITTEN, unknown) == {}
 
 
 def functions_of(file: str) -> set[str]:

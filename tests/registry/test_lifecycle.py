@@ -101,7 +101,7 @@ def expected(method: str, status: str, role: str) -> int | str:
     return leads_to if status in starts else -32004
 
 
-@pytest.mark.matrix
+@pytest.mark.parametrize("database_kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.full)], indirect=True)
 @pytest.mark.parametrize("status", STATUSES)
 @pytest.mark.parametrize("method", STEPS)
 def test_every_step_from_every_status_by_everybody(
