@@ -17,7 +17,9 @@ import httpx
 import msgspec
 import pytest
 
-from skillery.settings import MaxLimits, RunLimits
+from skillery.app.limits import limit_rules
+from skillery.errors import StartupError
+from skillery.settings import MaxLimits, RunLimits, load_settings
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server, clean_environment
 from tests.support.processes import eventually
@@ -124,14 +126,26 @@ def test_a_setting_with_a_wrong_value_is_named_with_its_source(tmp_path: Path) -
     assert "environment" in said
 
 
-@pytest.mark.parametrize("name", msgspec.structs.asdict(RunLimits()))
-def test_every_limit_has_a_ceiling(tmp_path: Path, name: str) -> None:
-    ceiling = msgspec.structs.asdict(MaxLimits())[name]
-    said = refused(tmp_path, env={f"SKILLERY_LIMITS_{name.upper()}": "2", f"SKILLERY_MAX_LIMITS_{name.upper()}": "1"})
+def test_a_limit_above_its_ceiling_is_refused(tmp_path: Path) -> None:
+    said = refused(tmp_path, env={"SKILLERY_LIMITS_MEMORY_MB": "2", "SKILLERY_MAX_LIMITS_MEMORY_MB": "1"})
 
-    assert ceiling >= msgspec.structs.asdict(RunLimits())[name]
-    assert f"'limits.{name}' is 2" in said
-    assert f"max_limits.{name} (1" in said
+    assert "'limits.memory_mb' is 2" in said
+    assert "max_limits.memory_mb (1)" in said
+
+
+def test_every_limit_has_a_ceiling() -> None:
+    defaults, ceilings = msgspec.structs.asdict(RunLimits()), msgspec.structs.asdict(MaxLimits())
+    wrong = {}
+    for name in defaults:
+        environ = {f"SKILLERY_LIMITS_{name.upper()}": "2", f"SKILLERY_MAX_LIMITS_{name.upper()}": "1"}
+        with pytest.raises(StartupError) as refusal:
+            limit_rules(load_settings({"home": "/x"}, environ=environ).settings)
+        message = str(refusal.value)
+        if f"'limits.{name}' is 2" not in message or f"max_limits.{name} (1" not in message:
+            wrong[name] = message
+
+    assert wrong == {}
+    assert {name: ceilings[name] for name in defaults if ceilings[name] < defaults[name]} == {}
 
 
 def test_open_auth_is_refused_off_loopback_with_the_way_out(tmp_path: Path) -> None:

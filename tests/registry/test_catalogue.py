@@ -24,6 +24,7 @@ from skillery.registry import CountsCache, Facts, filter_of, list_catalogue, sea
 from skillery.registry.new_versions import point_to_latest
 from skillery.registry.usage_days import count_day, roll_up_usage
 from tests.conftest import Rpc
+from tests.support.scale import rounds
 
 KEY = b"k" * 32
 NOW = datetime.now(UTC)
@@ -214,7 +215,7 @@ IDENTITIES = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=rounds(12, long=150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(asked=ASKED, identity=IDENTITIES, sort=st.sampled_from(SORTS), limit=st.integers(1, 40))
 def test_rows_totals_and_facets_are_those_of_a_filter_in_python(
     filled: Filled, asked: Asked, identity: Identity, sort: Any, limit: int
@@ -302,7 +303,7 @@ def brute_facets(rows: list[Row], namespace: str) -> dict[str, dict[str | bool, 
     return {name: dict(counter) for name, counter in facets.items()}
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=rounds(12, long=60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     asked=ASKED.filter(lambda one: one.status in {"", "published", "deprecated"}),
     identity=IDENTITIES,
@@ -478,8 +479,11 @@ def test_a_total_is_exact_to_a_thousand(database: Database) -> None:
     def fill(connection: Connection) -> None:
         connection.execute(insert(skills), [{"id": n, "name": f"a.s{n}", "created_at": NOW} for n in numbers])
         connection.execute(insert(skill_versions), [{**alike, "id": n, "skill_id": n} for n in numbers])
-        for number in numbers:
-            point_to_latest(connection, number)
+        point_to_latest(connection, 1)
+        row = connection.execute(select(catalogue)).mappings().one()
+        connection.execute(
+            insert(catalogue), [{**row, "version_id": n, "skill_id": n, "name": f"a.s{n}"} for n in numbers[1:]]
+        )
 
     database.write_now(fill)
     asked = Asked("", "", (), "", "", None, None, None)
