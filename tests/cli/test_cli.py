@@ -142,9 +142,9 @@ def test_a_forked_command_gets_signals_and_ends_with_its_client(home: str, tmp_p
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         command = [FORKED, "code", str(slow), "--home", f"{home}-{number}"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, env=clean_environment()) as client:
-            wait_for_run(Path(f"{home}-{number}"))
+            wait_for_run(Path(f"{home}-{number}"), client)
             client.send_signal(number)
-            client.communicate(timeout=120)  # until the command has closed its stdout
+            client.communicate()  # until the command has closed its stdout
             ends[number] = client.returncode
 
     assert ends == {signal.SIGINT: 130, signal.SIGTERM: -signal.SIGTERM, signal.SIGKILL: -signal.SIGKILL}

@@ -24,7 +24,7 @@ from skillery.registry import CountsCache, Facts, filter_of, list_catalogue, sea
 from skillery.registry.new_versions import point_to_latest
 from skillery.registry.usage_days import count_day, roll_up_usage
 from tests.conftest import Rpc
-from tests.support.scale import rounds
+from tests.support.forms import rounds
 
 KEY = b"k" * 32
 NOW = datetime.now(UTC)
