@@ -1,6 +1,15 @@
 """For the tests of Skillery and of the plugins beside it."""
 
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from tests.conftest import ServerPool
 
 pytest_plugins = [
     f"tests.support.{name}" for name in ("parallel", "chromium", "forms", "durations", "postgres_statements")
@@ -9,3 +18,13 @@ pytest_plugins = [
 # The speed of an example is not part of a test: it depends on the machine.
 settings.register_profile("skillery", settings(), deadline=None)
 settings.load_profile("skillery")
+
+
+@pytest.fixture(scope="session")
+def server_pool() -> Iterator[ServerPool]:
+    """Yield the only pool of this process, for `configured_server` and for servers with a configuration file."""
+    from tests.conftest import ServerPool  # after pytest has prepared that module for assertions
+
+    pool = ServerPool()
+    yield pool
+    pool.close()

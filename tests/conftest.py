@@ -12,7 +12,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ import psycopg
 import pytest
 
 from skillery.database import Database
+from tests.support.durations import shared_work
 from tests.support.package_index import PackageIndex
 from tests.support.parallel import postgres_url
 from tests.support.prefork import Forked, prefork
@@ -29,6 +30,8 @@ from tests.support.templates import postgres_template, prepare_home, sqlite_temp
 
 DATABASES = ("sqlite", "postgres")
 START_SECONDS = 300
+POOLED = 4
+"""Number of servers of a worker in the pool of `configured_server`."""
 # The import check runs code for each version: the servers `usual` have it, and no other server of a test.
 IMPORT_CHECK = {"SKILLERY_PUBLISHING_IMPORT_SECONDS": "300"}
 NO_IMPORT_CHECK = {"SKILLERY_PUBLISHING_IMPORT_SECONDS": "0"}
@@ -220,6 +223,47 @@ def shared_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
     yield start
     ended = {name: (running.stop(), running.log.read_text()[-4000:]) for name, running in servers.items()}
     assert all(code == 0 for code, _ in ended.values()), ended
+
+
+class ServerPool:
+    """Running servers by their settings. If there are too many, the least recently used one stops."""
+
+    def __init__(self) -> None:
+        self._servers: dict[Hashable, Server] = {}
+
+    def get(self, settings: Hashable, start: Callable[[], Server]) -> Server:
+        """Return the server with these settings. Its start is not counted for the test that is the first to need it."""
+        with shared_work():
+            server = self._servers.pop(settings, None) or start()
+            self._servers[settings] = server  # the last one is the most recently used one
+            if len(self._servers) > POOLED:
+                self._stop(next(iter(self._servers)))
+        assert server.process.poll() is None, server.log.read_text()[-4000:]
+        return server
+
+    def _stop(self, settings: Hashable) -> None:
+        server = self._servers.pop(settings)
+        code, log = server.stop(), server.log.read_text()[-4000:]
+        assert code == 0, log
+
+    def close(self) -> None:
+        for settings in list(self._servers):
+            self._stop(settings)
+
+
+@pytest.fixture(scope="session")
+def configured_server(server_pool: ServerPool, tmp_path_factory: pytest.TempPathFactory) -> StartShared:
+    """Return `configured_server(SKILLERY_…)`, which returns a running server with exactly these settings.
+
+    Later tests with the same settings get the same server. So a test uses new names, and neither stops the server, nor
+    counts what the whole server has, nor reads its home and log.
+    """
+
+    def configured(**settings: str) -> Server:
+        home = tmp_path_factory.getbasetemp() / f"configured{next(_numbers)}" / "home"
+        return server_pool.get(frozenset(settings.items()), lambda: Server(home, env=settings))
+
+    return configured
 
 
 @pytest.fixture(scope="session")

@@ -67,9 +67,9 @@ def wait_until_held(server: Server, body: bytes) -> None:
 @pytest.mark.parametrize("batch", [False, True])
 @pytest.mark.parametrize("chunked", [False, True])
 def test_a_body_past_the_room_for_all_is_busy_and_fits_later(
-    start_server: Callable[..., Server], batch: bool, chunked: bool
+    configured_server: Callable[..., Server], batch: bool, chunked: bool
 ) -> None:
-    server = start_server(env={"SKILLERY_BODIES_MB": "1"})
+    server = configured_server(SKILLERY_BODIES_MB="1")
     large = json.dumps(GUIDE | {"pad": "x" * 1_500_000}).encode()
     call = GUIDE | {"pad": "x" * 300_000}
     body = json.dumps([call] if batch else call).encode()
@@ -92,8 +92,8 @@ def test_a_body_past_the_room_for_all_is_busy_and_fits_later(
     assert "error" not in server.rpc.raw(body).text[:30]
 
 
-def test_a_request_that_breaks_off_gives_its_room_back(start_server: Callable[..., Server]) -> None:
-    server = start_server(env={"SKILLERY_BODIES_MB": "1"})
+def test_a_request_that_breaks_off_gives_its_room_back(configured_server: Callable[..., Server]) -> None:
+    server = configured_server(SKILLERY_BODIES_MB="1")
     body = json.dumps(GUIDE | {"pad": "x" * 300_000}).encode()
     half = begin(server, b"x" * 2_000_000, 1_000_000)
     wait_until_held(server, body)

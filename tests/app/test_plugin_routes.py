@@ -89,8 +89,19 @@ def plugins(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def server(plugins: Path, start_server: Callable[..., Server]) -> Server:
+def own_server(plugins: Path, start_server: Callable[..., Server]) -> Server:
+    """Return a server that no other test uses."""
     return start_server(env=people_settings(plugins))
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return people_settings(Path(folder(tmp_path_factory.mktemp("routes"), mine=ROUTES)))
+
+
+@pytest.fixture
+def server(configured_server: Callable[..., Server], settings: dict[str, str]) -> Server:
+    return configured_server(**settings)
 
 
 @pytest.fixture
@@ -192,7 +203,8 @@ def test_an_answer_without_content_is_not_followed_by_content(server: Server, st
     assert content == b""
 
 
-def test_errors_of_a_route_are_error_objects_without_details(server: Server, ann: Client) -> None:
+def test_errors_of_a_route_are_error_objects_without_details(own_server: Server) -> None:
+    ann = Client(own_server, "ann")
     assert ann("GET", "/odd/missing").json() == {
         "error": {
             "code": -32003,
@@ -206,39 +218,42 @@ def test_errors_of_a_route_are_error_objects_without_details(server: Server, ann
         assert error_of(failed) == (500, "plugin_failed"), what
         assert "ZeroDivision" not in failed.text
         assert "set-cookie" not in failed.headers
-    counted = admin(server).http.get("/metrics").text
+    counted = admin(own_server).http.get("/metrics").text
     assert 'skillery_plugin_failures_total{function="GET odd/{what}",plugin="mine",reason="raised"} 1.0' in counted
     assert 'skillery_plugin_failures_total{function="GET odd/{what}",plugin="mine",reason="invalid"} 6.0' in counted
     assert 'skillery_http_requests_total{endpoint="/x",status="500"} 7.0' in counted
-    assert "plugin 'mine' failed in GET odd/{what}: ZeroDivisionError" in server.log.read_text()
+    assert "plugin 'mine' failed in GET odd/{what}: ZeroDivisionError" in own_server.log.read_text()
 
 
-def test_changes_and_refusals_are_in_the_audit_trail(server: Server, ann: Client, pam: Client) -> None:
+def test_changes_and_refusals_are_in_the_audit_trail(own_server: Server) -> None:
+    ann = Client(own_server, "ann")
+    pam = Client(own_server, "pam", "read publish")
     ann("POST", "/show", json={})
     pam("POST", "/show", json={})
     pam("GET", "/show/x")
 
     entries: list[dict[str, Any]] = []
     while len(entries) < 2:  # a refusal is written after its answer
-        entries = admin(server)("list_audit", action="plugin_request")["entries"]
+        entries = admin(own_server)("list_audit", action="plugin_request")["entries"]
     assert {(one["identity"]["name"], one["outcome"], one["subject"]) for one in entries} == {
         ("ann", "refused", ""),
         ("pam", "done", "POST /x/mine/show"),
     }
 
 
-def test_a_route_that_hangs_meets_its_time_limit(server: Server, plugins: Path) -> None:
-    answers = [Client(server)("GET", "/wait") for _ in range(5)]
+def test_a_route_that_hangs_meets_its_time_limit(own_server: Server, plugins: Path) -> None:
+    answers = [Client(own_server)("GET", "/wait") for _ in range(5)]
 
     assert {error_of(answer) for answer in answers} == {(503, "unavailable")}
-    assert Client(server)("GET", "/").status_code == 200
-    assert admin(server)("list_skills")["skills"]
+    assert Client(own_server)("GET", "/").status_code == 200
+    assert admin(own_server)("list_skills")["skills"]
     (plugins / "go on").touch()
 
 
-def test_one_caller_does_not_occupy_a_plugin(server: Server, plugins: Path, ann: Client) -> None:
+def test_one_caller_does_not_occupy_a_plugin(own_server: Server, plugins: Path) -> None:
+    ann = Client(own_server, "ann")
     with ThreadPoolExecutor(24) as pool:
-        waiting = [pool.submit(Client(server), "GET", "/wait/long") for _ in range(24)]
+        waiting = [pool.submit(Client(own_server), "GET", "/wait/long") for _ in range(24)]
         busy = threading.Event()
         while sum(one.done() for one in waiting) < 8:
             busy.wait(0.02)

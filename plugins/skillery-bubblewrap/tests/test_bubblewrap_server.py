@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,11 +12,14 @@ from typing import Any
 import pytest
 
 from bubblewrap_here import bwrap
+from tests import conftest
 from tests.conftest import Server, clean_environment, manifest, skill_files
 from tests.support.needing import create, needing
 from tests.support.package_index import PackageIndex
+from tests.support.prefork import FORKED
 from tests.support.wheels import make_wheel
 
+configured_server = conftest.configured_server
 CHOSEN = {"SKILLERY_SANDBOX": "bubblewrap"}
 
 
@@ -38,14 +40,18 @@ def program() -> dict[str, str]:
 
 
 def skillery(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "skillery", *arguments]
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=120, check=False, env=clean_environment({**CHOSEN, **env})
+        [FORKED, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=clean_environment({**CHOSEN, **env}),
     )
 
 
-def test_one_setting_chooses_it_for_skills_and_code(start: Callable[..., Server]) -> None:
-    rpc = start().rpc
+def test_one_setting_chooses_it_for_skills_and_code(configured_server: Callable[..., Server]) -> None:
+    rpc = configured_server(**CHOSEN, **program()).rpc
     code = (
         "def main(args):\n    return {'given': args, 'marks': open('/proc/self/mountinfo').read().count('/newroot')}\n"
     )
@@ -60,8 +66,8 @@ def test_one_setting_chooses_it_for_skills_and_code(start: Callable[..., Server]
     assert rpc.http.get("/readyz").json()["status"] == "ready"
 
 
-def test_a_failure_and_a_blob_come_back_over_http(start: Callable[..., Server]) -> None:
-    rpc = start().rpc
+def test_a_failure_and_a_blob_come_back_over_http(configured_server: Callable[..., Server]) -> None:
+    rpc = configured_server(**CHOSEN, **program()).rpc
     failed = rpc("run_code", language="python", code="def main(args): raise ValueError('no')")
     wrote = rpc("run_code", language="python", code="from runtime import blobs\ndef main(args): blobs.write_text('x')")
     read = rpc("run_code", language="python", input_blobs=wrote["output_blobs"], args={"id": wrote["output_blobs"][0]},

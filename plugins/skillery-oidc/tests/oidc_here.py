@@ -110,6 +110,10 @@ class OidcProvider:
         self.keys = [*(keys or [new_key()]), *keep]
         self.control(keys=self._private_keys())
 
+    def kids(self) -> tuple[Any, ...]:
+        """Return the ids of the keys. A server that was started before a change of keys may not know them yet."""
+        return tuple(key.kid for key in self.keys)
+
     def _private_keys(self) -> list[dict[str, Any]]:
         return [dict(key.as_dict(private=True)) for key in self.keys]
 

@@ -31,7 +31,7 @@ from skillery_oidc.authenticator import OidcAuthenticator
 from test_oidc_server import RULES, SCOPE_MAP, admin_token, command, free_port, write_settings
 from tests import conftest
 from tests.cli.test_cli import skillery
-from tests.conftest import Rpc, Server
+from tests.conftest import Rpc, Server, ServerPool
 from tests.support.browser import Browser
 from tests.support.chromium import OpenPage, check_axe, problems
 from tests.support.processes import eventually
@@ -53,6 +53,11 @@ class Site:
         self.provider = provider
         self.client = client
         self.browser = Browser(server.url)
+        self._earlier = {row.hash for row in rows_of(server)}
+
+    def sessions(self) -> list[Any]:
+        """Return the sessions that have begun since this object exists."""
+        return [row for row in rows_of(self.server) if row.hash not in self._earlier]
 
     @property
     def callback(self) -> str:
@@ -103,17 +108,24 @@ def register(provider: OidcProvider, callback: str, method: str) -> dict[str, An
     return made
 
 
+def configure(
+    provider: OidcProvider, port: int, folder: Path, more: str, method: str = "client_secret_basic"
+) -> tuple[dict[str, Any], Path]:
+    """Register a server with this port at the provider. Return the client and the configuration file."""
+    provider.resource = f"http://127.0.0.1:{port}"
+    client = register(provider, f"{provider.resource}/login/oidc/callback", method)
+    secret = f'client_secret = "{client["client_secret"]}"' if "client_secret" in client else ""
+    own = f'browser_login = true\nclient_id = "{client["client_id"]}"\n{secret}'
+    return client, write_settings(provider, folder, f"{own}\n{more}")
+
+
 @pytest.fixture
 def start(start_server: Callable[..., Server], provider: OidcProvider, tmp_path: Path) -> Start:
     """Return `start(settings)`, which starts a server with these settings of `oidc`."""
 
     def site(more: str = "", tables: str = RULES, method: str = "client_secret_basic", **env: str) -> Site:
         port = free_port()
-        provider.resource = f"http://127.0.0.1:{port}"
-        client = register(provider, f"{provider.resource}/login/oidc/callback", method)
-        secret = f'client_secret = "{client["client_secret"]}"' if "client_secret" in client else ""
-        own = f'browser_login = true\nclient_id = "{client["client_id"]}"\n{secret}'
-        config = write_settings(provider, tmp_path, f"{own}\n{more}\n{tables}")
+        client, config = configure(provider, port, tmp_path, f"{more}\n{tables}", method)
         server = start_server("--config", str(config), "--port", str(port), env=env)
         server.database = env.get("SKILLERY_DATABASE", "")
         return Site(server, provider, client)
@@ -221,12 +233,42 @@ def refused(site: Site, answer: httpx.Response, *, status: int = 401, said: str 
     assert answer.status_code == status, answer.text
     assert said in answer.text
     assert site.browser.cookie() is None
-    assert rows_of(site.server) == []
+    assert site.sessions() == []
+
+
+MANY_FAILURES = "failures_per_minute = 1000"
 
 
 @pytest.fixture
-def site(start: Start) -> Site:
-    return start("failures_per_minute = 1000")
+def own_site(start: Start) -> Site:
+    return start(MANY_FAILURES)
+
+
+@pytest.fixture(scope="session")
+def clients() -> dict[str, dict[str, Any]]:
+    """Return the clients at the provider by the address of their server."""
+    return {}
+
+
+@pytest.fixture
+def site(
+    server_pool: ServerPool,
+    provider: OidcProvider,
+    clients: dict[str, dict[str, Any]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Site:
+    """Return a server of `server_pool`, in a new browser."""
+
+    def begin() -> Server:
+        port, folder = free_port(), tmp_path_factory.mktemp("site")
+        client, config = configure(provider, port, folder, f"{MANY_FAILURES}\n{RULES}")
+        server = Server(folder / "home", "--config", str(config), "--port", str(port))
+        clients[server.url] = client
+        return server
+
+    server = server_pool.get(("site", provider.kids()), begin)
+    provider.resource = server.url
+    return Site(server, provider, clients[server.url])
 
 
 def test_an_answer_for_another_login_is_refused(site: Site) -> None:
@@ -249,7 +291,7 @@ def test_an_answer_of_another_issuer_is_refused(site: Site) -> None:
         answer = site.finish(site.returned(site.start()), iss=issuer)
         assert answer.status_code == 401
         assert "issuer" in answer.text or "which identity provider" in answer.text
-    assert rows_of(site.server) == []
+    assert site.sessions() == []
 
 
 def test_a_code_is_used_once(site: Site) -> None:
@@ -263,7 +305,7 @@ def test_a_code_is_used_once(site: Site) -> None:
 
     assert thief.get(address).status_code == 401
     assert thief.who() is None
-    assert len(rows_of(site.server)) == 1
+    assert len(site.sessions()) == 1
 
 
 def test_a_code_of_another_client_is_refused(site: Site) -> None:
@@ -355,20 +397,20 @@ def test_a_user_who_refuses_gets_the_reason(site: Site) -> None:
     refused(site, forged, said="&lt;b&gt;: a b")
 
 
-def test_the_cookie_of_a_login_is_signed_and_ends(site: Site) -> None:
-    database = Database(f"sqlite:///{site.server.home / 'skillery.db'}")
+def test_the_cookie_of_a_login_is_signed_and_ends(own_site: Site) -> None:
+    database = Database(f"sqlite:///{own_site.server.home / 'skillery.db'}")
     stored = select(registry.c.value).where(registry.c.key == KEY_NAME)
     signer = Signer(bytes(database.read_now(lambda connection: connection.scalar(stored)) or b""))
     database.close()
 
     def changed(cookie: str) -> httpx.Response:
-        address = site.returned(site.start())
-        site.browser.http.cookies.clear()
-        site.browser.http.cookies.set("skillery-login", cookie)
-        return site.finish(address)
+        address = own_site.returned(own_site.start())
+        own_site.browser.http.cookies.clear()
+        own_site.browser.http.cookies.set("skillery-login", cookie)
+        return own_site.finish(address)
 
-    site.start()
-    cookie = str(site.browser.cookie("skillery-login"))
+    own_site.start()
+    cookie = str(own_site.browser.cookie("skillery-login"))
     value = msgspec.json.decode(signer.verified(cookie) or b"")
     old = signer.signed(msgspec.json.encode(value | {"until": time.time() - 1}))
     other_name = signer.signed(msgspec.json.encode(value | {"name": "other"}))
@@ -378,7 +420,7 @@ def test_the_cookie_of_a_login_is_signed_and_ends(site: Site) -> None:
     forged = ("x", f"{payload}.", f".{mac}", f"{payload[:-2]}AA.{mac}", Signer(b"x" * 32).signed(b"{}"))
 
     for one in (old, other_name, other_host, other_kind, *forged):
-        refused(site, changed(one), status=400, said="has expired")
+        refused(own_site, changed(one), status=400, said="has expired")
     assert value["until"] - time.time() <= 600
 
 
@@ -426,18 +468,20 @@ def test_wrong_id_tokens_are_refused(site: Site, name: str) -> None:
 
 
 @pytest.mark.parametrize(("algorithm", "name"), [("ES256", "sha256"), ("EdDSA", "sha512")])
-def test_an_id_token_has_the_hash_of_its_access_token(site: Site, algorithm: str, name: str) -> None:
-    begun = site.start()
+def test_an_id_token_has_the_hash_of_its_access_token(own_site: Site, algorithm: str, name: str) -> None:
+    begun = own_site.start()
     [nonce] = parse_qs(urlsplit(begun).query)["nonce"]
-    address = site.returned(begun)
-    site.provider.rotate(new_key(algorithm), keep=site.provider.keys)
-    access_token = site.provider.sign(sub="ann")
+    address = own_site.returned(begun)
+    own_site.provider.rotate(new_key(algorithm), keep=own_site.provider.keys)
+    access_token = own_site.provider.sign(sub="ann")
     digest = hashlib.new(name, access_token.encode()).digest()
     half = base64.urlsafe_b64encode(digest[: len(digest) // 2]).rstrip(b"=").decode()
-    id_token = site.provider.sign({"typ": None}, aud=site.client["client_id"], sub="ann", nonce=nonce, at_hash=half)
-    answer_with(site, {"id_token": id_token, "access_token": access_token})
+    id_token = own_site.provider.sign(
+        {"typ": None}, aud=own_site.client["client_id"], sub="ann", nonce=nonce, at_hash=half
+    )
+    answer_with(own_site, {"id_token": id_token, "access_token": access_token})
 
-    assert site.finish(address).status_code == 303
+    assert own_site.finish(address).status_code == 303
 
 
 @pytest.mark.parametrize(
@@ -466,16 +510,16 @@ def test_an_id_token_without_signature_is_refused(site: Site) -> None:
         address = site.returned(site.start())
 
 
-def test_failures_of_the_provider_are_no_failures_of_the_user(site: Site) -> None:
+def test_failures_of_the_provider_are_no_failures_of_the_user(own_site: Site) -> None:
     for status, body in ((500, {}), (401, {"error": "invalid_client"}), (200, []), (302, {})):
-        address = site.returned(site.start())
-        answer_with(site, body, status)  # type: ignore[arg-type]
-        failed = site.finish(address)
+        address = own_site.returned(own_site.start())
+        answer_with(own_site, body, status)  # type: ignore[arg-type]
+        failed = own_site.finish(address)
         assert failed.status_code == 503
         assert "identity provider" in failed.json()["error"]["message"]
-        assert site.client["client_secret"] not in failed.text + site.server.log.read_text()
-        site.provider.control(answers={})
-    assert site.sign_in().status_code == 303
+        assert own_site.client["client_secret"] not in failed.text + own_site.server.log.read_text()
+        own_site.provider.control(answers={})
+    assert own_site.sign_in().status_code == 303
 
 
 def test_a_flood_of_failed_logins_is_bounded(provider: OidcProvider, start: Start) -> None:
@@ -543,21 +587,23 @@ def test_a_revoked_identity_is_signed_out(kind: str, start: Start, request: pyte
     assert site.browser.who() == "ann"
 
 
-def test_a_session_ends_with_the_token_of_the_provider(site: Site) -> None:
-    site.sign_in()
-    assert site.browser.who() == "ann"
-    database = Database(f"sqlite:///{site.server.home / 'skillery.db'}")
+def test_a_session_ends_with_the_token_of_the_provider(own_site: Site) -> None:
+    own_site.sign_in()
+    assert own_site.browser.who() == "ann"
+    database = Database(f"sqlite:///{own_site.server.home / 'skillery.db'}")
     past = update(web_sessions).values(ends_at=datetime.now(UTC) - timedelta(seconds=1))
     database.write_now(lambda connection: connection.execute(past))
     database.close()
 
-    until_signed_out(site.browser)
+    until_signed_out(own_site.browser)
 
 
-def test_sessions_of_an_authenticator_end_when_it_is_removed(site: Site, start_server: Callable[..., Server]) -> None:
-    site.sign_in()
-    cookie = str(site.browser.cookie())
-    site.server.stop()
+def test_sessions_of_an_authenticator_end_when_it_is_removed(
+    own_site: Site, start_server: Callable[..., Server]
+) -> None:
+    own_site.sign_in()
+    cookie = str(own_site.browser.cookie())
+    own_site.server.stop()
     browser = Browser(start_server(env={"SKILLERY_AUTH": "tokens"}).url)
     browser.http.cookies.set("skillery", cookie)
 

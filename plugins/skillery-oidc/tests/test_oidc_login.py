@@ -20,13 +20,13 @@ from skillery.client import AsyncClient, Client, LoginError, kept_token
 from skillery.client.logins.device import DeviceCode, log_in_with_device
 from skillery.client.logins.discovery import find_provider
 from test_oidc_provider import self_signed
-from test_oidc_server import RULES, SCOPE_MAP, free_port, provider, sso, write_settings
+from test_oidc_server import RULES, SCOPE_MAP, free_port, pooled_sso, provider, write_settings
 from tests import conftest
 from tests.cli.test_cli import Ended, skillery
 from tests.conftest import Server, clean_environment
 from tests.support.logins import Configuration
 
-__all__ = ["provider", "sso"]
+__all__ = ["pooled_sso", "provider"]
 start_server = conftest.start_server
 BROWSER, DEVICE = "Log in with your browser: ", "This address contains the code: "
 CLIENT = 'cli_client_id = "skillery-cli"'
@@ -68,8 +68,8 @@ class User:
 
 
 @pytest.fixture
-def server(sso: Callable[..., Server]) -> Server:
-    return sso(CLIENT, RULES + SCOPE_MAP)
+def server(pooled_sso: Callable[..., Server]) -> Server:
+    return pooled_sso(CLIENT, RULES + SCOPE_MAP)
 
 
 @pytest.fixture
@@ -304,10 +304,10 @@ def test_the_bridge_of_mcp_uses_the_login(user: User, provider: OidcProvider) ->
 
 
 def test_a_login_that_the_server_refuses_is_not_kept(
-    sso: Callable[..., Server], provider: OidcProvider, tmp_path: Path
+    pooled_sso: Callable[..., Server], provider: OidcProvider, tmp_path: Path
 ) -> None:
     admins_only = RULES.split("\n\n")[0]
-    user = User(sso(CLIENT, admins_only), tmp_path / "configuration")
+    user = User(pooled_sso(CLIENT, admins_only), tmp_path / "configuration")
 
     code, _, err = user.log_in()
 
@@ -317,8 +317,10 @@ def test_a_login_that_the_server_refuses_is_not_kept(
     assert requests(provider, "/token/revocation") == 1
 
 
-def test_a_server_without_a_client_id_is_named_with_the_remedy(sso: Callable[..., Server], tmp_path: Path) -> None:
-    user = User(sso(), tmp_path / "configuration")
+def test_a_server_without_a_client_id_is_named_with_the_remedy(
+    pooled_sso: Callable[..., Server], tmp_path: Path
+) -> None:
+    user = User(pooled_sso(), tmp_path / "configuration")
 
     refused = user("login", "--browser")
     code, _, err = user.log_in("--client-id", "skillery-cli")

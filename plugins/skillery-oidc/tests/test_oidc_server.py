@@ -18,7 +18,7 @@ from pydantic import AnyUrl
 from oidc_here import SCOPES, OidcProvider, new_key, shared_provider
 from tests import conftest
 from tests.cli.test_cli import skillery
-from tests.conftest import Rpc, Server, manifest, skill_files
+from tests.conftest import Rpc, Server, ServerPool, manifest, skill_files
 
 start_server, postgres = conftest.start_server, conftest.postgres
 migrated_postgres_database, shared_server = conftest.migrated_postgres_database, conftest.shared_server
@@ -70,6 +70,27 @@ def sso(start_server: Callable[..., Server], provider: OidcProvider, tmp_path: P
         provider.resource = f"http://127.0.0.1:{port}"
         config = write_settings(provider, tmp_path, f"{more}\n{tables}")
         return start_server("--config", str(config), "--port", str(port), env=env)
+
+    return start
+
+
+@pytest.fixture
+def pooled_sso(
+    server_pool: ServerPool, provider: OidcProvider, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Server]:
+    """Return `pooled_sso(settings, tables)`, which returns a server of `server_pool` with these settings of `oidc`."""
+
+    def start(more: str = "", tables: str = RULES) -> Server:
+        def begin() -> Server:
+            port = free_port()
+            provider.resource = f"http://127.0.0.1:{port}"
+            folder = tmp_path_factory.mktemp("sso")
+            config = write_settings(provider, folder, f"{more}\n{tables}")
+            return Server(folder / "home", "--config", str(config), "--port", str(port))
+
+        server = server_pool.get(("sso", more, tables, provider.kids()), begin)
+        provider.resource = server.url
+        return server
 
     return start
 
