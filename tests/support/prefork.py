@@ -37,7 +37,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
-SECONDS = 120
+SECONDS = 300
 NUMBER = 16
 """Length of a pid, an exit code or processor seconds on the link, in bytes."""
 CLIENTS = 256
