@@ -28,6 +28,7 @@ from skillery.database.tables import blobs, objects
 from skillery.errors import Busy, ContentMissing, Unavailable
 from skillery.identity.quotas import UNLIMITED
 from skillery.maintenance.garbage import Collector, Sweep, SweepStep, Swept
+from skillery.maintenance.garbage.steps import expired_blobs
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server, manifest, skill_files
 from tests.support.forms import rounds
@@ -529,6 +530,7 @@ def test_a_blob_without_a_lifetime_stays(database: Database, storage: DirectoryS
 
     kept = Blobs(database, storage, Lifetimes(), UNLIMITED)
     made = asyncio.run(kept.create_blob(Identity("ada"), b"x", "a/b"))
+    swept = expired_blobs(database, timedelta(), Sweep(dry_run=False, stopped=lambda: False))
 
-    assert made.expires_at is None
+    assert (made.expires_at, swept) == (None, Swept())
     assert asyncio.run(kept.find_blob(Identity("ada"), made.blob_id)).expires_at is None

@@ -198,6 +198,14 @@ def test_values_do_not_show_where_they_are_printed() -> None:
     assert unquote(str(printed)) == "SecretValues(KEY)"
 
 
+@pytest.mark.parametrize("cut", range(1, len(VALUE)))
+def test_a_value_in_two_pieces_of_a_stream_is_redacted(cut: int) -> None:
+    stream = RedactedStream(REDACTION)
+    sent = [stream.feed(f"a {VALUE[:cut]}".encode()), stream.feed(f"{VALUE[cut:]} b".encode()), stream.rest()]
+
+    assert b"".join(sent) == b"a [KEY] b"
+
+
 @given(
     values=st.dictionaries(st.sampled_from(["A", "B"]), st.text("abc\n", min_size=4, max_size=12), min_size=1),
     pieces=st.lists(st.text("abc\n", max_size=9), max_size=12),

@@ -298,6 +298,7 @@ def test_of_many_exchanges_of_one_token_at_once_one_succeeds(provider: OidcProvi
     [
         ({"repository_id": "1"}, "no trust rule"),  # another owner has registered the name again
         ({"repository_owner_id": "1"}, "no trust rule"),
+        ({"repository_owner_id": "771"}, "no trust rule"),  # begins like the id of the rule
         ({"repository": "evil/repo"}, "no trust rule"),
         ({"repository_id": None}, "no trust rule"),
         ({"workflow_ref": "acme/x/.github/workflows/test.yml@refs/heads/main"}, "no trust rule"),
