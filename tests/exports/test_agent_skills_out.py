@@ -21,6 +21,7 @@ from skillery.database import Database
 from skillery.database.tables import exports
 from skillery.exports import Exports, Index
 from skillery.exports.facts import MAKER
+from skillery.exports.skill_exports import ROWS_AT_ONCE
 from skillery.formats.agent_skill import agent_skill_problems, index_name
 from skillery.formats.bundle import BundleFile
 from skillery.formats.unfinished_bundle import make_bundle
@@ -453,10 +454,8 @@ def test_public_downloads_need_no_token(
 # -- large indexes -----------------------------------------------------------------------------------------------------
 
 
-async def test_an_index_of_thousands_is_made_in_pages_and_says_where_it_was_cut(
-    database: Database, tmp_path: Path
-) -> None:
-    count = 1500 if database.is_sqlite else 700
+async def test_a_large_index_is_made_in_pages_and_says_where_it_was_cut(database: Database, tmp_path: Path) -> None:
+    count = 2 * ROWS_AT_ONCE + 50
     me = Identity("me", scopes=frozenset({"admin"}))
 
     def fill(connection: Any) -> None:

@@ -108,23 +108,20 @@ def test_every_step_from_every_status_by_everybody(
     team: dict[str, Caller], new_name: str, method: str, status: str
 ) -> None:
     answers: dict[str, int | str] = {}
-    digests = {}
+    name, digest = "", ""
     for number, (role, who) in enumerate(team.items()):
-        name = f"{new_name}.skill{number}"
-        digests[role] = bring_to(team, name, status)["digest"]
+        if not name:
+            name = f"{new_name}.skill{number}"
+            digest = bring_to(team, name, status)["digest"]
         reply = take(who, method, name)
         if "result" in reply:
-            answers[role] = reply["result"]["status"]
-            assert reply["result"] == {
-                "name": name,
-                "version": "1.0.0",
-                "status": answers[role],
-                "digest": digests[role],
-            }
+            answers[role] = now = reply["result"]["status"]
+            assert reply["result"] == {"name": name, "version": "1.0.0", "status": now, "digest": digest}
         else:
-            answers[role] = reply["error"]["code"]
-        now = answers[role] if "result" in reply else status
+            answers[role], now = reply["error"]["code"], status
         assert team["admin"].status(name) == now, role
+        if "result" in reply:
+            name = ""  # the next role needs a skill in the status, and a refused step has not changed this one
 
     assert answers == {role: expected(method, status, role) for role in team}
 

@@ -447,7 +447,8 @@ def test_an_ordinary_users_server_has_the_same_way_out() -> None:
         "-q",
         str(Path(__file__)),
     )
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    cases = "allowed_host or all_there_is or without_a_list or refusal_tells or cancelled"
+    done = subprocess.run((*command, "-k", cases), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
 
 
