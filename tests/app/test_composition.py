@@ -990,9 +990,9 @@ def test_calls_that_a_killed_server_left_are_closed_by_the_next(
         assert database.execute("SELECT status FROM runs").fetchall() == [("failed",), ("failed",)]
 
 
-def test_a_call_takes_no_place_in_the_queue(start_server: Callable[..., Server], new_name: str) -> None:
+def test_a_call_takes_no_place_in_the_queue(configured_server: Callable[..., Server], new_name: str) -> None:
     """With one slot for runs, several runs that call other skills would otherwise wait for each other forever."""
-    composed = Composed(start_server(env={"SKILLERY_CONCURRENT_RUNS": "1"}), new_name)
+    composed = Composed(configured_server(SKILLERY_CONCURRENT_RUNS="1"), new_name)
     skill = composed.impure("one", "def f(): return 1\n")
     code = "from skills.NS.one import f\ndef main(args): return f() + f()"
     running = [in_background(lambda: composed.output(code, skill, rpc=Rpc(composed.server.url))) for _ in range(4)]

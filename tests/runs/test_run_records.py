@@ -267,8 +267,8 @@ def test_a_run_that_has_ended_is_not_cancelled(alice: Caller) -> None:
     assert alice("get_run", run_id=run_id)["status"] == "completed"
 
 
-def test_a_waiting_run_is_seen_and_leaves_the_queue(start_server: Callable[..., Server]) -> None:
-    server = start_server(env={"SKILLERY_CONCURRENT_RUNS": "1"})
+def test_a_waiting_run_is_seen_and_leaves_the_queue(configured_server: Callable[..., Server]) -> None:
+    server = configured_server(SKILLERY_CONCURRENT_RUNS="1")
     first, _ = in_background(lambda: run(Rpc(server.url), SLEEP, args={"s": 60}))
     running = wait_for(server.rpc, "started")
     second, cancelled = in_background(lambda: run(Rpc(server.url), SLEEP, args={"s": 60}))

@@ -48,9 +48,8 @@ def test_the_events_of_an_outage_arrive_in_order_once_the_target_is_back(start: 
 
 
 def test_a_failing_target_is_listed_with_its_queue_and_its_error(
-    start: Start, receiver: Receiver, add_webhook: AddWebhook
+    server: Server, receiver: Receiver, add_webhook: AddWebhook
 ) -> None:
-    server = start()
     webhook_id = add_webhook(server.rpc, events=["deprecated"])
     receiver.stop()
     _change(server.rpc, "not.there", 3)
@@ -69,9 +68,8 @@ def test_a_failing_target_is_listed_with_its_queue_and_its_error(
 
 
 def test_a_failed_event_is_sent_again_with_the_same_id_before_later_ones(
-    start: Start, receiver: Receiver, add_webhook: AddWebhook
+    server: Server, receiver: Receiver, add_webhook: AddWebhook
 ) -> None:
-    server = start()
     statuses = iter([500, 302, 404])
     receiver.answer = lambda _: next(statuses, 200)
     add_webhook(server.rpc, events=["deprecated"])
