@@ -173,6 +173,7 @@ def test_a_host_that_only_begins_like_ours_is_refused(sqlite_rpc: Rpc, host: str
     assert response.status_code in {400, 403}
 
 
+@pytest.mark.postgres
 def test_publishers_of_the_same_contents_in_another_order_all_succeed(rpc: Rpc, new_name: str) -> None:
     def publish(number: int) -> dict[str, Any]:
         contents = [f"{new_name} {number // 8} {place}" for place in range(40)]

@@ -295,6 +295,7 @@ def test_the_databases_refuse_to_change_an_entry(statement: str, database: Datab
 # -- many at once --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.postgres
 def test_fifty_writers_of_two_servers_keep_one_chain(database: Database) -> None:
     second = Database(database.url.render_as_string(hide_password=False))
     failures: list[Exception] = []
@@ -321,6 +322,7 @@ def test_fifty_writers_of_two_servers_keep_one_chain(database: Database) -> None
     assert len({row.identity for row in rows(database)}) == 50
 
 
+@pytest.mark.postgres
 def test_kill_nine_in_the_middle_of_writes_leaves_a_whole_chain(
     start_server: Callable[..., Server], database_kind: str, request: pytest.FixtureRequest
 ) -> None:

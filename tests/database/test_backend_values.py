@@ -62,6 +62,7 @@ def test_a_change_is_part_of_the_transaction_that_it_is_given(values: Values, da
     assert values.get("key") is None
 
 
+@pytest.mark.postgres
 def test_of_several_at_once_one_adds_and_one_takes(values: Values) -> None:
     with ThreadPoolExecutor(8) as threads:
         added = list(threads.map(lambda number: values.add("key", b"%d" % number), range(8)))

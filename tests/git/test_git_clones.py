@@ -247,6 +247,7 @@ def test_equal_states_have_one_commit_id_and_skills_of_a_namespace_are_in_all(
     assert git.refs(new_name) != first
 
 
+@pytest.mark.postgres
 def test_clones_at_the_same_time_get_the_same_state(git: Git, create: Callable[..., Any], new_name: str) -> None:
     for number in range(3):
         create(f"{new_name}.s{number}", **{"data.txt": str(number) * 100_000})

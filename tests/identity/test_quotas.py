@@ -112,6 +112,7 @@ def test_the_bytes_of_blobs_are_limited_and_what_is_refused_leaves_nothing(place
     assert caller("create_blob", content="y" * 300_000, kind="text/plain")
 
 
+@pytest.mark.postgres
 def test_of_many_uploads_at_once_just_as_many_pass_as_may(place: Place) -> None:
     callers = [place.caller("few-crowd") for _ in range(12)]
 
@@ -210,6 +211,7 @@ def test_runs_a_minute_are_limited_and_the_answer_says_when_to_come_back(place: 
     assert caller("get_usage")["runs_per_minute"] == {"used": 2, "limit": 2}
 
 
+@pytest.mark.postgres
 def test_of_many_runs_at_once_just_as_many_start_as_may(place: Place) -> None:
     callers = [place.caller("slow-crowd") for _ in range(6)]
 

@@ -204,6 +204,7 @@ def test_a_skill_that_was_published_by_hand_is_never_taken_over(rpc: Rpc, new_na
     assert (stated["name"], stated["version"]) == (f"{new_name}.pdf", "1.1.0")
 
 
+@pytest.mark.postgres
 def test_two_sources_at_once_share_no_name_either(server: Server, new_name: str) -> None:
     def imported(source: str) -> dict[str, Any]:
         tree = {f"{number:02}/SKILL.md": skill_md(f"s{number}", f"Of {source}.") for number in range(12)}

@@ -129,6 +129,7 @@ def source(database_kind: str, new_url: Callable[[str], str], start_server: Call
     return Source(server, env, env["SKILLERY_DATABASE"] or f"sqlite:///{server.home / 'skillery.db'}")
 
 
+@pytest.mark.postgres
 def test_a_copy_that_is_killed_leaves_an_empty_target_and_writes_can_be_resumed(
     source: Source, database_kind: str, new_url: Callable[[str], str]
 ) -> None:

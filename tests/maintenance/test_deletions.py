@@ -95,6 +95,7 @@ def test_a_slow_deletion_blocks_only_uploads_of_that_content(
     assert server.rpc.http.get(f"/blobs/{kept}").content == other
 
 
+@pytest.mark.postgres
 def test_a_server_that_was_killed_while_it_deleted_finishes_when_it_starts_again(
     start_server: Callable[..., Server], held_storage: dict[str, str]
 ) -> None:
@@ -223,6 +224,7 @@ def test_a_holder_that_comes_late_deletes_nothing_that_another_server_has_taken_
     upload.give_up()
 
 
+@pytest.mark.postgres
 def test_uploads_and_deletions_of_one_content_race_and_every_settled_upload_has_its_file(
     database: Database, storage: DirectoryStorage
 ) -> None:

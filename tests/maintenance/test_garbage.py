@@ -427,6 +427,7 @@ def test_a_content_that_is_swept_during_a_reference_is_stored_again(
 # -- under stress --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.postgres
 def test_publishers_and_uploaders_of_the_same_contents_race_with_sweeps_and_lose_nothing(
     swept: Server, database_kind: str, new_name: str, start_server: Callable[..., Server], tmp_path: Path
 ) -> None:
@@ -487,6 +488,7 @@ def test_publishers_and_uploaders_of_the_same_contents_race_with_sweeps_and_lose
             assert reader("read_skill_file", name=name, path=f"resources/{at}.txt")["content"] == f"{content}{turn}"
 
 
+@pytest.mark.postgres
 def test_kill_nine_in_the_middle_of_sweeps_leaves_nothing_broken(
     start_server: Callable[..., Server], database_kind: str, request: pytest.FixtureRequest
 ) -> None:

@@ -158,6 +158,7 @@ def test_the_target_serves_only_when_the_copy_is_complete(
     assert sqlite_registry.skillery("storage", "copy", "--to", "second").returncode == 0
 
 
+@pytest.mark.postgres
 def test_a_server_that_was_not_restarted_stores_nothing_after_the_end_of_the_copy(
     registry: Registry, start_server: Callable[..., Server]
 ) -> None:

@@ -269,6 +269,7 @@ def test_moving_takes_a_grant_and_what_one_does_not_see_has_no_labels(org: Serve
         assert str(hidden).replace(name, absent) == str(none)
 
 
+@pytest.mark.postgres
 def test_of_many_moves_at_once_none_is_lost(rpc: Rpc, server: Server, skill: str) -> None:
     versions = ["1.0.0", "2.0.0", "3.0.0"] * 8
 

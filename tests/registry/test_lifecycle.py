@@ -306,6 +306,7 @@ def test_only_an_admin_approves_their_own_version(team: dict[str, Caller], org: 
     assert take(admin, "approve_version", f"{grant}.b")["result"]["status"] == "published"
 
 
+@pytest.mark.postgres
 @pytest.mark.parametrize("others", ["approve_version", "reject_version"])
 def test_of_reviewers_at_once_one_wins(org: Server, team: dict[str, Caller], new_name: str, others: str) -> None:
     for round_ in range(5):

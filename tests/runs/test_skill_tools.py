@@ -738,6 +738,7 @@ def test_keeping_a_tool_takes_it_out_of_the_session(rpc: Rpc, new_name: str) -> 
     assert (answer["result"], answer["skill"]["name"]) == (2, new_name)
 
 
+@pytest.mark.postgres
 def test_several_who_define_at_once_get_a_version_each(rpc: Rpc, new_name: str) -> None:
     def define(number: int) -> str:
         made = Rpc(rpc.url)("define_tool", name=new_name, description="x", code=f"return {number}", persistent="true")

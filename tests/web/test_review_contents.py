@@ -204,6 +204,7 @@ def test_a_reviewer_does_not_decide_about_an_own_version(team: Team) -> None:
     assert team.status() == "in_review"
 
 
+@pytest.mark.postgres
 def test_two_decisions_at_once_are_one_decision(team: Team) -> None:
     team.publish(team.ann, "1.0.0")
     team.publish(team.bot, "1.1.0")

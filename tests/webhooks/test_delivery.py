@@ -177,6 +177,7 @@ def test_a_target_that_is_gone_gets_no_more_events(start: Start, receiver: Recei
     assert (row["waiting"], row["last_error"]) == (0, "the target answered 410")
 
 
+@pytest.mark.postgres
 def test_no_event_is_lost_or_out_of_order_if_the_server_is_killed(
     start: Start, receiver: Receiver, add_webhook: AddWebhook
 ) -> None:

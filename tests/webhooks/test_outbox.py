@@ -69,6 +69,7 @@ def _claim(database: Database, webhook_id: str, server: str = "one") -> Lease:
     return lease
 
 
+@pytest.mark.postgres
 def test_a_reader_that_remembers_a_number_misses_no_event_of_parallel_writers(
     database: Database, webhook_id: str
 ) -> None:

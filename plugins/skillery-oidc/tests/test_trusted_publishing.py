@@ -279,6 +279,7 @@ def test_a_token_is_exchanged_once_for_as_long_as_clocks_may_differ(
     assert "was exchanged before" in forge.refusal(token)
 
 
+@pytest.mark.postgres
 def test_of_many_exchanges_of_one_token_at_once_one_succeeds(provider: OidcProvider, server: Server) -> None:
     forge = Forge(server, provider)
     token = forge.token()
