@@ -24,6 +24,8 @@ from tests.support.postgres import a_postgres
 from tests.support.prefork import prefork
 from tests.support.processes import eventually
 
+pytestmark = pytest.mark.postgres
+
 LARGE = "large " * 20_000
 
 

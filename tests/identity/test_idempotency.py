@@ -28,6 +28,8 @@ from tests.support.people import Caller, Who
 from tests.support.processes import eventually
 from tests.support.raw_http import connected
 
+pytestmark = pytest.mark.postgres
+
 INVALID_REQUEST, INVALID, CONFLICT, BUSY = -32600, -32602, -32004, -32006
 COUNTED = "from runtime import blobs\ndef main(args):\n    return blobs.write_text('once')\n"
 ME = Identity("me")
