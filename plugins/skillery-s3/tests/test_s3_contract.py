@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from s3_here import open_here
-from skillery.backends import Storage
+from skillery.backends import SignsDownloads, Storage
 from skillery.testing import StorageContract
 from tests.support.weed import Weed
 
@@ -19,6 +20,13 @@ class TestS3(StorageContract):
     @pytest.fixture
     def storage(self, weed: Weed, tmp_path: Path) -> Storage:
         return open_here(weed.endpoint, tmp_path)
+
+    def test_a_signed_address_is_valid_for_the_given_seconds(self, storage: Storage) -> None:
+        assert isinstance(storage, SignsDownloads)
+        address = storage.sign("0" * 64, 60, {})
+
+        assert address is not None
+        assert parse_qs(urlsplit(address).query)["X-Amz-Expires"] == ["60"]
 
 
 class TestS3WithoutPrefixOrChecksum(StorageContract):
