@@ -758,6 +758,6 @@ def test_a_terminal_gets_a_bar(folder: Path, sqlite_server: Server, new_name: st
             seen += chunk
     os.close(ours)
     out, _ = process.communicate(timeout=300)
-    assert process.returncode == 0
+    assert process.returncode == 0, seen
     assert f"published\t{new_name}.pdf 1.0.0".encode() in out
     assert b"2/2" in seen

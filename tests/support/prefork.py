@@ -22,6 +22,7 @@ import contextlib
 import functools
 import gc
 import importlib
+import io
 import json
 import os
 import select
@@ -267,6 +268,7 @@ def become_command(order: list[Any], streams: Sequence[int]) -> NoReturn:
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
+    open_streams()
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
@@ -279,6 +281,20 @@ def become_command(order: list[Any], streams: Sequence[int]) -> NoReturn:
     except SystemExit as ended:
         code = ended.code
     finish(code)
+
+
+def open_streams() -> None:
+    """Open the standard streams as an interpreter does. Those of the forking process belong to other files: they would
+    seek in a pipe, or keep the lines for a terminal.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        former = getattr(sys, name)
+        raw = io.FileIO(number, "w" if number else "r", closefd=False)
+        raw.name = f"<{name}>"
+        binary = io.BufferedWriter(raw) if number else io.BufferedReader(raw)
+        lines = number == 2 or raw.isatty()
+        stream = io.TextIOWrapper(binary, former.encoding, former.errors, newline="\n", line_buffering=lines)
+        setattr(sys, name, stream)
 
 
 def finish(code: Any) -> NoReturn:
