@@ -223,7 +223,7 @@ def running_prefork() -> Iterator[str]:
             yield address
         finally:
             owner.close()
-            process.wait(300)
+            process.wait()  # it ends once it has imported its modules
             shutil.rmtree(folder)
 
 
