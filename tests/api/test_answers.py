@@ -240,6 +240,7 @@ def test_who_reads_on_gets_all_of_a_large_answer(impatient: Server) -> None:
 # -- pages -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_page_of_large_items_is_short_and_goes_on(rpc: Rpc, new_name: str) -> None:
     inputs = {f"p{number}": {"type": "string", "description": "d" * 900} for number in range(200)}
     names = [f"{new_name}.s{number:02}" for number in range(25)]

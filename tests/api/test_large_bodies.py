@@ -142,6 +142,7 @@ def test_large_arguments_of_a_tool_are_taken(mcp: Mcp) -> None:
     assert answer["structuredContent"]["output"] == MIB
 
 
+@pytest.mark.full
 def test_a_bundle_at_its_limit_is_published_by_mcp(mcp: Mcp, new_name: str) -> None:
     skill_md = "# x\n"
     made = manifest(f"{new_name}.s{mcp.era[:4]}", kind="instruction")

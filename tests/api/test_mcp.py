@@ -284,6 +284,7 @@ def test_a_call_with_a_key_is_made_once(sqlite_rpc: Rpc, new_name: str, era: str
     assert by_meta[0] == by_meta[1] != first
 
 
+@pytest.mark.full
 def test_the_sdk_is_imported_only_for_mcp() -> None:
     code = (
         "import sys, skillery.app.composition, skillery.cli.mcp, skillery.cli.mcp_bridge; "
@@ -533,6 +534,7 @@ async def test_a_home_without_a_server_is_spoken_to_over_stdio(tmp_path: Path) -
     assert run.structured_content["output"] == "ran"
 
 
+@pytest.mark.full
 async def test_a_home_is_left_to_others_when_nothing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("skillery.cli.registry_access.LINGER_SECONDS", 0.05)
     target = Target(home=str(tmp_path / "home"))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from skillery.api.mcp.direct.answers import DirectAnswers
 from skillery.api.mcp.requests import ActiveCalls, TaskTerms, Visit
@@ -45,6 +46,7 @@ _http = httpx.Client(timeout=300)
 Request = tuple[bytes, dict[str, str], str]
 
 
+@pytest.mark.full
 def test_direct_answers_equal_those_of_the_sdk(sqlite_server: Server, new_name: str) -> None:
     publish(sqlite_server.rpc, new_name)
     requests = [*ordinary(new_name), *with_ids(), *with_arguments(new_name), *with_meta(), *odd_messages(new_name)]

@@ -310,6 +310,7 @@ def test_folders_are_read_level_by_level(mcp: Mcp, rpc: Rpc, new_name: str) -> N
     assert list(tree["e"]) == ["f"]
 
 
+@pytest.mark.full
 def test_a_folder_of_many_skills_comes_in_pages(mcp: Mcp, rpc: Rpc, new_name: str) -> None:
     publish(rpc, f"{new_name}.s000")
     names = [f"s000-{number:03}" for number in range(205)]

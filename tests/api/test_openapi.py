@@ -83,6 +83,7 @@ def test_every_endpoint_is_documented(sqlite_rpc: Rpc) -> None:
     assert len(ids) == len(set(ids))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("mode", GenerationMode)
 def test_endpoints_respond_as_documented_to_any_request(mode: GenerationMode, fuzzed_server: Server) -> None:
     """Call every operation with valid values and with invalid ones."""

@@ -133,6 +133,7 @@ def test_an_unreachable_collector_stops_no_request(start_server: Callable[..., S
     assert server.stop() == 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("value", "says"), [("jaeger", "write off, otlp"), ("otlp", "pip install 'skillery[otel]'")])
 def test_what_cannot_be_traced_to_is_refused_in_one_line(tmp_path: Path, value: str, says: str) -> None:
     (tmp_path / "opentelemetry").mkdir()

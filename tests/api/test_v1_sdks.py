@@ -35,6 +35,7 @@ def token(tokens_server: Server, new_name: str) -> str:
 # -- openai ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.smoke
 def test_openai_creates_reads_and_deletes_skills(sdks: Sdks, server: Server, rpc: Rpc, new_name: str) -> None:
     skills = sdks.openai(server.url).skills
     made = skills.create(files=folder(new_name))
@@ -186,6 +187,7 @@ def test_openai_accepts_inline_skills(server: Server, rpc: Rpc, new_name: str) -
 # -- anthropic ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.smoke
 def test_anthropic_creates_reads_and_deletes_skills(tokens_server: Server, token: str, new_name: str) -> None:
     client = CURRENT.anthropic(tokens_server.url, token)
     for letter, skills in (("a", client.skills), ("b", client.beta.skills)):
@@ -216,6 +218,7 @@ def test_anthropic_creates_reads_and_deletes_skills(tokens_server: Server, token
         CURRENT.anthropic(tokens_server.url, "sky_none").skills.list()
 
 
+@pytest.mark.full
 def test_the_former_anthropic_creates_reads_and_deletes_skills(
     former: Sdks, tokens_server: Server, token: str, new_name: str
 ) -> None:

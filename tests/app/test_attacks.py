@@ -49,6 +49,7 @@ def everybody_else_is_answered(server: Server) -> Iterator[None]:
     assert answered >= wanted
 
 
+@pytest.mark.full
 def test_a_source_that_is_slow_to_compile_is_refused_and_blocks_no_caller(sqlite_server: Server, new_name: str) -> None:
     """If the interpreter is fast enough to compile the source within the limits, the skill is published."""
     line = "class A:a\n"
@@ -94,6 +95,7 @@ def test_a_skill_toml_whose_lines_are_hard_to_find_blocks_no_caller(
     assert (error["code"], error["data"]["file"]) == (-32602, "skill.toml")
 
 
+@pytest.mark.full
 def test_many_marks_on_one_letter_block_no_caller(sqlite_server: Server, new_name: str) -> None:
     """Unicode sorts the marks. With an algorithm of quadratic time, each search took a minute."""
     body = "a" + "\u0315\u0300" * 16_000
@@ -173,6 +175,7 @@ def test_a_host_that_only_begins_like_ours_is_refused(sqlite_rpc: Rpc, host: str
     assert response.status_code in {400, 403}
 
 
+@pytest.mark.smoke
 @pytest.mark.postgres
 def test_publishers_of_the_same_contents_in_another_order_all_succeed(rpc: Rpc, new_name: str) -> None:
     def publish(number: int) -> dict[str, Any]:

@@ -156,6 +156,7 @@ def everything_works(server: Server) -> bool:
     return bool(run["result"]["output"] == 7)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("wanted", "limit"), [("0", 16_384), ("9000", 2 * 9_000 + 128 + 8 * 4)])
 def test_the_soft_limit_is_raised_at_start(start_server: StartServer, wanted: str, limit: int) -> None:
     env = {"SKILLERY_MAX_CONNECTIONS": wanted, "SKILLERY_CONCURRENT_RUNS": "4"}
@@ -178,6 +179,7 @@ def test_unfinished_heads_take_a_bounded_amount_of_memory(start_server: StartSer
     assert "unfinished heads" in server.log.read_text()
 
 
+@pytest.mark.full
 def test_few_descriptors_are_never_used_up_by_slow_heads(start_server: StartServer, connect: Connect) -> None:
     """512 is the smallest hard limit that the sandbox accepts."""
     server = start_server(wrapper=with_descriptors(256, 512))
@@ -191,6 +193,7 @@ def test_few_descriptors_are_never_used_up_by_slow_heads(start_server: StartServ
     assert "Too many open files" not in server.log.read_text()
 
 
+@pytest.mark.full
 def test_few_descriptors_are_never_used_up_by_many_connections_at_once(
     start_server: StartServer, connect: Connect
 ) -> None:
@@ -205,6 +208,7 @@ def test_few_descriptors_are_never_used_up_by_many_connections_at_once(
     assert everything_works(server)
 
 
+@pytest.mark.full
 def test_few_descriptors_are_never_used_up_by_requests(start_server: StartServer, connect: Connect) -> None:
     server = start_server(wrapper=with_descriptors(256, 512))
     working = []

@@ -60,6 +60,7 @@ def check_whole(server: Server, acknowledged: list[tuple[str, str]]) -> None:
     assert not list((server.home / "contents" / "incoming").iterdir())
 
 
+@pytest.mark.smoke
 def test_kill_nine_in_the_middle_of_writes_loses_nothing(start_server: Callable[..., Server]) -> None:
     random.seed(7)
     acknowledged: list[tuple[str, str]] = []
@@ -85,6 +86,7 @@ def test_kill_nine_in_the_middle_of_writes_loses_nothing(start_server: Callable[
     check_whole(last, acknowledged)
 
 
+@pytest.mark.full
 def test_a_full_disk_is_an_error_in_band_and_the_server_lives(tmp_path: Path, small_disk: list[str]) -> None:
     command = [*small_disk, sys.executable, "-m", "skillery", "serve", "--home", str(tmp_path / "home"), "--port", "0"]
     env = clean_environment({"SKILLERY_SANDBOX": "unsafe-subprocess", "SKILLERY_ALLOW_UNSAFE_SANDBOX": "1"})

@@ -156,6 +156,7 @@ COMMANDS = """
 """
 
 
+@pytest.mark.full
 def test_a_plugin_adds_a_command_with_the_usual_options_errors_and_exit_codes(
     tmp_path: Path, start_server: Callable[..., Server]
 ) -> None:

@@ -250,6 +250,7 @@ def test_a_route_that_hangs_meets_its_time_limit(own_server: Server, plugins: Pa
     (plugins / "go on").touch()
 
 
+@pytest.mark.full
 def test_one_caller_does_not_occupy_a_plugin(own_server: Server, plugins: Path) -> None:
     ann = Client(own_server, "ann")
     with ThreadPoolExecutor(24) as pool:

@@ -80,6 +80,7 @@ def test_it_prints_one_line_with_the_port_that_it_took(start_server: Callable[..
     assert server.stop() == 0
 
 
+@pytest.mark.full
 def test_its_line_can_be_json(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "skillery", "serve", "--home", str(tmp_path), "--port", "0", "--json"],
@@ -253,6 +254,7 @@ def test_programs_that_the_server_starts_inherit_no_descriptor(start_server: Cal
     server.rpc("cancel_run", run_id=run["run_id"])
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_an_idle_server_stops_at_once_and_frees_its_home(
     start_server: Callable[..., Server], number: signal.Signals
@@ -286,6 +288,7 @@ def url_in(lock: Path) -> str:
     return str(json.loads(text)["url"] or "") if text.endswith("}") else ""
 
 
+@pytest.mark.full
 def test_the_server_continues_when_its_stdout_is_closed(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     process = subprocess.Popen(

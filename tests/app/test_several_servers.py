@@ -111,6 +111,7 @@ def test_a_cursor_of_one_is_good_for_the_others(trio: list[Server], token: str) 
     assert names == [f"paged.n{number}" for number in range(7)]
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("era", [MODERN, LEGACY])
 def test_a_conversation_of_mcp_goes_on_on_any_of_them(trio: list[Server], token: str, era: str) -> None:
     first, second, third = (Mcp(Rpc(server.url, token), era) for server in trio)
@@ -129,6 +130,7 @@ def test_a_conversation_of_mcp_goes_on_on_any_of_them(trio: list[Server], token:
     assert entries[0] == entries[1] == entries[2]
 
 
+@pytest.mark.smoke
 def test_writes_on_all_of_them_agree_on_one_winner_and_one_latest(trio: list[Server], token: str) -> None:
     rpc = RoundRobin(trio, token)
 
@@ -181,6 +183,7 @@ def test_a_server_with_a_folder_of_its_own_is_refused(trio: list[Server], tmp_pa
 # -- Postgres goes away under load -----------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_postgres_restarted_under_load_is_an_error_in_band_and_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
     with a_postgres() as postgres:
         server = Server(tmp_path / "home", env={"SKILLERY_DATABASE": postgres.url})
@@ -230,6 +233,7 @@ def test_postgres_restarted_under_load_is_an_error_in_band_and_nothing_acknowled
         assert server.stop() == 0
 
 
+@pytest.mark.full
 def test_a_run_that_ends_while_postgres_is_away_is_answered_and_recorded_as_it_ended(tmp_path: Path) -> None:
     with a_postgres() as postgres:
         server = Server(tmp_path / "home", env={"SKILLERY_DATABASE": postgres.url})
@@ -250,6 +254,7 @@ def test_a_run_that_ends_while_postgres_is_away_is_answered_and_recorded_as_it_e
 # -- kill -9 -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_kill_nine_again_and_again_leaves_nothing_for_check_to_find(
     database_kind: str, migrated_postgres_database: Callable[[], str], tmp_path: Path
 ) -> None:
@@ -261,6 +266,7 @@ def test_kill_nine_again_and_again_leaves_nothing_for_check_to_find(
     assert done.check == ""
 
 
+@pytest.mark.full
 def test_a_thousand_publishers_of_one_version_have_one_winner(server: Server, new_name: str) -> None:
     made: dict[str, Any] = {"jsonrpc": "2.0", "id": 1, "method": "create_skill"}
 

@@ -13,6 +13,7 @@ from skillery.testing.sandbox.leftovers import assert_none_since, traces
 RUNS = 300
 
 
+@pytest.mark.full
 @pytest.mark.skipif(os.geteuid() != 0, reason="the limits of an ordinary user end some of these runs differently")
 async def test_after_runs_of_all_kinds_nothing_has_grown(tmp_path: Path) -> None:
     before = traces()

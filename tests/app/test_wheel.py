@@ -62,6 +62,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return install(tmp_path_factory.mktemp("wheel"), wheel)
 
 
+@pytest.mark.smoke
 def test_it_serves_from_another_folder_with_all_it_needs(installed: Path, tmp_path: Path) -> None:
     command: list[str | Path] = [installed.parent / "skillery", "serve", "--home", tmp_path / "home", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=tmp_path, env=clean_environment()) as process:
@@ -93,6 +94,7 @@ def test_no_plugin_package_is_in_it(installed: Path) -> None:
         assert f"No module named '{name}'" in found.stderr
 
 
+@pytest.mark.full
 @pytest.mark.long
 @pytest.mark.parametrize("plugin", PLUGINS, ids=lambda path: path.name)
 def test_a_plugin_is_installed_alone(plugin: Path, wheel: Path, tmp_path: Path) -> None:

@@ -140,6 +140,7 @@ def test_runs_at_once_count_over_all_workers(pair: Server) -> None:
     assert most == 2
 
 
+@pytest.mark.smoke
 def test_sighup_reads_the_settings_again_and_loses_no_request(
     new_postgres_database: Callable[[], str], tmp_path: Path
 ) -> None:
@@ -170,6 +171,7 @@ def test_sighup_reads_the_settings_again_and_loses_no_request(
         assert server.stop() == 0, server.log.read_text()[-4000:]
 
 
+@pytest.mark.full
 def test_connections_of_an_address_count_over_all_workers(
     new_postgres_database: Callable[[], str], tmp_path: Path
 ) -> None:

@@ -295,6 +295,7 @@ def test_the_databases_refuse_to_change_an_entry(statement: str, database: Datab
 # -- many at once --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.smoke
 @pytest.mark.postgres
 def test_fifty_writers_of_two_servers_keep_one_chain(database: Database) -> None:
     second = Database(database.url.render_as_string(hide_password=False))
@@ -527,6 +528,7 @@ def test_no_token_can_have_the_name_of_the_server_itself() -> None:
         parse_token_name(SERVER.name)
 
 
+@pytest.mark.full
 def test_the_trail_of_a_home_is_listed_for_admins_alone(tmp_path: Path) -> None:
     home = str(tmp_path / "home")
     create = ("token", "create", "--home", home, "--json", "--name")

@@ -127,6 +127,7 @@ def test_the_version_is_shown_without_importing_what_is_slow() -> None:
     assert ended.stdout.splitlines()[1] == "[]"
 
 
+@pytest.mark.full
 def test_a_command_that_is_forked_does_as_one_that_is_started(home: str, tmp_path: Path) -> None:
     """The other tests of this module use forked commands, so forked and started commands must behave the same."""
     environment = clean_environment({"SKILLERY_HOME": home, "NO_COLOR": "1"})
@@ -143,6 +144,7 @@ def test_a_command_that_is_forked_does_as_one_that_is_started(home: str, tmp_pat
         assert (one.code, stable(one.out), stable(one.err)) == (third.code, stable(third.out), stable(third.err))
 
 
+@pytest.mark.full
 def test_a_forked_command_gets_signals_and_ends_with_its_client(home: str, tmp_path: Path) -> None:
     slow = tmp_path / "slow.py"
     slow.write_text("import time\ndef main(args):\n    time.sleep(600)\n")
@@ -172,6 +174,7 @@ def test_the_help_names_every_verb_and_exit_code() -> None:
     assert "130" in said
 
 
+@pytest.mark.full
 def test_a_home_is_opened_without_importing_what_no_endpoint_uses(home: str) -> None:
     unused = ("pydantic", "attrs", "opentelemetry", "jinja2", "psycopg", "greenlet")
     code = (
@@ -257,6 +260,7 @@ def test_a_closed_pipe_is_silent(sqlite_server: Server) -> None:
     assert ended.stderr == ""
 
 
+@pytest.mark.smoke
 def test_ctrl_c_exits_130_and_leaves_no_run_behind(home: str, tmp_path: Path) -> None:
     slow = tmp_path / "slow.py"
     slow.write_text("import time\ndef main(args):\n    time.sleep(600)\n")
@@ -276,6 +280,7 @@ def test_ctrl_c_exits_130_and_leaves_no_run_behind(home: str, tmp_path: Path) ->
         assert connection.execute("SELECT status FROM runs").fetchall() == [("failed",)]
 
 
+@pytest.mark.full
 def test_ctrl_c_at_any_moment_leaves_no_run_open(home: str, tmp_path: Path) -> None:
     slow = tmp_path / "slow.py"
     slow.write_text("import time\ndef main(args):\n    time.sleep(600)\n")
@@ -308,6 +313,7 @@ def wait_for_run(home: Path, process: subprocess.Popen[bytes]) -> None:
 # -- without a server ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.smoke
 def test_without_a_server_a_command_works_on_the_home_by_itself(home: str, skill_folder: Path, new_name: str) -> None:
     published = skillery("publish", str(skill_folder), "--home", home)
     listed = skillery("list", "--home", home)
@@ -327,6 +333,7 @@ def test_without_a_server_an_error_of_a_method_is_reported_as_usual(home: str) -
     assert "no.such.skill" in ended.err
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("form", [(), ("--json",)])
 def test_a_verb_prints_the_same_with_and_without_a_server(
     served: Callable[..., Ended], home: str, skill_folder: Path, new_name: str, form: tuple[str, ...]
@@ -354,6 +361,7 @@ def test_help_lists_every_command_once_under_a_heading() -> None:
     assert [text for _, text in listed if text.endswith("...")] == []
 
 
+@pytest.mark.full
 def test_two_commands_at_once_on_a_home_wait_for_one_another(home: str) -> None:
     command = [FORKED, "list", "--home", home, "--json"]
     started = [
@@ -384,6 +392,7 @@ while time.monotonic() < end:
 """
 
 
+@pytest.mark.full
 def test_a_home_that_becomes_free_while_a_command_looks_at_it_is_taken(home: str) -> None:
     skillery("list", "--home", home)
     command = [sys.executable, "-c", HOLD_AGAIN_AND_AGAIN, home]
@@ -624,6 +633,7 @@ def test_url_reaches_the_server_without_its_home(sqlite_server: Server, home: st
 # -- db, plugins, doctor, config -------------------------------------------------------------------------------------
 
 
+@pytest.mark.smoke
 def test_db_upgrades_and_checks_the_embedded_database(home: str) -> None:
     before = skillery("db", "current", "--home", home, "--json")
     unready = skillery("db", "check", "--home", home)
@@ -667,6 +677,7 @@ def test_plugins_shows_what_each_offers_and_what_is_chosen(home: str) -> None:
     assert found["unsafe-subprocess"]["offers"][0]["chosen"] is False
 
 
+@pytest.mark.smoke
 def test_doctor_passes_here_and_fails_on_a_home_that_cannot_be_made(home: str) -> None:
     healthy = skillery("doctor", "--home", home, "--json")
     sick = skillery("doctor", "--home", "/proc/no-home")
@@ -725,6 +736,7 @@ def test_demo_walks_the_protocol_and_leaves_a_server(home: str, stop_after: list
     assert httpx.get(f"{holder['url']}/readyz").status_code == 200
 
 
+@pytest.mark.full
 def test_demo_says_why_its_server_did_not_start(home: str) -> None:
     ended = skillery("demo", "--home", home, SKILLERY_SANDBOX="nope")
 
@@ -743,6 +755,7 @@ def main(args):
 """
 
 
+@pytest.mark.full
 def test_a_run_in_the_background_is_followed_and_waited_for(
     served: Callable[..., Ended], home: str, tmp_path: Path
 ) -> None:

@@ -98,6 +98,7 @@ def test_each_change_is_served_at_once_and_nothing_stays(
     assert sqlite_rpc.error("describe_skill", name=new_name)["data"]["type"] == "skill_not_found"
 
 
+@pytest.mark.smoke
 def test_without_a_server_the_command_starts_one_and_shows_its_token(
     dev: Callable[..., Dev], folder: Path, tmp_path: Path, new_name: str
 ) -> None:
@@ -123,6 +124,7 @@ def test_without_a_server_the_command_starts_one_and_shows_its_token(
     assert running.stop() == 0
 
 
+@pytest.mark.full
 def test_a_version_that_the_server_has_forgotten_is_sent_again(
     start_server: Callable[..., Server], dev: Callable[..., Dev], folder: Path, new_name: str
 ) -> None:

@@ -30,6 +30,7 @@ def greet(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.smoke
 def test_a_folder_runs_like_a_published_skill_and_leaves_nothing_behind(home: str, greet: Path, tmp_path: Path) -> None:
     ran = skillery("run", str(greet), "--arg", "text=a b a", "--json", SKILLERY_HOME=home)
     wrong = skillery("run", str(greet), "--arg", "top=many", SKILLERY_HOME=home)

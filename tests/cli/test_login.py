@@ -72,6 +72,7 @@ def run(asking: Server, configuration: Configuration) -> Run:
     return call
 
 
+@pytest.mark.smoke
 def test_a_token_is_checked_and_kept(run: Run, configuration: Configuration, asking: Server, token: str) -> None:
     said = run("login", stdin=f"{token}\n")
 

@@ -125,6 +125,7 @@ def asking(shared_server: Callable[..., Server]) -> Server:
     return shared_server("asks_for_tokens", "sqlite", **ASKS_FOR_TOKENS)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("kind", ["server", "git"])
 def test_another_server_is_followed_with_the_login_of_the_user(
     kind: str, user: User, asking: Server, rpc: Rpc, new_name: str
@@ -177,6 +178,7 @@ def test_removed_skills_are_reported_and_stay(user: User, index: Index, rpc: Rpc
     assert set(stored(rpc, new_name)) == {"one", "two"}
 
 
+@pytest.mark.full
 def test_a_source_that_is_gone_changes_nothing_and_is_tried_again(
     user: User, index: Index, rpc: Rpc, new_name: str
 ) -> None:
@@ -195,6 +197,7 @@ def test_a_source_that_is_gone_changes_nothing_and_is_tried_again(
     assert set(stored(rpc, new_name)) == {"one"}
 
 
+@pytest.mark.full
 def test_entries_that_lie_are_left_out_and_keep_their_former_copy(
     user: User, index: Index, rpc: Rpc, new_name: str
 ) -> None:

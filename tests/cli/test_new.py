@@ -20,6 +20,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(tmp_path_factory.mktemp("new") / "home")
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_new_skill_passes_every_check(home: str, tmp_path: Path, kind: str) -> None:
     folder = tmp_path / f"my-{kind}"

@@ -84,6 +84,7 @@ def test_it_installs_the_skills_of_a_namespace_whole(
     assert found[zipped]["x" * 150] == long["x" * 150].encode()
 
 
+@pytest.mark.smoke
 def test_it_installs_one_skill_by_its_name_and_one_out_of_all(
     skills: Callable[..., subprocess.CompletedProcess[str]], start_server: Callable[..., Server], tmp_path: Path
 ) -> None:
@@ -116,6 +117,7 @@ def test_with_tokens_it_sees_what_goes_out_to_everybody(
     assert set(installed(tmp_path)) == {f"{new_name}-open"}
 
 
+@pytest.mark.full
 def test_with_tokens_it_installs_and_pins_from_a_git_repository(
     skills: Callable[..., subprocess.CompletedProcess[str]], tokens_sqlite: Server, new_name: str, tmp_path: Path
 ) -> None:

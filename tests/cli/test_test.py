@@ -261,6 +261,7 @@ def house(wheelhouse: Path) -> Path:
     return wheelhouse
 
 
+@pytest.mark.full
 def test_pytest_runs_with_the_locked_packages(home: str, greet: Path, house: Path) -> None:
     edit(greet / "skill.toml", "# dependencies = [", 'dependencies = ["frames<2"]\n# [')
     (greet / "tests/test_words.py").write_text(PYTEST_TESTS)

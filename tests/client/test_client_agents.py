@@ -74,6 +74,7 @@ def test_openai_responses_get_a_function_call_output(client: Client) -> None:
     assert json.loads(refused["output"])["error"]["data"]["type"] == "tool_not_found"
 
 
+@pytest.mark.full
 def test_anthropic_gets_a_tool_result_block(client: Client) -> None:
     for call in (anthropic_call("list_skills", limit=1), anthropic_call("list_skills", limit=1).model_dump()):
         message = client.handle(call)

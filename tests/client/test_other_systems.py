@@ -10,6 +10,8 @@ from tests.conftest import Server, clean_environment
 
 WITHOUT = """
 import sys
+
+import pytest
 for name in ("fcntl", "grp", "pty", "pwd", "resource", "syslog", "termios", "tty", "uvloop"):
     sys.modules[name] = None
 sys.argv[0] = "skillery"
@@ -27,6 +29,7 @@ def remote(server: Server, folder: Path, *arguments: str) -> str:
     return ended.stdout
 
 
+@pytest.mark.full
 def test_commands_work_without_modules_of_unix(sqlite_server: Server, tmp_path: Path, new_name: str) -> None:
     skill = tmp_path / "skill"
     skill.mkdir()

@@ -85,6 +85,7 @@ def marketplace_of(user: ClientUser) -> tuple[str, str]:
     return name, address
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("version", ["", "#v1.0.0"])
 def test_npx_skills_installs_a_skill(version: str, user: ClientUser, skill: str) -> None:
     needs(NPX_SKILLS)

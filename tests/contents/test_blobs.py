@@ -227,6 +227,7 @@ def rss_peak_mib(pid: int) -> float:
     return next(int(line.split()[1]) / KIB for line in lines if line.startswith("VmHWM"))
 
 
+@pytest.mark.full
 @pytest.mark.long
 def test_a_gibibyte_goes_through_at_constant_memory(start_server: Callable[..., Server]) -> None:
     server = start_server()

@@ -54,6 +54,7 @@ def append(path: Path, block: str) -> None:
         file.write("\n\n" + textwrap.dedent(block) + "\n")
 
 
+@pytest.mark.full
 def test_the_recipe_makes_a_method_that_clients_and_documents_know(
     copy: Path, start_server: Callable[..., Server]
 ) -> None:

@@ -69,6 +69,7 @@ HAS_MCP = find_spec("skillery.api.mcp") is not None
 OVER_MCP = pytest.mark.skipif(not HAS_MCP, reason="this server has no POST /mcp")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[OVER_MCP] * name.startswith("mcp")) for name in AGENTS])
 def test_an_agent_lists_describes_uploads_and_runs(name: str, sqlite_server: Server) -> None:
     with FakeModel(*SCRIPT) as model:

@@ -104,6 +104,7 @@ def plugins(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.full
 def test_a_server_works_with_the_plugins_of_the_page(
     tmp_path: Path, plugins: Path, start_server: Callable[..., Server]
 ) -> None:
@@ -139,12 +140,14 @@ def test_the_plugins_of_the_page_have_valid_hooks(tmp_path: Path, plugins: Path)
     assert {path.stem for path in plugins.glob("*.py")} <= names
 
 
+@pytest.mark.full
 def test_the_shelf_of_the_page_passes_the_contract(tmp_path: Path) -> None:
     (tmp_path / "test_shelf.py").write_text(f"{block('class Shelf:')}\n\n{block('class TestShelf')}")
 
     assert "passed" in pytest_in(tmp_path)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("number", [0, 1])
 def test_pytest_finds_the_cases_of_a_sandbox_of_the_page(tmp_path: Path, number: int) -> None:
     text = [one for one in PYTHON if "class TestMySandbox" in one][number]

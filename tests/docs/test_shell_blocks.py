@@ -66,6 +66,7 @@ def run_script(script: str, folder: Path, environment: dict[str, str]) -> subpro
     return subprocess.CompletedProcess(command, process.wait(), *(path.read_text() for path in printed))
 
 
+@pytest.mark.full
 @pytest.mark.long
 def test_the_tutorial_of_plugins_runs_from_a_new_package_to_a_server_and_back(folder: Path, tmp_path: Path) -> None:
     # The server chooses a free port, and prints it.
@@ -97,6 +98,7 @@ def folder(tmp_path: Path) -> Path:
     return empty
 
 
+@pytest.mark.smoke
 @pytest.mark.long
 def test_the_readme_runs_in_order(start_server: Callable[..., Server], folder: Path) -> None:
     server = start_server(env=IMPORT_CHECK)
@@ -123,6 +125,7 @@ def ends(heard: Sequence[Heard]) -> str:
     return f"The text has {heard[-1].content['output']['words']} words."
 
 
+@pytest.mark.full
 @pytest.mark.long
 def test_the_tutorial_runs_from_the_first_skill_to_a_reviewed_one(
     start_server: Callable[..., Server], folder: Path

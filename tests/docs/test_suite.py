@@ -65,6 +65,7 @@ def _is_call(node: ast.expr, names: set[str]) -> bool:
     return getattr(function, "attr", getattr(function, "id", None)) in names
 
 
+@pytest.mark.smoke
 def test_tests_have_no_short_limits_and_no_unexplained_pauses() -> None:
     found = {str(path.relative_to(ROOT)): problems(path.read_text("utf-8")) for path in FILES}
     assert {path: lines for path, lines in found.items() if lines} == {}

@@ -324,6 +324,7 @@ def test_builds_never_meet_the_login_of_an_index(start_server: Callable[..., Ser
     assert "geheim" not in str(refusal.value)
 
 
+@pytest.mark.full
 def test_a_server_without_uv_says_so(start_server: Callable[..., Server], new_name: str, tmp_path: Path) -> None:
     (tmp_path / "uv.py").write_text("def find_uv_bin():\n    raise FileNotFoundError\n")
     house = tmp_path / "house"

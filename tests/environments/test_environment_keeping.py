@@ -216,6 +216,7 @@ def big(house: Path, name: str, version: str = "1.0") -> None:
     make_wheel(house, name, version, {f"{name}.py": f"VERSION = {version!r}\n", f"{name}.txt": "x" * (600 * 1024)})
 
 
+@pytest.mark.full
 async def test_folders_of_environments_count_like_their_wheels(
     tmp_path: Path, linux: Sandbox, database: Database
 ) -> None:

@@ -347,6 +347,7 @@ def test_agents_list_and_use_environments_and_admins_alone_what_is_installed(org
 # -- rebuilding ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_rebuild_takes_newer_releases_and_a_failed_one_keeps_what_was_there(
     named: Server, wheelhouse: Path, database_kind: str
 ) -> None:
@@ -574,6 +575,7 @@ def test_the_doctor_tells_of_packages(tmp_path: Path, wheelhouse: Path) -> None:
 # -- the command line ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_the_commands_of_a_running_server(named: Server, new_name: str) -> None:
     def on(*arguments: str) -> Any:
         return skillery("env", *arguments, "--home", str(named.home), SKILLERY_DATABASE=named.database)

@@ -289,6 +289,7 @@ def test_a_server_killed_in_the_middle_of_a_build_leaves_nothing_and_builds_it_a
     assert list(incoming.iterdir()) == []
 
 
+@pytest.mark.full
 def test_a_full_disk_is_a_clear_error_and_nothing_of_the_build_is_left(
     tmp_path: Path, small_disk: list[str], new_name: str, wheelhouse: Path
 ) -> None:

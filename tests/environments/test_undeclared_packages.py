@@ -170,6 +170,7 @@ def test_every_module_is_found_once_and_at_most_so_many(names: list[str]) -> Non
     assert not NEVER_FOREIGN & {one.module for one in found}
 
 
+@pytest.mark.full
 @given(st.lists(st.from_regex(r"\A[a-z]{1,6}(/[a-z]{1,6}){0,3}(\.py|\.txt)\Z"), max_size=20))
 def test_modules_of_the_bundle_are_its_own(paths: list[str]) -> None:
     own = own_modules(paths)

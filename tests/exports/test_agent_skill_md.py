@@ -153,6 +153,7 @@ def test_every_skill_has_an_index_name(name: str) -> None:
     assert is_agent_skill_name(found)
 
 
+@pytest.mark.full
 @given(frontmatters, bodies, texts, st.sampled_from(["greet", "123", "null", "1e3", "no", "a-b"]))
 def test_of_any_frontmatter_something_conforming_is_made(
     frontmatter: dict[str, object], body: bytes, description: str, name: str
@@ -164,6 +165,7 @@ def test_of_any_frontmatter_something_conforming_is_made(
     assert agent_skill(made.content, name=name, description="another").content == made.content
 
 
+@pytest.mark.smoke
 @given(st.binary(max_size=200), texts, skill_names)
 def test_of_any_bytes_something_conforming_is_made(stored: bytes, description: str, name: str) -> None:
     for given_bytes in (stored, b"---\n" + stored, b"---\n" + stored + b"\n---\nbody"):

@@ -160,6 +160,7 @@ def test_a_known_etag_gets_304_and_head_matches_get(publish: Publish, http: http
         }
 
 
+@pytest.mark.full
 def test_a_bundle_of_many_files_comes_out_whole(sqlite_rpc: Rpc, new_name: str) -> None:
     # The archive is larger than one read returns, with small and large pieces in turn.
     more = {f"d/{number:03}.txt": f"{number}\n" * (2_000 if number % 5 else 40_000) for number in range(300)}
@@ -491,6 +492,7 @@ def skills_of(index: Index) -> list[dict[str, Any]]:
 # -- preparation of the index ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_the_index_is_prepared_before_anybody_asks_and_again_after_an_upgrade(
     database_kind: str, start_server: Callable[..., Server], migrated_postgres_database: Callable[[], str]
 ) -> None:

@@ -264,6 +264,7 @@ near_values = st.recursive(
 )
 
 
+@pytest.mark.smoke
 @given(st.one_of(st.dictionaries(known_keys, near_values), near_values.map(lambda value: {**LEAST, "inputs": value})))
 def test_any_object_is_a_manifest_or_a_list_of_problems(raw: dict[str, Any]) -> None:
     try:

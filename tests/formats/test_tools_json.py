@@ -283,6 +283,7 @@ def test_bytes_never_raise(data: bytes) -> None:
     assert isinstance(read_tools(data, PATHS), ToolsFile)
 
 
+@pytest.mark.smoke
 @given(NEARLY | JSON)
 def test_json_never_raises_and_what_is_offered_keeps_the_rules(value: object) -> None:
     file = read_tools(json.dumps(value).encode(), PATHS)

@@ -75,6 +75,7 @@ def test_each_skill_and_each_namespace_with_several_skills_is_a_plugin(git: Git,
             assert (clone / plugin["source"] / path / "SKILL.md").is_file()
 
 
+@pytest.mark.full
 def test_the_repository_is_an_agent_plugin(git: Git, rpc: Rpc, new_name: str) -> None:
     long = f"{new_name}.{'long_name.' * 8}end"
     for name in (long, f"{new_name}.b"):

@@ -178,6 +178,7 @@ def test_the_history_of_a_skill_has_a_tag_for_each_version(
     assert git("rev-list", "--count", "v1.0.1", cwd="grow") == "4"
 
 
+@pytest.mark.full
 def test_yanked_versions_keep_their_tags_and_purged_versions_vanish(
     git: Git, rpc: Rpc, create: Callable[..., Any], new_name: str
 ) -> None:
@@ -234,6 +235,7 @@ def test_a_label_is_a_branch_with_the_labelled_versions(
     assert b'version = "2.0.0"' in stable[f"skills/{new_name}-two/skill.toml"]
 
 
+@pytest.mark.full
 def test_equal_states_have_one_commit_id_and_skills_of_a_namespace_are_in_all(
     git: Git, create: Callable[..., Any], new_name: str
 ) -> None:

@@ -184,6 +184,7 @@ def test_any_body_is_a_request_or_malformed(body: bytes) -> None:
             assert str(error).isprintable()  # noqa: PT017 - most bodies are malformed
 
 
+@pytest.mark.full
 @fuzzed
 @given(st.lists(ids, min_size=1), st.lists(ids), st.booleans())
 def test_both_protocols_read_the_same_request(wants: list[str], haves: list[str], is_done: bool) -> None:

@@ -96,6 +96,7 @@ def test_a_namespace_can_be_granted_a_secret(rpc: Rpc, secret: Command, new_name
     assert backwards(rpc, f"{new_name}.a.mail", name) == VALUE
 
 
+@pytest.mark.smoke
 def test_a_grant_to_a_look_alike_is_no_grant(rpc: Rpc, secret: Command, new_name: str, name: str) -> None:
     publish_with(rpc, f"{new_name}.a.mail", [name])
     secret("set", name, value=VALUE)
@@ -136,6 +137,7 @@ def test_a_missing_value_is_reported_only_after_the_grant(rpc: Rpc, secret: Comm
     assert f"skillery secret set {name}" in message
 
 
+@pytest.mark.smoke
 def test_a_skill_gets_what_it_declares_and_nothing_else(rpc: Rpc, secret: Command, new_name: str, name: str) -> None:
     code = "import os\ndef main(args):\n    return sorted(os.environ)\n"
     publish_with(rpc, f"{new_name}.one", [name], code=code)
@@ -163,6 +165,7 @@ def test_run_code_gets_no_secret_whatever_it_mounts(rpc: Rpc, secret: Command, n
     assert name not in answer["output"]
 
 
+@pytest.mark.full
 def test_a_revoked_grant_and_a_new_value_count_from_the_next_run(
     rpc: Rpc, secret: Command, new_name: str, name: str
 ) -> None:
@@ -294,6 +297,7 @@ def test_a_value_on_the_edge_of_a_long_log_leaves_no_piece(rpc: Rpc, secret: Com
         assert value[start : start + 4] not in answer["logs_preview"]
 
 
+@pytest.mark.full
 def test_a_value_is_in_no_command_line_and_no_environment_of_a_process(
     rpc: Rpc, secret: Command, new_name: str, name: str
 ) -> None:
@@ -465,6 +469,7 @@ def test_a_key_at_the_wrong_place_of_the_configuration_is_not_shown(tmp_path: Pa
 # -- the backend environment -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_secrets_can_come_from_the_environment_of_the_server(
     tmp_path: Path, start_server: Callable[..., Server]
 ) -> None:
@@ -534,6 +539,7 @@ def test_a_backend_of_a_plugin_that_breaks_ends_the_run_and_shows_nothing(
 # -- the commands ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_list_shows_names_and_grants_and_no_value(secret: Command, name: str) -> None:
     secret("set", name, value=VALUE)
     secret("grant", name, "acme.mail")

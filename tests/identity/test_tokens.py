@@ -233,6 +233,7 @@ def test_a_home_without_a_server_has_its_tokens_made_first(tmp_path: Path, start
     assert [row["name"] for row in Rpc(server.url, made["token"])("list_tokens")["tokens"]] == ["root"]
 
 
+@pytest.mark.full
 def test_every_command_shows_its_token(tokens_server: Server, token: Command, tmp_path: Path) -> None:
     made = token("create", "--name", "walker", "--scope", "read,run", "--json").json["token"]
     file = tmp_path / "note.txt"
@@ -375,6 +376,7 @@ def test_neither_half_of_a_token_is_enough(tokens_server: Server, admin: str, to
     assert status_of(tokens_server, f"Bearer {admin[:-1]}{'a' if admin[-1] != 'a' else 'b'}") == 401
 
 
+@pytest.mark.smoke
 def test_an_expired_token_is_401(tokens_server: Server, token: Command) -> None:
     made = token("create", "--name", "short", "--scope", "read", "--expires", "3s", "--json").json
     header = f"Bearer {made['token']}"
@@ -474,6 +476,7 @@ def first_lines(server: Server, seconds: float = 2.0) -> str:
     return found.decode()
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 def test_a_first_start_shows_an_admins_token_on_stdout_once(
     kind: str, start_server: Callable[..., Server], request: pytest.FixtureRequest
@@ -531,6 +534,7 @@ def test_open_has_an_admin_who_can_make_tokens_beforehand(rpc: Rpc) -> None:
     assert rpc("revoke_token", id=made["id"])["status"] == "revoked"
 
 
+@pytest.mark.full
 def test_the_demo_walks_on_a_home_that_wants_tokens(tmp_path: Path) -> None:
     home = tmp_path / "home"
     walked = skillery("demo", "--home", str(home), "--json", SKILLERY_AUTH="tokens")

@@ -187,6 +187,7 @@ def test_a_sparse_file_is_refused(tmp_path: Path) -> None:
     refusal(tarred(GOOD)[: -tarfile.RECORDSIZE] + sparse + bytes(1024), tmp_path)
 
 
+@pytest.mark.full
 def test_headers_for_all_entries_are_not_kept_for_each(tmp_path: Path) -> None:
     """If each entry copied every word of the headers, ten thousand of each would take minutes."""
     words = b"".join(b"%d w%07d=v\n" % (14, number) for number in range(15_000))

@@ -217,6 +217,7 @@ def test_two_sources_at_once_share_no_name_either(server: Server, new_name: str)
     assert [imported(source)["counts"] for source in ("one", "two")] == [{"unchanged": 12}] * 2
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("command", ["import", "sync"])
 def test_another_tree_of_a_default_source_stops_before_anything_is_written(
     command: str, sqlite_server: Server, new_name: str, tmp_path: Path
@@ -296,6 +297,7 @@ def exported(rpc: Rpc, name: str, form: str = "zip") -> bytes:
     return response.content
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("own_namespace", [True, False])
 def test_an_export_is_unchanged_here_and_the_second_time_elsewhere(
     own_namespace: bool, rpc: Rpc, new_name: str, tmp_path: Path
@@ -357,6 +359,7 @@ def test_sync_takes_the_next_free_patch_if_a_skill_toml_keeps_its_version(
     assert stored == toml.replace("1.0.0", "1.0.1")
 
 
+@pytest.mark.full
 def test_aliases_of_an_earlier_database_keep_their_skills(database_kind: str, request: Any, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'x.db'}"
     if database_kind == "postgres":

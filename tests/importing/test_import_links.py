@@ -339,6 +339,7 @@ def test_an_import_that_finds_no_skill_says_where_it_looked(
 # -- a large repository ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.smoke
 def test_a_corpus_of_all_shapes_comes_in_completely_and_the_second_time_unchanged(
     server: Server, new_name: str, tmp_path: Path
 ) -> None:

@@ -537,6 +537,7 @@ def folder(tmp_path: Path) -> Path:
     return root
 
 
+@pytest.mark.smoke
 def test_a_folder_is_imported_into_a_home_and_is_known_the_next_time(folder: Path, tmp_path: Path) -> None:
     home = ("--home", str(tmp_path / "home"))
     first = skillery("import", str(folder), "--json", *home)

@@ -76,6 +76,7 @@ def new_url(new_postgres_database: Callable[[], str]) -> Callable[[str], str]:
     return lambda kind: new_postgres_database() if kind == "postgres" else ""
 
 
+@pytest.mark.smoke
 def test_a_backup_of_a_serving_registry_restores_into_either_database(
     database_kind: str, new_url: Callable[[str], str], start_server: Callable[..., Server], tmp_path: Path
 ) -> None:
@@ -123,6 +124,7 @@ def _remove(home: Path) -> None:
     shutil.rmtree(home)
 
 
+@pytest.mark.full
 def test_a_backup_under_writes_is_of_one_moment(
     database_kind: str, new_url: Callable[[str], str], start_server: Callable[..., Server], tmp_path: Path
 ) -> None:
@@ -254,6 +256,7 @@ def test_a_damaged_backup_is_refused_before_anything_is_written(
     target.close()
 
 
+@pytest.mark.full
 def test_a_restore_that_fails_half_way_leaves_an_empty_database(
     database: Database, storage: Storage, tmp_path: Path, new_postgres_database: Callable[[], str]
 ) -> None:
@@ -282,6 +285,7 @@ def test_a_restore_that_fails_half_way_leaves_an_empty_database(
         target.close()
 
 
+@pytest.mark.full
 def test_a_restore_that_is_cut_off_at_its_end_leaves_an_empty_database(
     database: Database, storage: Storage, tmp_path: Path, new_postgres_database: Callable[[], str]
 ) -> None:
@@ -301,6 +305,7 @@ class SomeoneWithoutAKind(NamedTuple):
     name: str
 
 
+@pytest.mark.full
 def test_a_restore_is_the_last_entry_of_the_audit_trail(
     database: Database, storage: Storage, tmp_path: Path, new_postgres_database: Callable[[], str]
 ) -> None:
@@ -421,6 +426,7 @@ def test_check_finds_what_is_missing_and_what_is_damaged(database: Database, sto
     assert kept
 
 
+@pytest.mark.full
 def test_check_finds_versions_without_files_wrong_pointers_and_open_runs(
     start_server: Callable[..., Server], new_url: Callable[[str], str], database_kind: str, tmp_path: Path
 ) -> None:
@@ -456,6 +462,7 @@ def test_check_finds_versions_without_files_wrong_pointers_and_open_runs(
     ]
 
 
+@pytest.mark.full
 def test_a_storage_that_is_another_databases_is_refused_at_start(
     start_server: Callable[..., Server], tmp_path: Path
 ) -> None:

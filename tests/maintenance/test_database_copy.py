@@ -35,6 +35,7 @@ def new_url(new_postgres_database: Callable[[], str], tmp_path: Path) -> Callabl
     return lambda kind: new_postgres_database() if kind == "postgres" else f"sqlite:///{tmp_path / 'new.db'}"
 
 
+@pytest.mark.smoke
 def test_a_registry_moves_to_the_other_database_while_a_server_answers(
     database_kind: str, new_url: Callable[[str], str], start_server: Callable[..., Server], tmp_path: Path
 ) -> None:
@@ -129,6 +130,7 @@ def source(database_kind: str, new_url: Callable[[str], str], start_server: Call
     return Source(server, env, env["SKILLERY_DATABASE"] or f"sqlite:///{server.home / 'skillery.db'}")
 
 
+@pytest.mark.full
 @pytest.mark.postgres
 def test_a_copy_that_is_killed_leaves_an_empty_target_and_writes_can_be_resumed(
     source: Source, database_kind: str, new_url: Callable[[str], str]
@@ -178,6 +180,7 @@ def test_a_copy_that_is_killed_leaves_an_empty_target_and_writes_can_be_resumed(
     assert not is_read_only(url)
 
 
+@pytest.mark.full
 def test_contents_that_change_before_the_read_only_phase_are_copied_too(
     source: Source, database_kind: str, new_url: Callable[[str], str], start_server: Callable[..., Server]
 ) -> None:
@@ -198,6 +201,7 @@ def test_contents_that_change_before_the_read_only_phase_are_copied_too(
     assert count(url, "objects") == count(target, "objects")
 
 
+@pytest.mark.full
 def test_a_row_that_the_target_changes_is_noticed(source: Source, new_postgres_database: Callable[[], str]) -> None:
     server, env, url = source
     target = new_postgres_database()

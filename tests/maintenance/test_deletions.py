@@ -74,6 +74,7 @@ def start_sweep(server: Server, threads: ThreadPoolExecutor) -> None:
     eventually((server.home / "held").exists)
 
 
+@pytest.mark.full
 def test_a_slow_deletion_blocks_only_uploads_of_that_content(
     start_server: Callable[..., Server], held_storage: dict[str, str]
 ) -> None:
@@ -95,6 +96,7 @@ def test_a_slow_deletion_blocks_only_uploads_of_that_content(
     assert server.rpc.http.get(f"/blobs/{kept}").content == other
 
 
+@pytest.mark.full
 @pytest.mark.postgres
 def test_a_server_that_was_killed_while_it_deleted_finishes_when_it_starts_again(
     start_server: Callable[..., Server], held_storage: dict[str, str]
@@ -224,6 +226,7 @@ def test_a_holder_that_comes_late_deletes_nothing_that_another_server_has_taken_
     upload.give_up()
 
 
+@pytest.mark.smoke
 @pytest.mark.postgres
 def test_uploads_and_deletions_of_one_content_race_and_every_settled_upload_has_its_file(
     database: Database, storage: DirectoryStorage

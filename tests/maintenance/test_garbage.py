@@ -242,6 +242,7 @@ def test_a_run_keeps_what_it_was_given_and_what_it_writes_while_sweeps_go_on(ada
 # -- the commands --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_gc_works_on_a_home_without_a_server_and_through_the_one_that_holds_it(
     tmp_path: Path, start_server: Callable[..., Server]
 ) -> None:
@@ -427,6 +428,7 @@ def test_a_content_that_is_swept_during_a_reference_is_stored_again(
 # -- under stress --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.postgres
 def test_publishers_and_uploaders_of_the_same_contents_race_with_sweeps_and_lose_nothing(
     swept: Server, database_kind: str, new_name: str, start_server: Callable[..., Server], tmp_path: Path
@@ -488,6 +490,7 @@ def test_publishers_and_uploaders_of_the_same_contents_race_with_sweeps_and_lose
             assert reader("read_skill_file", name=name, path=f"resources/{at}.txt")["content"] == f"{content}{turn}"
 
 
+@pytest.mark.full
 @pytest.mark.postgres
 def test_kill_nine_in_the_middle_of_sweeps_leaves_nothing_broken(
     start_server: Callable[..., Server], database_kind: str, request: pytest.FixtureRequest

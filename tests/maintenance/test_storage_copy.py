@@ -28,6 +28,7 @@ def sqlite_registry(tmp_path: Path) -> Registry:
     return Registry(tmp_path, "")
 
 
+@pytest.mark.full
 def test_all_contents_move_while_a_server_stores_and_reads(
     registry: Registry, start_server: Callable[..., Server]
 ) -> None:
@@ -71,6 +72,7 @@ def test_all_contents_move_while_a_server_stores_and_reads(
     assert [one["action"] for one in audited["entries"]] == ["finish_storage_copy", "copy_storage"]
 
 
+@pytest.mark.full
 def test_a_server_with_another_second_storage_than_the_copy_stores_nothing(
     registry: Registry, start_server: Callable[..., Server]
 ) -> None:
@@ -101,6 +103,7 @@ def test_a_server_with_another_second_storage_than_the_copy_stores_nothing(
     assert not stored(registry, "elsewhere/contents")
 
 
+@pytest.mark.full
 def test_a_copy_that_continues_to_another_target_is_refused(
     sqlite_registry: Registry, start_server: Callable[..., Server]
 ) -> None:
@@ -119,6 +122,7 @@ def test_a_copy_that_continues_to_another_target_is_refused(
     assert sqlite_registry.skillery("storage", "copy", "--to", "second").returncode == 0
 
 
+@pytest.mark.full
 def test_a_storage_that_was_changed_without_a_copy_is_refused_with_the_command_for_the_copy(
     sqlite_registry: Registry, start_server: Callable[..., Server]
 ) -> None:
@@ -133,6 +137,7 @@ def test_a_storage_that_was_changed_without_a_copy_is_refused_with_the_command_f
     assert "another registry" in copied.stderr
 
 
+@pytest.mark.full
 def test_the_target_serves_only_when_the_copy_is_complete(
     sqlite_registry: Registry, start_server: Callable[..., Server]
 ) -> None:
@@ -158,6 +163,7 @@ def test_the_target_serves_only_when_the_copy_is_complete(
     assert sqlite_registry.skillery("storage", "copy", "--to", "second").returncode == 0
 
 
+@pytest.mark.full
 @pytest.mark.postgres
 def test_a_server_that_was_not_restarted_stores_nothing_after_the_end_of_the_copy(
     registry: Registry, start_server: Callable[..., Server]
@@ -211,6 +217,7 @@ def test_a_write_fails_if_the_second_storage_fails_and_a_deletion_reaches_both(
     assert len(stored(sqlite_registry, "second")) == before - 1
 
 
+@pytest.mark.full
 def test_a_content_that_is_missing_in_the_target_is_copied_again_and_a_damaged_source_is_named(
     sqlite_registry: Registry, start_server: Callable[..., Server]
 ) -> None:
@@ -234,6 +241,7 @@ def test_a_content_that_is_missing_in_the_target_is_copied_again_and_a_damaged_s
     assert third in copied.stdout
 
 
+@pytest.mark.full
 def test_a_copy_needs_another_storage_that_a_plugin_offers(
     sqlite_registry: Registry, start_server: Callable[..., Server]
 ) -> None:

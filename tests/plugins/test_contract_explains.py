@@ -114,6 +114,7 @@ class TestInvents(SandboxFunctions):
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", FAULTY)
 def test_a_failed_case_shows_the_rule_and_the_values(tmp_path: Path, kind: str) -> None:
     source, cases, wanted = FAULTY[kind]

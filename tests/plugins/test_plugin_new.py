@@ -64,6 +64,7 @@ def installed(folder: Path) -> str:
     return str(folder / "site")
 
 
+@pytest.mark.full
 @pytest.mark.long
 @pytest.mark.parametrize("kind", PLUGIN_KINDS)
 def test_a_new_plugin_passes_its_own_tests_with_the_contract(tmp_path: Path, kind: str) -> None:
@@ -77,6 +78,7 @@ def test_a_new_plugin_passes_its_own_tests_with_the_contract(tmp_path: Path, kin
     ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", PLUGIN_KINDS)
 def test_a_new_plugin_is_written_in_a_clean_style(tmp_path: Path, kind: str) -> None:
     folder = made(tmp_path, kind)
@@ -95,6 +97,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", PLUGIN_KINDS)
 def test_a_server_uses_the_installed_plugin(tmp_path: Path, kind: str, start_server: Callable[..., Server]) -> None:
     folder = tmp_path / "package"

@@ -117,6 +117,7 @@ def test_a_waiver_is_for_a_skill_a_file_and_a_version(team: dict[str, Caller], n
     assert team["ann"].create(f"{new_name}.a", "1.0.0", code=FORBIDDEN)["status"] == "published"
 
 
+@pytest.mark.full
 def test_an_expired_waiver_does_not_count(team: dict[str, Caller], new_name: str) -> None:
     name = f"{new_name}.a"
     soon = (datetime.now(UTC) + timedelta(seconds=2)).isoformat()
@@ -358,6 +359,7 @@ def reaches(pattern: NetworkPattern, host: str, port: int) -> bool:
 # -- the command line --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_waivers_and_drafts_from_the_command_line(tokens_server: Server, tmp_path: Path, new_name: str) -> None:
     def token(name: str, *options: str) -> str:
         home = ("--home", str(tokens_server.home))

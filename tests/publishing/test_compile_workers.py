@@ -122,6 +122,7 @@ def server_itself_compiles_nothing(server: Server) -> Iterator[None]:
     assert peak_bytes(pid) - peak < MOST_GROWTH
 
 
+@pytest.mark.full
 @pytest.mark.long
 @pytest.mark.parametrize("bomb", BOMBS)
 def test_a_batch_of_compile_bombs_costs_the_server_neither_time_nor_memory(fresh: Server, bomb: str) -> None:
@@ -138,6 +139,7 @@ def test_a_batch_of_compile_bombs_costs_the_server_neither_time_nor_memory(fresh
             assert (error["code"], error["data"]["file"], error["data"]["line"]) == (-32602, "code/main.py", 1)
 
 
+@pytest.mark.full
 @pytest.mark.long
 def test_a_bomb_in_any_file_and_in_the_code_of_a_tool_costs_the_server_nothing(fresh: Server) -> None:
     body = BODY.format(",".join(names(640)), ",".join(interleaved(names(640))))
@@ -159,6 +161,7 @@ def test_a_killed_worker_loses_no_publish(fresh: Server) -> None:
     assert not is_running(idle)
 
 
+@pytest.mark.full
 def test_a_worker_that_is_killed_while_it_compiles_is_replaced_once(fresh: Server) -> None:
     """A worker that has compiled other sources may have died because of them, so the server tries a fresh worker
     once.

@@ -57,6 +57,7 @@ def test_versions_that_differ_only_in_build_metadata_are_one(rpc: Rpc, new_name:
     assert refused(rpc, manifest(new_name, "1.0.0+b"))["code"] == -32004
 
 
+@pytest.mark.smoke
 @pytest.mark.postgres
 def test_a_hundred_publishers_of_one_version_have_one_winner(server: Server, new_name: str) -> None:
     def attempt(number: int) -> dict[str, Any]:
@@ -70,6 +71,7 @@ def test_a_hundred_publishers_of_one_version_have_one_winner(server: Server, new
     assert {reply["error"]["code"] for reply in replies if "error" in reply} == {-32004}
 
 
+@pytest.mark.full
 @pytest.mark.postgres
 def test_publishers_of_different_versions_agree_on_the_latest(server: Server, new_name: str) -> None:
     def attempt(number: int) -> None:

@@ -213,6 +213,7 @@ def test_examples_may_take_so_long_together(tmp_path: Path, start_server: Callab
     assert rpc.error("describe_skill", name="a")["code"] == NOT_FOUND
 
 
+@pytest.mark.full
 def test_a_full_queue_publishes_nothing_and_says_so(tmp_path: Path, start_server: Callable[..., Server]) -> None:
     rpc = start_server(env={"SKILLERY_CONCURRENT_RUNS": "1", "SKILLERY_QUEUED_RUNS": "0"}).rpc
     slow = "import time\ndef main(args):\n    time.sleep(2)\n"

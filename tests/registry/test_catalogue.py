@@ -215,6 +215,7 @@ IDENTITIES = st.builds(
 )
 
 
+@pytest.mark.full
 @settings(max_examples=rounds(12, long=150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(asked=ASKED, identity=IDENTITIES, sort=st.sampled_from(SORTS), limit=st.integers(1, 40))
 def test_rows_totals_and_facets_are_those_of_a_filter_in_python(
@@ -303,6 +304,7 @@ def brute_facets(rows: list[Row], namespace: str) -> dict[str, dict[str | bool, 
     return {name: dict(counter) for name, counter in facets.items()}
 
 
+@pytest.mark.full
 @settings(max_examples=rounds(12, long=60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     asked=ASKED.filter(lambda one: one.status in {"", "published", "deprecated"}),

@@ -155,6 +155,7 @@ def test_another_caller_finds_no_trace_of_a_development_version(author: Rpc, rea
     assert [one["action"] for one in changes] == []
 
 
+@pytest.mark.full
 def test_development_versions_of_a_caller_are_limited(author: Rpc, new_name: str) -> None:
     other = Caller(author.url, Who(f"limited-{new_name}", "read publish", "*"))
     large = [{"path": f"resources/{number}", "content": "x" * 3_000_000} for number in range(4)]

@@ -381,6 +381,7 @@ def test_params_that_make_no_sense_are_refused_by_name(
     assert named in error["message"] + str(error["data"])
 
 
+@pytest.mark.full
 def test_the_commands_take_a_version_through_its_life(tmp_path: Path, new_name: str) -> None:
     """This home has no tokens: the open identity can use every command here."""
     home, folder = tmp_path / "home", tmp_path / "skill"
@@ -404,6 +405,7 @@ def test_the_commands_take_a_version_through_its_life(tmp_path: Path, new_name: 
     assert run("describe", new_name)["skill"]["visibility"] == "private"
 
 
+@pytest.mark.full
 def test_the_commands_reach_a_server_by_its_address(tmp_path: Path, start_server: Callable[..., Server]) -> None:
     """submit, approve and reject need drafts, and drafts need a server with tokens."""
     settings = people_settings(tmp_path / "plugins")

@@ -191,6 +191,7 @@ def files_in(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.smoke
 def test_a_lock_file_is_written_checked_and_installed(
     command: Callable[..., Ended], sqlite_rpc: Rpc, two_skills: list[str], tmp_path: Path
 ) -> None:
@@ -317,6 +318,7 @@ def test_a_server_that_lies_installs_nothing(
     assert files_in(tmp_path) == set()
 
 
+@pytest.mark.full
 def test_labels_are_moved_by_commands(command: Callable[..., Ended], sqlite_rpc: Rpc, two_skills: list[str]) -> None:
     name = two_skills[1]
 

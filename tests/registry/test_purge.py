@@ -84,6 +84,7 @@ def _text(content: bytes) -> str:
     return content.decode("latin-1").lower()
 
 
+@pytest.mark.smoke
 def test_the_bytes_are_gone_and_number_digest_and_reason_stay(purging: Server, ada: Caller, new_name: str) -> None:
     name = f"{new_name}.sums"
     publish(ada, name, "1.0.0")

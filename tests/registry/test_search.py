@@ -414,6 +414,7 @@ def modelled(server: Server) -> list[Model]:
     return models
 
 
+@pytest.mark.full
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(
     words=st.lists(st.sampled_from([*VOCABULARY, "nq4"]), min_size=1, max_size=4),
@@ -430,6 +431,7 @@ MANY = 1400
 """Number of skills, more than a search reads."""
 
 
+@pytest.mark.full
 def test_frequent_words_order_what_rare_words_find(database: Database) -> None:
     migrate.upgrade(database)
     database.write_now(_fill_many)
@@ -511,6 +513,7 @@ def test_a_text_without_endless_marks_has_the_normal_form_of_unicode(text: str) 
     assert normalized("NFKD", text) == unicodedata.normalize("NFKD", text)
 
 
+@pytest.mark.full
 def test_endless_marks_take_no_longer_than_anything_else() -> None:
     """If sorting Unicode marks took quadratic time, this text would block the whole server for an hour."""
     marks = "a" + "\u0315\u0300" * 500_000

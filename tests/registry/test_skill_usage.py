@@ -46,6 +46,7 @@ def counted(rpc: Rpc, name: str, loads: int, reads: int) -> dict[str, Any]:
     return eventually(usage, problem=lambda: usage_of(rpc, name))
 
 
+@pytest.mark.full
 def test_each_way_to_read_a_skill_is_counted(server: Server, rpc: Rpc, publish: Publish, new_name: str) -> None:
     name = f"{new_name}.read"
     publish(name)
@@ -70,6 +71,7 @@ def test_each_way_to_read_a_skill_is_counted(server: Server, rpc: Rpc, publish: 
     ]
 
 
+@pytest.mark.full
 def test_an_mcp_client_is_known_by_its_client_info(rpc: Rpc, publish: Publish, new_name: str) -> None:
     name = f"{new_name}.read"
     publish(name)
@@ -82,6 +84,7 @@ def test_an_mcp_client_is_known_by_its_client_info(rpc: Rpc, publish: Publish, n
     assert counted(rpc, name, 1, 1)["clients"] == [{"client": "my-agent", "loads": 1, "reads": 1}]
 
 
+@pytest.mark.full
 def test_skills_that_are_read_and_never_run(server: Server, rpc: Rpc, publish: Publish, new_name: str) -> None:
     for name in ("read", "run", "read_and_run", "unused"):
         publish(f"{new_name}.{name}")
@@ -111,6 +114,7 @@ def test_skills_that_are_read_and_never_run(server: Server, rpc: Rpc, publish: P
     assert "read_and_run" not in shown.out
 
 
+@pytest.mark.full
 def test_counts_of_the_last_seconds_are_written_at_the_end(start_server: Callable[..., Server], new_name: str) -> None:
     server = start_server(home="home")
     as_program(server, "agent")("read_skill_file", name="text.csv.profile", path="SKILL.md")
@@ -129,6 +133,7 @@ def test_counts_of_the_last_seconds_are_written_at_the_end(start_server: Callabl
     ]
 
 
+@pytest.mark.full
 def test_new_names_in_each_request_do_not_fill_the_database(
     server: Server, rpc: Rpc, publish: Publish, new_name: str
 ) -> None:
@@ -154,6 +159,7 @@ def test_days_are_kept_for_30_days(database: Database, new_name: str) -> None:
     assert set(database.read_now(lambda connection: connection.scalars(asked).all())) == set(days[:2])
 
 
+@pytest.mark.full
 def test_hidden_skills_are_not_listed(start_server: Callable[..., Server], tmp_path: Path) -> None:
     url = start_server(env=people_settings(tmp_path / "people")).url
     owner = Caller(url, Who("owner", "read run publish", "acme.*"))

@@ -77,6 +77,7 @@ def test_a_run_without_a_program_says_which_package_has_it(sqlite_rpc: Rpc, new_
     assert "missing" not in sqlite_rpc("run_code", language="python", code=python)["error"]["message"]
 
 
+@pytest.mark.full
 def test_the_doctor_lists_programs_and_what_runs_see(tmp_path: Path) -> None:
     home = str(tmp_path / "home")
     found = skillery("doctor", "--home", home, "--json").json["programs"]

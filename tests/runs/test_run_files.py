@@ -105,6 +105,7 @@ def test_a_blob_that_does_not_exist_or_is_anothers_is_not_found(org: Server) -> 
         assert (error["code"], error["data"]["type"], error["data"]["blob_id"]) == (-32003, "blob_not_found", blob_id)
 
 
+@pytest.mark.full
 def test_files_that_do_not_fit_are_refused_before_anything_runs(sqlite_server: Server) -> None:
     rpc = sqlite_server.rpc
     large = rpc.http.post("/blobs", content=bytes(3 << 20), headers={"content-type": "application/x"}).json()["blob_id"]

@@ -308,6 +308,7 @@ def test_called_runs_end_with_the_run_that_is_cancelled(rpc: Rpc, new_name: str)
     assert rpc("describe_skill", name=new_name)["skill"]["usage"]["cancelled"] == 1
 
 
+@pytest.mark.full
 def test_a_run_of_another_server_is_cancelled_and_what_a_dead_one_left_is_closed(
     start_server: Callable[..., Server], new_postgres_database: Callable[[], str], tmp_path: Path
 ) -> None:
@@ -467,6 +468,7 @@ def test_a_sweep_forgets_what_the_settings_say_and_keeps_the_counts(start_server
 # -- the command line -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.smoke
 def test_runs_on_the_command_line(sqlite_server: Server) -> None:
     made = run(sqlite_server.rpc, "def main(args): print('zeile\\n' * 500, end='')")
     url = ("--url", sqlite_server.url)

@@ -293,6 +293,7 @@ def test_an_input_blob_that_is_not_there_is_not_found(rpc: Rpc) -> None:
     assert error["code"] == -32003
 
 
+@pytest.mark.full
 def test_a_run_writes_no_more_blobs_than_it_may(sqlite_rpc: Rpc) -> None:
     code = "from runtime import blobs\ndef main(args):\n    for n in range(2000): blobs.write_text(str(n))\n"
 

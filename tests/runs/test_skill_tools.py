@@ -814,6 +814,7 @@ def test_the_name_of_a_private_tool_is_taken(people: People, new_name: str) -> N
 # -- the command line, and tools of earlier releases -------------------------------------------------------------------
 
 
+@pytest.mark.smoke
 def test_tools_from_a_shell(sqlite_server: Server, new_name: str, tmp_path: Path) -> None:
     home = ("--home", str(sqlite_server.home), "--session", new_name)
     (tmp_path / "body.py").write_text("return args['n'] + 1\n")

@@ -241,6 +241,7 @@ def test_search_skills_is_a_tool_for_who_asks(sqlite_rpc: Rpc) -> None:
     assert set(shown) - set(plain) == {"search_skills"}
 
 
+@pytest.mark.full
 def test_the_types_of_the_sdks_take_the_tools(sqlite_rpc: Rpc) -> None:
     """The tools match the types of the SDKs: `tools` of chat completions (OpenAI) and of messages (Anthropic)."""
     from anthropic.types import ToolParam

@@ -95,6 +95,7 @@ async def until_answered(run: Asker) -> str:
     return await eventually_async(answered)
 
 
+@pytest.mark.full
 def test_two_runs_whose_names_hang_make_no_look_up_of_a_third_fail() -> None:
     found = answer_of(f"{__name__}:two_hostile_runs")
 
@@ -119,6 +120,7 @@ async def many_hostile_runs(names: NameServer) -> Any:
             return {"held": held, "last": await last.ask("ok.test"), "other": await other.ask("ok.test")}
 
 
+@pytest.mark.full
 def test_all_runs_of_an_identity_share_a_bound_also_those_that_have_ended() -> None:
     found = answer_of(f"{__name__}:many_hostile_runs")
 
@@ -142,6 +144,7 @@ async def one_name_a_thousand_times(names: NameServer) -> Any:
         return {"refused": len(refused), "statuses": statuses, "threads": more, "look_ups": look_ups, "ok": ok}
 
 
+@pytest.mark.full
 def test_a_name_that_hangs_has_one_thread_however_often_it_is_asked_for() -> None:
     found = answer_of(f"{__name__}:one_name_a_thousand_times")
 
@@ -166,6 +169,7 @@ async def a_name_that_does_not_exist(names: NameServer) -> Any:
     return {"refused": refused, "of_one": of_one, "of_two": of_two, "found": found, "ok": names.look_ups("ok.test")}
 
 
+@pytest.mark.full
 def test_a_failure_is_remembered_for_the_run_and_an_address_is_not() -> None:
     found = answer_of(f"{__name__}:a_name_that_does_not_exist")
 
@@ -180,6 +184,8 @@ def test_a_failure_is_remembered_for_the_run_and_an_address_is_not() -> None:
 
 TELLING = """
 from pathlib import Path
+
+import pytest
 from skillery import hookimpl
 from skillery.backends import Identity, Offer
 from skillery.builtin.unsafe_subprocess import UnsafeSubprocess

@@ -196,6 +196,7 @@ async def test_limits_hold_for_runs_of_it(tmp_path: Path) -> None:
 # -- starting and ending ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 async def test_what_cannot_be_imported_ahead_is_named_and_runs_import_for_themselves(tmp_path: Path) -> None:
     async with running(tmp_path, preload_seconds=2, environment_memory_mb=128) as trial:
         assert "No module named 'nothing_of_the_kind'" in await spoiled(trial, "import nothing_of_the_kind")
@@ -227,6 +228,7 @@ async def test_runs_do_not_wait_for_an_import(tmp_path: Path) -> None:
             assert kept(trial)["slow"].state == "starting"
 
 
+@pytest.mark.full
 async def test_a_sandbox_that_is_closed_waits_for_no_import(tmp_path: Path) -> None:
     for pause in (0.0, 0.005, 0.05, 0.1, 0.2, 0.3):
         async with running(tmp_path, preload_seconds=600) as trial:
@@ -287,6 +289,7 @@ async def test_a_zygote_is_replaced_after_so_many_runs_without_a_wait(tmp_path: 
         assert 2 <= len(seen) <= 5
 
 
+@pytest.mark.full
 async def test_a_zygote_that_is_replaced_takes_no_run_with_it_that_is_being_forked(tmp_path: Path) -> None:
     async with running(tmp_path, recycle_runs=4) as trial:
         mount = trial.packages({"counts.py": COUNTS})

@@ -106,6 +106,7 @@ def assert_in_order(dialogue: Dialogue, host: MemoryHost) -> None:
     assert sum(map(len, host.blobs.values())) <= LIMITS.blobs_mb << 20
 
 
+@pytest.mark.smoke
 @fuzzed
 @given(streams)
 def test_any_conversation_ends_in_order(sent: bytes) -> None:
@@ -113,6 +114,7 @@ def test_any_conversation_ends_in_order(sent: bytes) -> None:
     assert_in_order(conversation(sent, host), host)
 
 
+@pytest.mark.full
 @fuzzed
 @given(st.lists(frames(), max_size=4), st.integers(0, 400))
 def test_a_conversation_that_breaks_off_ends_in_order(parts: list[bytes], cut: int) -> None:
@@ -120,6 +122,7 @@ def test_a_conversation_that_breaks_off_ends_in_order(parts: list[bytes], cut: i
     assert_in_order(conversation(b"".join(parts)[:cut], host), host)
 
 
+@pytest.mark.full
 @fuzzed
 @given(streams)
 def test_whatever_comes_first_the_set_up_is_ready_or_broken(sent: bytes) -> None:

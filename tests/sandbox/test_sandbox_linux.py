@@ -188,6 +188,7 @@ class TestLinuxSandbox(SharedSandbox, SandboxContract):  # type: ignore[misc]
         for memory_mb in (64, 64, 64, 512, 512, 512, 96, 256) * 2:
             await trial.value("def main(args): return 1", limits=Limits(timeout_ms=20_000, memory_mb=memory_mb))
 
+    @pytest.mark.smoke
     async def test_two_hundred_runs_at_once_end_each_with_its_own_result(self, trial: Trial) -> None:
         code = "import os\ndef main(args): open('mine', 'x').close(); return [args['n'], os.listdir()]"
         limits = Limits(timeout_ms=120_000, memory_mb=64)
@@ -330,6 +331,7 @@ def test_groups_of_the_server_do_not_reach_the_code() -> None:
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
+@pytest.mark.full
 @only_as_root
 def test_without_user_namespaces_nothing_is_run_and_the_way_out_is_named() -> None:
     script = ASK + (
@@ -411,6 +413,7 @@ def test_servers_that_start_at_once_remove_the_groups_of_dead_servers_together()
     assert group_folders(dead.pid) == []
 
 
+@pytest.mark.full
 def test_processes_that_are_killed_at_any_moment_fail_their_run_at_most_and_leave_nothing(tmp_path: Path) -> None:
     """The event loop is the one of real servers: uvloop refuses to write to a closed transport."""
     others = processes.children(os.getpid())

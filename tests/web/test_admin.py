@@ -188,6 +188,7 @@ def test_quotas_plugins_and_sizes_are_shown(tokens_server: Server, new_name: str
     assert "Contents in the storage" in storage
 
 
+@pytest.mark.full
 def test_the_overview_shows_each_problem_with_its_remedy(
     start_server: Callable[..., Server], tmp_path: Path, new_name: str
 ) -> None:
@@ -219,6 +220,7 @@ def wait_for(browser: Browser, words: str) -> str:
     return eventually(lambda: words in (text := browser.get("/admin").text) and text)
 
 
+@pytest.mark.full
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
@@ -236,6 +238,7 @@ async def test_the_pages_have_no_fault(
         assert await check_axe(page) == [], path
 
 
+@pytest.mark.full
 @pytest.mark.asyncio(loop_scope="session")
 async def test_nothing_moves_while_a_page_arrives_slowly(
     tokens_sqlite: Server, open_page: OpenPage, new_name: str

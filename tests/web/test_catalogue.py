@@ -15,6 +15,7 @@ from tests.support.browser import Browser, token_of
 from tests.support.chromium import OpenPage, check_axe, layout_shift, overflow, problems
 
 HTML = {"accept": "text/html"}
+QUERIES = ("q=csv", "q=nothing-like-it", "ns=text&lang=python")
 _NAMES = re.compile(r'<div class="head"><h2><a href="[^"]*">([^<]+)</a>')
 
 
@@ -182,10 +183,11 @@ def test_versions_in_other_states_are_for_their_authors(tokens_sqlite: Server, n
     assert names(texts[reader]) == []
 
 
+@pytest.mark.smoke
 @pytest.mark.asyncio(loop_scope="session")
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("path", ["/", "/?q=csv", "/?q=nothing-like-it", "/?ns=text&lang=python"])
+@pytest.mark.parametrize("dark", [False, pytest.param(True, marks=pytest.mark.full)], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1280, pytest.param(390, marks=pytest.mark.full)])
+@pytest.mark.parametrize("path", ["/", *(pytest.param(f"/?{query}", marks=pytest.mark.full) for query in QUERIES)])
 async def test_the_page_has_no_fault(
     sqlite_server: Server, open_page: OpenPage, path: str, width: int, dark: bool
 ) -> None:
@@ -217,6 +219,7 @@ async def test_typing_searches_at_pauses_and_keeps_the_focus(sqlite_server: Serv
     assert await page.locator("header.top").count() == 1
 
 
+@pytest.mark.full
 @pytest.mark.asyncio(loop_scope="session")
 async def test_the_page_works_without_javascript(sqlite_server: Server, open_page: OpenPage) -> None:
     page = await open_page(sqlite_server, "/", javascript=False)
@@ -227,6 +230,7 @@ async def test_the_page_works_without_javascript(sqlite_server: Server, open_pag
     assert "/s/text.redact.pii" in page.url
 
 
+@pytest.mark.smoke
 @pytest.mark.asyncio(loop_scope="session")
 async def test_the_keyboard_alone_opens_a_skill(sqlite_server: Server, open_page: OpenPage) -> None:
     page = await open_page(sqlite_server, "/?q=csv&sort=name")

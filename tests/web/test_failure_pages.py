@@ -123,6 +123,7 @@ FAILURES = {
 """429 is last, because it ends all logins for a time."""
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("status", FAILURES)

@@ -121,6 +121,7 @@ async def test_work_for_a_client_that_has_gone_stops() -> None:
     assert steps == []
 
 
+@pytest.mark.full
 @pytest.mark.asyncio(loop_scope="session")
 async def test_a_page_needs_three_requests(sqlite_server: Server, open_page: OpenPage) -> None:
     page = await open_page(sqlite_server, "/")

@@ -59,6 +59,7 @@ async def ended(server: Server, run_id: str) -> dict[str, Any]:
     return run
 
 
+@pytest.mark.full
 async def test_a_hostile_log_is_text_while_it_is_followed_and_after(sqlite_server: Server, open_page: OpenPage) -> None:
     run_id = await begin(sqlite_server, LOG)
     page = await open_page(sqlite_server, f"/runs/{run_id}")
@@ -87,6 +88,7 @@ async def test_a_hostile_log_is_text_while_it_is_followed_and_after(sqlite_serve
     assert await overflow(page) == []
 
 
+@pytest.mark.full
 async def test_hostile_outputs_and_files_are_text(sqlite_server: Server, open_page: OpenPage) -> None:
     run_id = await begin(sqlite_server, OUTPUT)
     run = await ended(sqlite_server, run_id)
@@ -123,6 +125,7 @@ def main(args):
 """
 
 
+@pytest.mark.full
 async def test_a_line_of_a_mebibyte_is_followed_and_bounded(sqlite_server: Server, open_page: OpenPage) -> None:
     run_id = await begin(sqlite_server, LONG_LINE)
     page = await open_page(sqlite_server, f"/runs/{run_id}", width=390)
@@ -158,6 +161,7 @@ def main(args):
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("depth", "status", "says"),
     [
@@ -186,6 +190,7 @@ async def test_a_deep_output_and_deep_files_break_no_page(
         assert "set-cookie" not in answer.headers
 
 
+@pytest.mark.full
 async def test_a_blob_that_claims_to_be_a_page_is_a_download(sqlite_server: Server, open_page: OpenPage) -> None:
     page = await open_page(sqlite_server, "/account")
     for kind, content in (
@@ -204,6 +209,7 @@ async def test_a_blob_that_claims_to_be_a_page_is_a_download(sqlite_server: Serv
         assert await page.evaluate("window.__pwned") is None
 
 
+@pytest.mark.full
 async def test_a_skill_with_ten_thousand_inputs_can_be_tried(
     sqlite_server: Server, open_page: OpenPage, new_name: str
 ) -> None:
@@ -239,6 +245,7 @@ async def test_a_skill_with_ten_thousand_inputs_can_be_tried(
     assert run["output"] == {name: f"value {number}" for number, name in enumerate(names[:9])}
 
 
+@pytest.mark.full
 async def test_bombs_are_shown_in_part_while_other_pages_answer(sqlite_server: Server, new_name: str) -> None:
     def publish(version: str, lines: str, skill_md: str) -> None:
         manifest = {"name": new_name, "version": version, "kind": "instruction", "description": "Bombs."}

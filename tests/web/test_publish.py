@@ -201,6 +201,7 @@ def test_only_the_owner_sees_an_upload(tokens_sqlite: Server, new_name: str) -> 
     assert press(browsers["one"], foreign, "publish").status_code in {400, 403}
 
 
+@pytest.mark.full
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize("javascript", [True, False], ids=["javascript", "no-javascript"])
 async def test_a_user_chooses_a_folder_and_publishes_it(
@@ -220,6 +221,7 @@ async def test_a_user_chooses_a_folder_and_publishes_it(
     assert len(found) == 3 + len(more)
 
 
+@pytest.mark.full
 @pytest.mark.asyncio(loop_scope="session")
 async def test_a_dropped_folder_is_read_completely(sqlite_server: Server, open_page: OpenPage, new_name: str) -> None:
     files = files_of(new_name, **{f"resources/{number}.txt": "x" for number in range(250)})
@@ -249,6 +251,7 @@ async def test_a_dropped_folder_is_read_completely(sqlite_server: Server, open_p
     assert await page.get_by_text("253 files").count() == 1
 
 
+@pytest.mark.full
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])

@@ -251,6 +251,7 @@ def test_other_contents_lose_the_ticks_and_keep_the_note(team: Team) -> None:
     assert team.status() == "in_review"
 
 
+@pytest.mark.full
 @pytest.mark.asyncio(loop_scope="session")
 async def test_a_decision_of_another_reviewer_is_told_on_an_open_page(
     org: Server, open_page: OpenPage, new_name: str

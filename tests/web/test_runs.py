@@ -223,6 +223,7 @@ def test_logs_keep_colours_and_nothing_else(text: str, parts: list[tuple[str, st
     assert parts_of(text) == parts
 
 
+@pytest.mark.full
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
@@ -246,6 +247,7 @@ async def test_the_pages_have_no_fault(
         assert await page.evaluate("window.__pwned") is None
 
 
+@pytest.mark.smoke
 @pytest.mark.asyncio(loop_scope="session")
 async def test_a_page_follows_its_run_to_the_end(sqlite_server: Server, open_page: OpenPage, new_name: str) -> None:
     make(sqlite_server.rpc, new_name)
@@ -265,6 +267,7 @@ async def test_a_page_follows_its_run_to_the_end(sqlite_server: Server, open_pag
     assert text.count("last line") == 1
 
 
+@pytest.mark.full
 @pytest.mark.asyncio(loop_scope="session")
 async def test_a_page_without_a_stream_asks_for_the_log(
     sqlite_server: Server, open_page: OpenPage, new_name: str
@@ -324,6 +327,7 @@ def test_the_network_of_a_run_is_shown_with_reasons(sqlite_server: Server, new_n
     assert run["network"][0]["reason"] in text
 
 
+@pytest.mark.full
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize("javascript", [True, False], ids=["javascript", "no-javascript"])
 async def test_a_user_cancels_a_run(
@@ -342,6 +346,7 @@ async def test_a_user_cancels_a_run(
     assert await page.locator("[data-status]").text_content() == "failed"
 
 
+@pytest.mark.full
 @pytest.mark.asyncio(loop_scope="session")
 async def test_a_first_run_is_one_click_without_javascript(sqlite_server: Server, open_page: OpenPage) -> None:
     page = await open_page(sqlite_server, "/s/text.csv.profile/try?example=1", javascript=False)

@@ -154,6 +154,7 @@ def test_the_table_has_each_route() -> None:
 # -- forged forms ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("auth", ["tokens", "open"])
 def test_no_route_accepts_a_form_of_another_site(
     auth: str, tokens_sqlite: Server, sqlite_server: Server, new_name: str

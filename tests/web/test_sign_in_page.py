@@ -41,6 +41,7 @@ async def expect_no_fault(page: Page) -> None:
     assert await problems(page) == []
 
 
+@pytest.mark.full
 @both_widths
 @both_schemes
 async def test_the_page_has_no_fault(tokens_sqlite: Server, open_page: OpenPage, dark: bool, width: int) -> None:
@@ -50,6 +51,7 @@ async def test_the_page_has_no_fault(tokens_sqlite: Server, open_page: OpenPage,
     assert await page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches") is dark
 
 
+@pytest.mark.full
 @both_widths
 @both_schemes
 async def test_the_page_after_a_refused_token_has_no_fault(
@@ -118,6 +120,7 @@ async def tab_to(page: Page, name: str) -> None:
 # -- the checks themselves ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 async def test_the_checks_find_faults(tokens_sqlite: Server, open_page: OpenPage) -> None:
     page = await open_page(tokens_sqlite, "/login")
     await page.evaluate(

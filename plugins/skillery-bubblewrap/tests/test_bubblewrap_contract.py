@@ -97,6 +97,7 @@ class TestBubblewrap(InBubblewrap, SandboxIsolation):  # type: ignore[misc]
         """
         assert await trial.value(code, skills=(skill,), blobs=(blob,)) == "content"
 
+    @pytest.mark.full
     async def test_hundreds_of_blobs_are_mounted(self, trial: Trial) -> None:
         blobs = tuple(trial.blob(f"blob:{number}", str(number).encode()) for number in range(300))
         code = (

@@ -135,6 +135,7 @@ def try_on_lost(server: Server) -> str | None:
     return str(answer["result"]["run_id"])
 
 
+@pytest.mark.full
 def test_past_the_bound_of_pending_runs_the_answer_is_busy_and_a_dead_server_leaves_no_run(start: Start) -> None:
     server = start(pending=1, labels={"node": "one"})
     sleep_on(server, "98105.5")
@@ -154,6 +155,7 @@ def skillery(folder: Path, settings: dict[str, Any], *arguments: str) -> subproc
     )
 
 
+@pytest.mark.full
 def test_without_a_cluster_the_server_does_not_start_and_says_why_in_one_line(tmp_path: Path, ray: RayCluster) -> None:
     settings = {**settings_of(ray, tmp_path), "address": f"127.0.0.1:{free_port()}"}
     refused = skillery(tmp_path, settings, "serve", "--port", "0")
@@ -164,6 +166,7 @@ def test_without_a_cluster_the_server_does_not_start_and_says_why_in_one_line(tm
     assert "Traceback" not in refused.stderr
 
 
+@pytest.mark.full
 def test_the_doctor_needs_no_local_sandbox_and_names_nodes_with_other_versions(
     two_nodes: RayCluster, tmp_path: Path, node_folder: Path
 ) -> None:
@@ -186,6 +189,7 @@ def test_the_doctor_needs_no_local_sandbox_and_names_nodes_with_other_versions(
     assert "the node old has Skillery 9.9.9, but this server has" in only_old.stderr
 
 
+@pytest.mark.full
 def test_a_lost_cluster_is_unavailable_and_is_used_again_when_it_is_back(server: Server, two_nodes: RayCluster) -> None:
     call = {"language": "python", "code": "def main(args): return 1"}
     two_nodes.kill_node("one")

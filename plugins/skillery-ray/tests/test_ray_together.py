@@ -143,6 +143,7 @@ class Load:
         self._pool.shutdown()
 
 
+@pytest.mark.full
 def test_no_acknowledged_data_is_lost_and_no_run_happens_twice(fleet: Fleet, two_nodes: RayCluster) -> None:
     rpc = fleet.servers[0].rpc
     asked = {"network": [f"http://count.test:{fleet.counting.server_port}"]}

@@ -138,6 +138,7 @@ def receive(storage: S3Storage, digest: str, received: list[bytes]) -> None:
             received.append(piece)
 
 
+@pytest.mark.full
 def test_an_upload_that_is_always_damaged_is_refused_and_leaves_nothing(line: Line) -> None:
     line.proxy.faults = [Fault(f"PUT .*{CONTENT}", -1, wrong_request=True)]
 

@@ -271,6 +271,7 @@ def test_a_damaged_answer_never_reaches_a_caller_as_a_whole_content(proxy: Fault
 # -- kills -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.long
 def test_acknowledged_contents_survive_kills(weed: Weed, tmp_path: Path) -> None:
     done = kill_again_and_again(tmp_path, 4, settings=chosen(weed.endpoint, new_prefix()))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
+
 from measure_scanner import ROOT, UNTUNED, Verdict, folders, pages
 from scanner_corpus import attacks
 from tests.support.skill_corpus import grow
@@ -19,6 +21,7 @@ def test_nearly_all_generated_attacks_are_refused() -> None:
     assert weak == {}
 
 
+@pytest.mark.smoke
 def test_no_bundled_skill_and_no_page_is_refused() -> None:
     for skill in (*folders(ROOT / "skills"), *pages(ROOT / "docs")):
         assert not Verdict(skill).blocked, (skill.name, Verdict(skill).matches)
