@@ -6,12 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import Server, clean_environment
 
 WITHOUT = """
 import sys
-
-import pytest
 for name in ("fcntl", "grp", "pty", "pwd", "resource", "syslog", "termios", "tty", "uvloop"):
     sys.modules[name] = None
 sys.argv[0] = "skillery"

@@ -9,6 +9,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from skillery.sandboxing.egress.lookups import BOUNDS
 from skillery.sandboxing.egress.service import Egress
 from skillery.sandboxing.egress.streams import Caps
@@ -184,8 +186,6 @@ def test_a_failure_is_remembered_for_the_run_and_an_address_is_not() -> None:
 
 TELLING = """
 from pathlib import Path
-
-import pytest
 from skillery import hookimpl
 from skillery.backends import Identity, Offer
 from skillery.builtin.unsafe_subprocess import UnsafeSubprocess
