@@ -78,15 +78,15 @@ NARROW = "a::narrow[it's /*]"
 LOG = """\
 postgres|LOG:  statement: SELECT 'test 7 other a::one'
 test_7_1|LOG:  statement: DELETE FROM expired
-postgres|LOG:  statement: SELECT 'test 7 postgres a::wide'
+postgres|LOG:  statement: SELECT 'test 7 chosen a::wide'
 test_7_1|LOG:  execute <unnamed>: SELECT a FROM skills WHERE name IN ($1, $2)
 \tAND b = 'x''y'
 test_7_1|LOG:  statement: DELETE FROM expired
 test_7_1|LOG:  statement: SELECT 2
-postgres|LOG:  statement: SELECT 'test 7 postgres a::narrow[it''s /*]'
+postgres|LOG:  statement: SELECT 'test 7 chosen a::narrow[it''s /*]'
 test_7_1|LOG:  execute _pg3_0: SELECT a FROM skills WHERE name IN ($1, $2, $3)
 \tAND b = 'z'
-postgres|LOG:  statement: SELECT 'test 8 marked a::race'
+postgres|LOG:  statement: SELECT 'test 8 postgres a::race'
 test_8_1|LOG:  statement: SELECT pg_sleep(1)
 """
 

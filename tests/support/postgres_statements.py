@@ -57,7 +57,9 @@ class Marks:
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        kind = "marked" if item.get_closest_marker("postgres") else "postgres" if on_postgres(item) else "other"
+        kind = next((mark for mark in ("full", "postgres") if item.get_closest_marker(mark)), "other")
+        if kind == "other" and on_postgres(item):
+            kind = "chosen"
         self.connection.execute(sql.SQL("SELECT {}").format(f"test {os.getpid()} {kind} {item.nodeid}"))
         return (yield)
 
@@ -69,6 +71,7 @@ class Coverage:
         self.url = postgres_url(config)
         self.writes = config.getoption("--processor-time") is not None
         self.seconds: dict[str, float] = {}
+        self.failed: set[str] = set()
         self.misses: list[str] = []
         with psycopg.connect(self.url, autocommit=True) as connection:
             for name, value in (("log_statement", "all"), ("log_line_prefix", "%d|")):
@@ -76,6 +79,8 @@ class Coverage:
             connection.execute("SELECT pg_reload_conf()")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.failed.add(report.nodeid)
         used = dict(report.user_properties).get(USED)
         if report.when == "teardown" and isinstance(used, dict):
             self.seconds[report.nodeid] = used["processor"]
@@ -84,7 +89,7 @@ class Coverage:
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         (folder,) = parse_qs(urlsplit(self.url).query)["host"]
         with Path(folder, "log").open(errors="replace") as lines:
-            statements = statements_of(lines)
+            statements = {test: own for test, own in statements_of(lines).items() if test not in self.failed}
         if self.writes:
             COVERED.write_text("".join(f"{test}\n" for test in sorted(covered(statements, self.seconds))))
             return
@@ -98,12 +103,12 @@ class Coverage:
 
 
 def statements_of(lines: Iterable[str]) -> Statements:
-    """Return the statements of each case on Postgres without the mark `postgres`.
+    """Return the statements of each case that the list may leave out, without those that the core form always executes.
 
-    Statements of the server itself, between requests, do not count: those that are also executed while a test without
-    Postgres runs.
+    Cases with the mark `full` are not in the core form, so their statements do not count. Nor do statements of the
+    server itself, between requests: those that are also executed while a test without Postgres runs.
     """
-    by_kind: dict[str, dict[str, set[str]]] = {"postgres": {}, "marked": {}, "other": {}}
+    by_kind: dict[str, dict[str, set[str]]] = {"chosen": {}, "postgres": {}, "full": {}, "other": {}}
     running: dict[str, set[str]] = {}
     for entry in entries(lines):
         if statement := LINE.match(entry):
@@ -112,8 +117,8 @@ def statements_of(lines: Iterable[str]) -> Statements:
         elif mark := MARK.search(entry):
             worker, kind, test = mark.groups()
             running[worker] = by_kind[kind].setdefault(test.replace("''", "'"), set())
-    own = set().union(*by_kind["other"].values())
-    return {test: frozenset(statements - own) for test, statements in by_kind["postgres"].items()}
+    always = set().union(*by_kind["other"].values(), *by_kind["postgres"].values())
+    return {test: frozenset(statements - always) for test, statements in by_kind["chosen"].items()}
 
 
 def entries(lines: Iterable[str]) -> Iterator[str]:
