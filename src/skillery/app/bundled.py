@@ -1,5 +1,6 @@
 """The bundled skills. A starting server publishes the missing bundled skills, with the checks of create_skill that
-execute no code.
+execute no code. It also undoes
+changes of the guide that earlier releases permitted.
 """
 
 from __future__ import annotations
@@ -10,21 +11,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select
 
-from skillery.backends import ALL_SCOPES, Identity
 from skillery.database import Database
+from skillery.database.tables import RESOLVABLE, skill_versions, skills
 from skillery.errors import Conflict, NotFound, StartupError
 from skillery.formats.manifest import toml_manifest
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Exact
+from skillery.identity.access import BUNDLER
 from skillery.identity.quotas import UNLIMITED
 from skillery.publishing import Publisher, PublishingRules, SkillFolder, read_skill_folder
-from skillery.registry import BUNDLED_BY, resolve
+from skillery.registry import resolve, set_visibility, undeprecate_skill, unyank_version, yank_version
 
 PACKAGED = Path(__file__).parents[1] / "_skills"
 IN_CHECKOUT = Path(__file__).parents[3] / "skills"
-BUNDLER = Identity(BUNDLED_BY, "agent", ALL_SCOPES, ("*",))
+GUIDE = "skills.protocol.guide"
 # Skillery's own tests import the bundled skills and run their examples, so that a first start need not wait for a
 # sandbox.
 RULES = PublishingRules(trials=False)
@@ -35,15 +37,57 @@ def bundled_folders() -> list[Path]:
     return sorted(path.parent for path in root.glob("*/skill.toml"))
 
 
+def packaged_guide() -> str:
+    """Return the text of the Skills Protocol Guide in the package. The registry cannot change it."""
+    folder = next(folder for folder in bundled_folders() if folder.name == GUIDE)
+    return (folder / "SKILL.md").read_text(encoding="utf-8")
+
+
 async def publish_bundled(publisher: Publisher, database: Database) -> None:
     """Publish the missing versions of bundled skills. A present version is kept, even if another identity published it.
 
     Raise StartupError if a bundled skill cannot be published.
     """
+    if await database.read(lambda connection: _is_hidden(connection) or bool(_changed(connection))):
+        await database.write(_restore_guide)
     for folder in await asyncio.to_thread(bundled_folders):
         manifest = toml_manifest((folder / "skill.toml").read_bytes())
         if not await database.read(partial(_is_there, manifest=manifest)):
             await _publish(publisher, await asyncio.to_thread(read_skill_folder, folder))
+
+
+def _changed(connection: Connection) -> list[tuple[str, str, bool]]:
+    """Return version, status and author (whether it is the server) of the versions of the guide that are not as the
+    server publishes them.
+    """
+    of = skill_versions.c
+    statement = select(of.version, of.status, of.publisher).join(skills, skills.c.id == of.skill_id)
+    rows = [
+        (*row[:2], row.publisher == BUNDLER.name) for row in connection.execute(statement.where(skills.c.name == GUIDE))
+    ]
+    return [row for row in rows if row[1] in (("yanked", "deprecated") if row[2] else RESOLVABLE)]
+
+
+def _is_hidden(connection: Connection) -> bool:
+    visibility = connection.scalar(select(skills.c.visibility).where(skills.c.name == GUIDE))
+    return visibility not in (None, "public")
+
+
+def _restore_guide(connection: Connection) -> None:
+    """Make the packaged version the latest version of the guide, visible to all callers. Foreign versions are yanked:
+    they stay readable.
+
+    Releases that did not reserve the namespace permitted publishers and admins other versions and steps.
+    """
+    if _is_hidden(connection):
+        set_visibility(connection, BUNDLER, GUIDE, "public")
+    for text, status, is_bundled in _changed(connection):
+        if not is_bundled:
+            yank_version(connection, BUNDLER, GUIDE, Version.parse(text), "The namespace is reserved.")
+        elif status == "yanked":
+            unyank_version(connection, BUNDLER, GUIDE, Version.parse(text))
+    if _changed(connection):
+        undeprecate_skill(connection, BUNDLER, GUIDE)
 
 
 def _is_there(connection: Connection, manifest: Mapping[str, Any]) -> bool:

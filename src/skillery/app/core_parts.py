@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from skillery.app.background_jobs import BackgroundJobs
-from skillery.app.bundled import publish_bundled
+from skillery.app.bundled import packaged_guide, publish_bundled
 from skillery.app.counts import Counts
 from skillery.app.environments import PackageServices, packages_of
 from skillery.app.events import PreparingEvents
@@ -148,6 +148,7 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
     deliveries = Deliveries(database, home.server_id, sender, retry_rules(base.settings), base.events)
     stack.push_async_callback(deliveries.close)
     return Core(
+        guide=await asyncio.to_thread(packaged_guide),
         registry=Registry(database, backends.storage, database.write_now(cursor_key)),
         reads=reads,
         blobs=runtime.blobs,

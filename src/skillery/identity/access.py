@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from skillery.backends import Identity, Scope
+from skillery.backends import ALL_SCOPES, Identity, Scope
 from skillery.errors import NotAllowed
 from skillery.formats.wording import quoted
+
+RESERVED = "skills.protocol.*"
+"""The skills that teach the protocol to every agent. Only the server publishes and changes them."""
+BUNDLER = Identity("skillery", "agent", ALL_SCOPES, ("*",))
+"""The server, when it publishes the bundled skills. Tokens may have the same name: compare with `is`."""
 
 
 def is_admin(identity: Identity) -> bool:
@@ -46,12 +51,29 @@ def covers_all(identity: Identity, pattern: str) -> bool:
     return covers(identity, pattern)
 
 
+def is_reserved(identity: Identity, name: str) -> bool:
+    """Return whether only the server may publish and change the skill, or the skills of the grant `name`."""
+    return identity is not BUNDLER and grant_covers(RESERVED, name)
+
+
+def require_unreserved(identity: Identity, name: str) -> None:
+    """Raise NotAllowed if only the server may publish and change the skill."""
+    if is_reserved(identity, name):
+        raise NotAllowed(
+            f"'{name}' is reserved: only the server publishes and changes the skills of {RESERVED}",
+            hint="Choose a name outside of skills.protocol.",
+            name=name,
+        )
+
+
 def require_namespace(identity: Identity, scope: Scope, name: str) -> None:
-    """Raise NotAllowed if the identity does not have the scope, or has no grant that covers `name`.
+    """Raise NotAllowed if the name is reserved, if the identity does not have the scope, or has no grant that covers
+    `name`.
 
     A reviewer without any grant may review everything. For other scopes, every identity except an admin needs a grant.
     """
     require(identity, scope)
+    require_unreserved(identity, name)
     if _reaches(identity, scope, name):
         return
     above, dot, _ = name.rpartition(".")
@@ -66,6 +88,11 @@ def require_namespace(identity: Identity, scope: Scope, name: str) -> None:
         grant=grant,
         grants=list(identity.namespaces),
     )
+
+
+def publishes(identity: Identity, name: str) -> bool:
+    """Return whether the identity may publish and change the skill."""
+    return allows(identity, "publish") and covers(identity, name) and not is_reserved(identity, name)
 
 
 def reviews(identity: Identity, name: str) -> bool:

@@ -41,6 +41,8 @@ class EnvironmentParts(NamedTuple):
 class Core(NamedTuple):
     """The parts of the core that methods use. An endpoint gets only the parts that it needs."""
 
+    guide: str
+    """The Skills Protocol Guide of the package, in Markdown."""
     registry: Registry
     reads: ReadCounts
     blobs: Blobs

@@ -44,7 +44,11 @@ def note_removed(
     ).all()
     removed = []
     for path, stated, name, version, skill_id, visibility in rows:
-        if path in kept or not _may(identity, name) or not sees_skill(connection, identity, skill_id, name, visibility):
+        if (
+            path in kept
+            or not access.publishes(identity, name)
+            or not sees_skill(connection, identity, skill_id, name, visibility)
+        ):
             continue
         yanked = _yank_all(connection, identity, name, source) if prune else ()
         if prune:
@@ -52,10 +56,6 @@ def note_removed(
             connection.execute(gone.values(removed_at=datetime.now(UTC)))
         removed.append(Removed(name, stated, version, yanked))
     return removed
-
-
-def _may(identity: Identity, name: str) -> bool:
-    return access.is_admin(identity) or ("publish" in identity.scopes and access.covers(identity, name))
 
 
 def _yank_all(connection: Connection, identity: Identity, name: str, source: str) -> tuple[str, ...]:

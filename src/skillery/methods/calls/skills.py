@@ -14,7 +14,7 @@ from skillery.formats.json_pieces import JsonPieces
 from skillery.formats.names import parse_namespace
 from skillery.formats.paths import parse_path
 from skillery.formats.version_diffs import VersionsDiff
-from skillery.formats.version_spec import Latest, parse_version_spec
+from skillery.formats.version_spec import parse_version_spec
 from skillery.methods import development_params, params
 from skillery.methods.answers import expect_result
 from skillery.methods.calls.values import decoded, which
@@ -27,7 +27,6 @@ from skillery.registry import (
     SkillUsagePage,
 )
 
-GUIDE = "skills.protocol.guide"
 SMALL_FILES = 64 * 1024
 """Characters of files that are decoded on the event loop: a switch to a thread takes longer."""
 
@@ -176,17 +175,7 @@ async def search_skills(core: Core, identity: Identity, asked: params.SearchSkil
 
 
 async def load_guide(core: Core, identity: Identity, _: params.LoadSkillsProtocolGuide) -> Guide:
-    work = partial(
-        registry.read_skill_file,
-        identity=identity,
-        storage=core.registry.storage,
-        name=GUIDE,
-        spec=Latest(),
-        path="SKILL.md",
-        expect=expect_result,
-    )
-    answer = await core.registry.read(work)
-    return msgspec.json.decode(answer.joined(), type=Guide)
+    return Guide(core.guide)
 
 
 async def create_skill(core: Core, identity: Identity, asked: params.CreateSkill) -> NewVersion:

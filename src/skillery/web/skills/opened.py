@@ -103,7 +103,7 @@ def may_use(request: PageRequest, scope: Scope) -> bool:
 
 def may_change(request: PageRequest, name: str) -> bool:
     """Return whether the caller publishes this skill."""
-    return may_use(request, "publish") and access.covers(request.identity, name)
+    return request.known is not None and access.publishes(request.identity, name)
 
 
 def page_of(request: PageRequest, opened: Opened, tab: str, template: str, *, part: str = "", **values: Any) -> Page:
