@@ -187,9 +187,10 @@ class ExplainsCredentials(Protocol):
 
 @runtime_checkable
 class RevokesIdentities(Protocol):
-    """An Authenticator that keeps a list of revoked identities, for `skillery auth revoke`. The methods block.
+    """An Authenticator that keeps a list of revoked identities, for `skillery auth revoke` and `revoke_identity`.
+    The methods block.
 
-    A revoked identity is refused within seconds on every server, even if its credentials are still valid.
+    A revoked identity is refused within a second on every server, even if its credentials are still valid.
     """
 
     def revoke(self, name: str, within: Transaction) -> bool:

@@ -166,6 +166,10 @@ class TokenNotFound(NotFound):
     type = "token_not_found"
 
 
+class IdentityNotFound(NotFound):
+    type = "identity_not_found"
+
+
 class RunNotFound(NotFound):
     type = "run_not_found"
 

@@ -109,6 +109,7 @@ CELLS: dict[str, Cell] = {
     "create_token": Cell("admin", lambda: {"name": f"made{next(_numbers)}", "scopes": ["read"], "expires": "1h"}),
     "list_tokens": Cell("admin", dict),
     "revoke_token": Cell("admin", lambda: {"id": "none"}, NOT_FOUND),
+    "revoke_identity": Cell("admin", lambda: {"name": "nobody-at-all"}, NOT_FOUND),
     "list_audit": Cell("admin", dict),
     "add_webhook": Cell("admin", lambda: {"url": "http://127.0.0.1/"}, INVALID_PARAMS),
     "list_webhooks": Cell("admin", dict),

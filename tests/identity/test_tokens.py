@@ -32,7 +32,8 @@ from skillery.identity.token_checks import RegistryTokens
 from skillery.identity.tokens import Kind, create_token, list_tokens, revoke_token
 from skillery.testing import AuthenticatorContract
 from tests.cli.test_cli import Ended, skillery
-from tests.conftest import Rpc, RpcError, Server, clean_environment
+from tests.conftest import Rpc, RpcError, Server, clean_environment, manifest
+from tests.support.browser import Browser
 from tests.support.prefork import FORKED
 from tests.support.processes import eventually, eventually_async
 
@@ -201,6 +202,93 @@ def test_revoking_what_is_not_there_says_so(token: Command) -> None:
 
     assert refused.code == 3
     assert "'nothing'" in refused.err
+
+
+# -- the end of an identity ------------------------------------------------------------------------------------------
+
+
+class Alice:
+    """An identity with a published version, a token, a session of a browser and a run in the background."""
+
+    def __init__(self, server: Server, admin: Rpc, name: str) -> None:
+        self.name, self.server = name, server
+        rights = {"scopes": ["read", "run", "publish"], "namespaces": [f"{name}.*"]}
+        self.token: str = admin("create_token", name=name, **rights)["token"]
+        self.rpc, self.browser = Rpc(server.url, self.token), Browser(server.url)
+        made = manifest(f"{name}.notes", kind="instruction")
+        self.rpc("create_skill", manifest=made, skill_md="# Notes")
+        self.browser.sign_in(self.token)
+        code = "import time\ndef main(args):\n    time.sleep(600)"
+        self.run: str = self.rpc("run_code", language="python", code=code, background=True)["run_id"]
+
+    def check_is_gone(self, admin: Rpc) -> None:
+        assert status_of(self.server, f"Bearer {self.token}") == 401
+        assert self.browser.who() is None
+        run = until(lambda: admin("get_run", run_id=self.run), lambda run: run["status"] == "failed")
+        assert run["error"]["type"] == "Cancelled"
+
+
+@pytest.fixture
+def alice(tokens_server: Server, admin: str, new_name: str) -> Alice:
+    return Alice(tokens_server, Rpc(tokens_server.url, admin), new_name)
+
+
+@pytest.mark.full
+def test_offboard_ends_tokens_sessions_and_runs(alice: Alice, admin: str) -> None:
+    home = ("--home", str(alice.server.home))
+    ended = skillery("offboard", alice.name, *home, "--json", SKILLERY_DATABASE=alice.server.database).json
+
+    alice.check_is_gone(Rpc(alice.server.url, admin))
+    assert (len(ended["tokens"]), ended["sessions"], ended["runs"]) == (1, 1, [alice.run])
+    assert ended["left"]["published"] == [f"{alice.name}.notes@1.0.0"]
+    assert ended["left"]["skills"] == [f"{alice.name}.notes"]
+    shown = skillery("offboard", alice.name, "--url", alice.server.url, SKILLERY_TOKEN=admin)
+    assert f"Published versions (1):\n  {alice.name}.notes@1.0.0\n" in shown.out
+    assert "Ended: 0 tokens, 0 sessions, 0 runs." in shown.err
+
+
+def test_revoke_identity_reports_approvals_and_reviews(alice: Alice, admin: str) -> None:
+    rpc = Rpc(alice.server.url, admin)
+    made = rpc("create_token", name=alice.name, scopes=["admin"])["token"]
+    other = Rpc(alice.server.url, made)(
+        "create_token", name=f"{alice.name}-bot", scopes=["publish"], kind="agent", namespaces=[f"{alice.name}.*"]
+    )
+    bot = Rpc(alice.server.url, other["token"])
+    bot("create_skill", manifest=manifest(f"{alice.name}.bot", kind="instruction"), skill_md="# Bot")
+    Rpc(alice.server.url, made)("approve_version", name=f"{alice.name}.bot", version="1.0.0")
+
+    report = rpc("revoke_identity", name=alice.name)
+
+    alice.check_is_gone(rpc)
+    assert len(report["tokens"]) == 2
+    assert report["left"]["approved"] == [f"{alice.name}.bot@1.0.0"]
+    assert report["left"]["tokens"] == [other["id"]]
+    (entry,) = rpc("list_audit", action="revoke_identity", subject=alice.name)["entries"]
+    assert entry["after"]["runs"] == [alice.run]
+    assert rpc("revoke_identity", name=f"{alice.name}-bot")["left"]["in_review"] == []
+
+
+@pytest.mark.full
+def test_auth_revoke_ends_tokens_too(alice: Alice, admin: str) -> None:
+    home = ("--home", str(alice.server.home))
+    settings = {"SKILLERY_DATABASE": alice.server.database, "SKILLERY_AUTH": "tokens"}
+    revoked = skillery("auth", "revoke", alice.name, *home, **settings)
+
+    assert (revoked.out, revoked.err) == (f"{alice.name} is revoked\n", "Ended: 1 token, 1 session, 1 run.\n")
+    alice.check_is_gone(Rpc(alice.server.url, admin))
+    again = skillery("auth", "revoke", alice.name, *home, **settings)
+    assert again.out == f"{alice.name} was already revoked\n"
+
+
+def test_offboard_of_an_unknown_identity_says_so(tokens_server: Server, admin: str) -> None:
+    refused = skillery("offboard", "nobody-at-all", "--url", tokens_server.url, SKILLERY_TOKEN=admin)
+
+    assert (refused.code, "'nobody-at-all'" in refused.err) == (3, True)
+    rpc = Rpc(tokens_server.url, admin)
+    assert rpc.error("revoke_identity", name="a\0b")["code"] == -32602
+
+
+# -- from elsewhere --------------------------------------------------------------------------------------------------
 
 
 def test_tokens_are_made_by_an_admin_from_elsewhere(tokens_server: Server, admin: str) -> None:

@@ -136,6 +136,7 @@ commands.sections = {
     "Administer": (
         tokens.token,
         auth.auth,
+        auth.offboard,
         trust.trust,
         secrets.secret,
         webhooks.webhook,

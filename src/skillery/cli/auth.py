@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+import time
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from skillery.cli.failures import CHECK_FAILED
-from skillery.cli.options import Target, home_options, json_option, user_of_this_machine
+from skillery.cli.options import Target, home_options, json_option, target_options, user_of_this_machine
 from skillery.cli.output import clean, print_json, print_rows
 from skillery.cli.tokens import open_home_database
 from skillery.errors import InvalidParams, NotAuthenticated
@@ -19,6 +20,16 @@ if TYPE_CHECKING:
     from skillery.database import Database
 
 MOST_CHARACTERS = 65_536
+LEFT = {
+    "published": "Published versions",
+    "approved": "Approved versions",
+    "in_review": "Versions in review",
+    "skills": "Skills without versions of others",
+    "workspaces": "Workspaces",
+    "trust_rules": "Trust rules: CI jobs still publish by them",
+    "webhooks": "Webhooks: they still get events",
+    "tokens": "Live tokens that it created for others",
+}
 MARKS = {"ok": "ok", "failed": "FAILED", "skipped": "-"}
 
 
@@ -118,11 +129,14 @@ def _print_explanation(name: str, found: Explanation) -> None:
 @home_options
 @json_option
 def revoke(name: str, target: Target, as_json: bool) -> None:
-    """Refuse an identity on all servers of this database, even with valid credentials.
+    """End an identity on all servers of this database: its tokens, sessions and runs, as `skillery offboard` does.
 
-    Tokens of the registry are revoked with `skillery token revoke`.
+    If an authenticator of the setting `auth` keeps a list of revoked identities, valid credentials of the identity are
+    refused too, until `skillery auth restore`.
     """
-    _print_change(name, _change(target, name, "revoke_identity"), "is revoked", "was already revoked", as_json)
+    report, changed = _offboard_in_home(target, name)
+    _print_change(name, changed, "is revoked", "was already revoked", as_json)
+    _print_ended(report)
 
 
 @auth.command("restore")
@@ -130,8 +144,8 @@ def revoke(name: str, target: Target, as_json: bool) -> None:
 @home_options
 @json_option
 def restore(name: str, target: Target, as_json: bool) -> None:
-    """Remove an identity from the list of revoked identities."""
-    _print_change(name, _change(target, name, "restore_identity"), "is restored", "was not revoked", as_json)
+    """Remove an identity from the list of revoked identities. Its tokens of the registry stay revoked."""
+    _print_change(name, _restore_in_home(target, name), "is restored", "was not revoked", as_json)
 
 
 @auth.command("revoked")
@@ -147,36 +161,83 @@ def revoked(target: Target, as_json: bool) -> None:
         print_rows(["identity"], [(clean(name),) for name in names], none="No identity is revoked.")
 
 
-def _change(target: Target, name: str, action: str) -> bool:
-    """Change the list in one transaction with its audit entry. Return whether the list has changed."""
+@click.command("offboard")
+@click.argument("name", metavar="IDENTITY")
+@target_options
+@json_option
+def offboard(name: str, target: Target, as_json: bool) -> None:
+    """End an identity, and list what it leaves.
+
+    Its tokens, sessions of browsers and running runs end within a second on every server of the database. Its versions,
+    blobs, workspaces, trust rules and webhooks stay.
+    """
+    if target.url:
+        from skillery.cli.connection import with_client
+
+        report = with_client(target, lambda client: client.call("revoke_identity", {"name": name}))
+    else:
+        report, _ = _offboard_in_home(target, name)
+    if as_json:
+        print_json(report)
+        return
+    click.echo(clean(f"{name} is revoked"))
+    _print_ended(report)
+    for subject, names in report["left"].items():
+        if names:
+            click.echo(clean(f"{LEFT[subject]} ({len(names)}{'+' if len(names) == 1000 else ''}):"))
+            click.echo(clean("".join(f"  {one}\n" for one in names)), nl=False)
+
+
+def _print_ended(report: dict[str, Any]) -> None:
+    ended = [(len(report["tokens"]), "token"), (report["sessions"], "session"), (len(report["runs"]), "run")]
+    counts = ", ".join(f"{number} {noun}{'' if number == 1 else 's'}" for number, noun in ended)
+    click.echo(f"Ended: {counts}.", err=True)
+
+
+def _offboard_in_home(target: Target, name: str) -> tuple[dict[str, Any], bool]:
+    """End the identity in the database. Return the report, and whether anything has changed."""
+    import msgspec
+
     from skillery import audit
-    from skillery.identity.web_session_rows import end_sessions_of_identity
+    from skillery.formats.tokens import REMEMBERED_SECONDS
+    from skillery.identity.authenticator_chain import revokers
+    from skillery.identity.offboarding import cancel_runs, revoke_identity
+
+    actor = audit.local_actor(user_of_this_machine())
+    with open_home_database(target) as database:
+        lists = [one.revoke for one in revokers(_opened(target, database))]
+        report, changed = database.write_now(lambda connection: revoke_identity(connection, actor, name, lists))
+        # Servers accept the identity until their caches end. Afterwards, no run of the identity can begin.
+        time.sleep(REMEMBERED_SECONDS)
+        late = database.write_now(lambda connection: cancel_runs(connection, actor, name))
+    return msgspec.to_builtins(msgspec.structs.replace(report, runs=(*report.runs, *late))), changed
+
+
+def _restore_in_home(target: Target, name: str) -> bool:
+    """Remove the identity from the list, with an audit entry. Return False if it was not there."""
+    from skillery import audit
 
     with open_home_database(target) as database:
         keeper = _keeper(_opened(target, database))
         actor = audit.local_actor(user_of_this_machine())
 
         def work(connection: Any) -> bool:
-            changed = keeper.revoke if action == "revoke_identity" else keeper.restore
-            if not changed(name, connection):
+            if not keeper.restore(name, connection):
                 return False
-            if action == "revoke_identity":
-                end_sessions_of_identity(connection, name)
-            audit.record(connection, actor, action, name)
+            audit.record(connection, actor, "restore_identity", name)
             return True
 
         return database.write_now(work)
 
 
 def _keeper(opened: dict[str, Authenticator]) -> RevokesIdentities:
-    from skillery.backends import RevokesIdentities
+    from skillery.identity.authenticator_chain import revokers
 
-    for one in opened.values():
-        if isinstance(one, RevokesIdentities):
-            return one
+    for one in revokers(opened):
+        return one
     raise InvalidParams(
         f"no authenticator of the setting 'auth' ({', '.join(opened)}) keeps a list of revoked identities",
-        hint="Revoke a token of the registry with `skillery token revoke`.",
+        hint="`skillery offboard NAME` ends an identity and its tokens.",
     )
 
 

@@ -13,6 +13,7 @@ from skillery.backends import (
     LimitsFailures,
     RecognizesCredentials,
     Resource,
+    RevokesIdentities,
     UsesService,
 )
 from skillery.errors import StartupError
@@ -29,6 +30,11 @@ def responsible(authenticators: Mapping[str, Authenticator], credentials: Creden
 def by_name(authenticator: Authenticator, names: Sequence[str]) -> Mapping[str, Authenticator]:
     """Return the authenticators of a server by name. `names` are the names of the setting `auth`."""
     return authenticator.by_name if isinstance(authenticator, AuthenticatorChain) else {names[0]: authenticator}
+
+
+def revokers(authenticators: Mapping[str, Authenticator]) -> list[RevokesIdentities]:
+    """Return the authenticators that keep a list of revoked identities."""
+    return [one for one in authenticators.values() if isinstance(one, RevokesIdentities)]
 
 
 def keeps_tokens(authenticator: Authenticator) -> bool:

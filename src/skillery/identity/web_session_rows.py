@@ -190,11 +190,6 @@ def end_other_sessions(connection: Connection, session: WebSession) -> int:
     return ended
 
 
-def end_sessions_of_identity(connection: Connection, name: str) -> int:
-    """End the sessions of an identity that have no token of the registry. Return their number."""
-    return _delete(connection, web_sessions.c.identity == name, web_sessions.c.token_id.is_(None))
-
-
 def count_ended(connection: Connection) -> int:
     return connection.scalar(select(func.count()).select_from(web_sessions).where(_has_ended())) or 0
 

@@ -483,6 +483,14 @@ class RevokeToken(Params, frozen=True, kw_only=True):
     id: Annotated[str, shown("The token's id")]
 
 
+class RevokeIdentity(Params, frozen=True, kw_only=True):
+    """End an identity: its tokens, sessions and runs. Return what it leaves."""
+
+    name: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=255)], shown("Name of the identity, as list_tokens shows it")
+    ]
+
+
 class ListAudit(Params, frozen=True, kw_only=True):
     """List changes and refused attempts, newest first."""
 

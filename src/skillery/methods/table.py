@@ -14,6 +14,7 @@ from skillery.contents.blob_rows import BlobContent, DeletedBlob, NewBlob
 from skillery.environments.queries import DescribedEnvironment, EnvironmentPage
 from skillery.formats.json_pieces import JsonPieces
 from skillery.formats.version_diffs import VersionsDiff
+from skillery.identity.offboarding import RevokedIdentity
 from skillery.identity.tokens import CreatedToken, Token, Tokens
 from skillery.identity.usage import IdentityUse
 from skillery.maintenance.garbage.collector import Garbage
@@ -209,6 +210,9 @@ METHODS: dict[str, Method] = {
     "create_token": Method(administration.create_token, params.CreateToken, CreatedToken, "admin", audits="name"),
     "list_tokens": Method(administration.list_tokens, params.ListTokens, Tokens, "admin", audits=""),
     "revoke_token": Method(administration.revoke_token, params.RevokeToken, Token, "admin", audits="id"),
+    "revoke_identity": Method(
+        administration.revoke_identity, params.RevokeIdentity, RevokedIdentity, "admin", audits="name"
+    ),
     "add_webhook": Method(webhooks.add_webhook, webhook_params.AddWebhook, AddedWebhook, "admin", audits="url"),
     "list_webhooks": Method(webhooks.list_webhooks, webhook_params.ListWebhooks, WebhookList, "admin", audits=""),
     "test_webhook": Method(webhooks.test_webhook, webhook_params.TestWebhook, WebhookTest, "admin", audits=""),

@@ -36,6 +36,7 @@ from skillery.client.generated.results import (
     RecheckedVersion,
     RemovedTrustRule,
     RemovedWebhook,
+    RevokedIdentity,
     Run,
     RunLog,
     RunPage,
@@ -1042,6 +1043,14 @@ class AsyncMethods:
         id: The token's id
         """
         answer: Token = await self.call("revoke_token", {"id": id})
+        return answer
+
+    async def revoke_identity(self, name: str) -> RevokedIdentity:
+        """End an identity: its tokens, sessions and runs. Return what it leaves.
+
+        name: Name of the identity, as list_tokens shows it
+        """
+        answer: RevokedIdentity = await self.call("revoke_identity", {"name": name})
         return answer
 
     async def add_webhook(

@@ -35,6 +35,7 @@ from skillery.client.generated.results import (
     RecheckedVersion,
     RemovedTrustRule,
     RemovedWebhook,
+    RevokedIdentity,
     Run,
     RunLog,
     RunPage,
@@ -1021,6 +1022,14 @@ class BatchMethods:
         id: The token's id
         """
         answer: Pending[Token] = self.call("revoke_token", {"id": id})
+        return answer
+
+    def revoke_identity(self, name: str) -> Pending[RevokedIdentity]:
+        """End an identity: its tokens, sessions and runs. Return what it leaves.
+
+        name: Name of the identity, as list_tokens shows it
+        """
+        answer: Pending[RevokedIdentity] = self.call("revoke_identity", {"name": name})
         return answer
 
     def add_webhook(

@@ -36,6 +36,7 @@ from skillery.client.generated.results import (
     RecheckedVersion,
     RemovedTrustRule,
     RemovedWebhook,
+    RevokedIdentity,
     Run,
     RunLog,
     RunPage,
@@ -1036,6 +1037,14 @@ class Methods:
         id: The token's id
         """
         answer: Token = self.call("revoke_token", {"id": id})
+        return answer
+
+    def revoke_identity(self, name: str) -> RevokedIdentity:
+        """End an identity: its tokens, sessions and runs. Return what it leaves.
+
+        name: Name of the identity, as list_tokens shows it
+        """
+        answer: RevokedIdentity = self.call("revoke_identity", {"name": name})
         return answer
 
     def add_webhook(

@@ -1087,6 +1087,30 @@ class Tokens(TypedDict):
     tokens: list[Token]
 
 
+class LeftBehind(TypedDict):
+    """What an identity leaves. Each list has at most 1,000 entries. Versions are `name@version`."""
+
+    published: list[str]
+    approved: list[str]
+    in_review: list[str]
+    skills: list[str]
+    workspaces: list[str]
+    trust_rules: list[str]
+    webhooks: list[str]
+    tokens: list[str]
+
+
+class RevokedIdentity(TypedDict):
+    """What `revoke_identity` has ended, and what the identity leaves."""
+
+    name: str
+    tokens: list[str]
+    sessions: int
+    runs: list[str]
+    listed: bool
+    left: LeftBehind
+
+
 class AddedWebhook(TypedDict):
     """Result of `add_webhook`. No other method returns `secret`."""
 
@@ -1277,6 +1301,7 @@ __all__ = [
     "Label",
     "LabelMove",
     "Labels",
+    "LeftBehind",
     "ListedVersion",
     "Lock",
     "LockProblem",
@@ -1299,6 +1324,7 @@ __all__ = [
     "RecheckedVersion",
     "RemovedTrustRule",
     "RemovedWebhook",
+    "RevokedIdentity",
     "Run",
     "RunError",
     "RunLog",

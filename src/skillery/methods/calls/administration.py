@@ -1,12 +1,17 @@
-"""Methods for admins: tokens, the audit trail and sweeps."""
+"""Methods for admins: tokens, identities, the audit trail and sweeps."""
 
 from __future__ import annotations
 
 import asyncio
 from functools import partial
 
+import msgspec
+
 from skillery.backends import Identity, KeepsTokens
-from skillery.identity import tokens
+from skillery.formats.tokens import REMEMBERED_SECONDS
+from skillery.identity import offboarding, tokens
+from skillery.identity.authenticator_chain import by_name, revokers
+from skillery.identity.offboarding import RevokedIdentity
 from skillery.identity.tokens import CreatedToken, Token, Tokens
 from skillery.maintenance.garbage.collector import Garbage
 from skillery.methods import params
@@ -45,6 +50,19 @@ async def revoke_token(core: Core, identity: Identity, asked: params.RevokeToken
         core.authenticator.forget()
     core.sessions.forget()
     return revoked
+
+
+async def revoke_identity(core: Core, identity: Identity, asked: params.RevokeIdentity) -> RevokedIdentity:
+    lists = [one.revoke for one in revokers(by_name(core.authenticator, ("",)))]
+    work = partial(offboarding.revoke_identity, actor=identity, name=asked.name, lists=lists)
+    revoked, _ = await core.registry.write(work)
+    if isinstance(core.authenticator, KeepsTokens):
+        core.authenticator.forget()
+    core.sessions.forget()
+    # Other servers accept the identity until their caches end. Afterwards, no run of the identity can begin.
+    await asyncio.sleep(REMEMBERED_SECONDS)
+    late = await core.registry.write(partial(offboarding.cancel_runs, actor=identity, name=asked.name))
+    return msgspec.structs.replace(revoked, runs=(*revoked.runs, *late))
 
 
 async def list_audit(core: Core, _: Identity, asked: params.ListAudit) -> AuditPage:

@@ -1,0 +1,147 @@
+"""The end of an identity: its tokens, sessions and runs, and the report of what it leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from sqlalchemy import ColumnElement, Connection, Select, and_, delete, exists, or_, select, update
+
+from skillery import audit
+from skillery.audit import Actor
+from skillery.database.tables import (
+    RESOLVABLE,
+    runs,
+    skill_versions,
+    skills,
+    tokens,
+    trust_rules,
+    version_steps,
+    web_sessions,
+    webhooks,
+    workspaces,
+)
+from skillery.errors import IdentityNotFound, InvalidParams
+from skillery.formats.wording import quoted
+
+MOST_NAMED = 1000
+"""The maximum length of each list of a report. Audit trail and listings have the rest."""
+ListIdentity = Callable[[str, Connection], bool]
+"""Adds an identity to the list of revoked identities. Returns False if it is already there."""
+
+
+class LeftBehind(msgspec.Struct, frozen=True):
+    """What an identity leaves. Each list has at most 1,000 entries. Versions are `name@version`."""
+
+    published: tuple[str, ...]
+    """Published and deprecated versions, newest first."""
+    approved: tuple[str, ...]
+    """Versions that the identity approved, newest first."""
+    in_review: tuple[str, ...]
+    """Versions of the identity that wait for a review."""
+    skills: tuple[str, ...]
+    """Skills of which no other identity has published a version."""
+    workspaces: tuple[str, ...]
+    trust_rules: tuple[str, ...]
+    """Rules that the identity added: CI jobs still publish by them."""
+    webhooks: tuple[str, ...]
+    """Webhooks that the identity added: they still get events."""
+    tokens: tuple[str, ...]
+    """Live tokens of other identities that the identity created."""
+
+
+class RevokedIdentity(msgspec.Struct, frozen=True):
+    """What `revoke_identity` has ended, and what the identity leaves."""
+
+    name: str
+    tokens: tuple[str, ...]
+    """Ids of the tokens that the call revoked."""
+    sessions: int
+    """Sessions of browsers that the call ended."""
+    runs: tuple[str, ...]
+    """Ids of the runs that the call cancelled."""
+    listed: bool
+    """Whether an authenticator now refuses the identity by its list, for example at an identity provider's login."""
+    left: LeftBehind
+
+    @property
+    def has_changed(self) -> bool:
+        return bool(self.tokens or self.sessions or self.runs)
+
+
+def revoke_identity(
+    connection: Connection, actor: Actor, name: str, lists: Sequence[ListIdentity]
+) -> tuple[RevokedIdentity, bool]:
+    """End an identity in this transaction. Return the report, and whether anything has changed.
+
+    `lists` are those of the authenticators that keep one. Servers cache tokens, sessions and lists for at most
+    REMEMBERED_SECONDS: afterwards, the caller calls `cancel_runs` again, for runs that began in that time. Raise
+    IdentityNotFound if no authenticator keeps a list, and the registry has no token, session or run of the identity.
+    """
+    if "\0" in name:
+        raise InvalidParams("the name holds a NUL", hint="list_tokens shows the names of tokens.", param="name")
+    if not lists and not _is_known(connection, name):
+        raise IdentityNotFound(
+            f"no token, session or run has the identity {quoted(name)}",
+            hint="list_tokens shows the names of tokens.",
+            name=name,
+        )
+    now = datetime.now(UTC)
+    newly_listed = [add(name, connection) for add in lists]
+    ended = update(tokens).where(tokens.c.name == name, _is_live(now)).values(revoked_at=now).returning(tokens.c.id)
+    report = RevokedIdentity(
+        name=name,
+        tokens=tuple(sorted(connection.scalars(ended))),
+        sessions=connection.execute(delete(web_sessions).where(web_sessions.c.identity == name)).rowcount,
+        runs=cancel_runs(connection, actor, name),
+        listed=bool(lists),
+        left=_left_behind(connection, name, now),
+    )
+    changed = any(newly_listed) or report.has_changed
+    if changed:
+        after = {"tokens": report.tokens, "sessions": report.sessions, "runs": report.runs, "listed": report.listed}
+        audit.record(connection, actor, "revoke_identity", name, after=after)
+    return report, changed
+
+
+def cancel_runs(connection: Connection, actor: Actor, name: str) -> tuple[str, ...]:
+    """Mark the runs of an identity as cancelled. Their servers read the marks twice a second, and stop the runs."""
+    running = runs.c.identity == name, runs.c.status == "started", runs.c.cancel_requested_at.is_(None)
+    wanted = update(runs).where(*running)
+    marks = {"cancel_requested_at": datetime.now(UTC), "cancel_requested_by": actor.name}
+    return tuple(sorted(connection.scalars(wanted.values(marks).returning(runs.c.id))))
+
+
+def _is_known(connection: Connection, name: str) -> bool:
+    places = tokens.c.name == name, web_sessions.c.identity == name, runs.c.identity == name
+    return any(connection.scalar(select(exists().where(place))) for place in places)
+
+
+def _is_live(now: datetime) -> ColumnElement[bool]:
+    return and_(tokens.c.revoked_at.is_(None), or_(tokens.c.expires_at.is_(None), tokens.c.expires_at > now))
+
+
+def _left_behind(connection: Connection, name: str, now: datetime) -> LeftBehind:
+    of, by = skill_versions.c, skill_versions.c.publisher == name
+    versions = select(skills.c.name, of.version).join_from(skill_versions, skills, skills.c.id == of.skill_id)
+    newest_first = versions.order_by(of.id.desc())
+    approvals = version_steps.c.step == "approve", version_steps.c.identity == name
+    approved = of.id.in_(select(version_steps.c.version_id).where(*approvals))
+    others = exists().where(of.skill_id == skills.c.id, of.publisher != name)
+    own = exists().where(of.skill_id == skills.c.id, by)
+    return LeftBehind(
+        published=_names(connection, newest_first.where(by, of.status.in_(RESOLVABLE))),
+        approved=_names(connection, newest_first.where(approved)),
+        in_review=_names(connection, newest_first.where(by, of.status == "in_review")),
+        skills=_names(connection, select(skills.c.name).where(own, ~others).order_by(skills.c.name)),
+        workspaces=_names(connection, select(workspaces.c.id).where(workspaces.c.identity == name)),
+        trust_rules=_names(connection, select(trust_rules.c.id).where(trust_rules.c.created_by == name)),
+        webhooks=_names(connection, select(webhooks.c.id).where(webhooks.c.created_by == name)),
+        tokens=_names(connection, select(tokens.c.id).where(tokens.c.created_by == name, _is_live(now))),
+    )
+
+
+def _names(connection: Connection, statement: Select[Any]) -> tuple[str, ...]:
+    return tuple("@".join(row) for row in connection.execute(statement.limit(MOST_NAMED)))
