@@ -87,6 +87,10 @@ class Publishing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     people: Landing = "publish"
     agents: Landing = "review"
     first_permissions: Landing = "publish"
+    reviewers: typing.Literal["people", "any"] = "people"
+    """Whether only people approve versions, or agents too."""
+    self_approval: bool = False
+    """Whether reviewers, admins included, approve versions that they have published."""
     examples_seconds: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 60.0
     import_seconds: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 15.0
 

@@ -271,12 +271,12 @@ def test_revoke_identity_reports_approvals_and_reviews(alice: Alice, admin: str)
 @pytest.mark.full
 def test_auth_revoke_ends_tokens_too(alice: Alice, admin: str) -> None:
     home = ("--home", str(alice.server.home))
-    settings = {"SKILLERY_DATABASE": alice.server.database, "SKILLERY_AUTH": "tokens"}
-    revoked = skillery("auth", "revoke", alice.name, *home, **settings)
+    revoke = partial(skillery, "auth", "revoke", alice.name, *home, SKILLERY_AUTH="tokens")
+    revoked = revoke(SKILLERY_DATABASE=alice.server.database)
 
     assert (revoked.out, revoked.err) == (f"{alice.name} is revoked\n", "Ended: 1 token, 1 session, 1 run.\n")
     alice.check_is_gone(Rpc(alice.server.url, admin))
-    again = skillery("auth", "revoke", alice.name, *home, **settings)
+    again = revoke(SKILLERY_DATABASE=alice.server.database)
     assert again.out == f"{alice.name} was already revoked\n"
 
 

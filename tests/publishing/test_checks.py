@@ -311,8 +311,9 @@ def test_who_reviews_publishes_no_increase_of_their_own(team: dict[str, Caller],
         assert create(team[who], name, version, [A]) == "draft"
         team[who]("submit_version", name=name, version=version)
     assert team["both"].error("approve_version", name=name, version="1.1.0")["code"] == NOT_ALLOWED
-    # An admin may approve the version, and the audit trail records it.
-    assert team["admin"]("approve_version", name=name, version="1.2.0")["status"] == "published"
+    assert team["admin"].error("approve_version", name=name, version="1.2.0")["code"] == NOT_ALLOWED
+    assert team["both"].status(name, "1.1.0") == "in_review"
+    assert team["admin"]("approve_version", name=name, version="1.1.0")["status"] == "published"
     assert described(team["reader"], name)["approval"]["by"] == "admin"
 
 

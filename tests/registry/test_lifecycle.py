@@ -92,12 +92,12 @@ def expected(method: str, status: str, role: str) -> int | str:
         True: {"reviewer", "reviewer_of_all", "reviewing_author", "admin"},
         False: {"author", "colleague", "reviewing_author", "admin"},
     }[reviewing]
-    if role not in may:
-        return -32002
+    starts, leads_to, _ = STEPS[method]
+    if role not in may or (role == "reviewing_author" and method == "approve_version" and status in starts):
+        return -32002  # only people approve versions
     # An unpublished version is visible to its author, reviewers and admins only.
     if status in {"draft", "in_review", "rejected"} and role == "colleague":
         return -32003
-    starts, leads_to, _ = STEPS[method]
     return leads_to if status in starts else -32004
 
 
@@ -291,19 +291,38 @@ def test_an_approval_is_bound_to_the_digest(team: dict[str, Caller], new_name: s
     assert approval == {"by": "reviewer", "kind": "person", "digest": digest, "note": "Read it all."}
 
 
-def test_only_an_admin_approves_their_own_version(team: dict[str, Caller], org: Server) -> None:
-    grant = "own"
-    both = Caller(org.url, Who("both", "read publish review", f"{grant}.*", "agent"))
-    admin = Caller(org.url, Who("boss", "admin", "", "agent"))
-    for who, name in ((both, f"{grant}.a"), (admin, f"{grant}.b")):
-        who.create(name)
-        take(who, "submit_version", name)
+def test_no_reviewer_approves_a_version_of_their_own(org: Server, new_name: str) -> None:
+    for who in (Who("both", "read publish review", f"{new_name}.*"), Who("boss", "admin")):
+        caller, name = Caller(org.url, who), f"{new_name}.{who.name}"
+        assert caller("create_skill", submit=False, **own_skill(name))["status"] == "draft"
+        take(caller, "submit_version", name)
+        error = take(caller, "approve_version", name)["error"]
+        assert (error["code"], "another reviewer" in error["message"]) == (-32002, True)
+        assert caller.status(name) == "in_review"
 
-    error = take(both, "approve_version", f"{grant}.a")["error"]
-    assert error["code"] == -32002
-    assert "another reviewer" in error["data"]["hint"]
-    assert both.status(f"{grant}.a") == "in_review"
-    assert take(admin, "approve_version", f"{grant}.b")["result"]["status"] == "published"
+
+def test_agents_approve_no_version_even_with_the_scope_admin(
+    team: dict[str, Caller], org: Server, new_name: str
+) -> None:
+    bring_to(team, f"{new_name}.a", "in_review")
+    for scopes in ("read review", "admin"):
+        error = take(Caller(org.url, Who("robot", scopes, "", "agent")), "approve_version", f"{new_name}.a")["error"]
+        assert (error["code"], "only people approve" in error["message"]) == (-32002, True)
+    assert take(team["reviewer"], "approve_version", f"{new_name}.a")["result"]["status"] == "published"
+
+
+def test_settings_permit_agents_and_own_approvals(tmp_path: Path, start_server: Callable[..., Server]) -> None:
+    more = {"SKILLERY_PUBLISHING_REVIEWERS": "any", "SKILLERY_PUBLISHING_SELF_APPROVAL": "true"}
+    server = start_server(env=people_settings(tmp_path / "plugins", **more))
+    robot = Caller(server.url, Who("robot", "read publish review", "*", "agent"))
+    robot.create("a")
+    take(robot, "submit_version", "a")
+
+    assert take(robot, "approve_version", "a")["result"]["status"] == "published"
+
+
+def own_skill(name: str) -> dict[str, Any]:
+    return {"manifest": manifest(name, kind="instruction"), "skill_md": f"# {name}"}
 
 
 @pytest.mark.postgres

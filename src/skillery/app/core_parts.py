@@ -33,6 +33,7 @@ from skillery.exports import Exports, FactsPreparation
 from skillery.exports.marketplaces import Marketplaces
 from skillery.formats.bundle import BundleLimits
 from skillery.git_views import Repositories
+from skillery.identity.access import ApprovalRules
 from skillery.identity.authenticator_chain import by_name
 from skillery.identity.idempotency import Once
 from skillery.identity.quotas import Quotas
@@ -216,7 +217,9 @@ def _runtime(base: Base, quotas: Quotas) -> _Runtime:
     workspaces = RunWorkspaces(
         database, backends.storage, quotas, home.server_id, wait_seconds=settings.runs.workspace_seconds
     )
-    preparer = Preparer(database, cache, limit_rules(settings), packages.environments, environments.named, workspaces)
+    approval = _publishing_rules(settings).approval
+    limits = limit_rules(settings)
+    preparer = Preparer(database, cache, limits, packages.environments, environments.named, workspaces, approval)
     execution = Execution(backends.sandbox, settings.sandbox, GrantedSecrets(database, backends.secrets))
     runner = Runner(
         database=database,
@@ -297,7 +300,9 @@ def _import_limits(settings: Settings) -> ImportLimits:
 def _publishing_rules(settings: Settings) -> PublishingRules:
     if settings.authenticators == ("open",):
         # A review would not protect: with auth = "open", every caller may approve.
-        return PublishingRules(visibility=settings.default_visibility)
+        return PublishingRules(
+            visibility=settings.default_visibility, approval=ApprovalRules("any", self_approval=True)
+        )
     chosen = settings.publishing
     return PublishingRules(
         chosen.people,
@@ -305,4 +310,5 @@ def _publishing_rules(settings: Settings) -> PublishingRules:
         settings.default_visibility,
         increases="draft",
         first_permissions=chosen.first_permissions,
+        approval=ApprovalRules(chosen.reviewers, chosen.self_approval),
     )

@@ -39,7 +39,7 @@ def submit(name: str, version: str | None, target: Target, as_json: bool) -> Non
 def approve(
     name: str, version: str | None, digest: str | None, note: str | None, target: Target, as_json: bool
 ) -> None:
-    """Publish a version that is in review. Authors cannot approve their own versions, except admins."""
+    """Publish a version that is in review. By default, only people approve versions, and none of their own."""
     _call(target, as_json, "approve_version", **_exactly(name, version), digest=digest, note=note)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal, NamedTuple
+
 from skillery.backends import ALL_SCOPES, Identity, Scope
 from skillery.errors import NotAllowed
 from skillery.formats.wording import quoted
@@ -10,6 +12,23 @@ RESERVED = "skills.protocol.*"
 """The skills that teach the protocol to every agent. Only the server publishes and changes them."""
 BUNDLER = Identity("skillery", "agent", ALL_SCOPES, ("*",))
 """The server, when it publishes the bundled skills. Tokens may have the same name: compare with `is`."""
+
+
+class ApprovalRules(NamedTuple):
+    """Which reviewers approve versions. The default is the strictest rule."""
+
+    reviewers: Literal["people", "any"] = "people"
+    """Whether only people approve versions, or agents too."""
+    self_approval: bool = False
+    """Whether reviewers approve versions that they have published."""
+
+    def refusal(self, identity: Identity, publisher: str) -> str:
+        """Return why the identity approves no version of the publisher, as the end of a sentence, or ""."""
+        if self.reviewers == "people" and identity.kind != "person":
+            return "is an agent: only people approve versions (setting publishing.reviewers)"
+        if not self.self_approval and identity.name == publisher:
+            return "published it: another reviewer approves it (setting publishing.self_approval)"
+        return ""
 
 
 def is_admin(identity: Identity) -> bool:
@@ -98,6 +117,11 @@ def publishes(identity: Identity, name: str) -> bool:
 def reviews(identity: Identity, name: str) -> bool:
     """Return whether the identity may review versions of the skill."""
     return is_admin(identity) or ("review" in identity.scopes and _reaches(identity, "review", name))
+
+
+def approves(identity: Identity, name: str, publisher: str, rules: ApprovalRules) -> bool:
+    """Return whether the identity may approve a version of the skill that `publisher` has published."""
+    return reviews(identity, name) and not rules.refusal(identity, publisher)
 
 
 def _reaches(identity: Identity, scope: Scope, name: str) -> bool:

@@ -245,11 +245,19 @@ class Publisher:
         `digest` is the digest that the reviewer approves, or None. Raise the errors of `registry.approve_version`, and
         Refused if an example fails.
         """
-        look = partial(find_approvable, identity=identity, name=name, version=version, digest=digest)
+        rules = self._rules.approval
+        look = partial(find_approvable, identity=identity, name=name, version=version, digest=digest, rules=rules)
         row = await self._database.read(look)
         checks = await self.checks.run_waiting_examples(identity, row) if checks_of(row.checks_json).waiting else None
         work = partial(
-            approve_version, identity=identity, name=name, version=version, digest=digest, note=note, checks=checks
+            approve_version,
+            identity=identity,
+            name=name,
+            version=version,
+            digest=digest,
+            note=note,
+            rules=rules,
+            checks=checks,
         )
         approved = await self._database.write(work)
         stored = partial(self.checks.stored_publication, identity=identity, name=name, version=version)

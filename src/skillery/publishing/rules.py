@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 
 from skillery.backends import Identity
 from skillery.formats.permissions import PermissionsDiff
+from skillery.identity.access import ApprovalRules
 from skillery.registry import Visibility
 
 Landing = Literal["publish", "review", "draft"]
@@ -26,6 +27,8 @@ class PublishingRules(NamedTuple):
     """First status of the first version of a skill, if the version has permissions."""
     trials: bool = True
     """Whether the entrypoint is imported and the examples run before a version is published."""
+    approval: ApprovalRules = ApprovalRules()
+    """Which reviewers approve versions."""
     submit: bool | None = None
     """The decision of the publisher for this version: True submits a draft for review, False makes a draft."""
 

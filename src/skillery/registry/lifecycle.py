@@ -46,12 +46,17 @@ def submit_version(connection: Connection, identity: Identity, name: str, versio
 
 
 def find_approvable(
-    connection: Connection, identity: Identity, name: str, version: Version, digest: str | None
+    connection: Connection,
+    identity: Identity,
+    name: str,
+    version: Version,
+    digest: str | None,
+    rules: access.ApprovalRules,
 ) -> VersionRow:
     """Return the version that `approve_version` would publish now. Raise the errors of `approve_version`."""
     access.require_namespace(identity, "review", name)
     row = resolve(connection, identity, name, Exact(version))
-    check_step(identity, name, found_version(row), "approve", digest)
+    check_step(identity, name, found_version(row), "approve", digest, rules)
     return row
 
 
@@ -63,16 +68,17 @@ def approve_version(
     *,
     digest: str | None,
     note: str,
+    rules: access.ApprovalRules,
     checks: Checks | None = None,
 ) -> NewVersion:
     """Publish a submitted version. The approval is recorded with the version's digest. `checks` replace the check
     results.
 
-    Raise NotAllowed if the identity may not review the skill, or is the author of the version and not an admin. Raise
+    Raise NotAllowed if the identity may not review the skill, or if `rules` refuse the approval. Raise
     DigestDiffers if `digest` is given and is not the version's digest. Raise the other errors of `submit_version`.
     """
     access.require_namespace(identity, "review", name)
-    approved = step_one(connection, identity, name, version, "approve", note=note, digest=digest)
+    approved = step_one(connection, identity, name, version, "approve", note=note, digest=digest, rules=rules)
     if checks is not None:
         set_checks(connection, resolve(connection, identity, name, Exact(version)).version_id, checks)
     return approved

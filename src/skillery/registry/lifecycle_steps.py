@@ -16,6 +16,7 @@ from skillery.errors import DigestDiffers, IllegalStep, NotAllowed
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Exact
 from skillery.identity import access
+from skillery.identity.access import ApprovalRules
 from skillery.registry.new_versions import NewVersion, point_to_latest
 from skillery.registry.resolution import find_skill, resolve, skill_not_found
 from skillery.registry.version_events import record_deprecation, record_step
@@ -23,6 +24,9 @@ from skillery.registry.version_rows import VersionRow
 from skillery.registry.visibility import sees_version
 
 StepName = Literal["submit", "approve", "reject", "yank", "unyank", "deprecate", "undeprecate", "purge"]
+
+
+STRICT = ApprovalRules()
 
 
 class Step(NamedTuple):
@@ -79,12 +83,13 @@ def step_one(
     *,
     note: str = "",
     digest: str | None = None,
+    rules: ApprovalRules = STRICT,
 ) -> NewVersion:
     # The lock comes first: the step applies to the values that are read after it.
     connection.execute(select(skills.c.id).where(skills.c.name == name).with_for_update())
     row = resolve(connection, identity, name, Exact(version))
     found = found_version(row)
-    check_step(identity, name, found, step, digest)
+    check_step(identity, name, found, step, digest, rules)
     status = _apply_step(connection, identity, found, step, note)
     point_to_latest(connection, row.skill_id)
     audit.record(
@@ -188,14 +193,16 @@ def found_version(row: VersionRow) -> _Found:
     return _Found(row.version_id, row.version, row.digest, row.status, row.publisher, row.standing_json)
 
 
-def check_step(identity: Identity, name: str, found: _Found, step: StepName, digest: str | None) -> None:
+def check_step(
+    identity: Identity, name: str, found: _Found, step: StepName, digest: str | None, rules: ApprovalRules = STRICT
+) -> None:
     if found.status not in STEPS[step].starts:
         raise _illegal(name, found.version, [found.status], step)
     if step == "approve":
-        _check_approval(identity, name, found, digest)
+        _check_approval(identity, name, found, digest, rules)
 
 
-def _check_approval(identity: Identity, name: str, found: _Found, digest: str | None) -> None:
+def _check_approval(identity: Identity, name: str, found: _Found, digest: str | None, rules: ApprovalRules) -> None:
     if digest is not None and digest.strip().lower() != found.digest:
         raise DigestDiffers(
             f"'{name}' {found.version} has the digest {found.digest}, not {digest[:80]}",
@@ -204,10 +211,10 @@ def _check_approval(identity: Identity, name: str, found: _Found, digest: str | 
             version=found.version,
             digest=found.digest,
         )
-    if found.publisher == identity.name and not access.is_admin(identity):
+    if refusal := rules.refusal(identity, found.publisher):
         raise NotAllowed(
-            f"'{identity.name}' published '{name}' {found.version} and cannot approve it",
-            hint="Ask another reviewer, or an admin.",
+            f"'{identity.name}' cannot approve '{name}' {found.version}: it {refusal}",
+            hint="Ask another reviewer, a person with the scope review.",
             name=name,
             version=found.version,
         )

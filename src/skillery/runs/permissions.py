@@ -1,5 +1,5 @@
 """The permissions of a run. A version that was never published gets the permissions of its manifest only in some
-runs: the caller must be an admin, or a reviewer of the skill who is not the author.
+runs: the caller could approve the version.
 """
 
 from __future__ import annotations
@@ -36,15 +36,13 @@ def has_permissions(manifest: Manifest) -> bool:
     return bool(manifest.permissions.network or manifest.permissions.secrets)
 
 
-def granted(identity: Identity, version: VersionRow, manifest: Manifest) -> Granted:
+def granted(identity: Identity, version: VersionRow, manifest: Manifest, rules: access.ApprovalRules) -> Granted:
     """Return the permissions of a run of the version that `identity` starts.
 
     A version that was never published gets network and secrets only if the caller could approve the version. Else
     authors could use both without a review.
     """
-    could_approve = access.is_admin(identity) or (
-        access.reviews(identity, version.name) and identity.name != version.publisher
-    )
+    could_approve = access.approves(identity, version.name, version.publisher, rules)
     permissions = manifest.permissions if version.status in WAS_PUBLISHED or could_approve else Permissions()
     if permissions == manifest.permissions:
         return Granted(permissions)

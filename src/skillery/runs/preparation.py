@@ -16,6 +16,7 @@ from skillery.environments.named import NamedEnvironments
 from skillery.formats.ids import new_run_id
 from skillery.formats.manifest import Manifest, Permissions, Runtime
 from skillery.formats.version_spec import parse_version_spec
+from skillery.identity.access import ApprovalRules
 from skillery.registry import FoundTool, VersionRow, find_tool, resolve
 from skillery.registry.files import check_file, find_module
 from skillery.runs.arguments import NO_ARGUMENTS, Arguments, checked_arguments
@@ -93,7 +94,10 @@ class Preparer:
         environments: Environments,
         named: NamedEnvironments,
         workspaces: RunWorkspaces,
+        approval: ApprovalRules,
     ) -> None:
+        """Store the parts. `approval` decides whose runs of an unapproved version get its permissions."""
+        self._approval = approval
         self._workspaces = WorkspaceTargets(workspaces)
         self._environments = environments
         self._named = named
@@ -124,7 +128,7 @@ class Preparer:
     ) -> Prepared:
         args = await checked_arguments(manifest.inputs, request.args, runtime)
         rows = await self._mounts.find_blobs(identity, [*request.input_blobs, *args.blobs])
-        given = granted(identity, version, manifest)
+        given = granted(identity, version, manifest, self._approval)
         limits = self._limits.for_skill(runtime.limits, request.timeout_ms)
         job = Job(
             run_id=new_run_id(),
@@ -149,7 +153,7 @@ class Preparer:
         if manifest.called is not None:
             raise has_entrypoint(version, manifest.called)
         path = await self._script_path(request, version)
-        given = granted(identity, version, manifest)
+        given = granted(identity, version, manifest, self._approval)
         if has_permissions(manifest):
             await self._database.read(partial(check_no_handler, version=version, path=path))
         script = ScriptCall(version.name, path, module=request.module, in_skill=request.in_skill)
@@ -187,7 +191,7 @@ class Preparer:
         version = tool.version
         manifest = await self._declarations.manifest(version) if version else None
         own_limits = manifest.runtime.limits if manifest and manifest.runtime else {}
-        given = granted(identity, version, manifest) if version and manifest else Granted()
+        given = granted(identity, version, manifest, self._approval) if version and manifest else Granted()
         limits = self._limits.for_skill(own_limits, request.timeout_ms)
         job = Job(
             run_id=new_run_id(),
@@ -265,7 +269,7 @@ class Preparer:
         manifest = await self._declarations.manifest(version)
         limits = self._limits.for_skill(manifest.runtime.limits if manifest.runtime else {}, None)
         limits = msgspec.structs.replace(limits, timeout_ms=min(limits.timeout_ms, left_ms))
-        given = granted(identity, version, manifest)
+        given = granted(identity, version, manifest, self._approval)
         job = called_job(caller, version, given.network, function, args, limits)
         made = msgspec.structs.replace(_made("execute_skill", job, version, given), parent_run_id=caller.run_id)
         needing = [Needing(one.name, manifest, one.folder) for one in job.skills]
