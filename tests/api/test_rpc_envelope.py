@@ -240,4 +240,4 @@ def test_health_needs_no_token_and_readiness_checks_all_three(server: Server) ->
     assert server.rpc.http.get("/healthz", headers={"host": "probe.example"}).status_code == 200
     ready = server.rpc.http.get("/readyz", headers={"host": "probe.example"})
     assert ready.status_code == 200
-    assert ready.json()["checks"] == {"database": "ok", "storage": "ok", "sandbox": "ok"}
+    assert ready.json()["checks"] == {"database": "ok", "storage": "ok", "cache": "ok", "sandbox": "ok"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import sqlite3
 import subprocess
@@ -90,7 +91,8 @@ def test_kill_nine_in_the_middle_of_writes_loses_nothing(start_server: Callable[
 def test_a_full_disk_is_an_error_in_band_and_the_server_lives(tmp_path: Path, small_disk: list[str]) -> None:
     command = [*small_disk, sys.executable, "-m", "skillery", "serve", "--home", str(tmp_path / "home"), "--port", "0"]
     env = clean_environment({"SKILLERY_SANDBOX": "unsafe-subprocess", "SKILLERY_ALLOW_UNSAFE_SANDBOX": "1"})
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env) as process:
+    log = tmp_path / "server.log"  # not on the full disk
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log.open("wb"), env=env) as process:
         assert process.stdout is not None
         url = "http://" + process.stdout.readline().decode().split("http://")[1].split()[0]
         rpc = Rpc(url)
@@ -110,6 +112,16 @@ def test_a_full_disk_is_an_error_in_band_and_the_server_lives(tmp_path: Path, sm
                 files=[*skill_files(), {"path": "resources/x", "content": "z" * 4_000_000}],
             )
             assert refused["data"]["type"] == "storage_full"
+            ready = rpc.http.get("/readyz")
+            failed = {"database": "failed", "storage": "failed", "cache": "failed", "sandbox": "ok"}
+            assert (ready.status_code, ready.json()["checks"]) == (503, failed)
+            free = re.findall(
+                r'^skillery_disk_free_bytes\{folder="(\w+)"\} (\S+)$', rpc.http.get("/metrics").text, re.M
+            )
+            assert all(float(count) < 65_536 for _, count in free)
+            assert {"home", "cache", "database"} <= {folder for folder, _ in free}
+            line = "folders cannot be written, so publishing and runs fail: home ("
+            wait_until(lambda: line in log.read_text())
             assert rpc.error("describe_skill", name="full.disk")["code"] == -32003
         finally:
             process.send_signal(signal.SIGTERM)

@@ -1,4 +1,5 @@
-"""`GET /healthz` answers if the server runs. `GET /readyz` answers whether database, storage and sandbox work."""
+"""`GET /healthz` answers if the server runs. `GET /readyz` answers whether the parts of
+the server work."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ READYZ = (
     Operation(
         "GET",
         "/readyz",
-        "Whether database, storage and sandbox work",
+        "Whether database, storage, cache folders and sandbox work and can be written",
         {
             200: Response("All of them work.", Object),
             503: Response("At least one does not work: its check is `failed`.", Object),
@@ -35,7 +36,7 @@ async def healthz(scope: Any, _receive: Any, send: Any, _headers: dict[str, str]
 
 
 async def readyz(readiness: Readiness, scope: Any, _receive: Any, send: Any, _headers: dict[str, str]) -> None:
-    """Answer 200 if database, storage and sandbox work, otherwise 503.
+    """Answer 200 if database, storage, cache folders and sandbox work, otherwise 503.
 
     The body has `ok` or `failed` for each of them. The reason of a failure is in the server's log.
     """

@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector
 
 from skillery.api.metrics_of_workers import merge_texts
 from skillery.backends import LIMITS, Measured, Sandbox, Scope
+from skillery.context.disks import Disks
 from skillery.context.peers import Peers
 from skillery.edge.gate import Gate
 from skillery.edge.http import only, send_bytes
@@ -47,6 +48,7 @@ class Measurable(NamedTuple):
     connections: Callable[[], tuple[int, int]]
     """Function that returns the number of used and the number of idle connections to the database."""
     plugin_failures: Failures
+    disks: Disks
 
 
 class Metrics(Collector):
@@ -183,6 +185,10 @@ class _Now(Collector):
         yield environments
         yield from _of_webhooks(self._measured.deliveries)
         yield _of_plugins(self._measured.plugin_failures)
+        free = GaugeMetricFamily("skillery_disk_free_bytes", "Free bytes of a folder's disk.", labels=["folder"])
+        for folder, count in sorted(self._measured.disks.free().items()):
+            free.add_metric([folder], count)
+        yield free
         used, kept = self._measured.connections()
         connections = GaugeMetricFamily(
             "skillery_database_connections", "Connections to the database.", labels=["state"]

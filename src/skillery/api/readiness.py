@@ -1,4 +1,4 @@
-"""The checks of `/readyz`: whether database, storage and sandbox work."""
+"""The checks of `/readyz`: whether database, storage, cache folders and sandbox work, and can be written."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from skillery.context.peers import Peers
 log = logging.getLogger(__name__)
 CHECK_SECONDS = 10
 FRESH_SECONDS = 2.0
+LOG_EVERY_SECONDS = 60.0
 QUESTION = "readiness"
 
 
@@ -22,13 +23,22 @@ class Readiness:
     """
 
     def __init__(
-        self, ping: Callable[[], None], storage: Storage, sandbox: Sandbox, peers: Peers | None = None
+        self,
+        write: Callable[[], None],
+        cache: Callable[[], None],
+        storage: Storage,
+        sandbox: Sandbox,
+        peers: Peers | None = None,
     ) -> None:
-        """Store the parts. `ping` is a blocking function that raises if the database does not answer."""
+        """Store the parts. `write` and `cache` are blocking functions that raise if the database, or a folder for files
+        of runs and packages, cannot be written.
+        """
         self._peers = peers
         if peers is not None:
             peers.offer(QUESTION, self._own_checks)
-        self._ping = ping
+        self._write = write
+        self._cache = cache
+        self._logged: dict[str, float] = {}
         self._storage = storage
         self._sandbox = sandbox
         self._lock = asyncio.Lock()
@@ -48,18 +58,21 @@ class Readiness:
         async with self._lock:
             if time.monotonic() - self._checked_at > FRESH_SECONDS:
                 self._checks = {
-                    "database": await _works("database", asyncio.to_thread(self._ping)),
-                    "storage": await _works("storage", asyncio.to_thread(self._storage.check)),
-                    "sandbox": await _works("sandbox", self._sandbox.start()),
+                    "database": await self._works("database", asyncio.to_thread(self._write)),
+                    "storage": await self._works("storage", asyncio.to_thread(self._storage.check)),
+                    "cache": await self._works("cache", asyncio.to_thread(self._cache)),
+                    "sandbox": await self._works("sandbox", self._sandbox.start()),
                 }
                 self._checked_at = time.monotonic()
             return self._checks
 
-
-async def _works(name: str, check: Awaitable[None]) -> bool:
-    try:
-        await asyncio.wait_for(check, CHECK_SECONDS)
-    except Exception:
-        log.exception("readyz: the %s does not work", name)
-        return False
-    return True
+    async def _works(self, name: str, check: Awaitable[None]) -> bool:
+        try:
+            await asyncio.wait_for(check, CHECK_SECONDS)
+        except Exception:
+            # Load balancers ask every few seconds.
+            if time.monotonic() - self._logged.get(name, float("-inf")) > LOG_EVERY_SECONDS:
+                self._logged[name] = time.monotonic()
+                log.exception("readyz: the %s does not work", name)
+            return False
+        return True

@@ -1,7 +1,7 @@
 """Periodic jobs of a server.
 
-The jobs record a heartbeat, close runs that a dead server left open, delete old log pieces, idempotency keys and
-session tools, write the counts of reads, and add up the usage of skills.
+The jobs watch the free space, record a heartbeat, close runs that a dead server left open, delete old log pieces,
+idempotency keys and session tools, write the counts of reads, and add up the usage of skills.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from functools import partial
 
 from sqlalchemy import Connection
 
+from skillery.context.disks import Disks
 from skillery.database import Database
 from skillery.errors import SkilleryError
 from skillery.identity.idempotency import forget_keys
@@ -33,10 +34,11 @@ BATCH = 500
 
 
 class BackgroundJobs:
-    def __init__(self, database: Database, runner: Runner, reads: ReadCounts, server: str) -> None:
+    def __init__(self, database: Database, runner: Runner, reads: ReadCounts, disks: Disks, server: str) -> None:
         self._database = database
         self._runner = runner
         self._reads = reads
+        self._disks = disks
         self._server = server
         self._task: asyncio.Task[None] | None = None
         self._healthy_since: float | None = None
@@ -66,6 +68,7 @@ class BackgroundJobs:
             if time.monotonic() - started > DEAD.total_seconds() / 2:
                 self._healthy_since = None
             try:
+                await asyncio.to_thread(self._disks.watch)
                 await self._beat()
                 if cleaned_at is None or started - cleaned_at > CLEANUP_SECONDS:
                     cleaned_at = started

@@ -42,6 +42,7 @@ from skillery.backends import (
 from skillery.contents.deletions import finish_own_deletions
 from skillery.contents.mirrors import MirroredStorage
 from skillery.contents.storage_copies import check_storage
+from skillery.context.disks import Disks
 from skillery.context.request import begin, current
 from skillery.database import Database, migrate, without_password
 from skillery.database.read_only import refuse_read_only
@@ -64,6 +65,7 @@ from skillery.plugin_routes import routes_of
 from skillery.plugins import Plugins
 from skillery.registry.popular import popular_skills
 from skillery.routes import Route
+from skillery.runs.orphans import note_seen
 from skillery.settings import Settings, is_loopback
 
 DAY_MS = 24 * 60 * 60 * 1000
@@ -111,7 +113,7 @@ async def open_server(
         core = await build_core(Base(settings, home, database, backends, events, counts, bundled), stack)
         additions = _Additions(events.failures, routes_of(plugins.manager), counts)
         known = _Known(partial(plugins_of_server, plugins, settings, events.failures), backends.secrets.names)
-        edge = _edge(settings, database, core, tracing, additions, known)
+        edge = _edge(settings, database, home.server_id, core, tracing, additions, known)
         stack.push_async_callback(edge.mcp.close)
         yield core, edge
 
@@ -144,6 +146,7 @@ async def _open_backends(settings: Settings, plugins: Plugins, database: Databas
 def _edge(
     settings: Settings,
     database: Database,
+    server: str,
     core: Core,
     tracing: Tracing | None,
     additions: _Additions,
@@ -157,7 +160,9 @@ def _edge(
     bodies = Bodies(settings.bodies_mb * MIB, counts.bodies)
     answers = Answers(settings.answers_mb * MIB, settings.answer_max_mb * MIB, counts.answers)
     streams = settings.runs
-    readiness = Readiness(database.ping, core.registry.storage, core.sandbox, counts.peers)
+    disks = core.disks
+    write, cache = partial(_write, database, server, disks), partial(_check_cache, disks)
+    readiness = Readiness(write, cache, core.registry.storage, core.sandbox, counts.peers)
     return Edge(
         gate=gate,
         bodies=bodies,
@@ -190,6 +195,17 @@ def _edge(
     )
 
 
+def _write(database: Database, server: str, disks: Disks) -> None:
+    """Write to the database, as a heartbeat does. An embedded database also needs room for its next pages."""
+    database.write_now(partial(note_seen, server=server))
+    disks.check("database")
+
+
+def _check_cache(disks: Disks) -> None:
+    disks.check("cache")
+    disks.check("environments")
+
+
 def _disk_of(home: Path) -> Disk:
     used = disk_usage(home)
     return Disk(used.free, used.total)
@@ -220,6 +236,7 @@ def _metrics(settings: Settings, gate: Gate, core: Core, database: Database, add
         core.webhooks.deliveries,
         database.connections,
         additions.failures,
+        core.disks,
     )
     return Metrics(settings.metrics, measured, additions.counts.peers)
 

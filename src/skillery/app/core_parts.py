@@ -7,6 +7,7 @@ import logging
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -27,6 +28,7 @@ from skillery.audit import Refusals
 from skillery.backends import Authenticator, Capability, Events, Sandbox, Secrets, Storage, Verifier
 from skillery.contents.blobs import Blobs, Lifetimes
 from skillery.contents.signed_downloads import SignedDownloads
+from skillery.context.disks import Disks
 from skillery.context.queue import Queue
 from skillery.database import Database
 from skillery.exports import Exports, FactsPreparation
@@ -142,7 +144,8 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
     publisher = _publisher(base, runtime, quotas, compilers)
     stack.push_async_callback(asyncio.to_thread, collector.close)
     reads = ReadCounts()
-    await _start(base, runtime, publisher, reads, stack)
+    disks = _disks(home, database)
+    await _start(base, runtime, publisher, reads, disks, stack)
     stack.push_async_callback(preparation.close)
     preparation.start()
     sender = sender_of(base.settings)
@@ -183,10 +186,20 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
         sessions=WebSessions(database, by_name(backends.authenticator, base.settings.authenticators)),
         signer=Signer(database.write_now(web_key)),
         sandbox=backends.sandbox,
+        disks=disks,
     )
 
 
-async def _start(base: Base, runtime: _Runtime, publisher: Publisher, reads: ReadCounts, stack: AsyncExitStack) -> None:
+def _disks(home: Home, database: Database) -> Disks:
+    folders = {"home": home.path, "cache": home.path / "cache", "environments": home.path / "environments"}
+    if database.is_sqlite and database.url.database:
+        folders["database"] = Path(database.url.database).resolve().parent
+    return Disks(folders)
+
+
+async def _start(
+    base: Base, runtime: _Runtime, publisher: Publisher, reads: ReadCounts, disks: Disks, stack: AsyncExitStack
+) -> None:
     """Start the parts that execute runs, and publish the bundled skills. `stack` closes the parts.
 
     First, record a failure for each run that the last server of this home left open.
@@ -203,7 +216,7 @@ async def _start(base: Base, runtime: _Runtime, publisher: Publisher, reads: Rea
     await runtime.environments.rebuilds.start()
     if base.bundled:
         await publish_bundled(publisher, database)
-    background_jobs = BackgroundJobs(database, runner, reads, home.server_id)
+    background_jobs = BackgroundJobs(database, runner, reads, disks, home.server_id)
     stack.push_async_callback(background_jobs.close)
     background_jobs.start()
 

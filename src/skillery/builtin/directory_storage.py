@@ -18,6 +18,7 @@ from skillery.backends import Offer, Place
 from skillery.errors import ContentMissing, StorageFull, Unavailable, is_disk_full
 
 MARK = "registry"
+CHECK_BYTES = 64 * 1024
 
 
 class DirectorySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -66,8 +67,11 @@ class DirectoryStorage:
 
     def check(self) -> None:
         upload = self.begin()
-        upload.write(b"check")
-        upload.abort()
+        try:
+            # More than the buffer of the file, so that a full disk refuses it at once.
+            upload.write(bytes(CHECK_BYTES))
+        finally:
+            upload.abort()
 
     def mark(self, made: str) -> str:
         path = self._folder / MARK

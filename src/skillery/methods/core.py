@@ -8,6 +8,7 @@ from skillery.audit import Refusals
 from skillery.backends import Authenticator, Sandbox
 from skillery.contents.blobs import Blobs
 from skillery.contents.signed_downloads import SignedDownloads
+from skillery.context.disks import Disks
 from skillery.environments.named import NamedEnvironments
 from skillery.environments.queries import EnvironmentQueries
 from skillery.environments.rebuilds import Rebuilds
@@ -69,3 +70,4 @@ class Core(NamedTuple):
     sessions: WebSessions
     signer: Signer
     sandbox: Sandbox
+    disks: Disks
