@@ -133,9 +133,8 @@ def _limited(table: ObjectTable, tips: Sequence[int], boundary: set[int], depth:
         reached = _ancestors(table, tips, set())
     if depth.since is not None:
         reached = {number for number in reached if table.commits[number].time >= depth.since}
-    for ref in depth.without:
-        number = next((table.refs[name] for name in _names(ref) if name in table.refs), None)
-        reached -= _ancestors(table, [] if number is None else [number], set())
+    named = (next((table.refs[name] for name in _names(ref) if name in table.refs), None) for ref in depth.without)
+    reached -= _ancestors(table, {number for number in named if number is not None}, set())
     if tips and not reached:
         raise NothingSelected
     return reached, {number for number in reached if not reached.issuperset(table.commits[number].parents)}

@@ -21,8 +21,12 @@ WRITABLE = ("/workspace", "/tmp")  # noqa: S108 - paths of the sandbox
 WRONG_CALL = re.compile(r"^(\w{1,128})\(\) (?:takes|missing) ")
 IN_WORKSPACE = re.compile(r"\[Errno 2\] No such file or directory: '(?:/workspace/)?([^/'][^']{0,300})'$")
 READABLE = ("/skills/", "/packages/", "/usr/", "/proc/", "/dev/")
-_IMPORTED = re.compile(r"\b(?:from|import)[ \t]+skills\.([A-Za-z0-9_.]{1,128})")
-_FROM_PARENT = re.compile(r"\bfrom[ \t]+skills(\.[A-Za-z0-9_.]{1,128})?[ \t]+import[ \t]+\(?[ \t]*([A-Za-z0-9_]{1,64})")
+_IMPORTED = re.compile(r"\b(?:from|import)[ \t]++skills\.([A-Za-z0-9_.]{1,128})")
+_FROM_PARENT = re.compile(
+    r"\bfrom[ \t]++skills(\.[A-Za-z0-9_.]{1,128})?[ \t]++import[ \t]++\(?[ \t]*+([A-Za-z0-9_]{1,64})"
+)
+MOST_CODE = 256 * 1024
+"""Characters of the code that are searched for imports. The search runs on the event loop."""
 
 
 def code_hint(job: Job, failure: Failure) -> str | None:
@@ -72,7 +76,7 @@ def _how_to_mount(job: Job, missing: str) -> str:
     if not isinstance(job.call, CodeCall):
         return "a run of a skill has no other skills; run_code mounts several with mount_skills"
     mounted = ", ".join(f"skills.{one.name.replace('-', '_')}" for one in job.skills if one.entrypoint)
-    wanted = _wanted(job.call.code, missing)
+    wanted = _wanted(job.call.code[:MOST_CODE], missing)
     there = f"; mounted are {mounted}" if mounted else ""
     return f"mount the skill: mount_skills=[{quoted(wanted, 128)}], where a name may have '-' for '_'{there}"
 

@@ -24,6 +24,8 @@ DEEPEST = 12
 PREVIEWS = 8
 _TEXT_BYTES = 16 * 1024
 _CSV_ROWS, _CSV_COLUMNS = 100, 50
+_DELIMITERS = ",;\t|"
+_SAMPLE_LINES = 20
 
 
 class Node(NamedTuple):
@@ -169,9 +171,17 @@ def _table(text: str, *, is_cut: bool) -> list[list[str]]:
     if is_cut:
         text = text.rpartition("\n")[0]
     try:
-        dialect = csv.Sniffer().sniff(text[:2000], delimiters=",;\t|")
-        reader = csv.reader(io.StringIO(text), dialect)
+        reader = csv.reader(io.StringIO(text), delimiter=_delimiter(text))
         rows = [[cell[:200] for cell in row[:_CSV_COLUMNS]] for _, row in zip(range(_CSV_ROWS), reader, strict=False)]
     except csv.Error:
         return []
     return rows if rows and len(rows[0]) > 1 else []
+
+
+def _delimiter(text: str) -> str:
+    """Return the delimiter that most of the first lines have as often as the first line has it, outside quotes."""
+    lines = ["".join(line.split('"')[::2]) for line in text.split("\n", _SAMPLE_LINES)[:_SAMPLE_LINES] if line.strip()]
+    counts = {delimiter: [line.count(delimiter) for line in lines] or [0] for delimiter in _DELIMITERS}
+    return max(
+        _DELIMITERS, key=lambda one: (counts[one].count(counts[one][0]) if counts[one][0] else 0, counts[one][0])
+    )
