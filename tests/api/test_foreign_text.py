@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import gzip
 import os
+import tarfile
 from collections.abc import Callable
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.conftest import Server, manifest
 from tests.git.test_git_requests import fetch, head_of, post
-from tests.support.processes import own_seconds
+from tests.support.archives import tar_info
+from tests.support.browser import Browser
+from tests.support.processes import own_seconds, peak_bytes
+from tests.web.test_publish import send_archive
 
 MOST_SECONDS = 0.2
 """Limit of the processor time of the server for one request."""
@@ -40,7 +46,9 @@ def test_hints_of_failed_runs_are_linear_in_the_code(sqlite_server: Server) -> N
 
 
 def test_a_preview_of_a_table_counts_its_delimiters(sqlite_server: Server) -> None:
-    code = """import os
+    code = """import gzip
+import os
+import tarfile
 def main(args):
     os.makedirs("out")
     for name, text in args.items():
@@ -68,3 +76,34 @@ def test_repeated_names_of_deepen_not_cost_one_walk(sqlite_server: Server) -> No
         body = fetch(f"want {head}", *["deepen-not HEAD"] * 30_000)
 
         assert spent(sqlite_server, lambda: post(client, body)) <= MOST_SECONDS
+
+
+def archives() -> dict[str, bytes]:
+    """Return archives that took seconds, gigabytes or forever in earlier versions."""
+    digits = b"0" * 65_536
+    folders = b"".join(tar_info(f"x/{number}", type=tarfile.DIRTYPE).tobuf() for number in range(12_000))
+    back = bytearray(tar_info("back").tobuf(tarfile.GNU_FORMAT))
+    back[124:136] = (-512 & (1 << 96) - 1).to_bytes(12, "big")
+    back[148:156] = b"%06o\0 " % (sum(back[:148]) + sum(back[156:]) + 8 * 32)
+    return {
+        "digits": gzip.compress(tar_info("x", type=tarfile.XHDTYPE, size=len(digits)).tobuf() + digits + bytes(1024)),
+        "loop": gzip.compress(bytes(back) + bytes(1024)),
+        "folders": gzip.compress(folders + bytes(1024)),
+    }
+
+
+@pytest.mark.parametrize("kind", ["digits", "loop", "folders"])
+def test_hostile_archives_are_refused_at_every_entrance(sqlite_server: Server, kind: str) -> None:
+    content = archives()[kind]
+    browser = Browser(sqlite_server.url, accept="text/html")
+
+    def send() -> None:
+        imported = sqlite_server.rpc.http.post(
+            "/import?namespace=hostile", content=content, headers={"content-type": "application/gzip"}
+        )
+        assert '"error"' in imported.text or '"total":0' in imported.text, imported.text
+        assert send_archive(browser, "x.tgz", content).status_code == 400
+
+    # Two archives of 12,000 entries, read in threads: no other request waits.
+    assert spent(sqlite_server, send) <= 5 * MOST_SECONDS
+    assert peak_bytes(sqlite_server.process.pid) < 1 << 30

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection
 
 from skillery.backends import Identity
+from skillery.context.threads import IMPORTS
 from skillery.database import Database
 from skillery.errors import PackageIndexUnavailable, SkilleryError, Unavailable
 from skillery.formats.repairs import Repair
@@ -132,7 +133,7 @@ class ImportRun:
 
         If the skill cannot be read, or is a copy of an earlier skill, return a finished task with its report.
         """
-        found, prepared = await asyncio.to_thread(self._read, root)
+        found, prepared = await IMPORTS.run(self._read, root)
         if isinstance(prepared, PreparedSkill):
             return await self._name_and_import(prepared)
         self._unread += 1

@@ -6,16 +6,16 @@ does.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, BinaryIO, cast
 
 from skillery.backends import Identity
+from skillery.context.threads import IMPORTS
 from skillery.database import Database
 from skillery.errors import Busy, SkilleryError, StorageFull, is_disk_full
 from skillery.formats.bundle import BundleLimits
@@ -71,14 +71,34 @@ class Importer:
             )
         self._free_slots -= 1
         try:
+            with self.temporary_file() as file:
+                yield file
+        finally:
+            self._free_slots += 1
+
+    @contextmanager
+    def temporary_file(self) -> Iterator[BinaryIO]:
+        """Context manager that yields a file without a name. Raise StorageFull if the disk is full while it is open."""
+        try:
             with TemporaryFile(dir=self._folder) as file:
                 yield cast(BinaryIO, file)
         except OSError as error:
             if not is_disk_full(error):
                 raise
             raise StorageFull(hint="Nothing more was imported. Free space on the server.") from error
+
+    @asynccontextmanager
+    async def opened(self, file: BinaryIO, limits: ImportLimits | None = None) -> AsyncIterator[Archive]:
+        """Context manager that opens an archive in the threads of archives, so that other work does not wait for it.
+
+        Raise InvalidArchive or ArchiveTooLarge. Without `limits`, those of imports apply.
+        """
+        opening = open_archive(file, limits or self.limits, self._folder)
+        archive = await IMPORTS.run(opening.__enter__)
+        try:
+            yield archive
         finally:
-            self._free_slots += 1
+            await IMPORTS.run(opening.__exit__, None, None, None)
 
     async def import_archive(
         self, identity: Identity, file: BinaryIO, options: ImportOptions
@@ -92,10 +112,8 @@ class Importer:
         """
         check_permissions(options.permissions)
         async with AsyncExitStack() as stack:
-            opening = open_archive(file, self.limits, self._folder)
-            archive = await asyncio.to_thread(opening.__enter__)
-            stack.push_async_callback(asyncio.to_thread, opening.__exit__, None, None, None)
-            finder, found = await asyncio.to_thread(_find_skills, archive, options)
+            archive = await stack.enter_async_context(self.opened(file))
+            finder, found = await IMPORTS.run(_find_skills, archive, options)
             folders = frozenset(root.rpartition("/")[2] for root in found.roots)
             skill_reader = SkillReader(
                 archive, self._bundles, options.namespace, options.permissions, options.name, folders
@@ -125,7 +143,7 @@ class Importer:
             aliases.check_source(partial(access.covers, identity))
         if aliases.is_new and options.source:
             older = await self._database.read(partial(known_without_path, namespace=options.namespace))
-            prints = await asyncio.to_thread(_fingerprints, roots, finder, skill_reader) if older else []
+            prints = await IMPORTS.run(_fingerprints, roots, finder, skill_reader) if older else []
             aliases.adopt(adopted_aliases(prints, older))
         return aliases
 

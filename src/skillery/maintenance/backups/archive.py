@@ -27,6 +27,8 @@ from typing import Any, BinaryIO, cast
 import msgspec
 
 from skillery.errors import StartupError
+from skillery.formats.tars import FILE, DamagedTar, read_members
+from skillery.formats.wording import printable
 
 FORMAT = 1
 HEAD, SUMS, SECRET_KEY = "head.json", "sums.json", "secrets.key"
@@ -160,14 +162,31 @@ def members(path: Path) -> Iterator[tuple[str, BinaryIO, int]]:
     """Yield name, stream and size of each member, in order.
 
     Raise DamagedArchive if the file is not a backup or has other members than a backup. Raise StartupError if the file
-    cannot be read. A stream raises tarfile.ReadError if the file was cut off.
+    cannot be read.
     """
-    with _speaking(path), tarfile.open(path, "r:") as tar:
-        for member in tar:
-            stream = tar.extractfile(member) if member.isreg() else None
-            if stream is None or not _is_ours(member.name):
-                raise _damaged(path, f"it holds '{member.name[:80]}', which is not a member of a backup")
+    with _speaking(path), path.open("rb") as headers, path.open("rb") as file:
+        for member in read_members(headers):
+            if member.kind != FILE or not _is_ours(member.name):
+                raise _damaged(path, f"it holds '{printable(member.name, 80)}', which is not a member of a backup")
+            stream = io.BufferedReader(_Content(file, member.place, member.size))
             yield member.name, cast(BinaryIO, stream), member.size
+
+
+class _Content(io.RawIOBase):
+    """The content of one member of an open archive."""
+
+    def __init__(self, file: BinaryIO, place: int, size: int) -> None:
+        self._file, self._at, self._end = file, place, place + size
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self._file.seek(self._at)
+        chunk = self._file.read(min(len(buffer), self._end - self._at))
+        buffer[: len(chunk)] = chunk
+        self._at += len(chunk)
+        return len(chunk)
 
 
 def table_of(name: str) -> str | None:
@@ -208,7 +227,7 @@ def _decoded(path: Path, name: str, data: bytes, kind: Any) -> Any:
 def _speaking(path: Path) -> Iterator[None]:
     try:
         yield
-    except (tarfile.TarError, EOFError):
+    except DamagedTar:
         raise _damaged(path, "it is not a backup, or was cut off") from None
     except FileNotFoundError:
         raise StartupError(f"there is no file {path}") from None

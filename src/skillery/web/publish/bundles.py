@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import io
-import tarfile
 import zipfile
-import zlib
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
 import msgspec
 
+from skillery.context.threads import IMPORTS
 from skillery.errors import BlobNotFound, InvalidArchive
+from skillery.importing.entries import Archive, ImportLimits
 from skillery.web.frame import PageRequest
-from skillery.web.uploads import UploadedFile, read_multipart, too_large
+from skillery.web.uploads import UploadedFile, read_multipart
 
 MOST_BYTES = 64_000_000
 """Bytes of an upload, and of the files in it."""
 MOST_FILES = 10_000
 KEPT = timedelta(hours=1)
 _KIND = "application/x-skillery-upload"
-_UNREADABLE = (tarfile.TarError, zipfile.BadZipFile, OSError, EOFError, ValueError, RuntimeError, zlib.error)
-"""Errors of broken, encrypted or unknown archives."""
+_ARCHIVES = (".zip", ".tar.gz", ".tgz", ".skill")
+_LIMITS = ImportLimits(max_bytes=MOST_BYTES, max_unpacked_bytes=MOST_BYTES, max_entries=MOST_FILES)
 _LEFT_OUT = frozenset({"__pycache__", "__MACOSX", "node_modules"})
 
 
@@ -61,7 +61,7 @@ class Bundle(msgspec.Struct):
 async def receive(request: PageRequest) -> Bundle:
     """Return the files of a sent form: those of a folder, or those in an archive.
 
-    Raise the errors of `read_multipart`. Raise InvalidArchive if the archive cannot be read.
+    Raise the errors of `read_multipart`. Raise InvalidArchive or ArchiveTooLarge if the archive cannot be read.
     """
     found: list[Entry] = []
     with request.site.bodies.hold() as held:
@@ -77,12 +77,17 @@ async def receive(request: PageRequest) -> Bundle:
             return file.name
 
         await read_multipart(request, keep, MOST_BYTES)
+        if len(found) == 1 and found[0].path.lower().endswith(_ARCHIVES):
+            importer = request.site.core.importer
+            with importer.temporary_file() as file:
+                await IMPORTS.run(file.write, found[0].content)
+                async with importer.opened(file, _LIMITS) as archive:
+                    held.grow(sum(one.size for one in archive.entries))
+                    found = await IMPORTS.run(_unpacked, archive)
         return await asyncio.to_thread(_bundle_of, found)
 
 
 def _bundle_of(found: list[Entry]) -> Bundle:
-    if len(found) == 1 and found[0].path.lower().endswith((".zip", ".tar.gz", ".tgz", ".skill")):
-        found = _unpacked(found[0].content)
     kept = [one for one in found if _is_kept(one.path)]
     paths = [one.path for one in kept]
     root = paths[0].partition("/")[0] if paths else ""
@@ -96,51 +101,9 @@ def _is_kept(path: str) -> bool:
     return not any(part.startswith(".") or part in _LEFT_OUT or not part for part in parts)
 
 
-def _unpacked(content: bytes) -> list[Entry]:
-    """Return the files in an archive. Links and devices are left out. Raise InvalidArchive or HttpRefusal 413."""
-    left = MOST_BYTES
-    found: list[Entry] = []
-    try:
-        if zipfile.is_zipfile(io.BytesIO(content)):
-            with zipfile.ZipFile(io.BytesIO(content)) as archive:
-                for info in archive.infolist()[: MOST_FILES + 1]:
-                    if info.is_dir() or (info.external_attr >> 28) == 0xA:
-                        continue
-                    with archive.open(info) as member:
-                        data = member.read(left + 1)
-                    left -= len(data)
-                    _check(left, len(found))
-                    found.append(Entry(info.filename, data))
-        else:
-            with tarfile.open(fileobj=io.BytesIO(content), mode="r:*") as tar:
-                for entry in tar:
-                    stream = tar.extractfile(entry) if entry.isreg() else None
-                    if stream is None:
-                        continue
-                    data = stream.read(left + 1)
-                    left -= len(data)
-                    _check(left, len(found))
-                    found.append(Entry(entry.name.removeprefix("./"), data))
-    except (
-        tarfile.TarError,
-        zipfile.BadZipFile,
-        OSError,
-        EOFError,
-        ValueError,
-        RuntimeError,
-        NotImplementedError,
-    ) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
-        hint = "Send a .zip or a .tar.gz file that is not encrypted."
-        raise InvalidArchive(f"the archive cannot be read: {reason}", hint=hint) from None
-    return found
-
-
-def _check(left: int, files: int) -> None:
-    if left < 0:
-        raise too_large("the archive, unpacked,", MOST_BYTES)
-    if files >= MOST_FILES:
-        raise InvalidArchive(f"the archive has more than {MOST_FILES} files", hint="Split it.")
+def _unpacked(archive: Archive) -> list[Entry]:
+    """Return the files in an archive. Links are left out. Raise InvalidArchive."""
+    return [Entry(one.path, archive.read(one)) for one in archive.entries if not one.target]
 
 
 async def keep(request: PageRequest, bundle: Bundle) -> str:
