@@ -6,7 +6,6 @@ defaults.
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import tomllib
@@ -21,6 +20,7 @@ import platformdirs
 
 from skillery.errors import StartupError
 from skillery.formats.secret_names import SECRET_PREFIX
+from skillery.formats.wording import nearest
 
 PREFIX = "SKILLERY_"
 TOKEN_VARIABLE = "SKILLERY_TOKEN"  # noqa: S105 - the variable from which commands and clients read their token
@@ -597,8 +597,8 @@ def _no_environment(entries: dict[str, Any], sources: Mapping[str, str]) -> Star
 
 
 def _nearest(name: str, known: typing.Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.0)
-    return f"; did you mean '{near[0]}'?" if near else ""
+    near = nearest(name, known, 0.0)
+    return f"; did you mean '{near}'?" if near else ""
 
 
 def is_loopback(host: str) -> bool:

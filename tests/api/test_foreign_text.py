@@ -107,3 +107,21 @@ def test_hostile_archives_are_refused_at_every_entrance(sqlite_server: Server, k
     # Two archives of 12,000 entries, read in threads: no other request waits.
     assert spent(sqlite_server, send) <= 5 * MOST_SECONDS
     assert peak_bytes(sqlite_server.process.pid) < 1 << 30
+
+
+def test_differences_of_many_words_are_marked_within_a_budget(sqlite_server: Server, new_name: str) -> None:
+    name = f"{new_name}.words"
+    for number in range(TRIES + 1):
+        words = ("a ", "b ") if number % 2 else ("b ", "a ")
+        lines = [f"{line} {''.join(words) * 99}" for line in range(120)]
+        made = manifest(name, f"1.{number}.0", kind="instruction")
+        sqlite_server.rpc("create_skill", manifest=made, skill_md="\n".join(lines), files=[])
+    pages: list[str] = []
+
+    def show() -> None:
+        path = f"/s/{name}@1.{len(pages) + 1}.0/diff/1.{len(pages)}.0"
+        pages.append(sqlite_server.rpc.http.get(path, headers={"accept": "text/html"}).text)
+
+    assert spent(sqlite_server, show) <= 2 * MOST_SECONDS
+    assert "<del>" in pages[0]
+    assert pages[0].count('<tr class="minus">') >= 120

@@ -9,6 +9,7 @@ from typing import TypeVar
 from sqlalchemy import Connection
 
 from skillery.backends import Storage
+from skillery.context.threads import COMPARISONS
 from skillery.database import Database
 from skillery.registry.catalogue_counts import CountsCache
 from skillery.registry.first_skills import has_skills_of_others
@@ -37,6 +38,10 @@ class Registry:
     def read_page(self, work: Callable[[Connection], T]) -> Awaitable[T]:
         """Return the result of a function that may read many rows, in a separate thread. Raise the errors of `read`."""
         return asyncio.to_thread(self._database.read_now, work)
+
+    def read_and_compare(self, work: Callable[[Connection], T]) -> Awaitable[T]:
+        """Return the result of a function that compares foreign texts, in the threads of comparisons."""
+        return COMPARISONS.run(self._database.read_now, work)
 
     async def has_skills_of_others(self) -> bool:
         """Return whether a version exists that is not one of the bundled skills."""

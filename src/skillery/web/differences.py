@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator
-from difflib import SequenceMatcher
 from itertools import groupby
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
+from skillery.formats.text_diffs import parts_of
 from skillery.web.display import visible
 
 MOST_TOKENS = 400
 """Tokens of a line whose changed words are marked."""
-MOST_PAIRS = 200
-"""Changed lines of one file whose changed words are marked."""
+MOST_WORDS = 20_000
+"""Tokens of one page whose changes are marked. The other changed lines are shown as whole lines."""
 _TOKEN = re.compile(r"\w+|\s+|[^\w\s]")
 _HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
 _HEADING = re.compile(r"#{1,6}\s+\S")
@@ -41,9 +42,27 @@ class FileDiff(NamedTuple):
     minus: int
 
 
-def file_diff(change: dict[str, Any], text: str = "", *, is_code: bool = True) -> FileDiff:
-    """Return a FileChange of diff_versions as HTML. `text` is the new file, for its headings."""
-    hunks = hunks_of(change["diff"], text, is_code=is_code)
+class WordBudget:
+    """Counts the tokens of one page whose changes are marked."""
+
+    def __init__(self, left: int = MOST_WORDS) -> None:
+        self._left = left
+
+    def takes(self, count: int) -> bool:
+        """Return whether `count` more tokens fit, and count them if so."""
+        if count > self._left:
+            return False
+        self._left -= count
+        return True
+
+
+def file_diff(
+    change: dict[str, Any], text: str = "", *, is_code: bool = True, budget: WordBudget | None = None
+) -> FileDiff:
+    """Return a FileChange of diff_versions as HTML. `text` is the new file, for its headings. All files of a page share
+    a budget.
+    """
+    hunks = hunks_of(change["diff"], text, is_code=is_code, budget=budget)
     sizes = [(change[side] or {}).get("size_bytes") for side in ("old", "new")]
     plus, minus = (sum(hunk.rows.count(_START[kind]) for hunk in hunks) for kind in ("plus", "minus"))
     return FileDiff(change["path"], change["change"], change["note"], sizes[0], sizes[1], hunks, plus, minus)
@@ -54,10 +73,10 @@ def size_of(diff: FileDiff) -> int:
     return 500 + len(diff.path) + sum(300 + len(hunk.rows) for hunk in diff.hunks)
 
 
-def hunks_of(diff: str, text: str = "", *, is_code: bool = True) -> list[Hunk]:
+def hunks_of(diff: str, text: str = "", *, is_code: bool = True, budget: WordBudget | None = None) -> list[Hunk]:
     """Return the hunks of a unified diff. Hidden characters are boxes with their code."""
-    headings = text.split("\n")
-    table = _Table(is_code)
+    headings = [(number, line) for number, line in enumerate(text.split("\n"), 1) if _HEADING.match(line)]
+    table = _Table(is_code, budget or WordBudget())
     return [Hunk(_heading(headings, new), table.rows(old, new, lines)) for old, new, lines in _parsed(diff)]
 
 
@@ -78,11 +97,11 @@ def _parsed(diff: str) -> Iterator[tuple[int, int, list[str]]]:
 
 
 class _Table:
-    """Writes the lines of one file as rows of tables. The changed words of the first MOST_PAIRS lines are marked."""
+    """Writes the lines of one file as rows of tables. Changed words are marked within the budget."""
 
-    def __init__(self, is_code: bool) -> None:
+    def __init__(self, is_code: bool, budget: WordBudget) -> None:
         self._is_code = is_code
-        self._pairs = MOST_PAIRS
+        self._budget = budget
 
     def rows(self, old: int, new: int, lines: list[str]) -> Markup:
         rows: list[str] = []
@@ -102,11 +121,12 @@ class _Table:
         return visible(line[1:], is_code=self._is_code)
 
     def _changed(self, removed: list[str], added: list[str]) -> tuple[list[Markup], list[Markup]]:
-        count = min(len(removed), self._pairs) if len(removed) == len(added) else 0
-        self._pairs -= count
-        pairs = [words_of(*pair, is_code=self._is_code) for pair in zip(removed[:count], added[:count], strict=True)]
-        left, right = ([visible(line, is_code=self._is_code) for line in one[count:]] for one in (removed, added))
-        return [old for old, _ in pairs] + left, [new for _, new in pairs] + right
+        if len(removed) != len(added):
+            left, right = ([visible(line, is_code=self._is_code) for line in lines] for lines in (removed, added))
+            return left, right
+        lines = zip(removed, added, strict=True)
+        pairs = [words_of(*pair, is_code=self._is_code, budget=self._budget) for pair in lines]
+        return [old for old, _ in pairs], [new for _, new in pairs]
 
 
 _SIGNS = {"plus": ("+", "added"), "minus": ("−", "removed"), "same": ("", "unchanged")}
@@ -121,43 +141,23 @@ def _row(kind: str, old: int | str, new: int | str, html: Markup) -> str:
     )
 
 
-def _heading(lines: list[str], number: int) -> str:
-    for line in reversed(lines[: max(0, number - 1)]):
-        if _HEADING.match(line):
-            return line.lstrip("#").strip()[:200]
-    return ""
+def _heading(headings: list[tuple[int, str]], number: int) -> str:
+    """Return the nearest heading above the line `number`, or ""."""
+    place = bisect_left(headings, (number,))
+    return headings[place - 1][1].lstrip("#").strip()[:200] if place else ""
 
 
-def words_of(old: str, new: str, *, is_code: bool = True) -> tuple[Markup, Markup]:
-    """Return both lines with their changed words marked."""
+def words_of(old: str, new: str, *, is_code: bool = True, budget: WordBudget | None = None) -> tuple[Markup, Markup]:
+    """Return both lines with their changed words marked, or without marks if the budget is used up."""
     before, after = _TOKEN.findall(old), _TOKEN.findall(new)
-    if len(before) > MOST_TOKENS or len(after) > MOST_TOKENS:
+    count = len(before) + len(after)
+    if max(len(before), len(after)) > MOST_TOKENS or (budget and not budget.takes(count)):
         return visible(old, is_code=is_code), visible(new, is_code=is_code)
     left: list[str] = []
     right: list[str] = []
-    for kind, a, b, c, d in _opcodes(before, after):
+    for kind, a, b, c, d in parts_of(before, after):
         for parts, text, tag in ((left, "".join(before[a:b]), "del"), (right, "".join(after[c:d]), "ins")):
             shown = visible(text, is_code=is_code)
             if text:
                 parts.append(shown if kind == "equal" else f"<{tag}>{shown}</{tag}>")
     return Markup("".join(left)), Markup("".join(right))  # noqa: S704 - each text is escaped by `visible`
-
-
-def _opcodes(before: list[str], after: list[str]) -> list[tuple[str, int, int, int, int]]:
-    """Return the opcodes of difflib. Equal tokens at both ends are found without difflib, which is slow."""
-    start = _equal(before, after)
-    end = _equal(before[start:][::-1], after[start:][::-1])
-    last, last_after = len(before) - end, len(after) - end
-    codes = [("equal", 0, start, 0, start)]
-    if set(before[start:last]).isdisjoint(after[start:last_after]):
-        codes.append(("replace", start, last, start, last_after))
-    else:
-        matcher = SequenceMatcher(None, before[start:last], after[start:last_after], autojunk=False)
-        codes += [(kind, a + start, b + start, c + start, d + start) for kind, a, b, c, d in matcher.get_opcodes()]
-    return [*codes, ("equal", last, len(before), last_after, len(after))]
-
-
-def _equal(one: list[str], other: list[str]) -> int:
-    """Return the number of equal tokens at the start."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))

@@ -151,7 +151,7 @@ async def diff_versions(core: Core, identity: Identity, asked: params.DiffVersio
     work = partial(
         registry.diff_versions, identity=identity, storage=core.registry.storage, name=name, old=old, new=new
     )
-    return await core.registry.read_page(work)
+    return await core.registry.read_and_compare(work)
 
 
 async def search_skills(core: Core, identity: Identity, asked: params.SearchSkills) -> FoundSkillPage:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import difflib
 import hashlib
 import re
 import tomllib
 from typing import Any, NamedTuple
 
+from skillery.context.threads import COMPARISONS
 from skillery.errors import SkilleryError
 from skillery.formats.manifest import toml_manifest
+from skillery.formats.text_diffs import unified_diff
 from skillery.formats.toml_lines import ancestors, line_of, lines_of
-from skillery.web.differences import FileDiff, file_diff
+from skillery.web.differences import FileDiff, WordBudget, file_diff
 from skillery.web.frame import CallFailed, PageRequest
 from skillery.web.publish.bundles import Bundle, Entry
 from skillery.web.reviews.compared import Right, rights_of
 
-MOST_LINES = 3000
 MOST_TEXT = 512 * 1024
 MOST_DIFFS = 20
 _VERSION = re.compile(r'^version\s*=\s*(["\']).*?\1', re.MULTILINE)
@@ -142,7 +142,7 @@ async def _with_differences(request: PageRequest, bundle: Bundle, found: Checked
     ]
     removed = [path for path in old if path not in new]
     order = sorted([*changed, *removed], key=lambda path: (path != "SKILL.md", path != "skill.toml", path))
-    diffs = []
+    diffs, budget = [], WordBudget()
     for path in order[:MOST_DIFFS]:
         before = None
         if path in old and old[path]["size_bytes"] <= MOST_TEXT:
@@ -150,7 +150,7 @@ async def _with_differences(request: PageRequest, bundle: Bundle, found: Checked
                 "read_skill_file", {"name": found.name, "version": skill["version"], "path": path}
             )
             before = file["content"] if file["encoding"] == "utf-8" else None
-        diffs.append(await asyncio.to_thread(_diff, path, old.get(path), before, new.get(path)))
+        diffs.append(await COMPARISONS.run(_diff, path, old.get(path), before, new.get(path), budget))
     return found._replace(against=skill["version"], files=diffs, more_files=max(0, len(order) - MOST_DIFFS))
 
 
@@ -158,7 +158,9 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _diff(path: str, old: dict[str, Any] | None, before: str | None, content: bytes | None) -> FileDiff:
+def _diff(
+    path: str, old: dict[str, Any] | None, before: str | None, content: bytes | None, budget: WordBudget
+) -> FileDiff:
     change = "added" if old is None else "removed" if content is None else "changed"
     note = diff = text = ""
     try:
@@ -166,14 +168,15 @@ def _diff(path: str, old: dict[str, Any] | None, before: str | None, content: by
         is_text = old is None or before is not None
     except UnicodeDecodeError:
         is_text = False
-    first, second = (before or "").splitlines(), text.splitlines()
     if not is_text or "\0" in text:
         note = "This is not text."
-    elif max(len(first), len(second)) > MOST_LINES or len(text) > MOST_TEXT:
-        note = f"{max(len(first), len(second)):,} lines: too many to compare here."
     elif change == "changed":
-        diff = "\n".join(difflib.unified_diff(first, second, lineterm=""))
+        compared = unified_diff(before or "", text) if max(len(before or ""), len(text)) <= MOST_TEXT else None
+        diff, note = (compared, "") if compared is not None else ("", "It has too many lines to compare them here.")
     sizes = {"old": {"size_bytes": old["size_bytes"]} if old else None, "new": {"size_bytes": len(content or b"")}}
     return file_diff(
-        {"path": path, "change": change, "note": note, "diff": diff, **sizes}, text, is_code=path != "SKILL.md"
+        {"path": path, "change": change, "note": note, "diff": diff, **sizes},
+        text,
+        is_code=path != "SKILL.md",
+        budget=budget,
     )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, Literal, NamedTuple
 
+from skillery.context.threads import COMPARISONS
 from skillery.errors import NotFound
 from skillery.formats.version_spec import parse_version_spec
 from skillery.registry import digests_of
-from skillery.web.differences import FileDiff, file_diff, size_of
+from skillery.web.differences import FileDiff, WordBudget, file_diff, size_of
 from skillery.web.frame import PageRequest
 from skillery.web.kept import RENDERER, Key
 from skillery.web.reviews.renames import with_renames
@@ -59,7 +59,7 @@ async def compare(request: PageRequest, name: str, old: str, new: str, skill_md:
         shown: Compared = known
         return shown
     found = await request.call("diff_versions", {"name": name, "from_version": old, "to_version": new})
-    shown = await asyncio.to_thread(_compared, old, found, skill_md)
+    shown = await COMPARISONS.run(_compared, old, found, skill_md)
     # The digests of the result: a development version may have changed since they were read.
     kept.keep(_key(name, old, new, found["old"]["digest"], found["new"]["digest"]), shown, _size(shown))
     return shown
@@ -105,8 +105,9 @@ def _size(compared: Compared) -> int:
 
 def _files(found: dict[str, Any], skill_md: str) -> tuple[FileDiff | None, list[FileDiff]]:
     instructions = found["instructions"]
-    shown = file_diff(instructions, skill_md, is_code=False) if instructions else None
-    return shown, [file_diff(one) for one in with_renames(found["files"])]
+    budget = WordBudget()
+    shown = file_diff(instructions, skill_md, is_code=False, budget=budget) if instructions else None
+    return shown, [file_diff(one, budget=budget) for one in with_renames(found["files"])]
 
 
 def first_version(manifest: dict[str, Any]) -> Compared:
