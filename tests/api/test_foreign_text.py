@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import os
+import re
 import tarfile
 from collections.abc import Callable
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
+from skillery.app.composition import PAGE_FUNCTIONS, PAGE_LIMITS, PAGE_LOADERS
+from skillery.context.worker_pool import TookTooLong, WorkerFailed, WorkerPool
+from skillery.context.worker_process import name_of
+from skillery.web import highlighting
 from tests.conftest import Server, manifest
 from tests.git.test_git_requests import fetch, head_of, post
 from tests.support.archives import tar_info
@@ -46,8 +53,10 @@ def test_hints_of_failed_runs_are_linear_in_the_code(sqlite_server: Server) -> N
 
 
 def test_a_preview_of_a_table_counts_its_delimiters(sqlite_server: Server) -> None:
-    code = """import gzip
+    code = """import asyncio
+import gzip
 import os
+import re
 import tarfile
 def main(args):
     os.makedirs("out")
@@ -125,3 +134,41 @@ def test_differences_of_many_words_are_marked_within_a_budget(sqlite_server: Ser
     assert spent(sqlite_server, show) <= 2 * MOST_SECONDS
     assert "<del>" in pages[0]
     assert pages[0].count('<tr class="minus">') >= 120
+
+
+# -- worker processes --------------------------------------------------------------------------------------------------
+
+
+async def test_a_confined_worker_highlights_every_language() -> None:
+    pool = WorkerPool(PAGE_FUNCTIONS, PAGE_LIMITS, PAGE_LOADERS)
+    text = "x = 1 <a href='b'>c</a> ```python\ndef f(): pass\n```\n<?php strlen($x); NSString *y; ?>"
+    try:
+        for ending in highlighting._LEXERS:
+            lines, _ = await pool.call("ann", highlighting.highlighted_lines, text, f"a.{ending}")
+            assert lines == highlighting.highlighted_lines(text, f"a.{ending}"), ending
+    finally:
+        await pool.close()
+
+
+def searched(text: str) -> int:
+    """Return the end of a match. The time grows with the square of the blanks."""
+    match = re.search(r"[ ]+!", text)
+    return match.end() if match else 0
+
+
+def nested(depth: int) -> int:
+    return nested(depth - 1) if depth else 0
+
+
+async def test_a_call_past_its_time_or_depth_fails_alone() -> None:
+    pool = WorkerPool([name_of(searched), name_of(nested)], msgspec.structs.replace(PAGE_LIMITS, cpu_seconds=0.2))
+    try:
+        slow = asyncio.create_task(pool.call("mallory", searched, " " * 200_000))
+        assert (await pool.call("ann", searched, " !"))[0] == 2
+        with pytest.raises(TookTooLong):
+            await slow
+        with pytest.raises(WorkerFailed, match="RecursionError"):
+            await pool.call("mallory", nested, 100_000)
+        assert (await pool.call("mallory", searched, "  !"))[0] == 3
+    finally:
+        await pool.close()

@@ -49,7 +49,7 @@ def compile_workers(server: int) -> set[int]:
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # the process has ended
             pid = int(folder.name)
-            if b"compile_process" in (folder / "cmdline").read_bytes() and int(_stat(pid)[1]) == server:
+            if b"find_fault" in (folder / "cmdline").read_bytes() and int(_stat(pid)[1]) == server:
                 found.add(pid)
     return found
 

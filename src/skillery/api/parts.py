@@ -9,6 +9,7 @@ from skillery.api.plugin_routes import PluginRoutes
 from skillery.api.readiness import Readiness
 from skillery.api.tracing import Tracing
 from skillery.backends import Resource
+from skillery.context.worker_pool import WorkerPool
 from skillery.edge.gate import Gate
 from skillery.edge.run_streams import OpenStreams
 from skillery.edge.server_state import ServerState
@@ -39,6 +40,8 @@ class Edge(NamedTuple):
     """The setting `public_url`."""
     log_requests: bool
     readiness: Readiness
+    page_workers: WorkerPool
+    """Worker processes that render foreign texts for pages."""
     mcp: McpEndpoint
     metrics: Metrics | None
     """None if the setting `metrics` is off."""

@@ -44,6 +44,7 @@ from skillery.contents.mirrors import MirroredStorage
 from skillery.contents.storage_copies import check_storage
 from skillery.context.disks import Disks
 from skillery.context.request import begin, current
+from skillery.context.worker_pool import WorkerPool, WorkLimits
 from skillery.database import Database, migrate, without_password
 from skillery.database.read_only import refuse_read_only
 from skillery.edge.exchanges import ID_HEADER, headers_of_all_answers
@@ -89,6 +90,12 @@ class _Known(NamedTuple):
     secrets: Callable[[], Collection[str]]
 
 
+# Names, because commands without pages do not import the modules of pages.
+PAGE_FUNCTIONS = ("skillery.web.highlighting:highlighted_lines", "skillery.web.markdown:rendered")
+PAGE_LOADERS = ("skillery.web.highlighting:load_lexers",)
+PAGE_LIMITS = WorkLimits(cpu_seconds=1, wall_seconds=5, memory_bytes=1024 * MIB, resident_bytes=128 * MIB)
+
+
 @asynccontextmanager
 async def open_server(
     settings: Settings, plugins: Plugins, home: Home, *, bundled: bool = True, counts: Counts | None = None
@@ -115,6 +122,7 @@ async def open_server(
         known = _Known(partial(plugins_of_server, plugins, settings, events.failures), backends.secrets.names)
         edge = _edge(settings, database, home.server_id, core, tracing, additions, known)
         stack.push_async_callback(edge.mcp.close)
+        stack.push_async_callback(edge.page_workers.close)
         yield core, edge
 
 
@@ -184,6 +192,7 @@ def _edge(
             settings.storage,
             known.secrets,
         ),
+        page_workers=WorkerPool(PAGE_FUNCTIONS, PAGE_LIMITS, PAGE_LOADERS),
         mcp=McpEndpoint(gate, core, bodies, answers, _max_mcp_body(settings), _task_terms(settings)),
         metrics=_metrics(settings, gate, core, database, additions),
         tracing=tracing,

@@ -1,6 +1,6 @@
 """Find the imports of a Python file in its syntax tree, without running the file.
 
-Call `find_imports` in a compile worker (`compile_process`), never in the server: the parser holds the interpreter lock,
+Call `find_imports` in a worker process (`CompilePool`), never in the server: the parser holds the interpreter lock,
 and a few kilobytes of source can need seconds and gigabytes.
 """
 
@@ -80,6 +80,11 @@ def find_imports(source: bytes) -> tuple[Import, ...]:
         if known is None or (known.optional and not one.optional):
             found[one.module] = one
     return tuple(sorted(found.values(), key=lambda one: (one.optional, one.line)))
+
+
+def imports_of_all(sources: tuple[bytes, ...]) -> tuple[tuple[Import, ...], ...]:
+    """Return the imports of each source."""
+    return tuple(map(find_imports, sources))
 
 
 def _may_need_packages(source: bytes) -> bool:

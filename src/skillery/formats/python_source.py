@@ -1,18 +1,21 @@
 """Check the Python files of a bundle without running them: whether they compile, and whether they define their export.
 
-Call these functions in a compile worker (`compile_process`), never in the server: the compiler holds the interpreter
-lock, and a few kilobytes of source can need seconds and gigabytes.
+Call these functions in a worker process (`CompilePool`), never in the server: the compiler holds the interpreter lock,
+and a few kilobytes of source can need seconds and gigabytes.
 """
 
 from __future__ import annotations
 
 import ast
 import codecs
+import contextlib
+import encodings.aliases
 import io
 import re
 import tokenize
 import warnings
 from collections.abc import Iterator
+from importlib import import_module
 
 import msgspec
 
@@ -81,6 +84,14 @@ def find_fault(source: bytes, export: str | None) -> SourceFault | None:
     if isinstance(tree, SourceFault):
         return tree
     return None if export is None else _export_fault(tree, export)
+
+
+def load_codecs() -> None:
+    """Import all codecs, and the names of characters, because a worker process cannot open files when it compiles."""
+    import_module("unicodedata")
+    for name in set(encodings.aliases.aliases.values()):
+        with contextlib.suppress(LookupError, ImportError):
+            codecs.lookup(name)
 
 
 def size_fault(source: bytes) -> SourceFault | None:

@@ -1,6 +1,6 @@
 """Find relative imports of missing files, without running the file.
 
-Call `find_relative_imports` in a compile worker (`compile_process`), as `find_imports`.
+Call `find_relative_imports` in a worker process (`CompilePool`), as `find_imports`.
 """
 
 from __future__ import annotations
@@ -53,6 +53,11 @@ def find_relative_imports(source: bytes) -> tuple[RelativeImport, ...]:
     own = defined_names(ast.Module(others, []))
     found = (one for _, one in zip(range(MOST), _relative_imports(tree, own), strict=False))
     return tuple(sorted(found, key=lambda one: one.line))
+
+
+def relative_imports_of_all(sources: tuple[bytes, ...]) -> tuple[tuple[RelativeImport, ...], ...]:
+    """Return the relative imports of each source."""
+    return tuple(map(find_relative_imports, sources))
 
 
 def missing_target(path: str, entrypoint: str, one: RelativeImport, files: Collection[str]) -> str | None:

@@ -1,46 +1,35 @@
-"""Compilation of untrusted Python source in worker processes, so that no publisher can block the server or fill its
-memory.
-"""
+"""Compilation of untrusted Python source in worker processes."""
 
 from __future__ import annotations
 
-import asyncio
-import signal
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from weakref import WeakValueDictionary
+from collections.abc import Callable, Mapping, Sequence
+from typing import ParamSpec, TypeVar
 
-import msgspec
-
-from skillery.context.queue import Queue
-from skillery.errors import Unavailable
+from skillery.context.worker_pool import TookTooLong, WorkerFailed, WorkerPool, WorkLimits
+from skillery.context.worker_process import name_of
 from skillery.formats.bundle import SourceFile
-from skillery.formats.compile_process import Check, Look, LookBeside, Request, WorkerReply, Wrap
-from skillery.formats.imports import Import
+from skillery.formats.imports import Import, imports_of_all
 from skillery.formats.problems import Problem
-from skillery.formats.python_source import SourceFault, fault_at, located, size_fault
-from skillery.formats.relative_imports import RelativeImport
-from skillery.publishing.compile_workers import CompileWorker, WorkerDied
+from skillery.formats.python_handler import python_handler
+from skillery.formats.python_source import SourceFault, fault_at, find_fault, load_codecs, located, size_fault
+from skillery.formats.relative_imports import RelativeImport, relative_imports_of_all
 
-WORKERS = 2
+P = ParamSpec("P")
+T = TypeVar("T")
 KEPT_SOURCES = 2_000
 """Limit of the sources with cached imports."""
-UNBOUNDED = 1 << 40
-"""A limit that is never reached. The waiting requests already count against the server's limits of requests."""
 
 TOO_LONG = fault_at(1, "takes too long to compile")
 CRASHED = fault_at(1, "does not compile: the compiler crashed")
 TOO_LONG_TOGETHER = SourceFault("was not checked: the Python files of this bundle take too long to compile together")
 
 
-class CompileLimits(msgspec.Struct, frozen=True):
-    """Limits for one source: processor time, elapsed time, and address space of the worker.
-
-    `bundle_seconds` limits the processor time of all files of a bundle: the later files are not checked. A worker that
-    has more than `resident_bytes` of memory after an answer is replaced.
+class CompileLimits(WorkLimits, frozen=True):
+    """Limits for one source. `bundle_seconds` limits the processor time of all files of a bundle: the later files are
+    not checked.
     """
 
-    cpu_seconds: int = 10
+    cpu_seconds: float = 10
     wall_seconds: float = 30
     # Ordinary code of python_source.MAX_BYTES takes 60 MiB, and the most expensive lists and statements 470 MiB.
     memory_bytes: int = 512 * 1024 * 1024
@@ -49,22 +38,18 @@ class CompileLimits(msgspec.Struct, frozen=True):
 
 
 class CompilePool:
-    """Worker processes that compile Python source. A worker is started at the first request, and kept for the next
-    caller.
+    """Compiles Python source in worker processes. A caller has only one of them at a time."""
 
-    A caller has only one worker at a time, so that a publisher of slow sources does not occupy all workers. Callers are
-    served in the order of their arrival.
-    """
-
-    def __init__(self, limits: CompileLimits = CompileLimits(), workers: int = WORKERS) -> None:  # noqa: B008 - frozen
+    def __init__(self, limits: CompileLimits = CompileLimits()) -> None:  # noqa: B008 - frozen
         self._limits = limits
-        self._worker_queue = Queue(workers, UNBOUNDED, UNBOUNDED)
-        self._queues_by_caller: WeakValueDictionary[str, Queue] = WeakValueDictionary()
-        self._idle: list[CompileWorker] = []
-        self._busy: set[CompileWorker] = set()
+        names = name_of(find_fault), name_of(python_handler), name_of(imports_of_all), name_of(relative_imports_of_all)
+        self._workers = WorkerPool(names, limits, [name_of(load_codecs)])
         self._imports: dict[str, tuple[Import, ...]] = {}
         """Imports of earlier sources, by SHA-256."""
-        self._closed = False
+
+    async def close(self) -> None:
+        """End all workers. Callers that wait for a worker get Unavailable."""
+        await self._workers.close()
 
     async def check(self, caller: str, sources: Sequence[SourceFile]) -> dict[str, Problem]:
         """Return the problems of the sources, by path. Raise Unavailable if no worker can be started.
@@ -93,10 +78,8 @@ class CompilePool:
         too_large = size_fault(body)
         if too_large:
             return located(path, too_large)
-        answer = await self._request(caller, Wrap(body))
-        if isinstance(answer, SourceFault):
-            return located(path, answer)
-        return located(path, answer.fault) if answer.fault else answer.handler.decode()
+        answer = await self._call(caller, python_handler, body.decode())
+        return located(path, answer) if isinstance(answer, SourceFault) else answer
 
     async def imports(self, caller: str, sources: Mapping[str, bytes]) -> dict[str, tuple[Import, ...]] | None:
         """Return the imports of each source. `sources` maps the SHA-256 of a source to the source.
@@ -107,10 +90,10 @@ class CompilePool:
         new = [sha256 for sha256 in sources if sha256 not in known]
         if not new:
             return known
-        answer = await self._request(caller, Look(tuple(sources[sha256] for sha256 in new)))
+        answer = await self._call(caller, imports_of_all, tuple(sources[sha256] for sha256 in new))
         if isinstance(answer, SourceFault):
             return None
-        found = dict(zip(new, answer.imports, strict=True))
+        found = dict(zip(new, answer, strict=True))
         self._keep(found)
         return known | found
 
@@ -119,8 +102,8 @@ class CompilePool:
 
         Raise Unavailable if no worker can be started.
         """
-        answer = await self._request(caller, LookBeside(tuple(sources)))
-        return () if isinstance(answer, SourceFault) else answer.relative
+        answer = await self._call(caller, relative_imports_of_all, tuple(sources))
+        return () if isinstance(answer, SourceFault) else answer
 
     def _keep(self, found: Mapping[str, tuple[Import, ...]]) -> None:
         """Cache the imports of the most recent sources, because many skills contain copies of the same files."""
@@ -128,81 +111,24 @@ class CompilePool:
         for sha256 in list(self._imports)[: max(0, len(self._imports) - KEPT_SOURCES)]:
             del self._imports[sha256]
 
-    async def close(self) -> None:
-        """End all workers. Callers that wait for a worker get Unavailable."""
-        self._closed = True
-        workers = [*self._idle, *self._busy]
-        self._idle.clear()
-        await asyncio.gather(*(worker.end() for worker in workers))
-
     async def _check(self, caller: str, source: SourceFile, spent: float) -> tuple[SourceFault | None, float]:
         too_large = size_fault(source.content)
         if too_large:
             return too_large, 0
         if spent > self._limits.bundle_seconds:
             return TOO_LONG_TOGETHER, 0
-        answer = await self._request(caller, Check(source.content, source.export))
-        if isinstance(answer, SourceFault):
-            return answer, self._limits.cpu_seconds
-        return answer.fault, answer.cpu_seconds
-
-    # -- workers -------------------------------------------------------------------------------------------------
-
-    async def _request(self, caller: str, request: Request) -> WorkerReply | SourceFault:
-        async with self._turn(caller):
-            if self._idle:
-                answer = await self._answer(self._idle.pop(), request)
-                # A used worker may have died because of earlier sources, so a fresh worker tries again.
-                if answer is not CRASHED:
-                    return answer
-            return await self._answer(await self._start(), request)
-
-    @asynccontextmanager
-    async def _turn(self, caller: str) -> AsyncIterator[None]:
-        queue = self._queues_by_caller.get(caller)
-        if queue is None:
-            self._queues_by_caller[caller] = queue = Queue(1, UNBOUNDED, UNBOUNDED)
-        own_ticket = await queue.enter(caller, 0)
         try:
-            ticket = await self._worker_queue.enter(caller, 0)
-            try:
-                yield
-            finally:
-                ticket.leave()
-        finally:
-            own_ticket.leave()
+            return await self._workers.call(caller, find_fault, source.content, source.export)
+        except TookTooLong:
+            return TOO_LONG, self._limits.cpu_seconds
+        except WorkerFailed:
+            return CRASHED, self._limits.cpu_seconds
 
-    async def _start(self) -> CompileWorker:
-        self._check_open()
-        limits = self._limits
-        worker = await CompileWorker.start(limits.cpu_seconds, limits.memory_bytes, limits.resident_bytes)
-        if self._closed:
-            await worker.end()
-        self._check_open()
-        return worker
-
-    async def _answer(self, worker: CompileWorker, request: Request) -> WorkerReply | SourceFault:
-        """Send a request to the worker and return its answer. Return a fault if the worker crashes or takes too long.
-
-        A worker that can continue is kept for the next caller. Any other worker is ended.
-        """
-        answer: WorkerReply | SourceFault | None = None
-        self._busy.add(worker)
+    async def _call(self, caller: str, function: Callable[P, T], *args: P.args, **nothing: P.kwargs) -> T | SourceFault:
         try:
-            answer = await worker.ask(request, self._limits.wall_seconds)
-        except TimeoutError:
-            answer = TOO_LONG
-        except WorkerDied:
-            self._check_open()
-            answer = TOO_LONG if await worker.end() == -signal.SIGXCPU else CRASHED
-        finally:
-            self._busy.discard(worker)
-            if isinstance(answer, WorkerReply) and not answer.is_last and not self._closed:
-                self._idle.append(worker)
-            else:
-                await asyncio.shield(worker.end())
-        return answer
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise Unavailable("the server is stopping", hint="Nothing was stored. Try again when it is back.")
+            result, _ = await self._workers.call(caller, function, *args, **nothing)
+        except TookTooLong:
+            return TOO_LONG
+        except WorkerFailed:
+            return CRASHED
+        return result

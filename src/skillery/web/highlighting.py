@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from importlib import import_module
 from itertools import groupby
 from typing import Any
 
@@ -52,6 +53,18 @@ _CLASSES: tuple[tuple[Any, str], ...] = (
     (Name.Decorator, "n"),
     (Name.Attribute, "n"),
 )
+
+
+_IMPORTED_LATE = ("pygments.lexers._cocoa_builtins", "pygments.lexers._php_builtins")
+"""Modules that lexers import when they read their first text."""
+
+
+def load_lexers() -> None:
+    """Import all lexers, because a worker process cannot open files when it reads a text."""
+    for name in set(_LEXERS.values()):
+        find_lexer_class_by_name(name)
+    for module in _IMPORTED_LATE:
+        import_module(module)
 
 
 def has_lexer(path: str) -> bool:

@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import signal
-import socket
-import subprocess
-import sys
-import threading
-import time
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-import msgspec
 from markupsafe import Markup
 
-from skillery.context.threads import Workers
+from skillery.context.request import current
+from skillery.context.worker_pool import TookTooLong, WorkerFailed, WorkerPool
+from skillery.errors import Unavailable
 from skillery.web.display import visible
+from skillery.web.highlighting import highlighted_lines
 from skillery.web.kept import RENDERER, KeptParts, Key
-from skillery.web.markdown import Place, is_bounded
-from skillery.web.rendering_process import LENGTH, Reply, Request, ToHighlight, ToRender
+from skillery.web.markdown import Place, is_bounded, rendered
 
 log = logging.getLogger(__name__)
-SECONDS = 5.0
-"""The limit of elapsed time for one text. The limit of processor time is in the worker."""
-START_SECONDS = 30.0
-WORKERS = 2
 MOST_HIGHLIGHTED = 200_000
 """Bytes of a file that is highlighted. The HTML of a file is about five times as large as the file."""
-_MOST_ANSWER = 64 * 1024 * 1024
-_START = "import sys; sys.path[:] = sys.argv[1:]; from skillery.web.rendering_process import main; main()"
+Lines = list[str] | None
 
 
 class RenderedText(NamedTuple):
@@ -41,117 +33,57 @@ class RenderedText(NamedTuple):
 
 
 class RenderedTexts:
-    def __init__(self) -> None:
+    def __init__(self, workers: WorkerPool) -> None:
         self.kept = KeptParts()
-        self._lock = threading.Lock()
-        self._idle: list[_Worker] = []
-        self._threads = Workers("pages", WORKERS)
+        self._workers = workers
 
     async def code(self, digest: str, path: str, text: str) -> RenderedText:
         """Return the lines of a file. `digest` is that of the bundle."""
-        request = ToHighlight(text, path) if len(text) <= MOST_HIGHLIGHTED else None
-        return await self._kept(("code", digest, path, RENDERER), request, text)
+
+        async def make() -> Lines:
+            lines, _ = await self._workers.call(_caller(), highlighted_lines, text, path)
+            return lines
+
+        return await self._kept(("code", digest, path, RENDERER), make if len(text) <= MOST_HIGHLIGHTED else None, text)
 
     async def markdown(self, digest: str, place: Place, text: str, shift: int = 2) -> RenderedText:
         """Return a Markdown text. `digest` is that of the bundle."""
-        request = ToRender(text, place, shift) if is_bounded(text) else None
-        return await self._kept(("markdown", digest, *place, str(shift), RENDERER), request, text)
 
-    async def _kept(self, key: Key, request: Request | None, text: str) -> RenderedText:
+        async def make() -> Lines:
+            made, _ = await self._workers.call(_caller(), rendered, text, place, shift)
+            return None if made is None else [made]
+
+        key = ("markdown", digest, *place, str(shift), RENDERER)
+        return await self._kept(key, make if is_bounded(text) else None, text)
+
+    async def _kept(self, key: Key, make: Callable[[], Awaitable[Lines]] | None, text: str) -> RenderedText:
+        """Return the kept text, or make it. A text past a bound is shown as it is."""
         found: RenderedText | None = self.kept.get(key)
         if found is not None:
             return found
-        made, is_final = await self._threads.run(self._made, request, text)
-        if is_final:
-            self.kept.keep(key, made, _size(made))
-        return made
-
-    def _made(self, request: Request | None, text: str) -> tuple[RenderedText, bool]:
-        """Return the text as HTML, and whether the result may be kept."""
-        if request is None:
-            return _plain(text), True
+        lines, is_final = None, True
         try:
-            lines = self._ask(request)
-        except TimeoutError:
-            return _plain(text), True
-        except (OSError, msgspec.MsgspecError) as error:
+            lines = await make() if make else None
+        except TookTooLong:
+            pass
+        except (WorkerFailed, Unavailable) as error:
             log.warning("a text was not rendered: %s", error)
-            return _plain(text), False
-        if lines is None:
-            return _plain(text), True
+            is_final = isinstance(error, WorkerFailed)
         # The worker has escaped the text.
-        return RenderedText(tuple(map(Markup, lines)), False), True
-
-    def _ask(self, request: Request) -> list[str] | None:
-        with self._lock:
-            worker = self._idle.pop() if self._idle else None
-        if worker is None or worker.has_ended:
-            worker = _Worker()
-        try:
-            lines = worker.ask(request)
-        except BaseException as error:
-            if worker.end() == -signal.SIGPROF:
-                raise TimeoutError from error
-            raise
-        with self._lock:
-            self._idle.append(worker)
-        return lines
+        shown = (
+            RenderedText(tuple(map(Markup, lines)), False)
+            if lines is not None
+            else await asyncio.to_thread(_plain, text)
+        )
+        if is_final:
+            self.kept.keep(key, shown, _size(shown))
+        return shown
 
 
-class _Worker:
-    """A worker process. Blocking."""
-
-    def __init__(self) -> None:
-        ours, theirs = socket.socketpair()
-        arguments = [sys.executable, "-I", "-c", _START, *filter(None, sys.path)]
-        try:
-            with theirs:
-                self._process = subprocess.Popen(
-                    arguments, env={}, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, process_group=0, cwd="/"
-                )
-        except BaseException:
-            ours.close()
-            raise
-        self._socket = ours
-        try:
-            self._read(time.monotonic() + START_SECONDS)
-        except BaseException:
-            self.end()
-            raise
-
-    @property
-    def has_ended(self) -> bool:
-        return self._process.poll() is not None
-
-    def ask(self, request: Request) -> list[str] | None:
-        """Return the lines of the answer. Raise TimeoutError after the time limit, OSError if the process ends."""
-        deadline = time.monotonic() + SECONDS
-        encoded = msgspec.msgpack.encode(request)
-        self._socket.settimeout(SECONDS)
-        self._socket.sendall(LENGTH.pack(len(encoded)) + encoded)
-        return msgspec.msgpack.decode(self._read(deadline), type=Reply).lines
-
-    def _read(self, deadline: float) -> bytes:
-        (length,) = LENGTH.unpack(self._exactly(LENGTH.size, deadline))
-        if length > _MOST_ANSWER:
-            raise OSError("the answer of a rendering process is too large")
-        return self._exactly(length, deadline)
-
-    def _exactly(self, count: int, deadline: float) -> bytes:
-        parts = bytearray()
-        while len(parts) < count:
-            self._socket.settimeout(max(0.001, deadline - time.monotonic()))
-            chunk = self._socket.recv(min(1 << 20, count - len(parts)))
-            if not chunk:
-                raise OSError("a rendering process has ended")
-            parts += chunk
-        return bytes(parts)
-
-    def end(self) -> int:
-        """End the process if it still runs. Return its exit code. After signal N, the exit code is -N."""
-        self._socket.close()
-        self._process.kill()
-        return self._process.wait()
+def _caller() -> str:
+    """Return the identity of the request: one caller waits for its own slow texts."""
+    request = current.get()
+    return (request.identity or request.address) if request else ""
 
 
 def _plain(text: str) -> RenderedText:

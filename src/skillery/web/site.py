@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from skillery.backends import Authenticator
+from skillery.context.worker_pool import WorkerPool
 from skillery.edge.gate import Gate
 from skillery.edge.run_streams import OpenStreams, RunStreams
 from skillery.edge.server_state import ServerState
@@ -54,6 +55,9 @@ class Shared(Protocol):
     def state(self) -> ServerState: ...
 
     @property
+    def page_workers(self) -> WorkerPool: ...
+
+    @property
     def public_downloads(self) -> bool: ...
 
 
@@ -68,7 +72,7 @@ def open_site(core: Core, shared: Shared) -> Site:
         answers=shared.answers,
         templates=Templates(),
         assets=Assets(),
-        texts=RenderedTexts(),
+        texts=RenderedTexts(shared.page_workers),
         public_pages=shared.public_downloads,
         streams=RunStreams(core.runner, shared.streams),
         state=shared.state,
