@@ -15,6 +15,8 @@ import msgspec
 import pytest
 
 from skillery.app.composition import PAGE_FUNCTIONS, PAGE_LIMITS, PAGE_LOADERS
+from skillery.context.request import begin, note_task
+from skillery.context.silences import Silences
 from skillery.context.worker_pool import TookTooLong, WorkerFailed, WorkerPool
 from skillery.context.worker_process import name_of
 from skillery.web import highlighting
@@ -22,7 +24,7 @@ from tests.conftest import Server, manifest
 from tests.git.test_git_requests import fetch, head_of, post
 from tests.support.archives import tar_info
 from tests.support.browser import Browser
-from tests.support.processes import own_seconds, peak_bytes
+from tests.support.processes import own_seconds, peak_bytes, wait_until
 from tests.web.test_publish import send_archive
 
 MOST_SECONDS = 0.2
@@ -172,3 +174,17 @@ async def test_a_call_past_its_time_or_depth_fails_alone() -> None:
         assert (await pool.call("mallory", searched, "  !"))[0] == 3
     finally:
         await pool.close()
+
+
+async def test_a_silent_event_loop_is_counted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    begin("asked-1", "").method = "run_code"
+    note_task(asyncio.current_task())
+    silences = Silences(longest=0)
+    with silences.watching():
+        wait_until(lambda: bool(caplog.records))  # blocks the event loop
+    assert silences.count == 1
+    assert "request asked-1, method run_code, at wait_until (processes.py:" in caplog.text
+
+
+def test_metrics_count_the_silences_of_the_event_loop(sqlite_server: Server) -> None:
+    assert "skillery_event_loop_silences_total" in sqlite_server.rpc.http.get("/metrics").text

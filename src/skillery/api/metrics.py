@@ -21,6 +21,7 @@ from skillery.api.metrics_of_workers import merge_texts
 from skillery.backends import LIMITS, Measured, Sandbox, Scope
 from skillery.context.disks import Disks
 from skillery.context.peers import Peers
+from skillery.context.silences import Silences
 from skillery.edge.gate import Gate
 from skillery.edge.http import only, send_bytes
 from skillery.edge.operations import Operation, Response
@@ -49,6 +50,7 @@ class Measurable(NamedTuple):
     """Function that returns the number of used and the number of idle connections to the database."""
     plugin_failures: Failures
     disks: Disks
+    silences: Silences
 
 
 class Metrics(Collector):
@@ -189,6 +191,11 @@ class _Now(Collector):
         for folder, count in sorted(self._measured.disks.free().items()):
             free.add_metric([folder], count)
         yield free
+        yield CounterMetricFamily(
+            "skillery_event_loop_silences",
+            "Times without a turn of the event loop.",
+            value=self._measured.silences.count,
+        )
         used, kept = self._measured.connections()
         connections = GaugeMetricFamily(
             "skillery_database_connections", "Connections to the database.", labels=["state"]

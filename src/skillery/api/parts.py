@@ -9,6 +9,7 @@ from skillery.api.plugin_routes import PluginRoutes
 from skillery.api.readiness import Readiness
 from skillery.api.tracing import Tracing
 from skillery.backends import Resource
+from skillery.context.silences import Silences
 from skillery.context.worker_pool import WorkerPool
 from skillery.edge.gate import Gate
 from skillery.edge.run_streams import OpenStreams
@@ -42,6 +43,7 @@ class Edge(NamedTuple):
     readiness: Readiness
     page_workers: WorkerPool
     """Worker processes that render foreign texts for pages."""
+    silences: Silences
     mcp: McpEndpoint
     metrics: Metrics | None
     """None if the setting `metrics` is off."""

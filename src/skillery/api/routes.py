@@ -140,6 +140,7 @@ def _app(edge: Edge, route: Route) -> ASGIApp:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         headers = headers_of(scope)
         exchange = Exchange(scope, headers, receive, send, edge.answer_seconds)
+        exchange.request.method = f"{scope['method']} {route.name}"
         if edge.tracing is not None:
             starting.set(edge.tracing.start)
         begun = time.perf_counter()

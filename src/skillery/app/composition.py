@@ -44,6 +44,7 @@ from skillery.contents.mirrors import MirroredStorage
 from skillery.contents.storage_copies import check_storage
 from skillery.context.disks import Disks
 from skillery.context.request import begin, current
+from skillery.context.silences import Silences
 from skillery.context.worker_pool import WorkerPool, WorkLimits
 from skillery.database import Database, migrate, without_password
 from skillery.database.read_only import refuse_read_only
@@ -167,7 +168,7 @@ def _edge(
     counts = additions.counts
     bodies = Bodies(settings.bodies_mb * MIB, counts.bodies)
     answers = Answers(settings.answers_mb * MIB, settings.answer_max_mb * MIB, counts.answers)
-    streams = settings.runs
+    streams, silences = settings.runs, Silences()
     disks = core.disks
     write, cache = partial(_write, database, server, disks), partial(_check_cache, disks)
     readiness = Readiness(write, cache, core.registry.storage, core.sandbox, counts.peers)
@@ -194,7 +195,8 @@ def _edge(
         ),
         page_workers=WorkerPool(PAGE_FUNCTIONS, PAGE_LIMITS, PAGE_LOADERS),
         mcp=McpEndpoint(gate, core, bodies, answers, _max_mcp_body(settings), _task_terms(settings)),
-        metrics=_metrics(settings, gate, core, database, additions),
+        metrics=_metrics(settings, gate, core, database, additions, silences),
+        silences=silences,
         tracing=tracing,
         plugin_routes=_plugin_routes(
             PluginParts(gate, bodies, answers, additions.failures, partial(_record, database), settings.hook_seconds),
@@ -232,7 +234,9 @@ def _resource(authenticator: Authenticator) -> Resource | None:
     return authenticator.resource() if isinstance(authenticator, DescribesResource) else None
 
 
-def _metrics(settings: Settings, gate: Gate, core: Core, database: Database, additions: _Additions) -> Metrics | None:
+def _metrics(
+    settings: Settings, gate: Gate, core: Core, database: Database, additions: _Additions, silences: Silences
+) -> Metrics | None:
     if settings.metrics == "off":
         return None
     from skillery.api.metrics import Measurable, Metrics
@@ -246,6 +250,7 @@ def _metrics(settings: Settings, gate: Gate, core: Core, database: Database, add
         database.connections,
         additions.failures,
         core.disks,
+        silences,
     )
     return Metrics(settings.metrics, measured, additions.counts.peers)
 

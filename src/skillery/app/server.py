@@ -156,8 +156,9 @@ async def serve_on(
         _stop_at_signals(server, core, settings, following)
         sweeping = asyncio.create_task(sweep_periodically(core.collector, settings.gc.interval_minutes))
         try:
-            await server.serve(sockets=[listener])
-            await asyncio.gather(*server.ending)
+            with edge.silences.watching():
+                await server.serve(sockets=[listener])
+                await asyncio.gather(*server.ending)
         finally:
             sweeping.cancel()
             if following is not None:

@@ -6,10 +6,13 @@ None outside of requests: at start, in a sweep, and in a command that works on t
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import re
 import secrets
 from contextvars import ContextVar
+from typing import Any
+from weakref import WeakKeyDictionary
 
 _WELL_FORMED = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 _process = secrets.token_hex(6)
@@ -19,7 +22,7 @@ _numbers = itertools.count(1)
 class Request:
     """One HTTP request: its id, the address, the program and the identity of the caller, and the called methods."""
 
-    __slots__ = ("address", "agent", "calls", "id", "identity")
+    __slots__ = ("address", "agent", "calls", "id", "identity", "method")
 
     def __init__(self, request_id: str, address: str, agent: str) -> None:
         self.id = request_id
@@ -29,6 +32,8 @@ class Request:
         """The program of the caller as it names itself (`User-Agent`), or ""."""
         self.identity: str | None = None
         """Name of the identity, once it is known."""
+        self.method = ""
+        """The method that is called now, or the verb and the endpoint. No text of the caller."""
         self.calls: list[tuple[str, int, float]] = []
         """Method, code and seconds of each answered call. Code 0 means success."""
 
@@ -46,6 +51,21 @@ def begin(asked: str | None, address: str, agent: str = "") -> Request:
     request = Request(request_id, address, agent)
     current.set(request)
     return request
+
+
+_by_task: WeakKeyDictionary[asyncio.Task[Any], Request] = WeakKeyDictionary()
+
+
+def note_task(task: asyncio.Task[Any] | None) -> None:
+    """Record that a task works for the current request, for `request_of`."""
+    request = current.get()
+    if task is not None and request is not None:
+        _by_task[task] = request
+
+
+def request_of(task: asyncio.Task[Any] | None) -> Request | None:
+    """Return the request of a task, from any thread."""
+    return _by_task.get(task) if task is not None else None
 
 
 def current_id() -> str | None:

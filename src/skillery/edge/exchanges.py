@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from skillery.context.request import Request, begin
+from skillery.context.request import Request, begin, note_task
 from skillery.context.within import within
 
 log = logging.getLogger("skillery.requests")
@@ -54,6 +54,7 @@ class Exchange:
         self.request: Request = begin(
             headers.get(ID_HEADER), (scope.get("client") or ("", None))[0], headers.get("user-agent", "")
         )
+        note_task(asyncio.current_task())
         self.status = 0
         """HTTP status of the response. 0 until the response has begun."""
 

@@ -60,6 +60,9 @@ async def perform(
     begun = time.perf_counter()
     known = name if name in methods else UNKNOWN  # a set of fixed names for metrics
     is_tool = known in methods and methods[known].is_tool
+    request = current.get()
+    if request is not None:
+        request.method = known
     with span("rpc", **{"rpc.method": known}) as traced, tool_call(traced, known, is_tool=is_tool):
         try:
             finished = _kept(await _call_method(core, identity, name, params, key, methods))
@@ -74,7 +77,6 @@ async def perform(
     held = held_answer.get()
     if failed and held is not None:
         held.drop()
-    request = current.get()
     if request is not None:
         request.calls.append((known, failed["code"] if failed else 0, time.perf_counter() - begun))
     return finished, failed

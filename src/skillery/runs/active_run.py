@@ -12,6 +12,7 @@ import msgspec
 
 from skillery.backends import CodeCall, Failure, FailureType, Identity, Job, Outcome
 from skillery.context.queue import Slot
+from skillery.context.request import note_task
 from skillery.identity.idempotency import Claim, claimed
 from skillery.runs.live_output import LiveOutput
 from skillery.runs.preparation import Prepared
@@ -109,6 +110,7 @@ class ActiveRun:
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Start the task that executes and records the run."""
         self._task = task = asyncio.create_task(work)
+        note_task(task)
         return task
 
     @property
@@ -126,6 +128,7 @@ class ActiveRun:
     async def until_stopped(self, work: Coroutine[Any, Any, T]) -> T:
         """Return the result of `work`. Raise Stopped if the run is stopped first."""
         self._work = task = asyncio.create_task(work)
+        note_task(task)
         if self._stop is not None:
             task.cancel()
         try:
