@@ -24,7 +24,7 @@ from tests.conftest import Server, manifest
 from tests.git.test_git_requests import fetch, head_of, post
 from tests.support.archives import tar_info
 from tests.support.browser import Browser
-from tests.support.processes import own_seconds, peak_bytes, wait_until
+from tests.support.processes import eventually, own_seconds, peak_bytes
 from tests.web.test_publish import send_archive
 
 MOST_SECONDS = 0.2
@@ -181,9 +181,9 @@ async def test_a_silent_event_loop_is_counted_and_logged(caplog: pytest.LogCaptu
     note_task(asyncio.current_task())
     silences = Silences(longest=0)
     with silences.watching():
-        wait_until(lambda: bool(caplog.records))  # blocks the event loop
+        eventually(lambda: bool(caplog.records))  # blocks the event loop
     assert silences.count == 1
-    assert "request asked-1, method run_code, at wait_until (processes.py:" in caplog.text
+    assert "request asked-1, method run_code, at eventually (processes.py:" in caplog.text
 
 
 def test_metrics_count_the_silences_of_the_event_loop(sqlite_server: Server) -> None:
