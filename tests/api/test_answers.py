@@ -88,6 +88,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 # -- the budget --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_calls_of_a_batch_past_the_budget_are_busy_and_the_others_are_answered(start_server: StartServer) -> None:
     server = start_server(env={"SKILLERY_ANSWERS_MB": "64"})
     publish(server.rpc, "big.one", "x" * 12 * MIB)
@@ -165,6 +166,7 @@ def test_a_change_is_made_and_answered_while_there_is_no_room_for_large_answers(
 # -- clients that do not read ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_those_who_do_not_read_their_answers_are_cut_off_and_give_their_room_back(start_server: StartServer) -> None:
     server = start_server(env={"SKILLERY_ANSWERS_MB": "64", "SKILLERY_ANSWER_SECONDS": "1"})
     publish(server.rpc, "big.one", "x" * 12 * MIB)

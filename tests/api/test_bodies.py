@@ -104,6 +104,7 @@ def test_a_request_that_breaks_off_gives_its_room_back(configured_server: Callab
     assert any("result" in answer for answer in answers)
 
 
+@pytest.mark.full
 def test_many_large_bodies_at_once_take_no_more_memory_than_is_set(start_server: Callable[..., Server]) -> None:
     server = start_server(env={"SKILLERY_BODIES_MB": "32", "SKILLERY_QUEUED_MB": "16", "SKILLERY_CONCURRENT_RUNS": "2"})
     before = most_memory_mb(server)
@@ -126,6 +127,7 @@ def test_many_large_bodies_at_once_take_no_more_memory_than_is_set(start_server:
     assert grown < 250
 
 
+@pytest.mark.full
 def test_unread_indexes_hold_no_more_memory_than_is_set(start_server: Callable[..., Server]) -> None:
     server = start_server(env={"SKILLERY_ANSWERS_MB": "1"})
     files = [{"path": f"{'p' * 60}/{'q' * 120}/{'r' * 60}{number}", "content": ""} for number in range(505)]

@@ -53,6 +53,7 @@ def refused(rpc: Rpc, name: str) -> None:
     assert rpc("execute_skill", name=name)["error"]["type"] == "ValidationError"
 
 
+@pytest.mark.full
 def test_many_enum_entries_cost_no_more_with_a_large_argument(fresh: Server) -> None:
     rpc = Rpc(fresh.url)
     define(rpc, "few", [{}] * 2)
@@ -62,6 +63,7 @@ def test_many_enum_entries_cost_no_more_with_a_large_argument(fresh: Server) -> 
     assert many < 2 * few + SLACK_SECONDS
 
 
+@pytest.mark.full
 def test_unknown_keys_of_a_manifest_cost_no_more_than_other_values(fresh: Server) -> None:
     rpc = Rpc(fresh.url)
     names = [f"dinam{number:x}" for number in range(18_000)]
@@ -72,6 +74,7 @@ def test_unknown_keys_of_a_manifest_cost_no_more_than_other_values(fresh: Server
     assert unknown < 2 * plain + SLACK_SECONDS
 
 
+@pytest.mark.full
 def test_manifests_that_were_run_do_not_stay_in_memory(fresh: Server) -> None:
     rpc = Rpc(fresh.url)
     names = [f"att.lists{number}" for number in range(24)]

@@ -516,6 +516,7 @@ def stdio(*flags: str) -> Any:
     return stdio_client(command)
 
 
+@pytest.mark.smoke
 async def test_a_home_without_a_server_is_spoken_to_over_stdio(tmp_path: Path) -> None:
     from mcp.client import Client
 
@@ -565,6 +566,7 @@ async def test_a_problem_of_a_home_is_reported_and_checked_again(tmp_path: Path)
     await reach.close()
 
 
+@pytest.mark.full
 async def test_a_server_elsewhere_is_spoken_to_over_stdio_with_a_token(
     shared_server: Callable[..., Server], new_name: str
 ) -> None:
@@ -641,6 +643,7 @@ async def test_a_bridge_hands_on_whatever_is_said(sqlite_server: Server, new_nam
     assert json.loads(wrong.getvalue())["id"] == "é"
 
 
+@pytest.mark.full
 async def test_old_clients_speak_over_stdio_and_take_calls_back(sqlite_server: Server) -> None:
     import anyio
     from mcp.client import Client

@@ -154,8 +154,16 @@ def with_tools(shared_server: StartShared) -> Server:
     return with_conformance_tools(shared_server("tasks", "sqlite", SKILLERY_RUNS_TASK_SECONDS=TASK_SECONDS))
 
 
-def with_revisions(scenarios: dict[str, list[str]]) -> list[tuple[str, str]]:
-    return [(name, revision) for name, revisions in scenarios.items() for revision in revisions]
+CORE = ("server-initialize", "tools-list", "sep-2640-skills-manifest", "tools-call-with-progress", "tasks-lifecycle")
+"""One scenario of each group, for the core form. A scenario starts Node.js, which takes over a second."""
+
+
+def with_revisions(scenarios: dict[str, list[str]]) -> list[Any]:
+    return [
+        pytest.param(name, revision, marks=pytest.mark.smoke if name in CORE else pytest.mark.full)
+        for name, revisions in scenarios.items()
+        for revision in revisions
+    ]
 
 
 @pytest.mark.parametrize(("scenario", "revision"), with_revisions(RUN))

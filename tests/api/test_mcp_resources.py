@@ -494,6 +494,7 @@ def test_other_completions_are_refused(ref: dict[str, str], argument: str, mcp: 
     assert "hint" in error["data"]
 
 
+@pytest.mark.full
 def test_hidden_skills_are_not_completed(start_server: Callable[..., Server], tmp_path: Path) -> None:
     url = start_server(env=people_settings(tmp_path / "people")).url
     owner = Caller(url, Who("owner", "read publish", "acme.*"))

@@ -133,6 +133,7 @@ def test_a_repeated_call_has_the_same_task(quick: Rpc, new_name: str) -> None:
     assert after["taskId"] == first["taskId"]
 
 
+@pytest.mark.full
 def test_a_task_waits_for_its_workspace_without_a_limit(start_server: Callable[..., Server]) -> None:
     env = {"SKILLERY_RUNS_TASK_SECONDS": "0.2", "SKILLERY_RUNS_WORKSPACE_SECONDS": "1"}
     rpc = start_server(env=env).rpc
@@ -150,6 +151,7 @@ def test_a_task_waits_for_its_workspace_without_a_limit(start_server: Callable[.
     assert until(mcp, task["taskId"], has_ended)["result"]["structuredContent"]["output"] == "slept"
 
 
+@pytest.mark.full
 def test_any_server_of_a_database_answers_for_a_task(
     start_server: Callable[..., Server], migrated_postgres_database: Callable[[], str], tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import httpx
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.conftest import Server, manifest, skill_files
@@ -68,6 +69,7 @@ def test_where_tokens_are_wanted_only_an_admin_reads_it(tokens_server: Server, d
     assert http.get("/metrics").status_code == 401
 
 
+@pytest.mark.full
 def test_it_can_be_open_and_off(start_server: Callable[..., Server]) -> None:
     server = start_server(env={"SKILLERY_AUTH": "tokens", "SKILLERY_METRICS": "open"})
     assert httpx.get(f"{server.url}/metrics").status_code == 200

@@ -145,6 +145,7 @@ def test_what_is_no_picture_and_not_json_says_the_way_out(drawing: Rpc, value: s
     assert way in answer["error"]["message"]
 
 
+@pytest.mark.full
 def test_a_model_sees_small_pictures_over_mcp(drawing: Rpc) -> None:
     result = Mcp(drawing).tool("execute_skill", name=NAME)
 

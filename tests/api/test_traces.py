@@ -115,6 +115,7 @@ def _texts(attributes: dict[str, Any], *beginnings: str) -> dict[str, str]:
     return {key: value.string_value for key, value in attributes.items() if key.startswith(beginnings)}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("names", ["", "http", "http/dup"])
 def test_a_trace_has_no_query(collector: Collector, start_server: Callable[..., Server], names: str) -> None:
     """The query may contain the code of a login. `names` chooses the names of attributes in OpenTelemetry."""
@@ -126,6 +127,7 @@ def test_a_trace_has_no_query(collector: Collector, start_server: Callable[..., 
     assert not any(b"unheard-of" in request.SerializeToString() for request in collector.received)
 
 
+@pytest.mark.full
 def test_an_unreachable_collector_stops_no_request(start_server: Callable[..., Server]) -> None:
     # While the server stops, the exporter retries for this many seconds (default: ten).
     server = start_server(env={"SKILLERY_TRACES": "http://127.0.0.1:9", "OTEL_EXPORTER_OTLP_TIMEOUT": "1"})

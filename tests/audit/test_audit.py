@@ -501,6 +501,7 @@ def test_what_changes_nothing_leaves_nothing(trail: Trail) -> None:
     assert trail.entries(identity=f"{trail.name}-ann", outcome="refused") == []
 
 
+@pytest.mark.full
 def test_a_login_that_fails_is_recorded_with_its_address_and_no_identity(tokens_server: Server) -> None:
     made = json.loads(_token(tokens_server, "audit-logins", "--scope", "admin").out)
     admin = Rpc(tokens_server.url, made["token"])

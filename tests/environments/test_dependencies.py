@@ -251,6 +251,7 @@ def test_without_dependencies_a_file_of_that_name_is_a_file_like_any(packages_rp
     assert lock_of(packages_rpc, new_name) == "anything"
 
 
+@pytest.mark.full
 def test_an_index_that_is_away_is_an_error_that_shows_no_login(
     start_server: Callable[..., Server], new_name: str
 ) -> None:

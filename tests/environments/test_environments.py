@@ -257,6 +257,7 @@ def test_a_run_that_cannot_wait_so_long_says_that_it_goes_on(packages: Server, n
 # -- the real package index ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_pandas_of_the_real_index_runs(start_server: Callable[..., Server], new_name: str) -> None:
     from tests.environments.test_dependencies import REAL_INDEX, no_index
 

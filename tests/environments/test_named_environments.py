@@ -185,6 +185,7 @@ def test_a_skill_with_permissions_clashes_with_no_environment(named_rpc: Rpc, ne
     assert run(named_rpc, code, mount_skills=[new_name])["output"] == [["2.0", "2.0"], "1.5"]
 
 
+@pytest.mark.full
 def test_what_is_not_installed_yet_is_waited_for(
     start_server: Callable[..., Server], new_name: str, wheelhouse: Path
 ) -> None:
@@ -375,6 +376,7 @@ def test_a_rebuild_takes_newer_releases_and_a_failed_one_keeps_what_was_there(
     assert run(rpc, code, environment="growing")["output"] == "1.1"
 
 
+@pytest.mark.full
 def test_the_lock_of_a_skill_is_reinstalled(named_rpc: Rpc, new_name: str, wheelhouse: Path) -> None:
     own = f"own{new_name}"
     make_wheel(wheelhouse, own, "1.0")
@@ -388,6 +390,7 @@ def test_the_lock_of_a_skill_is_reinstalled(named_rpc: Rpc, new_name: str, wheel
     assert named_rpc("execute_skill", name=new_name)["output"] == "1.0"
 
 
+@pytest.mark.full
 def test_a_rebuild_that_a_killed_server_began_has_failed_and_changed_nothing(
     start_server: Callable[..., Server], wheelhouse: Path, new_name: str
 ) -> None:
@@ -407,6 +410,7 @@ def test_a_rebuild_that_a_killed_server_began_has_failed_and_changed_nothing(
     assert "the server was stopped" in found["rebuild"]["message"]
 
 
+@pytest.mark.full
 def test_a_sweep_leaves_what_an_environment_needs(
     start_server: Callable[..., Server], wheelhouse: Path, new_name: str
 ) -> None:
@@ -438,6 +442,7 @@ def test_an_environment_of_nothing_for_this_machine_is_ready(
 # -- several servers, and settings that change ---------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_changed_dependencies_are_locked_again_and_a_restart_is_not(
     start_server: Callable[..., Server], wheelhouse: Path, new_name: str
 ) -> None:
@@ -459,6 +464,7 @@ def test_changed_dependencies_are_locked_again_and_a_restart_is_not(
     assert run(changed.rpc, code, environment="data")["output"] == "1.1"
 
 
+@pytest.mark.full
 def test_servers_of_one_database_have_one_lock(
     start_server: Callable[..., Server],
     new_postgres_database: Callable[[], str],
@@ -558,6 +564,7 @@ def test_metrics_count_them_by_state(named: Server) -> None:
     assert found["skillery_environments{state=failed}"] == 1
 
 
+@pytest.mark.full
 def test_the_doctor_tells_of_packages(tmp_path: Path, wheelhouse: Path) -> None:
     def packages(**variables: Any) -> dict[str, Any]:
         ended = skillery("doctor", "--home", str(tmp_path / "home"), "--json", **variables)
@@ -604,6 +611,7 @@ def test_code_of_a_shell_takes_an_environment(named: Server, tmp_path: Path) -> 
     assert ended.json["output"] == ["1.0", "2.0"]
 
 
+@pytest.mark.full
 def test_a_home_without_a_server_installs_when_it_is_asked_to(tmp_path: Path, wheelhouse: Path) -> None:
     env: Any = {"SKILLERY_PACKAGES_WHEELHOUSE": str(wheelhouse), **environment("data", "frames==1.0")}
 

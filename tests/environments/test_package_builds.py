@@ -47,7 +47,9 @@ def importing(package: str) -> str:
         ({"record": {"own.py": "sha256=" + "A" * 43}, "files": {"own.py": "X = 1"}}, "damaged or changed file"),
         ({"record": {"own.py": "md5=AAAA"}, "files": {"own.py": "X = 1"}}, "has no hash"),
         ({"files": {"own.py": "X = 1", "own-1.0.data/odd/x": "y"}}, "no known target folder"),
-        ({"files": {f"own/{number}.txt": "" for number in range(50_001)}}, "at most 50000"),
+        pytest.param(
+            {"files": {f"own/{number}.txt": "" for number in range(50_001)}}, "at most 50000", marks=pytest.mark.full
+        ),
     ],
     ids=["above", "root", "dot", "link", "unlisted", "changed", "weak", "data", "many"],
 )
@@ -189,6 +191,7 @@ def test_what_is_being_built_says_how_far_it_is(indexed: Server, new_name: str, 
     assert indexed.rpc("describe_skill", name=new_name)["skill"]["lock"]["environments"] == [{"state": "ready"}]
 
 
+@pytest.mark.full
 def test_installing_that_takes_too_long_says_at_what(
     start_server: Callable[..., Server], new_name: str, package_index: PackageIndex
 ) -> None:
@@ -240,7 +243,7 @@ def test_nothing_is_built_from_source_where_no_setting_says_so(
         ),
         ("open('{home}/skillery.db', 'rb').read(10)", "FileNotFoundError"),
         ("__import__('urllib.request').request.urlopen('http://localhost:{port}/elsewhere')", "403"),
-        ("open(wheel_directory + '/x', 'wb').write(b'0' * (5 << 30))", "memory"),
+        pytest.param("open(wheel_directory + '/x', 'wb').write(b'0' * (5 << 30))", "memory", marks=pytest.mark.full),
     ],
     ids=["forks", "reads", "reaches", "fills"],
 )
@@ -263,6 +266,7 @@ def test_a_hostile_build_stays_in_its_sandbox_and_fails_by_its_name(
 # -- a killed server ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_server_killed_in_the_middle_of_a_build_leaves_nothing_and_builds_it_after_the_next_start(
     start_server: Callable[..., Server], new_name: str, package_index: PackageIndex
 ) -> None:

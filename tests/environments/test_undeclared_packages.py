@@ -412,6 +412,7 @@ SCRIPTS = {
 }
 
 
+@pytest.mark.full
 def test_all_of_a_set_of_scripts_run_with_inferred_packages(packages_rpc: Rpc, new_name: str) -> None:
     content: dict[str, str] = {}
     for number, text in enumerate(SCRIPTS.values()):

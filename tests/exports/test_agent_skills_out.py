@@ -363,6 +363,7 @@ def as_(org: Server) -> Callable[[Who], Caller]:
     return lambda who: Caller(org.url, who)
 
 
+@pytest.mark.full
 def test_what_one_may_not_see_is_not_there(as_: Callable[[Who], Caller], new_name: str) -> None:
     for name, visibility in (("open", "public"), ("team", "namespace"), ("own", "private")):
         as_(AUTHOR).create(f"{new_name}.{name}")

@@ -262,6 +262,7 @@ def test_a_server_without_packages_imports_without(rpc: Rpc, new_name: str) -> N
     )
 
 
+@pytest.mark.full
 def test_where_the_index_is_away_that_skill_alone_is_imported_again(start_server: Any, new_name: str) -> None:
     rpc = start_server(env={"SKILLERY_PACKAGES_INDEX_URLS": "http://localhost:9/simple"}).rpc
     data = zipped(

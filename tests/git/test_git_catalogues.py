@@ -103,6 +103,7 @@ def test_a_branch_has_the_catalogue_of_its_versions(git: Git, rpc: Rpc, new_name
         assert [one["version"] for one in marketplace(clone)["plugins"]] == [version]
 
 
+@pytest.mark.full
 def test_the_marketplace_has_the_name_of_the_server(start_server: Callable[..., Server], tmp_path: Path) -> None:
     for number, (settings, name) in enumerate(
         (

@@ -115,6 +115,7 @@ def test_other_addresses_and_methods_are_refused(repository: httpx.Client, serve
     assert repository.post("/git-receive-pack", content=b"0000").status_code == 403
 
 
+@pytest.mark.full
 def test_two_servers_make_the_same_objects_and_limits_name_the_namespace(
     start_server: Callable[..., Server], tmp_path: Path
 ) -> None:

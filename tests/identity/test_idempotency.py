@@ -189,6 +189,7 @@ def test_during_the_first_call_the_next_is_refused_and_a_lost_client_gets_the_ru
     assert len(alice("list_runs")["runs"]) == 1
 
 
+@pytest.mark.smoke
 def test_of_two_servers_on_one_postgres_one_makes_the_call(
     start_server: Callable[..., Server], migrated_postgres_database: Callable[[], str], tmp_path: Path
 ) -> None:

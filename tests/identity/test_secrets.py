@@ -333,6 +333,7 @@ def read_quietly(path: Path) -> bytes:
 # -- stored and logged values ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_value_stands_in_no_file_log_or_setting(tmp_path: Path, start_server: Callable[..., Server]) -> None:
     server = start_server(env={"SKILLERY_LOG_LEVEL": "debug"})
     home = str(server.home)
@@ -417,6 +418,7 @@ def test_a_second_key_next_to_a_lost_one_is_refused(tmp_path: Path) -> None:
     assert VALUE not in lost.err + other.err
 
 
+@pytest.mark.full
 def test_a_run_whose_secret_cannot_be_decrypted_fails_with_a_word(
     tmp_path: Path, start_server: Callable[..., Server]
 ) -> None:
@@ -442,6 +444,7 @@ def test_a_key_that_is_none_stops_the_start_and_is_not_shown(tmp_path: Path, key
     assert key not in ended.err
 
 
+@pytest.mark.full
 def test_a_key_file_that_everybody_can_open_stops_the_start(tmp_path: Path) -> None:
     home = tmp_path / "home"
     on(home, "set", "API_KEY", value=VALUE)

@@ -216,6 +216,7 @@ def test_cached_files_go_when_no_run_has_used_them_for_long(swept: Server, ada: 
     assert len(copies - set((cache / "blobs").iterdir())) == 1
 
 
+@pytest.mark.full
 def test_a_run_keeps_what_it_was_given_and_what_it_writes_while_sweeps_go_on(ada: Caller) -> None:
     """Until the run ends, its blobs have no owner but the run and no row but their own."""
     blob_id = put(ada, b"g" * LARGE)

@@ -215,6 +215,7 @@ IDENTITIES = st.builds(
 )
 
 
+@pytest.mark.smoke
 @pytest.mark.full
 @settings(max_examples=rounds(12, long=150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(asked=ASKED, identity=IDENTITIES, sort=st.sampled_from(SORTS), limit=st.integers(1, 40))

@@ -34,6 +34,7 @@ from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
 from skillery.errors import SandboxUnavailable
 from skillery.testing.sandbox import Trial
 from tests.sandbox import test_sandbox_linux, test_sandbox_lockdown
+from tests.support import processes
 from tests.support.processes import eventually, eventually_async
 
 CELL = zygotes.HERE / "cell"
@@ -324,6 +325,8 @@ MUTATIONS: dict[str, Mutation] = {
 
 
 Changer = Callable[..., None]
+MUTATED_SECONDS = 15
+"""How long a case waits for an event that a missing step prevents."""
 
 
 @pytest.fixture
@@ -336,6 +339,8 @@ def change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Changer]
         folder = changed_copy(tmp_path, *mutations)
         monkeypatch.setattr(zygotes, "HERE", folder)
         monkeypatch.setenv("SKILLERY_TEST_CELL", str(folder))  # for servers that a case starts
+        if mutations != (BLIND,):
+            monkeypatch.setattr(processes, "PATIENCE_SECONDS", MUTATED_SECONDS)
 
     yield change
 

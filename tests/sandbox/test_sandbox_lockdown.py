@@ -284,7 +284,7 @@ async def main():
     child = os.fork()
     if child:
         print(child, flush=True)
-    time.sleep(60)
+    time.sleep(600)
 asyncio.run(main())
 """
 

@@ -199,6 +199,7 @@ async def test_the_page_has_no_fault(
     assert await problems(page) == []
 
 
+@pytest.mark.full
 @pytest.mark.asyncio(loop_scope="session")
 async def test_typing_searches_at_pauses_and_keeps_the_focus(sqlite_server: Server, open_page: OpenPage) -> None:
     page = await open_page(sqlite_server, "/")

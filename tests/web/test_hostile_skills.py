@@ -42,6 +42,7 @@ async def is_calm(page: Page, evil: HostileSkill) -> bool:
     return True
 
 
+@pytest.mark.smoke
 async def test_markdown_has_only_harmless_elements_and_links(evil: HostileSkill, open_page: OpenPage) -> None:
     page = await open_page(evil.server, evil.at(), storage_state=evil.cookies())
     prose = page.locator(".prose")
@@ -70,6 +71,7 @@ async def test_markdown_has_only_harmless_elements_and_links(evil: HostileSkill,
     assert all(one.startswith("md-") for one in ids)
 
 
+@pytest.mark.full
 async def test_links_and_images_of_markdown_stay_inside_the_version(evil: HostileSkill, open_page: OpenPage) -> None:
     page = await open_page(evil.server, evil.at(), storage_state=evil.cookies())
     places = "one => [...one.querySelectorAll('[href], [src]')].map(part => part.getAttribute('href') || part.src)"
@@ -92,6 +94,7 @@ async def test_links_and_images_of_markdown_stay_inside_the_version(evil: Hostil
     assert await page.locator(".prose img").first.evaluate("one => one.decode().then(() => one.naturalWidth)") == 40
 
 
+@pytest.mark.full
 async def test_an_external_link_has_no_way_back(evil: HostileSkill, open_page: OpenPage) -> None:
     page = await open_page(evil.server, evil.at(), storage_state=evil.cookies())
     link = page.locator(".prose a", has_text=re.compile("^outside$"))
@@ -104,6 +107,7 @@ async def test_an_external_link_has_no_way_back(evil: HostileSkill, open_page: O
     await problems(page)  # a request that the user wanted
 
 
+@pytest.mark.full
 async def test_texts_of_manifests_and_reasons_are_shown_as_text(evil: HostileSkill, open_page: OpenPage) -> None:
     page = await open_page(evil.server, evil.at(), storage_state=evil.cookies())
     reasons = {"1.0.0": "deprecated", "1.1.0": "In review", "1.2.0": "rejected", "0.9.0": "yanked"}
@@ -122,6 +126,7 @@ async def test_texts_of_manifests_and_reasons_are_shown_as_text(evil: HostileSki
         assert await is_calm(page, evil)
 
 
+@pytest.mark.full
 async def test_other_pages_show_the_same_texts(evil: HostileSkill, open_page: OpenPage) -> None:
     page = await open_page(evil.server, evil.at("1.0.0", "versions"), storage_state=evil.cookies())
     diff = evil.at("1.1.0", "diff", "1.0.0")
@@ -140,6 +145,7 @@ async def test_other_pages_show_the_same_texts(evil: HostileSkill, open_page: Op
     assert f"waived {IMAGE}" in await page.inner_text("main")
 
 
+@pytest.mark.full
 async def test_names_of_files(evil: HostileSkill, open_page: OpenPage) -> None:
     page = await open_page(evil.server, evil.at("1.0.0", "files"), storage_state=evil.cookies())
     for path in NAMES:
@@ -157,6 +163,7 @@ async def test_names_of_files(evil: HostileSkill, open_page: OpenPage) -> None:
         assert unquote(disposition.partition("filename*=UTF-8''")[2]) == path.rpartition("/")[2]
 
 
+@pytest.mark.full
 async def test_hostile_code_is_shown_as_text_with_its_hidden_characters(
     evil: HostileSkill, open_page: OpenPage
 ) -> None:
@@ -204,6 +211,7 @@ async def test_no_path_leaves_the_bundle(evil: HostileSkill) -> None:
             assert "Nothing here" in answer.text
 
 
+@pytest.mark.full
 async def test_files_never_run(evil: HostileSkill, open_page: OpenPage) -> None:
     page = await open_page(evil.server, evil.at("1.0.0", "files"), storage_state=evil.cookies())
     kinds = {"evil.svg": "image/svg+xml", "polyglot.gif": "image/gif", "evil.pdf": "application/octet-stream"}
@@ -237,6 +245,7 @@ async def is_harmless(page: Page, evil: HostileSkill, raw: str) -> None:
     assert evil.attacker.hits == []
 
 
+@pytest.mark.full
 async def test_another_site_can_not_embed_files_and_pages(evil: HostileSkill, open_page: OpenPage) -> None:
     resources = [f"{evil.server.url}{evil.at('1.0.0', 'raw', f'resources/{name}')}" for name in ("evil.svg", "evil.js")]
     pages = [
@@ -264,6 +273,7 @@ async def test_another_site_can_not_embed_files_and_pages(evil: HostileSkill, op
     await problems(page)
 
 
+@pytest.mark.full
 async def test_a_site_that_opens_a_page_gets_no_handle(evil: HostileSkill, open_page: OpenPage) -> None:
     evil.attacker.pages["/opens"] = "<!doctype html><title>attack</title><button>go</button>"
     page = await open_page(evil.server, "/login", storage_state=evil.cookies())
@@ -278,6 +288,7 @@ async def test_a_site_that_opens_a_page_gets_no_handle(evil: HostileSkill, open_
     await problems(page)
 
 
+@pytest.mark.full
 async def test_searches_reflect_only_text(evil: HostileSkill, open_page: OpenPage) -> None:
     page = await open_page(evil.server, "/", storage_state=evil.cookies())
     html = f'"><script>window.__pwned=1</script>{IMAGE}'
@@ -293,6 +304,7 @@ async def test_searches_reflect_only_text(evil: HostileSkill, open_page: OpenPag
         assert set(links) == {f"http:{evil.server.url.partition('//')[2]}"}
 
 
+@pytest.mark.full
 async def test_results_of_a_search_show_the_words_of_the_skill(evil: HostileSkill, open_page: OpenPage) -> None:
     page = await open_page(evil.server, "/?q=script+prize&ns=hostile&status=deprecated", storage_state=evil.cookies())
     text = await page.inner_text("main")

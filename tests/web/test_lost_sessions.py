@@ -170,6 +170,7 @@ async def sign_in_again(page: Page, token: str) -> None:
     await page.get_by_role("button", name="Sign in").click()
 
 
+@pytest.mark.full
 @in_browser
 @with_and_without_javascript
 async def test_a_user_signs_in_again_and_sends_the_text(
@@ -200,6 +201,7 @@ async def test_a_user_signs_in_again_and_sends_the_text(
     assert [one for one in await problems(page) if not EXPECTED.search(one)] == []
 
 
+@pytest.mark.full
 @in_browser
 async def test_text_comes_back_only_to_its_user(
     tokens_sqlite: Server, open_page: OpenPage, token: str, skill: str, new_name: str
@@ -214,6 +216,7 @@ async def test_text_comes_back_only_to_its_user(
     assert [one for one in await problems(page) if not EXPECTED.search(one)] == []
 
 
+@pytest.mark.full
 @in_browser
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])

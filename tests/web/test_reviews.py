@@ -235,6 +235,7 @@ def test_changed_words_are_marked() -> None:
     assert words_of("ask first", "ask never") == ("ask <del>first</del>", "ask <ins>never</ins>")
 
 
+@pytest.mark.full
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
@@ -259,6 +260,7 @@ async def test_the_pages_have_no_fault(
         assert await check_axe(page) == [], path
 
 
+@pytest.mark.full
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize("javascript", [True, False], ids=["javascript", "no-javascript"])
 async def test_a_reviewer_approves(tokens_sqlite: Server, open_page: OpenPage, new_name: str, javascript: bool) -> None:

@@ -80,6 +80,7 @@ async def settled(page: Page) -> None:
     await page.wait_for_load_state()
 
 
+@pytest.mark.smoke
 async def test_search_read_try_run(team: Team, visit: Any) -> None:
     await team.publish()
     page = await visit(team.reviewer, "/")
@@ -104,6 +105,7 @@ async def test_search_read_try_run(team: Team, visit: Any) -> None:
     assert await page.get_by_label("text string").input_value() == "one two three"
 
 
+@pytest.mark.full
 async def test_a_wrong_input_is_told_at_its_field(team: Team, visit: Any) -> None:
     await team.publish()
     page = await visit(team.reviewer, f"/s/{team.name}/try")
@@ -119,6 +121,7 @@ async def test_a_wrong_input_is_told_at_its_field(team: Team, visit: Any) -> Non
     assert await page.get_by_label("An object in JSON").input_value() == '{"text": 7}'
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("javascript", [True, False], ids=["javascript", "no-javascript"])
 async def test_publish_review_approve_run_yank(team: Team, visit: Any, tmp_path: Path, javascript: bool) -> None:
     page = await visit(team.author, "/publish", javascript=javascript)
@@ -160,6 +163,7 @@ async def test_publish_review_approve_run_yank(team: Team, visit: Any, tmp_path:
     assert await page.get_by_text("Reason: It miscounts.").count() == 1
 
 
+@pytest.mark.full
 async def test_readers_are_denied_what_they_may_not_do(team: Team, visit: Any) -> None:
     await team.publish()
     page = await visit(team.reader, f"/s/{team.name}")
@@ -186,6 +190,7 @@ async def focus_by_tab(page: Page, condition: str, most: int = 80) -> None:
     raise AssertionError(f"Tab does not reach {condition}")
 
 
+@pytest.mark.full
 async def test_publish_review_and_run_by_keyboard_alone(team: Team, visit: Any, tmp_path: Path) -> None:
     page = await visit(team.author, "/")
     await page.keyboard.press("g")
@@ -245,6 +250,7 @@ async def test_publish_review_and_run_by_keyboard_alone(team: Team, visit: Any, 
     assert await page.locator(".json").inner_text() == "object of 1\nwords 4"
 
 
+@pytest.mark.full
 async def test_keys_move_in_differences_and_can_be_switched_off(team: Team, visit: Any) -> None:
     await team.publish()
     files = [{"path": "code/main.py", "content": CODE.replace("counting", "other")}]

@@ -205,6 +205,7 @@ def evil_site(page: str) -> Iterator[str]:
         listening.shutdown()
 
 
+@pytest.mark.full
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize("way", ["form", "sandboxed-frame", "fetch"])
 async def test_a_page_of_another_port_changes_nothing_in_a_browser(
@@ -277,6 +278,7 @@ def test_no_answer_of_a_page_may_be_framed_or_has_inline_code(who: str, tokens_s
     assert pages > len(ADDRESSES)
 
 
+@pytest.mark.full
 def test_no_browser_guesses_the_type_of_an_answer(tokens_sqlite: Server, new_name: str) -> None:
     """Of pages, files, redirects and failures, for browsers and for programs."""
     made = make(tokens_sqlite, new_name, token_of(tokens_sqlite, new_name, "admin"))
@@ -293,6 +295,7 @@ def test_no_browser_guesses_the_type_of_an_answer(tokens_sqlite: Server, new_nam
     assert found >= {200, 303, 400, 401, 403, 404, 405, 415}
 
 
+@pytest.mark.full
 @pytest.mark.asyncio(loop_scope="session")
 async def test_a_browser_shows_no_page_in_a_frame(tokens_sqlite: Server, open_page: OpenPage, new_name: str) -> None:
     made = make(tokens_sqlite, new_name, token_of(tokens_sqlite, new_name, "admin"))
@@ -345,6 +348,7 @@ def test_endpoints_of_programs_ignore_the_cookie(path: str, tokens_sqlite: Serve
     assert browser.http.request(method, path, headers=headers, content=b"{}").status_code == 401
 
 
+@pytest.mark.full
 @pytest.mark.asyncio(loop_scope="session")
 async def test_scripts_see_no_cookie_and_back_shows_nothing_after_sign_out(
     tokens_sqlite: Server, open_page: OpenPage, new_name: str
@@ -377,6 +381,7 @@ def test_a_user_ends_all_other_sessions(tokens_server: Server, new_name: str) ->
 # -- objects of other users --------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_objects_of_others_are_answered_as_unknown_names(tokens_sqlite: Server, new_name: str) -> None:
     """A private skill, a draft, a run, a blob and an upload. The answers are equal byte for byte."""
     made = make(tokens_sqlite, new_name, token_of(tokens_sqlite, new_name, "admin"))

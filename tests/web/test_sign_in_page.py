@@ -67,6 +67,7 @@ async def test_the_page_after_a_refused_token_has_no_fault(
     await expect_no_fault(page)
 
 
+@pytest.mark.full
 @both_schemes
 async def test_the_page_of_a_user_has_no_fault(
     tokens_sqlite: Server, open_page: OpenPage, token: str, new_name: str, dark: bool
@@ -77,6 +78,7 @@ async def test_the_page_of_a_user_has_no_fault(
     await expect_no_fault(page)
 
 
+@pytest.mark.full
 @with_and_without_javascript
 async def test_a_user_signs_in_and_out(
     tokens_sqlite: Server, open_page: OpenPage, token: str, new_name: str, javascript: bool
@@ -90,6 +92,7 @@ async def test_a_user_signs_in_and_out(
     await page.get_by_label("Token").wait_for()
 
 
+@pytest.mark.full
 @with_and_without_javascript
 async def test_the_keyboard_alone_signs_in_and_out(
     tokens_sqlite: Server, open_page: OpenPage, token: str, new_name: str, javascript: bool
@@ -161,6 +164,7 @@ async def test_the_checks_find_faults(tokens_sqlite: Server, open_page: OpenPage
     assert {"console", "error", "policy"} <= kinds
 
 
+@pytest.mark.full
 async def test_no_other_host_is_reached(tokens_sqlite: Server, open_page: OpenPage) -> None:
     page = await open_page(tokens_sqlite, "/login")
     for address in ("http://elsewhere.example/", "http://192.0.2.1/"):

@@ -193,6 +193,7 @@ def test_tools_have_their_parameters(shown: ShownSkill, priced: str) -> None:
     assert ended([sys.executable, "-c", commands["python"]], token) == "1\n"
 
 
+@pytest.mark.full
 @pytest.mark.asyncio(loop_scope="session")
 async def test_a_client_of_mcp_with_the_snippet_has_the_tools(shown: ShownSkill, priced: str) -> None:
     page = shown.browser().get(f"/s/{priced}?client=mcp").text
@@ -295,6 +296,7 @@ PAGES = (
 )
 
 
+@pytest.mark.full
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
@@ -314,6 +316,7 @@ async def test_the_pages_have_no_fault(shown: ShownSkill, open_page: OpenPage, w
 PAINTED = "new Promise(done => new PerformanceObserver(() => done()).observe({type: 'paint', buffered: true}))"
 
 
+@pytest.mark.full
 @pytest.mark.asyncio(loop_scope="session")
 async def test_nothing_moves_when_the_script_arrives_late(shown: ShownSkill, open_page: OpenPage) -> None:
     page = await open_page(shown.server, "/login", token=shown.ann)
@@ -332,6 +335,7 @@ async def test_nothing_moves_when_the_script_arrives_late(shown: ShownSkill, ope
     await page.get_by_role("button", name="Copy the digest").wait_for()
 
 
+@pytest.mark.full
 @pytest.mark.asyncio(loop_scope="session")
 async def test_lines_are_marked_and_selected(shown: ShownSkill, open_page: OpenPage) -> None:
     page = await open_page(shown.server, shown.path(), token=shown.ann)
@@ -350,6 +354,7 @@ async def test_lines_are_marked_and_selected(shown: ShownSkill, open_page: OpenP
     assert page.url.endswith("#L12-L15")
 
 
+@pytest.mark.full
 @pytest.mark.asyncio(loop_scope="session")
 async def test_keys_lead_to_the_exact_address(shown: ShownSkill, open_page: OpenPage) -> None:
     page = await open_page(shown.server, shown.path("files", "code/main.py#L3"), token=shown.ann)
@@ -369,6 +374,7 @@ async def test_keys_lead_to_the_exact_address(shown: ShownSkill, open_page: Open
     assert await page.evaluate("document.activeElement.id") == "change-reason"
 
 
+@pytest.mark.full
 @pytest.mark.asyncio(loop_scope="session")
 async def test_pages_are_read_without_javascript(shown: ShownSkill, open_page: OpenPage) -> None:
     page = await open_page(shown.server, shown.path(), token=shown.ann, javascript=False)
@@ -383,6 +389,7 @@ async def test_pages_are_read_without_javascript(shown: ShownSkill, open_page: O
     assert await page.locator("#L7").evaluate("one => one.matches(':target')")
 
 
+@pytest.mark.full
 @pytest.mark.asyncio(loop_scope="session")
 async def test_print_leaves_out_navigation(shown: ShownSkill, open_page: OpenPage) -> None:
     page = await open_page(shown.server, shown.path(), token=shown.ann)
@@ -395,6 +402,7 @@ async def test_print_leaves_out_navigation(shown: ShownSkill, open_page: OpenPag
         assert await page.get_by_role("heading", level=1).is_visible()
 
 
+@pytest.mark.full
 @pytest.mark.asyncio(loop_scope="session")
 async def test_times_and_numbers_are_those_of_the_reader(shown: ShownSkill, open_page: OpenPage) -> None:
     path = shown.path("files", "resources/large.txt")

@@ -139,6 +139,7 @@ def test_readers_have_no_buttons_and_their_forms_are_refused(author: Author, new
     assert author.skill()["status"] == "published"
 
 
+@pytest.mark.full
 @pytest.mark.asyncio(loop_scope="session")
 async def test_a_publisher_yanks_and_takes_back_without_javascript(
     tokens_sqlite: Server, open_page: OpenPage, new_name: str

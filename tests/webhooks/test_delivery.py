@@ -38,6 +38,7 @@ def _accepted(receiver: Receiver) -> list[str]:
     return list(dict.fromkeys(one.data["message"] for one in receiver.accepted))
 
 
+@pytest.mark.full
 def test_the_events_of_an_outage_arrive_in_order_once_the_target_is_back(start: Start) -> None:
     # `make webhooks` does the same with 1,000 events, an outage of a minute and the default pauses.
     found = deliver_through_outage(start(), events=200, outage=1.0)
@@ -102,6 +103,7 @@ def test_a_slow_target_delays_no_other_target(start: Start, receiver: Receiver, 
         slow.stop()
 
 
+@pytest.mark.full
 def test_busy_webhooks_give_their_places_to_a_waiting_one(
     start: Start, receiver: Receiver, add_webhook: AddWebhook
 ) -> None:
@@ -177,6 +179,7 @@ def test_a_target_that_is_gone_gets_no_more_events(start: Start, receiver: Recei
     assert (row["waiting"], row["last_error"]) == (0, "the target answered 410")
 
 
+@pytest.mark.smoke
 @pytest.mark.postgres
 def test_no_event_is_lost_or_out_of_order_if_the_server_is_killed(
     start: Start, receiver: Receiver, add_webhook: AddWebhook
@@ -199,6 +202,7 @@ def test_no_event_is_lost_or_out_of_order_if_the_server_is_killed(
     assert len({one.id for one in receiver.accepted}) == 100
 
 
+@pytest.mark.full
 def test_a_command_on_a_home_without_a_server_sends_nothing(
     start: Start, receiver: Receiver, add_webhook: AddWebhook
 ) -> None:
@@ -219,6 +223,7 @@ def test_a_command_on_a_home_without_a_server_sends_nothing(
     assert [one.data["message"] for one in receiver.wait_for_accepted(2)] == [*first, "second"]
 
 
+@pytest.mark.full
 def test_a_server_that_stops_awaits_the_answer_to_an_attempt_under_way(
     start: Start, receiver: Receiver, add_webhook: AddWebhook
 ) -> None:
@@ -242,6 +247,7 @@ def test_a_server_that_stops_awaits_the_answer_to_an_attempt_under_way(
     assert (row["waiting"], len(receiver.accepted)) == (0, 1)
 
 
+@pytest.mark.full
 def test_two_servers_never_send_at_the_same_time_and_one_takes_over(
     start_server: Start,
     new_postgres_database: Callable[[], str],
@@ -273,6 +279,7 @@ def test_two_servers_never_send_at_the_same_time_and_one_takes_over(
     assert [one for one in arrived if one.startswith("by.two")] == made[1] + more
 
 
+@pytest.mark.full
 def test_another_server_continues_when_the_lease_of_a_killed_one_ends(
     start_server: Start,
     new_postgres_database: Callable[[], str],
@@ -306,6 +313,7 @@ def test_another_server_continues_when_the_lease_of_a_killed_one_ends(
     assert receiver.most_busy == 1
 
 
+@pytest.mark.full
 def test_without_the_setting_a_target_on_this_machine_is_refused(
     start: Start, receiver: Receiver, add_webhook: AddWebhook
 ) -> None:

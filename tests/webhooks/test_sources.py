@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
 
 from tests.api.test_metrics import figures
 from tests.cli.test_cli import skillery
@@ -82,6 +83,7 @@ def test_a_quota_that_is_almost_used_up_is_told_once(
     assert 0.8 * limit <= used < limit == 1024 * 1024
 
 
+@pytest.mark.full
 def test_plugins_get_the_same_events_in_order_and_miss_none(start: Start, tmp_path: Path) -> None:
     seen, folder = tmp_path / "seen.jsonl", tmp_path / "plugins"
     folder.mkdir()
@@ -107,6 +109,7 @@ def test_plugins_get_the_same_events_in_order_and_miss_none(start: Start, tmp_pa
     assert plugin["moments"] == ["events"]
 
 
+@pytest.mark.full
 def test_a_server_whose_lease_ended_in_a_slow_hook_passes_no_more_events(
     start_server: Start, new_postgres_database: Callable[[], str], tmp_path: Path
 ) -> None:
@@ -144,6 +147,7 @@ def test_a_server_whose_lease_ended_in_a_slow_hook_passes_no_more_events(
     assert [one.split()[1] for one in told[4:]] == ["slow.n3"]
 
 
+@pytest.mark.full
 def test_metrics_and_doctor_show_waiting_events_and_dead_letters(
     start: Start, receiver: Receiver, add_webhook: AddWebhook
 ) -> None:

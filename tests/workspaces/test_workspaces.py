@@ -260,6 +260,7 @@ def test_the_command_line_runs_in_a_workspace(sqlite_server: Server, tmp_path: P
     assert run(sqlite_server.rpc, workspace)["output"] == {"a": "1"}
 
 
+@pytest.mark.full
 def test_kill_9_while_a_run_saves_loses_nothing(start_server: Callable[..., Server]) -> None:
     """The killed run may have stored contents. The current snapshot is the one before it or its own, and is whole."""
     server = start_server()

@@ -18,7 +18,8 @@ from bubblewrap_here import make
 from skillery.errors import SandboxUnavailable
 from skillery.testing.sandbox import Trial
 from tests.sandbox import test_sandbox_lockdown
-from tests.sandbox.test_mutations import attempt
+from tests.sandbox.test_mutations import MUTATED_SECONDS, attempt
+from tests.support import processes
 
 COMMAND, LAUNCHER, PROLOGUE = "package/command.py", "package/inside/launcher.py", "package/inside/prologue.py"
 LOCKDOWN = "cell/lockdown.py"
@@ -211,6 +212,8 @@ def change(folder: Path, monkeypatch: pytest.MonkeyPatch, *edits: Edit) -> None:
     changed = changed_copy(folder, edits)
     use_changed(changed, monkeypatch.setattr)
     monkeypatch.setenv("SKILLERY_TEST_CHANGED", str(changed))  # for servers that a case starts
+    if edits != (BLIND,):
+        monkeypatch.setattr(processes, "PATIENCE_SECONDS", MUTATED_SECONDS)
 
 
 @only_as_root

@@ -86,6 +86,7 @@ def test_the_doctor_shows_bwrap_and_what_it_can_do(tmp_path: Path) -> None:
     assert next(probe for probe in found["probes"] if probe["name"] == "bwrap")["ok"]
 
 
+@pytest.mark.full
 def test_without_the_program_the_server_does_not_start_and_says_what_to_install(tmp_path: Path) -> None:
     gone = {"SKILLERY_BACKENDS_SANDBOX_BUBBLEWRAP_PROGRAM": "/nowhere/bwrap"}
     home = str(tmp_path / "home")
@@ -105,6 +106,7 @@ def test_a_setting_that_it_does_not_know_is_refused_at_start(tmp_path: Path) -> 
     assert "programm" in refused.stderr
 
 
+@pytest.mark.smoke
 def test_packages_are_locked_and_built_in_it(start: Callable[..., Server], tmp_path: Path) -> None:
     house = tmp_path / "house"
     house.mkdir()

@@ -339,6 +339,7 @@ def skillery_authenticator():
 """
 
 
+@pytest.mark.full
 @pytest.mark.asyncio(loop_scope="session")
 async def test_a_browser_with_two_providers_is_not_confused(
     provider: OidcProvider, start_server: Callable[..., Server], tmp_path: Path, open_page: OpenPage
@@ -587,6 +588,7 @@ def test_a_revoked_identity_is_signed_out(kind: str, start: Start, request: pyte
     assert site.browser.who() == "ann"
 
 
+@pytest.mark.full
 def test_a_session_ends_with_the_token_of_the_provider(own_site: Site) -> None:
     own_site.sign_in()
     assert own_site.browser.who() == "ann"
@@ -598,6 +600,7 @@ def test_a_session_ends_with_the_token_of_the_provider(own_site: Site) -> None:
     until_signed_out(own_site.browser)
 
 
+@pytest.mark.full
 def test_sessions_of_an_authenticator_end_when_it_is_removed(
     own_site: Site, start_server: Callable[..., Server]
 ) -> None:

@@ -368,6 +368,7 @@ def test_a_provider_whose_addresses_are_not_encrypted_is_refused(user: User, pro
         assert "is not encrypted" in said.err
 
 
+@pytest.mark.full
 def test_a_provider_with_a_private_authority_is_accepted(start_server: Callable[..., Server], tmp_path: Path) -> None:
     certificate, key = self_signed(1)
     authority = tmp_path / "authority.pem"

@@ -137,6 +137,7 @@ def test_rules_decide_about_name_kind_scopes_and_namespaces(provider: OidcProvid
     assert Rpc(server.url, provider.token("stranger"))("list_tokens")["tokens"]
 
 
+@pytest.mark.full
 def test_a_user_who_leaves_a_group_loses_its_rights_within_the_life_of_the_token(
     provider: OidcProvider, sso: Callable[..., Server]
 ) -> None:
@@ -174,6 +175,7 @@ def test_a_401_refers_to_the_metadata(provider: OidcProvider, sso: Callable[...,
     assert document["paths"]["/.well-known/oauth-protected-resource/mcp"]["get"]["security"] == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 async def test_the_oauth_client_of_mcp_logs_in_from_a_401(
     mode: str, provider: OidcProvider, sso: Callable[..., Server]
@@ -245,6 +247,7 @@ class TokensInMemory:
         self.client = client_info
 
 
+@pytest.mark.full
 def test_tokens_of_the_registry_work_next_to_those_of_the_provider(
     provider: OidcProvider, sso: Callable[..., Server]
 ) -> None:
@@ -257,6 +260,7 @@ def test_tokens_of_the_registry_work_next_to_those_of_the_provider(
     assert provider.issuer not in json.dumps(refused(server, "sky_wrong").json())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 def test_a_revoked_identity_is_refused_with_a_good_token(
     kind: str, provider: OidcProvider, sso: Callable[..., Server], request: pytest.FixtureRequest
@@ -339,6 +343,7 @@ def test_explain_shows_why_a_token_is_refused(provider: OidcProvider, tmp_path: 
     assert "stdin must contain one token" in command(tmp_path, "explain", stdin="").err
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("database_kind", ["sqlite"])
 def test_keys_are_rotated_under_load(database_kind: str, provider: OidcProvider, sso: Callable[..., Server]) -> None:
     """Each rotation lists the old key too, as providers do. No request with a good token is refused."""
@@ -389,6 +394,7 @@ def test_a_wrong_setting_is_named_at_start(setting: str, said: str, provider: Oi
     assert said.replace("{issuer}", provider.issuer) in started.err
 
 
+@pytest.mark.full
 def test_doctor_names_a_wrong_setting(provider: OidcProvider, tmp_path: Path) -> None:
     options = configured(provider, tmp_path, 'issuer = "{issuer}/"')
 

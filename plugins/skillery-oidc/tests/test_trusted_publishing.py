@@ -127,6 +127,7 @@ def skill(name: str, version: str = "1.0.0") -> dict[str, Any]:
     return {"manifest": manifest(name, version), "skill_md": f"# {name}\n", "files": skill_files()}
 
 
+@pytest.mark.full
 def test_a_job_publishes_and_the_version_says_who_built_it(provider: OidcProvider, server: Server) -> None:
     forge = Forge(server, provider)
 
@@ -162,6 +163,7 @@ def test_a_job_publishes_and_the_version_says_who_built_it(provider: OidcProvide
     assert f"was published by the CI job {forge.repository} refs/heads/main {'5e1f' * 10}" in diff.out
 
 
+@pytest.mark.full
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize("width", [1280, 390])
 async def test_the_page_shows_the_job_as_text(
@@ -191,6 +193,7 @@ async def test_the_page_shows_the_job_as_text(
     assert await check_axe(page) == []
 
 
+@pytest.mark.full
 def test_the_page_names_the_subject_of_a_job_without_a_repository(provider: OidcProvider, sqlite: Server) -> None:
     admin, forge = admin_of(sqlite), Forge(sqlite, provider)
     name = f"{forge.space}.robot"
@@ -279,6 +282,7 @@ def test_a_token_is_exchanged_once_for_as_long_as_clocks_may_differ(
     assert "was exchanged before" in forge.refusal(token)
 
 
+@pytest.mark.full
 @pytest.mark.postgres
 def test_of_many_exchanges_of_one_token_at_once_one_succeeds(provider: OidcProvider, server: Server) -> None:
     forge = Forge(server, provider)
@@ -481,6 +485,7 @@ def test_jobs_of_two_issuers_of_one_host_have_different_names(provider: OidcProv
     assert names == [f"ci:{host}:robot" for host in hosts]
 
 
+@pytest.mark.full
 def test_a_slow_issuer_does_not_stop_the_jobs_of_others(
     provider: OidcProvider, start_server: Callable[..., Server]
 ) -> None:
@@ -576,6 +581,7 @@ def entries_of(forge: Forge, issuer: str) -> list[dict[str, Any]]:
     return eventually(mine)
 
 
+@pytest.mark.full
 def test_the_audit_trail_says_who_got_a_token_and_why_not(
     provider: OidcProvider, start_server: Callable[..., Server]
 ) -> None:
@@ -597,6 +603,7 @@ def test_the_audit_trail_says_who_got_a_token_and_why_not(
     assert used["last_used_at"]
 
 
+@pytest.mark.full
 def test_failures_count_like_failed_logins(provider: OidcProvider, start_server: Callable[..., Server]) -> None:
     server = start_server(
         env={"SKILLERY_AUTH": "tokens", **TRUST, "SKILLERY_BACKENDS_AUTHENTICATOR_TOKENS_FAILURES_PER_MINUTE": "3"}
@@ -735,6 +742,7 @@ def free_port() -> int:
         return port
 
 
+@pytest.mark.smoke
 def test_a_ci_job_publishes_with_the_command_line(
     provider: OidcProvider, start_server: Callable[..., Server], actions: str, tmp_path: Path
 ) -> None:

@@ -145,6 +145,7 @@ def test_runs_fail_while_openbao_is_sealed_or_unavailable_and_recover(served: Se
     assert "cannot be reached" in log
 
 
+@pytest.mark.full
 def test_a_revoked_token_leads_to_a_new_login_and_the_end_of_the_server_revokes_it(
     bao: OpenBao, tmp_path: Path
 ) -> None:
@@ -174,6 +175,7 @@ def test_a_revoked_token_of_a_file_is_unavailable_until_the_file_changes(served:
 # -- commands ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_the_commands_change_secrets_if_the_setting_allows_it(engine: Engine, tmp_path: Path) -> None:
     role = engine.app_role()
     secret = command(tmp_path / "home", engine.settings(**role))
@@ -214,6 +216,7 @@ def test_grants_are_revoked_while_openbao_is_unavailable(engine: Engine, tmp_pat
 # -- start and doctor --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_wrong_token_stops_the_start_and_the_doctor_names_it(engine: Engine, tmp_path: Path) -> None:
     env = environment(engine.settings(token_file=engine.token_file("s.wrong")))
     refused = skillery("serve", "--home", str(tmp_path / "home"), "--port", "0", **env)
@@ -228,6 +231,7 @@ def test_a_wrong_token_stops_the_start_and_the_doctor_names_it(engine: Engine, t
     assert "s.wrong" not in refused.err + doctor.out + doctor.err
 
 
+@pytest.mark.smoke
 def test_the_doctor_accepts_a_server_that_works(engine: Engine, tmp_path: Path) -> None:
     role = engine.app_role()
     doctor = skillery("doctor", "--json", "--home", str(tmp_path / "home"), **environment(engine.settings(**role)))

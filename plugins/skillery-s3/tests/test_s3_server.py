@@ -61,6 +61,7 @@ def publish(rpc: Rpc, name: str, text: str = LARGE) -> None:
 # -- contents ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.smoke
 def test_contents_over_64_kib_are_objects_and_small_ones_are_rows(weed: Weed, start: Start) -> None:
     prefix = new_prefix()
     rpc = start(weed.endpoint, prefix).rpc
@@ -102,6 +103,7 @@ def test_a_server_refuses_the_bucket_of_another_registry(weed: Weed, start: Star
     assert "the storage 's3' is not the one that this database keeps its contents in" in refused.err
 
 
+@pytest.mark.full
 def test_a_wrong_bucket_stops_the_start_and_the_doctor_names_it(weed: Weed, tmp_path: Path) -> None:
     env = {**chosen(weed.endpoint, "p"), "SKILLERY_BACKENDS_STORAGE_S3_BUCKET": "absent"}
     refused = skillery("serve", "--home", str(tmp_path / "home"), "--port", "0", **env)
@@ -115,6 +117,7 @@ def test_a_wrong_bucket_stops_the_start_and_the_doctor_names_it(weed: Weed, tmp_
     assert "bucket: the service has no bucket" in probe["detail"]
 
 
+@pytest.mark.full
 def test_the_doctor_accepts_a_storage_that_works(weed: Weed, tmp_path: Path) -> None:
     doctor = skillery("doctor", "--json", "--home", str(tmp_path / "home"), **chosen(weed.endpoint, new_prefix()))
     probes = {probe["name"]: probe for probe in doctor.json["probes"]}
@@ -125,6 +128,7 @@ def test_the_doctor_accepts_a_storage_that_works(weed: Weed, tmp_path: Path) -> 
 # -- signed downloads --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_blob_is_downloaded_from_the_storage(weed: Weed, start: Start) -> None:
     server = start(weed.endpoint, **SIGNED)
     content = os.urandom(200_000)
@@ -141,6 +145,7 @@ def test_a_blob_is_downloaded_from_the_storage(weed: Weed, start: Start) -> None
     assert (part.status_code, part.content) == (206, content[5:10])
 
 
+@pytest.mark.full
 def test_small_blobs_and_heads_are_answered_by_the_server(weed: Weed, start: Start) -> None:
     rpc = start(weed.endpoint, **SIGNED).rpc
     small = rpc("create_blob", content="small", kind="text/plain")["blob_id"]
@@ -151,6 +156,7 @@ def test_small_blobs_and_heads_are_answered_by_the_server(weed: Weed, start: Sta
     assert rpc.http.get(f"/blobs/{large}", headers={"range": "bytes=200000-"}).status_code == 416
 
 
+@pytest.mark.full
 def test_an_archive_is_stored_once_and_downloaded_from_the_storage(weed: Weed, start: Start) -> None:
     prefix = new_prefix()
     rpc = start(weed.endpoint, prefix, **SIGNED).rpc
@@ -173,6 +179,7 @@ def test_an_archive_is_stored_once_and_downloaded_from_the_storage(weed: Weed, s
     assert httpx.get(second.headers["location"]).status_code == 200
 
 
+@pytest.mark.full
 def test_a_purge_deletes_the_objects_of_the_files_and_of_the_archives(weed: Weed, start: Start) -> None:
     prefix = new_prefix()
     rpc = start(weed.endpoint, prefix, **SIGNED).rpc
@@ -197,6 +204,7 @@ def test_without_the_setting_the_server_sends_everything(weed: Weed, start: Star
     assert rpc.http.get(f"/blobs/{large}").text == LARGE
 
 
+@pytest.mark.full
 def test_access_is_checked_before_an_address_is_signed(weed: Weed, start: Start) -> None:
     server = start(weed.endpoint, **SIGNED, **ASKS_FOR_TOKENS)
     home = str(server.home)
@@ -208,6 +216,7 @@ def test_access_is_checked_before_an_address_is_signed(weed: Weed, start: Start)
     assert server.rpc.http.get(f"/blobs/{blob}").status_code == 401
 
 
+@pytest.mark.full
 def test_the_client_follows_to_the_storage_without_its_token(proxy: FaultProxy, start: Start, tmp_path: Path) -> None:
     server = start(proxy.url, **SIGNED)
     content = os.urandom(300_000)
@@ -234,6 +243,7 @@ def new_token(name: str, home: str) -> str:
 # -- failures of the service -------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_calls_fail_while_the_service_is_away_and_nothing_acknowledged_is_lost(start: Start, tmp_path: Path) -> None:
     with running_weed(tmp_path) as weed:
         rpc = start(weed.endpoint).rpc
@@ -254,6 +264,7 @@ def test_calls_fail_while_the_service_is_away_and_nothing_acknowledged_is_lost(s
         assert rpc("create_blob", content=LARGE + "newer", kind="text/plain")
 
 
+@pytest.mark.full
 def test_a_damaged_answer_never_reaches_a_caller_as_a_whole_content(proxy: FaultProxy, start: Start) -> None:
     rpc = start(proxy.url).rpc
     blob = rpc("create_blob", content=LARGE, kind="text/plain")["blob_id"]
@@ -280,6 +291,7 @@ def test_acknowledged_contents_survive_kills(weed: Weed, tmp_path: Path) -> None
     assert done.is_whole, (done.lost, done.check)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("moment", ["partNumber=1", "partNumber=2", "POST .*uploadId="])
 def test_a_kill_during_an_upload_leaves_parts_that_a_sweep_removes(
     proxy: FaultProxy, weed: Weed, start: Start, tmp_path: Path, moment: str

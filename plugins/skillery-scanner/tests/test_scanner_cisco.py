@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from test_scanner_server import REFUSED, configured, create, findings
 from tests.conftest import Server
 
@@ -53,6 +55,7 @@ def engine(tmp_path: Path, port: int) -> str:
     return str(program)
 
 
+@pytest.mark.full
 def test_findings_of_the_engine_have_their_own_rules_and_no_network(
     tmp_path: Path, start_server: Callable[..., Server]
 ) -> None:
@@ -84,6 +87,7 @@ block = "medium"
     assert not list(folder.glob("skillery-scan-*"))
 
 
+@pytest.mark.full
 def test_an_interpreter_without_the_package_refuses_every_version(
     tmp_path: Path, start_server: Callable[..., Server]
 ) -> None:

@@ -63,6 +63,7 @@ def test_a_hostile_skill_is_refused_with_file_line_and_remedy(tmp_path: Path, st
     assert [one["rule"] for one in stolen["data"]["findings"]] == ["scanner.data-theft"]
 
 
+@pytest.mark.smoke
 def test_a_lesser_finding_is_a_warning_and_bundled_skills_pass(tmp_path: Path, start_server: Start) -> None:
     server = start_server(env=configured(tmp_path), new_home=True)
 
@@ -125,6 +126,7 @@ def test_a_wrong_setting_stops_the_start(tmp_path: Path, section: str, said: str
     assert said in done.err
 
 
+@pytest.mark.full
 def test_a_scan_that_takes_too_long_refuses_or_warns(tmp_path: Path, start_server: Start) -> None:
     section = """
 [plugins.scanner]
@@ -154,6 +156,7 @@ def rescan(server: Server, *options: str, **env: str) -> Ended:
     return skillery("scan", "rescan", "--home", str(server.home), *options, stdin=b"", **database, **env)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", DATABASES)
 def test_a_rescan_finds_what_was_published_before(
     tmp_path: Path, start_server: Start, kind: str, request: pytest.FixtureRequest
@@ -182,6 +185,7 @@ def test_a_rescan_finds_what_was_published_before(
     )
 
 
+@pytest.mark.full
 def test_a_rescan_continues_where_it_was_interrupted(tmp_path: Path, start_server: Start) -> None:
     env = configured(tmp_path)
     server = start_server(env=env)
