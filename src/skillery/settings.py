@@ -102,11 +102,12 @@ class RunRecords(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long runs are stored and wait for a workspace, how many clients may follow runs, and when a tool call of MCP
     becomes a task.
 
-    A run is deleted after `keep_days`, or if it is not among the `keep_count` newest runs. 0 means no limit.
+    A run is deleted after `keep_days`. With `keep_count`, a run is deleted earlier if it is not among this many newest
+    runs. 0 means no limit.
     """
 
     keep_days: Annotated[int, msgspec.Meta(ge=0, le=36_500)] = 90
-    keep_count: Annotated[int, msgspec.Meta(ge=0)] = 100_000
+    keep_count: Annotated[int, msgspec.Meta(ge=0)] = 0
     streams: Streams = 500
     streams_per_identity: Streams = 200
     streams_per_run: Streams = 200

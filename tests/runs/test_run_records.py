@@ -465,6 +465,24 @@ def test_a_sweep_forgets_what_the_settings_say_and_keeps_the_counts(start_server
     assert rpc("describe_skill", name="a.b")["skill"]["usage"]["runs"] == 5
 
 
+@pytest.mark.full
+def test_a_count_that_shortens_the_days_is_warned_of(start_server: Callable[..., Server]) -> None:
+    server = start_server(env={"SKILLERY_RUNS_KEEP_COUNT": "2", "SKILLERY_GC_INTERVAL_MINUTES": "0"})
+
+    def probe(count: str) -> Any:
+        found = skillery("doctor", "--home", str(server.home), "--json", SKILLERY_RUNS_KEEP_COUNT=count).json
+        return next(one for one in found["probes"] if one["name"] == "runs")
+
+    words = "Runs are kept for 1 hour only"
+    assert words not in server.rpc.http.get("/admin").text
+    for _ in range(3):
+        run(server.rpc, "def main(args): return 1")
+
+    assert words in server.rpc.http.get("/admin").text
+    assert "keep_count = 2 shortens runs.keep_days = 90" in probe("2")["detail"]
+    assert probe("0")["ok"] is True
+
+
 # -- the command line -----------------------------------------------------------------------------------------------
 
 

@@ -68,6 +68,7 @@ from skillery.plugins import Plugins
 from skillery.registry.popular import popular_skills
 from skillery.routes import Route
 from skillery.runs.orphans import note_seen
+from skillery.runs.records import span_of_count
 from skillery.settings import Settings, is_loopback
 
 DAY_MS = 24 * 60 * 60 * 1000
@@ -189,6 +190,9 @@ def _edge(
             readiness.checks,
             known.plugins,
             partial(_disk_of, settings.home),
+            partial(
+                database.read, partial(span_of_count, days=settings.runs.keep_days, count=settings.runs.keep_count)
+            ),
             partial(audit.verify, database),
             settings.storage,
             known.secrets,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -30,6 +31,7 @@ def installation_probes(plugins: Plugins, settings: Settings) -> list[Probe]:
         _authenticator(plugins, settings),
         _secrets(plugins, settings),
         _packages(settings),
+        _runs(settings),
         webhooks_probe(settings),
         *_sandbox(plugins, settings),
     ]
@@ -131,6 +133,26 @@ def _packages(settings: Settings) -> Probe:
     hosts = ", ".join(urlsplit(address).hostname or "an index" for address in wanted.index_urls)
     source = f"the wheelhouse {wanted.wheelhouse}" if wanted.wheelhouse else f"from {hosts}"
     return Probe("packages", True, f"{source}, by {program}; named environments: {named}")
+
+
+def _runs(settings: Settings) -> Probe:
+    """Check that runs are kept as long as `runs.keep_days` says."""
+    from skillery.runs.records import span_of_count
+
+    days, count = settings.runs.keep_days, settings.runs.keep_count
+    span = None
+    if count:
+        try:
+            with open_database(settings) as database:
+                if not database.is_sqlite or Path(database.url.database or "").exists():
+                    span = database.read_now(partial(span_of_count, days=days, count=count))
+        except (StartupError, SkilleryError) as error:
+            return Probe("runs", False, str(error), "Check the setting 'database'.", required=False)
+    if span is not None:
+        hours = max(1, round(span.total_seconds() / 3600))
+        detail = f"kept for about {hours} hours: runs.keep_count = {count} shortens runs.keep_days = {days}"
+        return Probe("runs", False, detail, "Set runs.keep_count to 0 or to a higher number.", required=False)
+    return Probe("runs", True, f"kept for {days} days" if days else "kept for ever")
 
 
 def _sandbox(plugins: Plugins, settings: Settings) -> list[Probe]:

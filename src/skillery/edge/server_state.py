@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 from skillery.audit import Head, Verified
@@ -23,6 +24,8 @@ class ServerState(NamedTuple):
     plugins: Callable[[], list[dict[str, Any]]]
     """The rows of `skillery.plugin_facts.plugins_of_server`."""
     disk: Callable[[], Disk]
+    span_of_runs: Callable[[], Awaitable[timedelta | None]]
+    """How long runs are kept if `runs.keep_count` shortens `runs.keep_days`, else None."""
     verify_audit: Callable[[Head | None], Verified]
     """Verifies the whole audit trail, and compares it with a head that was noted elsewhere. Blocking."""
     storage: str

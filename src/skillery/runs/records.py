@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import msgspec
@@ -177,3 +177,12 @@ def cutoff_of(connection: Connection, keep: int) -> datetime | None:
     """
     newest = select(runs.c.started_at).order_by(runs.c.started_at.desc(), runs.c.id.desc())
     return in_utc(connection.scalar(newest.offset(keep - 1).limit(1))) if keep else None
+
+
+def span_of_count(connection: Connection, days: int, count: int) -> timedelta | None:
+    """Return how long runs are kept if `count`, the newest runs that are kept, shortens `days`. Otherwise, return
+    None.
+    """
+    oldest = cutoff_of(connection, count)
+    span = datetime.now(UTC) - oldest if oldest is not None else None
+    return span if span is not None and days and span < timedelta(days=days) else None

@@ -46,7 +46,7 @@ async def _problems(request: PageRequest) -> AsyncIterator[Problem]:
     for found in (_of_disk(request), _of_plugins(request)):
         for one in found:
             yield one
-    for find in (_of_environments, _of_webhooks, _of_quotas, _of_reviews, _of_refusals):
+    for find in (_of_runs, _of_environments, _of_webhooks, _of_quotas, _of_reviews, _of_refusals):
         for one in await find(request):
             yield one
 
@@ -67,6 +67,17 @@ def _of_disk(request: PageRequest) -> Iterator[Problem]:
         text = f"The disk of the server has {left} left of {total}."
         level = BROKEN if free < FULL_DISK else LOOK
         yield Problem(level, text, "Collect the garbage, or make the disk larger.", "/admin/gc")
+
+
+async def _of_runs(request: PageRequest) -> list[Problem]:
+    span = await request.site.state.span_of_runs()
+    if span is None:
+        return []
+    hours = max(1, round(span.total_seconds() / 3600))
+    text = (
+        f"Runs are kept for {hours} {'hour' if hours == 1 else 'hours'} only: runs.keep_count shortens runs.keep_days."
+    )
+    return [Problem(LOOK, text, "Set runs.keep_count to 0 or to a higher number.", "/runs")]
 
 
 def _of_plugins(request: PageRequest) -> Iterator[Problem]:
