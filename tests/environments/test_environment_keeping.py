@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
@@ -18,6 +19,8 @@ from skillery.builtin.unsafe_subprocess import UnsafeSubprocess
 from skillery.context.queue import Queue
 from skillery.database import Database, migrate
 from skillery.environments import Builder, Environments, Jobs, Locks, PackageSources
+from skillery.environments.downloads import BuildProgress
+from skillery.environments.errors import BuildFailed
 from skillery.errors import PackageIndexUnavailable, Unavailable
 from tests.support.package_index import PackageIndex
 from tests.support.processes import eventually_async
@@ -43,8 +46,8 @@ class Keeping:
         sources = sources or PackageSources(wheelhouse=self.house)
         jobs = Jobs(sandbox, sources, 2)
         self.locks = Locks(database, jobs, sources, 60, timedelta(0), Queue(2, 1000, MIB))
-        builder = Builder(self.folder, jobs, sources, 60, 512)
-        self.environments = Environments(self.folder, database, builder, "here", total_mb)
+        self.builder = Builder(self.folder, jobs, sources, 60, 512)
+        self.environments = Environments(self.folder, database, self.builder, "here", total_mb)
 
     async def built(self, *requirements: str) -> PackageMount:
         found = await self.environments.ready(await self.locks.make(requirements), 60)
@@ -94,6 +97,26 @@ async def test_environments_share_the_files_of_their_wheels(keeping: Keeping) ->
     [cached] = [path.name for path in (one.folder / "__pycache__").iterdir() if path.name.startswith("shared.")]
     assert inode(one, f"__pycache__/{cached}") == inode(two, f"__pycache__/{cached}")
     assert len(keeping.trees()) == 3
+
+
+async def test_a_build_that_fails_leaves_another_build_in_use(keeping: Keeping, tmp_path: Path) -> None:
+    make_wheel(keeping.house, "one", "1.0")
+    waits, goes_on = threading.Event(), threading.Event()
+
+    def make_room(_bytes: int, _needed: frozenset[str]) -> None:
+        waits.set()
+        goes_on.wait(60)
+
+    lock = await keeping.locks.make(("one",))
+    slow = asyncio.create_task(keeping.builder.build(lock, tmp_path / "slow", BuildProgress(), make_room))
+    await asyncio.to_thread(waits.wait, 60)
+    # Both builds have no tree yet, so their entries are equal.
+    with pytest.raises(BuildFailed):
+        await keeping.builder.build(b"no lock", tmp_path / "failed", BuildProgress(), make_room)
+    goes_on.set()
+
+    assert len((await slow).trees) == 1
+    assert keeping.builder.busy == {}
 
 
 async def test_where_links_are_impossible_files_are_copied(keeping: Keeping, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,8 +66,8 @@ class Builder:
         self._sources = sources
         self._seconds = seconds
         self._max_mb = max_mb
-        self.busy: list[dict[str, str]] = []
-        """Trees in use by active builds."""
+        self.busy: dict[Path, dict[str, str]] = {}
+        """Trees in use by active builds, by the folder of the build. Builds with equal trees are different builds."""
 
     def tidy(self) -> None:
         """Remove the leftovers of a killed build. Blocking."""
@@ -88,7 +88,7 @@ class Builder:
         that the build needs and the trees that must stay. With `force`, existing trees are not used.
         """
         build = _Build(self._incoming / secrets.token_hex(16), progress, make_room, {})
-        self.busy.append(build.found)
+        self.busy[build.aside] = build.found
         try:
             async with asyncio.timeout(self._seconds):
                 return await self._build(build, read_lock(lock), target, force=force)
@@ -104,7 +104,7 @@ class Builder:
         except OSError as error:
             raise not_written(error) from None
         finally:
-            self.busy.remove(build.found)
+            del self.busy[build.aside]
             await asyncio.shield(asyncio.to_thread(shutil.rmtree, build.aside, ignore_errors=True))
 
     async def _build(self, build: _Build, pins: Sequence[Pin], target: Path, *, force: bool) -> Built:

@@ -122,4 +122,4 @@ class Shelf:
 
 def _number(folder: Path) -> int:
     number = folder.name.partition(".")[2]
-    return int(number) if number.isdigit() else 0
+    return int(number) if number.isdecimal() else 0

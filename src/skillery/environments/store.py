@@ -237,7 +237,7 @@ class Environments:
         trees that are older than this time are removed.
         """
         in_use = {key for one in self._shelf.all() for key in one.trees}
-        busy = {key for found in list(self._builder.busy) for key in list(found.values())}
+        busy = {key for found in list(self._builder.busy.values()) for key in list(found.values())}
         for key in self._builder.trees.all():
             old = before is None or self._builder.trees.is_older(key, before)
             if key not in in_use | busy | needed and old:
