@@ -803,6 +803,7 @@ def story(client: Client, name: str, other: str) -> Iterator[tuple[str, Any]]:
     yield "create_token", token
     yield "list_tokens", client.list_tokens()
     yield "revoke_token", client.revoke_token(token["id"])
+    yield "revoke_identity", client.revoke_identity(name)
     webhook = client.add_webhook("http://localhost:9/", skills=[f"{name}.none"])
     yield "add_webhook", webhook
     yield "list_webhooks", client.list_webhooks()
@@ -893,3 +894,31 @@ def test_a_run_is_followed_and_waited_for(server: Server) -> None:
         assert "".join(part["text"] for part in parts) == "one\ntwo\n"
         assert parts[-1]["ended"]
         assert client.wait_run(run_id)["output"] == 3
+
+
+class Flood(BaseHTTPRequestHandler):
+    """A server that sends much more than the client wants, with and without saying so."""
+
+    def do_POST(self) -> None:
+        self.send_response(200)
+        if b"list_tokens" in self.rfile.read(int(self.headers["content-length"])):
+            self.send_header("content-length", str(10**12))
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            for _ in range(64):
+                self.wfile.write(b" " * 100_000)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.mark.parametrize("method", ["list_skills", "list_tokens"])
+async def test_an_answer_over_the_limit_is_refused(method: str) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Flood) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        with Client(url, max_answer_mb=1) as client, pytest.raises(StrangeAnswer, match="more than 1 MiB"):
+            client.call(method)
+        async with AsyncClient(url, max_answer_mb=1) as client:
+            with pytest.raises(StrangeAnswer, match="more than 1 MiB"):
+                await client.call(method)
+        server.shutdown()

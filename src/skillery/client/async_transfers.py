@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import httpx
 
+from skillery.client.answer_sizes import IN_PIECES, bounded_async
 from skillery.client.blobs import (
     DEFAULT_KIND,
     Position,
@@ -33,7 +34,9 @@ from skillery.client.imports import IMPORT_HEADERS, ImportEvent, ImportOptions, 
 from skillery.client.results import NewBlob, Run, RunRecord, ToolResult, WorkspaceInfo
 from skillery.client.retrying import Patience, Retries
 from skillery.client.waiting import read_async, sleep_async, write_async
-from skillery.client.wire import blob_of, connection_errors, event_of, new_key, object_of
+from skillery.client.wire import blob_of, connection_errors, event_of, new_key, object_of, strange_answer
+
+MOST_LINE_BYTES = 8 * 1024 * 1024
 
 
 class AsyncOpenBlob(NamedTuple):
@@ -51,6 +54,7 @@ class AsyncTransfers(AsyncMethods):
 
     _http: httpx.AsyncClient
     _retries: Retries
+    _most_bytes: int
 
     @asynccontextmanager
     async def stream(
@@ -69,7 +73,9 @@ class AsyncTransfers(AsyncMethods):
         connection fails.
         """
         with connection_errors(self._http):
-            async with self._http.stream(method, path, content=content, headers=headers, params=params) as response:
+            async with self._http.stream(
+                method, path, content=content, headers=headers, params=params, extensions=IN_PIECES
+            ) as response:
                 yield response
 
     # -- blobs ---------------------------------------------------------------------------------------------------
@@ -164,14 +170,14 @@ class AsyncTransfers(AsyncMethods):
     @asynccontextmanager
     async def _download(self, address: str, headers: dict[str, str]) -> AsyncIterator[httpx.Response]:
         """Context manager: request a content, and yield the response of the server or of its storage."""
-        async with self._http.stream("GET", address, headers=headers) as response:
+        async with self._http.stream("GET", address, headers=headers, extensions=IN_PIECES) as response:
             elsewhere = response.headers.get("location") if response.status_code == 307 else None
             if elsewhere is None:
                 yield response
         if elsewhere is not None:
             # Another client, so that the token is not sent to the storage, and its certificate is checked.
-            other = httpx.AsyncClient(timeout=self._http.timeout)
-            async with other, other.stream("GET", elsewhere, headers=headers) as response:
+            other = httpx.AsyncClient(timeout=self._http.timeout, event_hooks=bounded_async(self._most_bytes))
+            async with other, other.stream("GET", elsewhere, headers=headers, extensions=IN_PIECES) as response:
                 yield response
 
     # -- files of a run ------------------------------------------------------------------------------------------
@@ -273,6 +279,8 @@ async def lines_of(response: httpx.Response) -> AsyncIterator[bytes]:
     rest = b""
     async for chunk in response.aiter_bytes():
         *lines, rest = (rest + chunk).split(b"\n")
+        if len(rest) > MOST_LINE_BYTES:
+            raise strange_answer(response, f"with a line of more than {MOST_LINE_BYTES} bytes")
         for line in filter(None, lines):
             yield line
     if rest:

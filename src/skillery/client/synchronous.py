@@ -10,6 +10,7 @@ from urllib.parse import quote
 import httpx
 
 from skillery.client import results
+from skillery.client.answer_sizes import bounded, most_bytes_of
 from skillery.client.authorization import Token, credentials
 from skillery.client.batches import Collected, Pending
 from skillery.client.deadlines import exchange
@@ -53,7 +54,9 @@ class Client(Transfers):
     is a function, such as `kept_token(url)` for the login of `skillery login`, the client calls it before each request.
     `timeout` limits how long the connection may be idle, in seconds. `deadline` limits the call of a method with its
     retries, in seconds. Without both, a run may take as long as the server allows, and TCP keep-alive detects a dead
-    server. `transport` is an httpx transport, for example for a proxy or special certificates.
+    server. `max_answer_mb` limits an answer that is read at once, in MiB: by default SKILLERY_MAX_ANSWER_MB, or 64. A
+    larger answer is a StrangeAnswer. Downloads have no limit. `transport` is an httpx transport, for example for a
+    proxy or special certificates.
 
     The methods raise a ClientError if a call fails: AnsweredError or a subclass for an error of the server,
     ConnectionFailed, or StrangeAnswer.
@@ -67,11 +70,13 @@ class Client(Transfers):
         timeout: float | None = None,
         deadline: float | None = None,
         retries: Retries | None = None,
+        max_answer_mb: int | None = None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         self.url = address_of(url)
         self._retries = retries or Retries()
         self._deadline = deadline
+        self._most_bytes = most_bytes_of(max_answer_mb)
         self._wait_ms = WAIT_MS if deadline is None else min(WAIT_MS, int(deadline * 500))
         self._offered = dict.fromkeys(TOOLS)
         # A proxy would resolve a loopback address on its own host. A plain address does not need the certificate store,
@@ -84,10 +89,12 @@ class Client(Transfers):
             timeout=timeout_of(timeout),
             limits=LIMITS,
             transport=transport,
+            event_hooks=bounded(self._most_bytes),
             trust_env=not plain,
             verify=not plain,
             **credentials(token),
         )
+        self._http.headers["accept-encoding"] = "identity"
 
     def __enter__(self) -> Client:
         return self

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import httpx
 
+from skillery.client.answer_sizes import IN_PIECES, bounded
 from skillery.client.blobs import (
     DEFAULT_KIND,
     Position,
@@ -31,7 +32,9 @@ from skillery.client.imports import IMPORT_HEADERS, ImportEvent, ImportOptions, 
 from skillery.client.results import NewBlob, Run, RunRecord, ToolResult, WorkspaceInfo
 from skillery.client.retrying import Patience, Retries
 from skillery.client.waiting import read, sleep, write
-from skillery.client.wire import blob_of, connection_errors, event_of, new_key, object_of
+from skillery.client.wire import blob_of, connection_errors, event_of, new_key, object_of, strange_answer
+
+MOST_LINE_BYTES = 8 * 1024 * 1024
 
 
 class OpenBlob(NamedTuple):
@@ -49,6 +52,7 @@ class Transfers(Methods):
 
     _http: httpx.Client
     _retries: Retries
+    _most_bytes: int
 
     @contextmanager
     def stream(
@@ -67,7 +71,9 @@ class Transfers(Methods):
         connection fails.
         """
         with connection_errors(self._http):
-            with self._http.stream(method, path, content=content, headers=headers, params=params) as response:
+            with self._http.stream(
+                method, path, content=content, headers=headers, params=params, extensions=IN_PIECES
+            ) as response:
                 yield response
 
     # -- blobs ---------------------------------------------------------------------------------------------------
@@ -162,14 +168,14 @@ class Transfers(Methods):
     @contextmanager
     def _download(self, address: str, headers: dict[str, str]) -> Iterator[httpx.Response]:
         """Context manager: request a content, and yield the response of the server or of its storage."""
-        with self._http.stream("GET", address, headers=headers) as response:
+        with self._http.stream("GET", address, headers=headers, extensions=IN_PIECES) as response:
             elsewhere = response.headers.get("location") if response.status_code == 307 else None
             if elsewhere is None:
                 yield response
         if elsewhere is not None:
             # Another client, so that the token is not sent to the storage, and its certificate is checked.
-            other = httpx.Client(timeout=self._http.timeout)
-            with other, other.stream("GET", elsewhere, headers=headers) as response:
+            other = httpx.Client(timeout=self._http.timeout, event_hooks=bounded(self._most_bytes))
+            with other, other.stream("GET", elsewhere, headers=headers, extensions=IN_PIECES) as response:
                 yield response
 
     # -- files of a run ------------------------------------------------------------------------------------------
@@ -269,6 +275,8 @@ def lines_of(response: httpx.Response) -> Iterator[bytes]:
     rest = b""
     for chunk in response.iter_bytes():
         *lines, rest = (rest + chunk).split(b"\n")
+        if len(rest) > MOST_LINE_BYTES:
+            raise strange_answer(response, f"with a line of more than {MOST_LINE_BYTES} bytes")
         for line in filter(None, lines):
             yield line
     if rest:
