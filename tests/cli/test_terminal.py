@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
-from tests.conftest import Rpc, Server
+from tests.cli.test_cli import skillery
+from tests.conftest import Rpc, Server, manifest
 from tests.support.terminal import on_terminal
 
 
@@ -30,6 +34,25 @@ def test_an_empty_list_says_that_it_is_empty(sqlite_server: Server, command: tup
     exit_code, seen = on_terminal(*command, "--url", sqlite_server.url)
 
     assert (exit_code, seen.strip()) == (0, said)
+
+
+def test_read_to_a_terminal_shows_control_and_format_characters_as_codes(
+    sqlite_server: Server, sqlite_publish: Callable[..., Any], new_name: str
+) -> None:
+    text = "\x1b]0;title\x07 a\u202egpj.exe \u2066b\u200d"
+    sqlite_publish(f"{new_name}.a", code=f"def main(args):\n    return {text!a}", description=text[-12:])
+    rpc, path = sqlite_server.rpc, "notes.md"
+    made = manifest(f"{new_name}.b", kind="instruction")
+    rpc("create_skill", manifest=made, skill_md="# B", files=[{"path": path, "content": text}])
+
+    shown = on_terminal("read", f"{new_name}.b", path, "--url", sqlite_server.url)
+    piped = skillery("read", f"{new_name}.b", path, "--url", sqlite_server.url)
+    described = skillery("describe", f"{new_name}.a", "--url", sqlite_server.url)
+
+    assert shown == (0, "\\x1b]0;title\\x07 a\\u202egpj.exe \\u2066b\u200d")
+    assert piped.out == text
+    assert "\u202e" not in described.out + described.err
+    assert "\\u2066b" in described.out
 
 
 def test_a_blob_is_not_printed_to_a_terminal(sqlite_server: Server, sqlite_rpc: Rpc) -> None:

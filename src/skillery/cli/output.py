@@ -10,7 +10,13 @@ from typing import Any
 import click
 import msgspec
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+# Control characters, and format characters: they reorder or hide the text around them. U+200C and U+200D join letters
+# in many languages and emoji.
+_CONTROL = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e\u200b\u200e\u200f"
+    r"\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3"
+    r"\U0001d173-\U0001d17a\U000e0001-\U000e007f]"
+)
 WIDTH = 100
 IDS = frozenset({"run", "id"})
 """Names of the columns with ids."""
@@ -19,8 +25,15 @@ _TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?Z")
 
 
 def clean(text: object) -> str:
-    """Return `text` with escaped control characters. Texts of skills are untrusted and could control the terminal."""
-    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", str(text).replace("\r\n", "\n"))
+    """Return `text` with control and format characters as codes. Texts of skills are untrusted: they could control the
+    terminal, or show other text than they contain.
+    """
+    return _CONTROL.sub(_code, str(text).replace("\r\n", "\n"))
+
+
+def _code(match: re.Match[str]) -> str:
+    number = ord(match[0])
+    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
 
 
 def print_json(value: Any) -> None:

@@ -16,7 +16,7 @@ import click
 
 from skillery.cli.failures import ANSWERED_ERROR, CHECK_FAILED, answered, object_of, print_error
 from skillery.cli.options import Target, json_option, name_and_version, target_options
-from skillery.cli.output import clean, print_json, print_rows
+from skillery.cli.output import clean, is_terminal, print_json, print_rows
 from skillery.cli.skill_page import print_skill
 from skillery.errors import SkilleryError
 
@@ -268,7 +268,9 @@ def describe(
 @target_options
 @json_option
 def read(name: str, path: str, version: str | None, target: Target, as_json: bool) -> None:
-    """Write one file of a skill to stdout, byte for byte."""
+    """Write one file of a skill to stdout: byte for byte to a pipe or a file, with control characters as codes to a
+    terminal.
+    """
     from skillery.cli.connection import with_client
 
     name, version = name_and_version(name, version)
@@ -278,4 +280,7 @@ def read(name: str, path: str, version: str | None, target: Target, as_json: boo
         return
     content: str = answer["content"]
     raw = base64.b64decode(content) if answer.get("encoding") == "base64" else content.encode()
+    if is_terminal():
+        click.echo(clean(raw.decode("utf-8", "backslashreplace")), nl=False)
+        return
     sys.stdout.buffer.write(raw)
