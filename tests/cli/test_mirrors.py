@@ -332,6 +332,30 @@ def test_a_repository_gives_no_files_of_the_user(user: User, new_name: str, tmp_
     assert set(stored(rpc, new_name)) == {"pdf"}
 
 
+def test_a_repository_with_billions_of_files_is_refused(user: User, tmp_path: Path) -> None:
+    work = tmp_path / "served" / "x.git"
+    git = ["git", "-C", str(work), "-c", "user.name=x", "-c", "user.email=x@example.org"]
+
+    def ran(*words: str, told: str = "") -> str:
+        return subprocess.run([*git, *words], input=told, capture_output=True, text=True, check=True).stdout.strip()
+
+    subprocess.run(["git", "init", "--quiet", str(work)], check=True)
+    entry, made = "100644 blob", ran("hash-object", "-w", "--stdin", told="x")
+    for _ in range(8):
+        made = ran("mktree", told="".join(f"{entry} {made}\t{number}\n" for number in range(16)))
+        entry = "040000 tree"
+    ran("update-ref", "HEAD", ran("commit-tree", "-m", "x", made))
+    handler = type("Served", (GitServer,), {"folder": tmp_path / "served"})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        mirror = user.add(f"http://127.0.0.1:{server.server_address[1]}/x.git")
+        ended = user("run", mirror)
+        server.shutdown()
+
+    assert (ended.code != 0, "or 200000 files" in ended.out + ended.err) == (True, True)
+    assert not (user.data / "skillery" / "mirrors" / mirror / "tree").exists()
+
+
 def test_a_folder_is_followed(user: User, tmp_path: Path, rpc: Rpc, new_name: str) -> None:
     skill = tmp_path / "skills" / "pdf"
     skill.mkdir(parents=True)

@@ -12,6 +12,7 @@ from skillery.errors import StartupError, Unavailable
 
 SECONDS = 600
 MOST_BYTES = 1024 * 1024 * 1024
+MOST_FILES = 200_000
 # A repository can ask git for other transports, which run programs.
 _SAFE = ("protocol.allow=never", "protocol.https.allow=always", "protocol.http.allow=always")
 _MORE = ("protocol.ssh.allow=always", "core.hooksPath=/dev/null", "advice.detachedHead=false")
@@ -31,16 +32,34 @@ def copy_repository(source: str, tree: Path, known: str) -> str:
     tree.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=tree.parent) as folder:
         clone = Path(folder) / "clone"
-        _git("clone", "--quiet", "--depth", "1", "--single-branch", "--no-tags", "--", source, str(clone))
+        words = ("clone", "--quiet", "--depth", "1", "--single-branch", "--no-tags", "--no-checkout", "--")
+        _git(*words, source, str(clone))
         commit = _git("-C", str(clone), "rev-parse", "HEAD").strip()
+        # Files are much larger than the pack with their compressed and repeated contents, so count before unpacking.
+        _check_sizes(clone, source)
+        _git("-C", str(clone), "checkout", "--quiet", commit)
         shutil.rmtree(clone / ".git")
         _remove_links_out(clone)
-        size = sum(path.lstat().st_size for path in clone.rglob("*"))
-        if size > MOST_BYTES:
-            raise Unavailable(f"the repository {source!r} has {size} bytes; at most {MOST_BYTES} are allowed")
         shutil.rmtree(tree, ignore_errors=True)
         clone.rename(tree)
     return commit
+
+
+def _check_sizes(clone: Path, source: str) -> None:
+    """Raise Unavailable if the files of the repository have too many bytes, or are too many. No file is unpacked.
+
+    A small repository can list billions of files, so the list is read until a limit is passed.
+    """
+    size = files = 0
+    command = _command("-C", str(clone), "ls-tree", "-r", "--long", "HEAD")
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=_environment()) as listing:
+        assert listing.stdout is not None
+        for line in listing.stdout:
+            length = line.split(b"\t", 1)[0].split()[-1]
+            size, files = size + (int(length) if length != b"-" else 0), files + 1
+            if size > MOST_BYTES or files > MOST_FILES:
+                listing.kill()
+                raise Unavailable(f"the repository {source!r} has more than {MOST_BYTES} bytes or {MOST_FILES} files")
 
 
 def _remove_links_out(clone: Path) -> None:
@@ -51,13 +70,22 @@ def _remove_links_out(clone: Path) -> None:
             path.unlink()
 
 
-def _git(*words: str) -> str:
+def _command(*words: str) -> list[str]:
     options = [part for one in (*_SAFE, *_MORE) for part in ("-c", one)]
-    environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "GIT_LFS_SKIP_SMUDGE": "1"}
+    # A pack of more bytes ends git while it is received.
+    limit = ["prlimit", f"--fsize={MOST_BYTES}"] if shutil.which("prlimit") else []
+    return [*limit, "git", *options, *words]
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "GIT_TERMINAL_PROMPT": "0", "GIT_LFS_SKIP_SMUDGE": "1"}
+
+
+def _git(*words: str) -> str:
     try:
         done = subprocess.run(
-            ["git", *options, *words],
-            env=environment,
+            _command(*words),
+            env=_environment(),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
