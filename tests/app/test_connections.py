@@ -342,3 +342,13 @@ def test_a_body_that_was_read_keeps_its_connection(tokens_sqlite: Server) -> Non
             )
             reply = connection.reply()
             assert (reply.status, reply.headers.get("connection")) == (401, None)
+
+
+@pytest.mark.parametrize("hosts", ["", "Host: localhost\r\nHost: example.org\r\n", "Host: a\r\nHost: a\r\n"])
+def test_requests_without_one_host_are_refused(sqlite_server: Server, hosts: str) -> None:
+    with connected(sqlite_server.url) as connection:
+        connection.send(f"GET /healthz HTTP/1.1\r\n{hosts}\r\n")
+        assert connection.reply().status == 400
+    with connected(sqlite_server.url) as connection:
+        connection.send("GET /healthz HTTP/1.0\r\n\r\n")
+        assert connection.reply().status == 200
