@@ -369,3 +369,10 @@ def test_the_account_page_says_what_the_user_may_do(tokens_sqlite: Server, new_n
     found = browser.post("/account", browser.fields("/account") | {"theme": "dark", "keys": "off"})
     assert found.status_code == 303
     assert 'data-theme="dark" data-keys="off"' in browser.get("/account").text
+
+
+@pytest.mark.parametrize("number", ["²", "٣", "9" * 5000])
+async def test_the_form_shows_for_an_unusual_number_of_an_example(sqlite_server: Server, number: str) -> None:
+    page = sqlite_server.rpc.http.get("/s/text.csv.profile/try", params={"example": number})
+
+    assert page.status_code == 200

@@ -98,7 +98,7 @@ async def spool(receive: Any, headers: dict[str, str], file: BinaryIO, most: int
     HttpRefusal 408 if the upload is too slow. Raise ClientGone if the client disconnects.
     """
     declared = headers.get("content-length", "")
-    size = int(declared) if declared.isdigit() and len(declared) < 20 else 0
+    size = int(declared) if declared.isdecimal() and len(declared) < 20 else 0
     if size > most:
         raise _too_large(most)
     size, gathered, begun = 0, bytearray(), time.monotonic()

@@ -65,6 +65,6 @@ def _problems_by_example(problems: tuple[Problem, ...]) -> Mapping[int | None, t
     found: dict[int | None, tuple[Problem, ...]] = {}
     for problem in problems:
         head, bracket, _ = (problem.path or "").removeprefix("examples[").partition("]")
-        number = int(head) if bracket and head.isdigit() else None
+        number = int(head) if bracket and head.isdecimal() else None
         found[number] = (*found.get(number, ()), problem)
     return found

@@ -48,7 +48,7 @@ def checked_name(text: str, remedy: str = "") -> str:
     except InvalidName as error:
         raise InvalidName(error.message, hint=f"{remedy}{error.hint}") from None
     for segment in name.replace("-", "_").split("."):
-        if keyword.iskeyword(segment) or segment[0].isdigit():
+        if keyword.iskeyword(segment) or segment[0].isdecimal():
             why = "is a Python keyword" if keyword.iskeyword(segment) else "starts with a digit"
             raise InvalidName(
                 f"'{name}' cannot be imported in Python: '{segment}' {why}.",

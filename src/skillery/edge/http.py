@@ -99,9 +99,9 @@ async def read_body(receive: Any, headers: dict[str, str], max_bytes: int, held:
     requests may use the room first. Raise the errors of `chunks_of`.
     """
     declared = headers.get("content-length", "")
-    if declared.isdigit() and int(declared) > max_bytes:
+    if declared.isdecimal() and int(declared[:20]) > max_bytes:
         raise _too_large(max_bytes)
-    if declared.isdigit():
+    if declared.isdecimal():
         held.expect(int(declared))
     parts: list[bytes] = []
     size = 0

@@ -208,7 +208,7 @@ def offset_of(scope: Any, headers: dict[str, str]) -> int:
     """Return the offset in the log from which the client continues. Raise InvalidParams if it is not a number."""
     query = parse_qs(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
     text = headers.get("last-event-id") or query.get("after", ["0"])[-1]
-    if not (text.isascii() and text.isdigit() and len(text) < 16):
+    if not (text.isascii() and text.isdecimal() and len(text) < 16):
         raise InvalidParams(
             f"the offset is {quoted(text)}", hint="Pass the id of the last event, a number of bytes.", param="after"
         )

@@ -318,7 +318,7 @@ class _Reader(Shapes):
 
     def import_warnings(self, name: str) -> None:
         for segment in name.replace("-", "_").split("."):
-            if keyword.iskeyword(segment) or segment[0].isdigit():
+            if keyword.iskeyword(segment) or segment[0].isdecimal():
                 why = "is a Python keyword" if keyword.iskeyword(segment) else "starts with a digit"
                 self.warnings.append(
                     f"the segment {quoted(segment)} of the name {why}: 'from skills.… import' cannot name it, "

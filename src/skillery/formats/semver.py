@@ -99,7 +99,7 @@ def _number_key(number: int) -> bytes:
 
 
 def _identifier_key(identifier: str) -> bytes:
-    if identifier.isdigit():
+    if identifier.isdecimal():
         return _NUMERIC + _number_key(int(identifier))
     return _ALPHANUMERIC + identifier.encode("ascii") + _END
 

@@ -108,7 +108,7 @@ def overlay_of(identity: Identity) -> Overlay | None:
 def is_development(prerelease: Iterable[object]) -> bool:
     """Return whether the parts of a pre-release are those of a development version: `dev.3`."""
     first, *rest = (*prerelease, "", "")
-    return first == "dev" and str(rest[0]).isdigit()
+    return first == "dev" and str(rest[0]).isdecimal()
 
 
 def merged(

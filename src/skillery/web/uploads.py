@@ -71,7 +71,7 @@ async def read_texts(request: PageRequest) -> Pairs | None:
 async def _left(request: PageRequest, parts: AsyncIterator[_Part], found: _Fields) -> Pairs | None:
     """Read the parts of a form that are left, and drop its files. Return None for a large form, without reading it."""
     length = request.headers.get("content-length", "")
-    if not length.isdigit() or int(length[:20]) > MOST_KEPT_BYTES:
+    if not length.isdecimal() or int(length[:20]) > MOST_KEPT_BYTES:
         return None
     async for part in parts:
         if part.file is None:
@@ -138,7 +138,7 @@ async def _events(request: PageRequest, most_bytes: int) -> AsyncIterator[Any]:
         message = f"the Content-Type is {request.headers.get('content-type', '')[:80]!r}"
         raise HttpRefusal(415, plain_error(INVALID_REQUEST, message, "unsupported_media_type", f"Send {MULTIPART}."))
     length = request.headers.get("content-length", "")
-    if length.isdigit() and int(length[:20]) > most_bytes:
+    if length.isdecimal() and int(length[:20]) > most_bytes:
         raise too_large("the form", most_bytes)
     received = 0
     try:

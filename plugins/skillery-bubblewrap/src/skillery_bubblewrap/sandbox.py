@@ -142,7 +142,7 @@ class BubblewrapSandbox:
             return Probe("bwrap", False, f"{path}: {type(error).__name__}", INSTALL)
         said = done.stdout.decode(errors="replace").strip()
         numbers = said.rpartition(" ")[2].split(".")
-        new_enough = all(map(str.isdigit, numbers)) and tuple(map(int, numbers)) >= OLDEST
+        new_enough = all(map(str.isdecimal, numbers)) and tuple(map(int, numbers)) >= OLDEST
         found = f"{said or 'a program without a version'} at {path}"
         return Probe("bwrap", new_enough, found, "" if new_enough else "bubblewrap 0.7 or newer is needed: " + INSTALL)
 

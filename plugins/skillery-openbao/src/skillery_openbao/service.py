@@ -145,4 +145,4 @@ def _object_of(body: bytes) -> dict[str, Any] | None:
 
 def _seconds_of(text: str) -> float:
     """Return the seconds of a header Retry-After, or 0. Dates are not supported, because OpenBao sends seconds."""
-    return float(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0.0
+    return float(text) if text.isascii() and text.isdecimal() and len(text) < 6 else 0.0

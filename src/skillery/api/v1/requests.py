@@ -124,7 +124,7 @@ def segments(scope: Any, *counts: int) -> list[str]:
 
 def limit_of(query: dict[str, str]) -> int:
     text = query.get("limit", str(DEFAULT_LIMIT))
-    if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= MOST_LISTED):
+    if not (text.isascii() and text.isdecimal() and len(text) < 10 and 1 <= int(text) <= MOST_LISTED):
         raise InvalidParams(
             f"the parameter 'limit' is {quoted(text)}", hint=f"It is 1 to {MOST_LISTED}.", param="limit"
         )

@@ -88,7 +88,7 @@ def sum_by(rows: Iterable[Mapping[str, Any]], column: str, top: int) -> list[lis
     sums: dict[str, float] = {}
     for row in rows:
         text = str(row["total"] or "").strip()
-        if text.replace(".", "", 1).lstrip("-").isdigit() and row[column] is not None:
+        if text.replace(".", "", 1).lstrip("-").isdecimal() and row[column] is not None:
             sums[row[column]] = sums.get(row[column], 0.0) + float(text)
     largest = sorted(sums.items(), key=lambda item: (-item[1], item[0]))[:top]
     return [[name, round(total, 2)] for name, total in largest]

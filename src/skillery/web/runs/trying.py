@@ -30,7 +30,7 @@ async def show_try(request: PageRequest) -> Page:
     files: dict[str, str] = {}
     problems: dict[str, str] = {}
     examples = opened.skill["manifest"].get("examples") or []
-    if number.isdigit() and 0 < int(number[:6]) <= len(examples) and not tool:
+    if number.isdecimal() and 0 < int(number[:6]) <= len(examples) and not tool:
         example = examples[int(number[:6]) - 1]
         args, files = example.get("args") or {}, example.get("blobs") or {}
     elif request.query.get("run"):

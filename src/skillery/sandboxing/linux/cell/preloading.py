@@ -166,7 +166,7 @@ def check_alone() -> None:
 
     A fork copies only one thread, but the locks of all threads. Other processes could observe all runs.
     """
-    others = [name for name in os.listdir("/proc") if name.isdigit() and int(name) not in {1, os.getpid()}]
+    others = [name for name in os.listdir("/proc") if name.isdecimal() and int(name) not in {1, os.getpid()}]
     if len(os.listdir("/proc/self/task")) > 1:
         raise kernel.SetupError("the import left threads running")
     if others:
