@@ -36,23 +36,31 @@ def test_an_empty_list_says_that_it_is_empty(sqlite_server: Server, command: tup
     assert (exit_code, seen.strip()) == (0, said)
 
 
+TRICKY = "\x1b]0;title\x07 a\u202egpj.exe \u2066b\u200d"
+"""A title for the terminal, a file name that is shown backwards, and a joiner that emoji need."""
+
+
 def test_read_to_a_terminal_shows_control_and_format_characters_as_codes(
+    sqlite_server: Server, sqlite_rpc: Rpc, new_name: str
+) -> None:
+    files = [{"path": "notes.md", "content": TRICKY}]
+    sqlite_rpc("create_skill", manifest=manifest(new_name, kind="instruction"), skill_md="# B", files=files)
+    command = ("read", new_name, "notes.md", "--url", sqlite_server.url)
+
+    assert on_terminal(*command) == (0, "\\x1b]0;title\\x07 a\\u202egpj.exe \\u2066b\u200d")
+    assert skillery(*command).out == TRICKY
+
+
+def test_commands_show_format_characters_as_codes(
     sqlite_server: Server, sqlite_publish: Callable[..., Any], new_name: str
 ) -> None:
-    text = "\x1b]0;title\x07 a\u202egpj.exe \u2066b\u200d"
-    sqlite_publish(f"{new_name}.a", code=f"def main(args):\n    return {text!a}", description=text[-12:])
-    rpc, path = sqlite_server.rpc, "notes.md"
-    made = manifest(f"{new_name}.b", kind="instruction")
-    rpc("create_skill", manifest=made, skill_md="# B", files=[{"path": path, "content": text}])
+    sqlite_publish(new_name, kind="instruction", description=TRICKY[-13:])
+    plain = skillery("describe", new_name, "--url", sqlite_server.url)
+    as_json = skillery("describe", new_name, "--json", "--url", sqlite_server.url)
 
-    shown = on_terminal("read", f"{new_name}.b", path, "--url", sqlite_server.url)
-    piped = skillery("read", f"{new_name}.b", path, "--url", sqlite_server.url)
-    described = skillery("describe", f"{new_name}.a", "--url", sqlite_server.url)
-
-    assert shown == (0, "\\x1b]0;title\\x07 a\\u202egpj.exe \\u2066b\u200d")
-    assert piped.out == text
-    assert "\u202e" not in described.out + described.err
-    assert "\\u2066b" in described.out
+    assert "\\u2066b" in plain.out
+    assert "\u2066" not in plain.out + plain.err + as_json.out
+    assert as_json.json["skill"]["manifest"]["description"] == TRICKY[-13:]
 
 
 def test_a_blob_is_not_printed_to_a_terminal(sqlite_server: Server, sqlite_rpc: Rpc) -> None:

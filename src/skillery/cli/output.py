@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -41,7 +42,9 @@ def print_json(value: Any) -> None:
 
 
 def as_json(value: Any, indent: int = 2) -> str:
-    return msgspec.json.format(msgspec.json.encode(value), indent=indent).decode()
+    text = msgspec.json.format(msgspec.json.encode(value), indent=indent).decode()
+    # These characters are only in strings, where an escape means the same.
+    return _CONTROL.sub(lambda match: json.dumps(match[0])[1:-1], text)
 
 
 def is_terminal() -> bool:
