@@ -114,11 +114,12 @@ demo: install ## install, serve, and run the protocol's workflow on real data
 serve: install ## serve the home of the current user
 	$(BIN)/skillery serve
 
-check: install ## check style, types and import contracts
+check: install ## check style, types, import contracts, and calls with foreign text
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/pytest -q tests/docs/test_foreign_text_calls.py
 
 TEST_TOOLS := $(BWRAP) $(SKILLS_CLI) $(CONFORMANCE) $(WEED) $(OPENBAO) $(RAY) $(FORMER_SDKS) $(OIDC_PROVIDER) $(CHROMIUM) $(AXE)
 PYTEST := $(BIN)/pytest -n auto --dist worksteal

@@ -87,7 +87,8 @@ def measure(report: Report, folder: Path, small: bool) -> None:
     report.text(
         f"The server has {DESCRIPTORS} descriptors. The columns:\n\n"
         "- `point`: group of the attack. 1: trailers and chunk extensions without an end. 3: slow connections. 4: "
-        "large responses. 7: code that is slow to compile. 8: bodies with many values.\n"
+        "large responses. 7: code that is slow to compile. 8: bodies with many values. 9: foreign text that makes "
+        "superlinear code slow, from eight attackers at once.\n"
         "- `budgets`: the settings `bodies_mb` and `answers_mb`: 64 MiB each, or their defaults.\n"
         "- `MiB`: growth of the server's memory over that of the idle server, at its peak. `MiB of children` is "
         "sampled.\n"

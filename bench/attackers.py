@@ -6,14 +6,17 @@ server refuses, answers with an error or closes the connection. The address and 
 
 from __future__ import annotations
 
+import gzip
 import json
 import keyword
 import socket
 import string
 import sys
+import tarfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from bench.crowd import crowd
@@ -187,6 +190,67 @@ def counted(answers: Iterable[Answer]) -> str:
     return ", ".join(f"{count} × {kind}" for kind, count in Counter(answer.kinds() for answer in answers).items())
 
 
+# -- foreign text --------------------------------------------------------------------------------------------------
+
+AT_ONCE = 8
+
+
+def together(victim: Victim, path: str, body: bytes, kind: str = "application/json") -> str:
+    """Send a body from eight attackers at once."""
+    fields = ("Accept: */*", "Git-Protocol: version=2")
+    head = victim.head("POST", path, f"Content-Length: {len(body)}", "Connection: close", *fields)
+    request = head.replace(b"Content-Type: application/json", b"Content-Type: " + kind.encode()) + body
+
+    def send(_: int) -> Answer:
+        with victim.connect() as connection:
+            connection.sendall(request)
+            return read_answer(connection)
+
+    began = time.monotonic()
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        answers = list(threads.map(send, range(AT_ONCE)))
+    return f"{counted(answers)} after {time.monotonic() - began:.1f} s"
+
+
+def imports_in_blanks(victim: Victim) -> str:
+    code = (
+        f"# from skills import{' ' * (4_000 if victim.small else 40_000)}!\nfrom skills import x\ndef main(a): pass\n"
+    )
+    call = {"jsonrpc": "2.0", "id": 1, "method": "run_code", "params": {"language": "python", "code": code}}
+    return together(victim, "/rpc", json.dumps(call).encode())
+
+
+def header_of_digits(victim: Victim) -> str:
+    digits = b"0" * (8_192 if victim.small else 65_536)
+    info = tarfile.TarInfo("x")
+    info.type, info.size = tarfile.XHDTYPE, len(digits)
+    packed = gzip.compress(info.tobuf() + digits + bytes(1024))
+    return together(victim, "/import?namespace=attack.tar", packed, "application/gzip")
+
+
+def differences_of_words(victim: Victim) -> str:
+    """Compare two versions whose lines have the same words in another order."""
+    name, count = "attack.words", 99 if victim.small else 199
+    for version, words in (("1.0.0", "a b "), ("1.1.0", "b a ")):
+        params = {
+            "manifest": {"name": name, "version": version, "description": "x", "kind": "instruction"},
+            "skill_md": "\n".join(f"{line} {words * count}" for line in range(60)),
+            "files": [],
+        }
+        post(
+            victim, "/rpc", json.dumps({"jsonrpc": "2.0", "id": 1, "method": "create_skill", "params": params}).encode()
+        )
+    params = {"name": name, "from_version": "1.0.0", "to_version": "1.1.0"}
+    call = {"jsonrpc": "2.0", "id": 1, "method": "diff_versions", "params": params}
+    return together(victim, "/rpc", json.dumps(call).encode())
+
+
+def repeated_refs(victim: Victim) -> str:
+    line = b"0013deepen-not HEAD"
+    body = b"0011command=fetch0001" + line * (2_000 if victim.small else 150_000) + b"0000"
+    return together(victim, "/git/_all.git/git-upload-pack", body, "application/x-git-upload-pack-request")
+
+
 # -- all of them ---------------------------------------------------------------------------------------------------
 
 
@@ -212,6 +276,10 @@ ATTACKS: dict[str, Attack] = {
     "lists": Attack(4, "a batch of 60 `list_skills` over large `[inputs]`", many_lists, True),
     "reversed": Attack(7, "8 patterns of 2,600 names, the second half reversed", reversed_names),
     "interleaved": Attack(7, "2 patterns of 640 names, the second half interleaved", interleaved_names),
+    "blanks": Attack(9, "8 × `run_code` with 40,000 blanks behind an import", imports_in_blanks),
+    "digits": Attack(9, "8 × `/import` of a tar header of 64 KiB digits", header_of_digits),
+    "words": Attack(9, "8 × `diff_versions` of 60 lines with 400 words", differences_of_words),
+    "refs": Attack(9, "8 × git fetch with 150,000 `deepen-not`", repeated_refs),
     "array": Attack(8, "`/rpc`: 28 MiB array of `1`", array_of_ones, True),
     "mcp-large": Attack(8, "`/mcp`: 28 MiB of small values", large_mcp, True),
     "mcp-small": Attack(8, "`/mcp`: 10 bodies of 0.9 MB of small values", small_mcp, True),

@@ -16,10 +16,10 @@ from skillery.formats.wording import printable
 
 log = logging.getLogger(__name__)
 MOST = 600
-_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://[^\s`'\")]+", re.IGNORECASE)
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]{0,30}://[^\s`'\")]+", re.IGNORECASE)
 _PATH = re.compile(r"(?<![\w.])(?:~|\.{1,2})?/[^\s`'\",:;)]+")
 _CAUSE = re.compile(r"(?:cause:|╰─▶|▶)\s*(.*?)(?:\n\s*\n|\nhint:|\Z)", re.DOTALL)
-_YANKED = re.compile(r"warning: `?([A-Za-z0-9._-]+)==([^\s`]+)`? is yanked(?: \(reason: \"(.*?)\"\))?")
+_YANKED = re.compile(r"warning: `?([A-Za-z0-9._-]+)==([^\s`]+)`? is yanked(?: \(reason: \"(.{0,300}?)\"\))?")
 _BAD_FILE = re.compile(
     r"(?:(Failed to download) `([^`]+)`\s+cause: Failed to extract archive|Failed to build `([^`]+)`)"
 )
@@ -128,7 +128,7 @@ def unresolvable(
 def _package(cause: str, requirements: Iterable[str]) -> str:
     """Return the package that caused a failure: the missing package, else the first declared package in the text."""
     missing = re.search(
-        r"([a-z0-9][a-z0-9._-]*)(?:==\S+)? (?:was not found in|has no usable wheels|has no wheels)", cause
+        r"([a-z0-9][a-z0-9._-]{0,127})(?:==\S{1,128})? (?:was not found in|has no usable wheels|has no wheels)", cause
     )
     if missing:
         return missing[1]

@@ -32,7 +32,8 @@ by a hash.
 _NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 _LOOSE = re.compile(r"[vV=\s]*(\d+)(?:\.(\d+))?(?:\.(\d+))?((?:-|\+)\S+)?\s*")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-_HEADING = re.compile(r"\s{0,3}#{1,6}\s+(?P<text>.*)")
+_HEADING = re.compile(r"\s{0,3}#{1,6}\s++(?P<text>.*)")
+_SEPARATORS = re.compile(r"[_-]++")
 _BEHIND_HEADING = "# \t"
 
 
@@ -74,10 +75,14 @@ def registry_name(stated: str) -> str:
         # Casefold first: ß becomes ss, and has no other decomposition.
         plain = normalized("NFKD", stated.casefold()).encode("ascii", "ignore").decode().lower()
     segments = (re.sub(r"[^a-z0-9_-]+", "-", segment) for segment in plain.split("."))
-    corrected = ".".join(filter(None, (re.sub(r"[_-]*-[_-]*|__+", "-", segment).strip("-_") for segment in segments)))
+    corrected = ".".join(filter(None, (_SEPARATORS.sub(_one_separator, one).strip("-_") for one in segments)))
     if not corrected:
         return f"skill-{hashlib.sha256(stated.encode('utf-8', 'replace')).hexdigest()[:8]}"
     return corrected[:MAX_LENGTH].rstrip("-_.")
+
+
+def _one_separator(found: re.Match[str]) -> str:
+    return found[0] if found[0] == "_" else "-"
 
 
 def alias_key(stated: str) -> str:
