@@ -99,6 +99,8 @@ def test_requests_are_bounded(repository: httpx.Client) -> None:
     assert b"ERR" in post(repository, torn, encoding="gzip").content
     assert b"ERR" in post(repository, b"not a gzip", encoding="gzip").content
     assert post(repository, b"0" * (4 * MIB + 1)).status_code == 413
+    for lines in (["deepen-not HEAD"] * 70_000, [f"deepen-not b{number}" for number in range(2_000)]):
+        assert b"ERR" in post(repository, gzip.compress(fetch(*lines)), encoding="gzip").content
     for kind in ("text/plain", "application/x-www-form-urlencoded", "application/json"):
         assert post(repository, b"0000", kind=kind).status_code == 415
 

@@ -19,6 +19,8 @@ _TOKEN = re.compile(
 
 MOST_CHARACTERS = 64 * 1024
 """Limit on the text that is scanned: a longer one would occupy the interpreter for a noticeable time."""
+MOST_KEYS = 64
+"""Limit on the parts of a dotted key. No path of a manifest has as many."""
 
 
 class _Token(NamedTuple):
@@ -141,7 +143,7 @@ class _Scanner:
         while self._next.kind in {"bare", "text"}:
             token = self._take()
             keys += token.text.split(".") if token.kind == "bare" else [_unquoted(token.text)]
-        return [key for key in keys if key] or [""]
+        return [key for key in keys if key][:MOST_KEYS] or [""]
 
     def _pair(self, table: str) -> None:
         line, path = self._next.line, table

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
 from skillery.backends import Identity
+from skillery.context.threads import BODIES
 from skillery.edge.addresses import segments_of
 from skillery.edge.gate import ANONYMOUS, Gate
 from skillery.edge.http import HttpRefusal, read_body, send_bytes
@@ -103,7 +104,7 @@ async def _upload(
     with parts.bodies.hold() as held:
         body = await read_body(receive, headers, MOST_BODY, held)
         try:
-            wanted = await asyncio.to_thread(_parsed, body, headers, version)
+            wanted = await BODIES.run(_parsed, body, headers, version)
         except MalformedRequest as error:
             await send_bytes(send, 200, refuse(str(error)), RESULT, NO_CACHE)
             return

@@ -8,6 +8,8 @@ from enum import Enum
 
 MOST_DATA = 65_516
 """Most bytes of the text of a line."""
+MOST_LINES = 65_536
+"""Most lines of a request. A client sends one for each branch, tag and commit that it names."""
 _LENGTH = re.compile(rb"[0-9a-fA-F]{4}")
 
 
@@ -31,8 +33,11 @@ def pkt(text: str | bytes) -> bytes:
 
 def read_lines(body: bytes) -> Iterator[bytes | Mark]:
     """Yield the texts of the lines, without the newline at their end. Raise MalformedRequest."""
-    at = 0
+    at = count = 0
     while at < len(body):
+        count += 1
+        if count > MOST_LINES:
+            raise MalformedRequest(f"a request has at most {MOST_LINES} lines")
         digits = body[at : at + 4]
         if not _LENGTH.fullmatch(digits):
             raise MalformedRequest("a line does not begin with its length")

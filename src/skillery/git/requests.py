@@ -14,6 +14,7 @@ _NUMBER = re.compile(rb"[0-9]{1,12}")
 _LIMIT = re.compile(r"([0-9]{1,12})([kKmMgG]?)")
 _UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 MOST_PREFIXES = 1024
+MOST_WITHOUT = 1024
 
 
 class Fetch(NamedTuple):
@@ -43,7 +44,7 @@ class _Fields:
         self.wants: list[str] = []
         self.haves: list[str] = []
         self.shallow: list[str] = []
-        self.without: list[str] = []
+        self.without: dict[str, None] = {}
         self.commits: int | None = None
         self.since: int | None = None
         self.is_relative = False
@@ -66,7 +67,9 @@ class _Fields:
             case b"deepen-since":
                 self.since = _number(rest)
             case b"deepen-not":
-                self.without.append(_text(rest))
+                self.without[_text(rest)] = None
+                if len(self.without) > MOST_WITHOUT:
+                    raise MalformedRequest(f"this server takes at most {MOST_WITHOUT} names of deepen-not")
             case b"deepen-relative":
                 self.is_relative = True
             case b"filter":
