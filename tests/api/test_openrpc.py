@@ -216,6 +216,7 @@ def test_what_the_server_answers_is_what_the_document_says(rpc: Rpc, new_name: s
     token = call("create_token", name=f"{new_name}x", scopes=["read"], expires="1h")
     call("list_tokens")
     call("revoke_token", id=token["id"])
+    call("revoke_identity", name=f"{new_name}x")
     webhook = call("add_webhook", url="http://localhost:9/", skills=[f"{new_name}.none"])
     call("list_webhooks")
     call("test_webhook", id=webhook["id"])

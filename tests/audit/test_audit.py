@@ -221,6 +221,13 @@ def _revoke_token(trail: Trail) -> str:
     return token_id
 
 
+def _revoke_identity(trail: Trail) -> str:
+    name = f"{trail.name}-left"
+    trail.admin("create_token", name=name, scopes=["read"], expires="1h")
+    trail.admin("revoke_identity", name=name)
+    return name
+
+
 # Each function makes one change with one method and returns the subject of the entry.
 def _delete_blob(trail: Trail) -> str:
     bot = Caller(trail.admin.url, Who(f"{trail.name}-runner", "run"))
@@ -303,6 +310,7 @@ CHANGES: dict[str, Callable[[Trail], str]] = {
     "delete_workspace": _delete_workspace,
     "create_token": _create_token,
     "revoke_token": _revoke_token,
+    "revoke_identity": _revoke_identity,
     "add_webhook": _add_webhook,
     "remove_webhook": _remove_webhook,
     "add_trust_rule": _add_trust_rule,

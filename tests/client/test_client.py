@@ -804,6 +804,7 @@ def story(client: Client, name: str, other: str) -> Iterator[tuple[str, Any]]:
     yield "list_tokens", client.list_tokens()
     yield "revoke_token", client.revoke_token(token["id"])
     yield "revoke_identity", client.revoke_identity(name)
+    yield "revoke_identity", client.revoke_identity(name)
     webhook = client.add_webhook("http://localhost:9/", skills=[f"{name}.none"])
     yield "add_webhook", webhook
     yield "list_webhooks", client.list_webhooks()

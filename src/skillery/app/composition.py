@@ -47,7 +47,7 @@ from skillery.context.request import begin, current
 from skillery.context.silences import Silences
 from skillery.context.worker_pool import WorkerPool, WorkLimits
 from skillery.database import Database, migrate, without_password
-from skillery.database.read_only import refuse_read_only
+from skillery.database.read_only import find_read_only, refuse_read_only
 from skillery.edge.exchanges import ID_HEADER, headers_of_all_answers
 from skillery.edge.gate import Gate
 from skillery.edge.http import HttpRefusal, headers_of
@@ -211,8 +211,12 @@ def _edge(
 
 
 def _write(database: Database, server: str, disks: Disks) -> None:
-    """Write to the database, as a heartbeat does. An embedded database also needs room for its next pages."""
-    database.write_now(partial(note_seen, server=server))
+    """Write to the database, as a heartbeat does. An embedded database also needs room for its next pages.
+
+    A database that is read-only because it is copied is ready: the server answers reads.
+    """
+    if database.read_now(find_read_only) is None:
+        database.write_now(partial(note_seen, server=server))
     disks.check("database")
 
 

@@ -86,13 +86,17 @@ def require_unreserved(identity: Identity, name: str) -> None:
 
 
 def require_namespace(identity: Identity, scope: Scope, name: str) -> None:
-    """Raise NotAllowed if the name is reserved, if the identity does not have the scope, or has no grant that covers
-    `name`.
+    """Raise NotAllowed if the name is reserved, or as `require_grant` does."""
+    require_unreserved(identity, name)
+    require_grant(identity, scope, name)
+
+
+def require_grant(identity: Identity, scope: Scope, name: str) -> None:
+    """Raise NotAllowed if the identity does not have the scope, or has no grant that covers `name`.
 
     A reviewer without any grant may review everything. For other scopes, every identity except an admin needs a grant.
     """
     require(identity, scope)
-    require_unreserved(identity, name)
     if _reaches(identity, scope, name):
         return
     above, dot, _ = name.rpartition(".")

@@ -57,7 +57,7 @@ class Rechecks:
         The status of the version stays: a reviewer decides what a new finding means. Raise NotAllowed if the identity
         does not review the skill, IllegalStep if the version was never published, and Unavailable if a check fails.
         """
-        access.require_namespace(identity, "review", name)
+        access.require_grant(identity, "review", name)  # findings of reserved skills may change
         look = partial(_find_published, identity=identity, name=name, version=version)
         await self._database.read(look)
         stored = partial(self._checks.stored_publication, identity=identity, name=name, version=version)
