@@ -123,6 +123,7 @@ def test_a_result_that_is_too_large_names_the_remedy(
     assert answers[1]["result"]["skills"]
 
 
+@pytest.mark.full
 def test_a_blob_is_read_as_far_as_answers_go(start_server: StartServer) -> None:
     rpc = start_server(env={"SKILLERY_ANSWER_MAX_MB": "1"}).rpc
     blob_id = rpc("create_blob", content="\x01" * MIB, kind="text/plain")["blob_id"]

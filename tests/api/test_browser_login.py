@@ -245,6 +245,7 @@ def test_the_cookie_on_loopback_has_no_prefix(browser: Browser, token: Callable[
     assert attributes(signed_in, "skillery") - week == {"HttpOnly", "SameSite=Lax", "Path=/"}
 
 
+@pytest.mark.full
 def test_the_cookie_behind_tls_is_bound_to_the_host(start_server: Callable[..., Server]) -> None:
     proxied = {"SKILLERY_TRUSTED_PROXIES": "127.0.0.1", "SKILLERY_ALLOWED_HOSTS": "skills.example.org"}
     server = start_server(env=ASKS_FOR_TOKENS | proxied)
@@ -545,6 +546,7 @@ def test_a_wrong_token_is_refused_with_the_reason(browser: Browser, root: Rpc) -
     assert root("list_audit", action="login", outcome="refused")["entries"]
 
 
+@pytest.mark.full
 def test_failures_count_in_the_same_limit_as_those_of_calls(start_server: Callable[..., Server]) -> None:
     limit = {"SKILLERY_BACKENDS_AUTHENTICATOR_TOKENS_FAILURES_PER_MINUTE": "4"}
     server = start_server(env=ASKS_FOR_TOKENS | limit)
@@ -579,6 +581,7 @@ def test_a_login_that_no_authenticator_offers_is_not_found(browser: Browser) -> 
 # -- a plugin's own login ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_plugin_has_its_own_login(start_server: Callable[..., Server], tmp_path: Path) -> None:
     folder = tmp_path / "plugins"
     folder.mkdir()

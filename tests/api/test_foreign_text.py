@@ -162,6 +162,7 @@ def nested(depth: int) -> int:
     return nested(depth - 1) if depth else 0
 
 
+@pytest.mark.full
 async def test_a_call_past_its_time_or_depth_fails_alone() -> None:
     pool = WorkerPool([name_of(searched), name_of(nested)], msgspec.structs.replace(PAGE_LIMITS, cpu_seconds=0.2))
     try:

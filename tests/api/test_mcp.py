@@ -194,6 +194,7 @@ def test_create_skill_is_a_tool_of_connections_that_ask_for_it(sqlite_rpc: Rpc, 
     assert sqlite_rpc("describe_skill", name=new_name)["skill"]["version"] == "1.0.0"
 
 
+@pytest.mark.full
 def test_skill_tools_of_named_skills_are_tools_of_their_own(rpc: Rpc, new_name: str) -> None:
     publish_tools(rpc, f"{new_name}.words", COUNT)
     mcp = Mcp(rpc, tools=f"{new_name}.words")
@@ -551,6 +552,7 @@ async def test_a_home_is_left_to_others_when_nothing_is_said(tmp_path: Path, mon
     Home(tmp_path / "home").close()
 
 
+@pytest.mark.full
 async def test_a_problem_of_a_home_is_reported_and_checked_again(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     wrong = tmp_path / "home" / "skillery.toml"

@@ -132,6 +132,7 @@ def scenarios() -> dict[str, set[str]]:
     return {name: set(revisions.split(",")) for name, revisions in re.findall(r"^  - (\S+) \[(.*)\]$", told, re.M)}
 
 
+@pytest.mark.full
 def test_every_scenario_is_run_or_says_why_not() -> None:
     known = scenarios()
 
@@ -166,11 +167,13 @@ def with_revisions(scenarios: dict[str, list[str]]) -> list[Any]:
     ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("scenario", "revision"), with_revisions(RUN))
 def test_a_server_conforms(scenario: str, revision: str, bundled: Server, tmp_path: Path) -> None:
     check(scenario, revision, f"{bundled.url}/mcp", tmp_path)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("scenario", "revision"), with_revisions(RUN_WITH_TOOLS))
 def test_a_server_with_tools_conforms(scenario: str, revision: str, with_tools: Server, tmp_path: Path) -> None:
     check(scenario, revision, f"{with_tools.url}/mcp?tools={SKILL}", tmp_path)

@@ -510,6 +510,7 @@ def test_hidden_skills_are_not_completed(start_server: Callable[..., Server], tm
     assert Mcp(Caller(url, Who("other", "read"))).error("resources/read", uri="skill://acme/hidden@1.0.0/SKILL.md")
 
 
+@pytest.mark.full
 def test_completions_of_many_skills_are_cut(mcp: Mcp, rpc: Rpc, new_name: str) -> None:
     for number in range(101):
         publish(rpc, f"{new_name}.s{number}")

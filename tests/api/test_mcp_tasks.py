@@ -57,6 +57,7 @@ def has_ended(task: dict[str, Any]) -> bool:
     return bool(task["status"] != "working")
 
 
+@pytest.mark.full
 def test_a_run_in_the_background_is_a_task_with_its_last_line_and_then_its_result(rpc: Rpc) -> None:
     mcp = with_tasks(rpc)
 

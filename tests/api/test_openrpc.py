@@ -60,6 +60,7 @@ def check_answer(method: str, answer: Any) -> None:
 # -- the document ------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_it_is_valid_by_the_meta_schema_and_the_same_by_both_ways(sqlite_rpc: Rpc) -> None:
     discovered = sqlite_rpc("rpc.discover")
     fetched = sqlite_rpc.http.get("/openrpc.json").json()

@@ -70,6 +70,7 @@ def test_a_json_log_has_one_line_a_request_and_never_what_came_with_it(start_ser
     assert secret not in open_server.log.read_text()
 
 
+@pytest.mark.full
 def test_a_fault_of_the_host_names_the_request_in_answer_and_log(start_server: Callable[..., Server]) -> None:
     server = start_server()
     with closing(sqlite3.connect(server.home / "skillery.db")) as connection:

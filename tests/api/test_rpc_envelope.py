@@ -214,6 +214,7 @@ def test_the_own_origin_is_fine(sqlite_server: Server) -> None:
     assert sqlite_server.rpc.raw(json.dumps(GUIDE), origin=sqlite_server.url).status_code == 200
 
 
+@pytest.mark.full
 def test_a_body_over_the_cap_is_413(start_server: object) -> None:
     rpc = start_server(env={"SKILLERY_MAX_BODY_MB": "1"}).rpc  # type: ignore[operator]
     large = json.dumps(GUIDE | {"pad": "x" * 1_100_000}).encode()

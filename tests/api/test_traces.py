@@ -67,6 +67,7 @@ def collector() -> Iterator[Collector]:
         server.shutdown()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("way", ["address", "variables"])
 def test_requests_calls_database_and_runs_are_spans_of_one_trace(
     collector: Collector, start_server: Callable[..., Server], way: str

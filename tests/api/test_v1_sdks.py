@@ -120,6 +120,7 @@ def test_openai_uploads_a_new_default_version(sdks: Sdks, sqlite_server: Server,
     assert (found.default_version, found.latest_version) == ("1.0.1", "1.0.2")
 
 
+@pytest.mark.full
 def test_openai_lists_in_both_orders(sdks: Sdks, server: Server, new_name: str) -> None:
     skills = sdks.openai(server.url).skills
     # The order of creation is neither the order of names nor its opposite.
@@ -272,6 +273,7 @@ def test_versions_of_other_skills_are_not_found(tokens_server: Server, token: st
     assert skills.retrieve(other).latest_version_id == f"{other}@1.0.0"
 
 
+@pytest.mark.full
 def test_the_current_anthropic_keeps_the_name_of_a_skill(
     former: Sdks, tokens_server: Server, token: str, new_name: str
 ) -> None:

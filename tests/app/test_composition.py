@@ -956,6 +956,7 @@ def test_a_caller_that_is_gone_ends_the_call(composed: Composed, end: str) -> No
     assert json.loads(called["error_json"])["message"] == "the run that called this has ended"
 
 
+@pytest.mark.full
 def test_a_server_that_stops_ends_both_and_records_both(start_server: Callable[..., Server], new_name: str) -> None:
     server = start_server(env={"SKILLERY_GRACE_SECONDS": "0.5"})
     composed = Composed(server, new_name)
@@ -973,6 +974,7 @@ def test_a_server_that_stops_ends_both_and_records_both(start_server: Callable[.
     assert "Traceback" not in server.log.read_text()
 
 
+@pytest.mark.full
 def test_calls_that_a_killed_server_left_are_closed_by_the_next(
     start_server: Callable[..., Server], new_name: str
 ) -> None:
@@ -990,6 +992,7 @@ def test_calls_that_a_killed_server_left_are_closed_by_the_next(
         assert database.execute("SELECT status FROM runs").fetchall() == [("failed",), ("failed",)]
 
 
+@pytest.mark.full
 def test_a_call_takes_no_place_in_the_queue(configured_server: Callable[..., Server], new_name: str) -> None:
     """With one slot for runs, several runs that call other skills would otherwise wait for each other forever."""
     composed = Composed(configured_server(SKILLERY_CONCURRENT_RUNS="1"), new_name)

@@ -168,6 +168,7 @@ def test_the_soft_limit_is_raised_at_start(start_server: StartServer, wanted: st
     assert int(found[1]) == min(int(found[2]), limit)
 
 
+@pytest.mark.full
 def test_unfinished_heads_take_a_bounded_amount_of_memory(start_server: StartServer, connect: Connect) -> None:
     server = start_server()
     before = memory_of(server)

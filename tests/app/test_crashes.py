@@ -140,6 +140,7 @@ def _fill(rpc: Rpc) -> list[dict[str, Any]]:
     return errors
 
 
+@pytest.mark.full
 def test_a_database_damaged_in_the_middle_is_named_at_start(start_server: Callable[..., Server]) -> None:
     server = start_server()
     for number in range(30):

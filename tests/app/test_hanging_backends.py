@@ -93,6 +93,7 @@ def counted(server: Server, function: str) -> set[tuple[str, float]]:
     return {(line.split('reason="')[1].partition('"')[0], float(line.split()[-1])) for line in lines}
 
 
+@pytest.mark.full
 def test_an_authenticator_that_hangs_meets_its_time_limit(
     settings: dict[str, str], hangs: Path, start_server: Start
 ) -> None:
@@ -111,6 +112,7 @@ def test_an_authenticator_that_hangs_meets_its_time_limit(
     assert ("raised", 1.0) in counted(server, "authenticate")
 
 
+@pytest.mark.full
 def test_secrets_that_hang_fail_their_runs_only(settings: dict[str, str], hangs: Path, start_server: Start) -> None:
     env = {**settings, "SKILLERY_SECRETS": "vault"}
     server = start_server(env=env)
@@ -136,6 +138,7 @@ def test_secrets_that_hang_fail_their_runs_only(settings: dict[str, str], hangs:
     assert server.stop() == 0
 
 
+@pytest.mark.full
 def test_a_storage_that_hangs_while_it_reads_is_unavailable(
     settings: dict[str, str], hangs: Path, start_server: Start
 ) -> None:

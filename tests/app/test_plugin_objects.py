@@ -60,6 +60,7 @@ def finding_of(server: Server, name: str) -> str:
     return found[0]["message"]
 
 
+@pytest.mark.full
 def test_an_object_gets_its_settings_its_place_and_an_end(tmp_path: Path, start_server: Callable[..., Server]) -> None:
     settings = tmp_path / "settings.toml"
     settings.write_text('[plugins.words]\nword = "ROTTEN"\nseverity = {"spared.skill" = "warning"}\n')

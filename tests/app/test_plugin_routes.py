@@ -143,6 +143,7 @@ def test_a_route_needs_its_scope_or_is_public(server: Server, ann: Client, pam: 
     assert nobody("POST", "/open", content=b"x").json()["name"] is None
 
 
+@pytest.mark.full
 def test_openapi_describes_the_routes(server: Server) -> None:
     document = admin(server).http.get("/v1/openapi.json").json()
     paths = {path.removeprefix("/x/mine/"): item for path, item in document["paths"].items() if "/x/" in path}
@@ -203,6 +204,7 @@ def test_an_answer_without_content_is_not_followed_by_content(server: Server, st
     assert content == b""
 
 
+@pytest.mark.full
 def test_errors_of_a_route_are_error_objects_without_details(own_server: Server) -> None:
     ann = Client(own_server, "ann")
     assert ann("GET", "/odd/missing").json() == {
@@ -241,6 +243,7 @@ def test_changes_and_refusals_are_in_the_audit_trail(own_server: Server) -> None
     }
 
 
+@pytest.mark.full
 def test_a_route_that_hangs_meets_its_time_limit(own_server: Server, plugins: Path) -> None:
     answers = [Client(own_server)("GET", "/wait") for _ in range(5)]
 

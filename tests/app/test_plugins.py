@@ -450,6 +450,7 @@ SESSIONS = """
 """
 
 
+@pytest.mark.full
 def test_an_authenticator_of_a_plugin_keeps_sessions_and_accepts_tokens_of_the_registry(
     tmp_path: Path, start_server: Callable[..., Server]
 ) -> None:

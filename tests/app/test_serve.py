@@ -68,6 +68,7 @@ def wait_for_started_run(home: Path) -> None:
     eventually(lambda: any(status == "started" for status, _ in runs_of(home)))
 
 
+@pytest.mark.full
 def test_it_prints_one_line_with_the_port_that_it_took(start_server: Callable[..., Server]) -> None:
     server = start_server()
 
@@ -198,6 +199,7 @@ def test_a_database_of_a_newer_release_is_refused_unchanged(start_server: Callab
         assert connection.execute("SELECT version_num FROM alembic_version").fetchall() == [("9999",)]
 
 
+@pytest.mark.full
 def test_sigterm_lets_a_run_finish_and_exits_0(start_server: Callable[..., Server]) -> None:
     server = start_server()
     call = Background(server.rpc, "run_code", language="python", code=SLEEPER, args={"seconds": 1.5})
@@ -209,6 +211,7 @@ def test_sigterm_lets_a_run_finish_and_exits_0(start_server: Callable[..., Serve
     assert [status for status, _ in runs_of(server.home)] == ["completed"]
 
 
+@pytest.mark.full
 def test_sigterm_kills_a_run_after_the_grace_period_and_says_so(start_server: Callable[..., Server]) -> None:
     server = start_server(env={"SKILLERY_GRACE_SECONDS": "0.5"})
     call = Background(server.rpc, "run_code", language="python", code=SLEEPER, args={"seconds": 600})
@@ -267,6 +270,7 @@ def test_an_idle_server_stops_at_once_and_frees_its_home(
     assert start_server().rpc("list_skills")["skills"]
 
 
+@pytest.mark.full
 def test_sigterm_while_it_starts_exits_0_too(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "skillery", "serve", "--home", str(tmp_path), "--port", "0"],

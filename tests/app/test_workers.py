@@ -57,6 +57,7 @@ def test_workers_share_one_address_and_one_database(pair: Server) -> None:
         assert Rpc(pair.url)("describe_skill", name="shared.one")["skill"]["name"] == "shared.one"
 
 
+@pytest.mark.full
 def test_connections_are_spread_over_the_workers(pair: Server) -> None:
     before = {pid: sockets_of(pid) for pid in workers_of(pair)}
     clients = [httpx.Client(base_url=pair.url) for _ in range(20)]
@@ -91,6 +92,7 @@ def test_readiness_asks_all_workers(pair: Server) -> None:
     assert answer.json()["checks"] == dict.fromkeys(("database", "storage", "cache", "sandbox", "workers"), "ok")
 
 
+@pytest.mark.full
 def test_a_killed_worker_is_replaced_and_its_runs_end_as_failed(pair: Server) -> None:
     rpc = pair.rpc
     code = "import time\ndef main(args):\n    time.sleep(60)\n"

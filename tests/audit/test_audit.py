@@ -355,6 +355,7 @@ def test_every_change_leaves_an_entry(method: str, trail: Trail) -> None:
     assert (entry["code"], entry["type"], entry["count"]) == (None, None, 1)
 
 
+@pytest.mark.full
 def test_a_sweep_leaves_one_entry_with_what_it_removed(start_server: Callable[..., Server]) -> None:
     rpc = start_server(env={"SKILLERY_GC_GRACE_MINUTES": "0", "SKILLERY_GC_INTERVAL_MINUTES": "0"}).rpc
     rpc("delete_blob", blob_id=rpc("create_blob", content="nobody's", kind="text/plain")["blob_id"])

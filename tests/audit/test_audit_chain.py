@@ -323,6 +323,7 @@ def test_fifty_writers_of_two_servers_keep_one_chain(database: Database) -> None
     assert len({row.identity for row in rows(database)}) == 50
 
 
+@pytest.mark.full
 @pytest.mark.postgres
 def test_kill_nine_in_the_middle_of_writes_leaves_a_whole_chain(
     start_server: Callable[..., Server], database_kind: str, request: pytest.FixtureRequest
@@ -454,6 +455,7 @@ def skillery(home: Path, database: str, *arguments: str, stdin: str = "") -> Res
     return CliRunner().invoke(commands, arguments, input=stdin, env=env)
 
 
+@pytest.mark.full
 def test_no_secret_and_no_token_is_in_the_trail(tmp_path: Path, database_kind: str, request: Any) -> None:
     url = request.getfixturevalue("migrated_postgres_database")() if database_kind == "postgres" else ""
     run = partial(skillery, tmp_path / "home", url)

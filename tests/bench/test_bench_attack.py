@@ -25,6 +25,7 @@ def server(prepared: tuple[Path, Victim]) -> Iterator[Server]:
         yield server
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["trailer-value", "connections", "lists", "words", "array"])
 def test_an_attack_reports_what_it_saw(server: Server, prepared: tuple[Path, Victim], name: str) -> None:
     seen = attacked(server, prepared[1], name, ATTACKS[name], tight())

@@ -326,6 +326,7 @@ def test_without_a_server_a_command_works_on_the_home_by_itself(home: str, skill
     assert ran.json["logs_preview"] == "adding\n"
 
 
+@pytest.mark.full
 def test_without_a_server_an_error_of_a_method_is_reported_as_usual(home: str) -> None:
     ended = skillery("describe", "no.such.skill", "--home", home)
 
@@ -405,6 +406,7 @@ def test_a_home_that_becomes_free_while_a_command_looks_at_it_is_taken(home: str
     assert [(one.code, one.err) for one in ended] == [(0, "")] * 4
 
 
+@pytest.mark.full
 def test_a_blob_goes_round_without_a_server(home: str) -> None:
     put = skillery("blob", "put", "-", "--kind", "application/x-thing", "--home", home, stdin=BINARY)
     got = skillery("blob", "get", put.out.strip(), "--home", home)
@@ -448,6 +450,7 @@ def test_a_skill_is_described_as_text_and_as_json(
     assert as_json.json["skill"]["manifest"]["description"] == "Adds."
 
 
+@pytest.mark.full
 def test_describe_prints_one_line_for_each_input(home: str) -> None:
     printed = skillery("describe", "text.csv.profile", "--home", home).out
 

@@ -45,6 +45,7 @@ def test_a_folder_runs_like_a_published_skill_and_leaves_nothing_behind(home: st
     assert skillery("describe", "greet", SKILLERY_HOME=home).code == 3
 
 
+@pytest.mark.full
 def test_code_mounts_a_folder_next_to_a_published_skill(home: str, greet: Path, tmp_path: Path) -> None:
     (tmp_path / "analysis.py").write_text(ANALYSIS)
     mounts = ("--mount", str(greet), "--mount", "text.csv.profile@^1")

@@ -99,6 +99,7 @@ def test_it_installs_one_skill_by_its_name_and_one_out_of_all(
     assert "No skills found" in other.stdout
 
 
+@pytest.mark.full
 def test_with_tokens_it_sees_what_goes_out_to_everybody(
     skills: Callable[..., subprocess.CompletedProcess[str]],
     shared_server: Callable[..., Server],

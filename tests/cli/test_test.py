@@ -144,6 +144,7 @@ def test_tests_that_fail_hang_or_end_the_process_have_their_own_lines(test: Call
     assert "No module named 'not_there'" in messages["py"]
 
 
+@pytest.mark.full
 def test_a_test_that_no_signal_stops_is_stopped_from_outside(test: Callable[..., Ended], greet: Path) -> None:
     (greet / "tests/test_main.py").write_text(HANGS_FOR_GOOD)
     ended = test(greet, "--timeout-ms", "300", "--json")

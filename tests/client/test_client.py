@@ -133,6 +133,7 @@ def line(sqlite_server: Server) -> Iterator[Line]:
 # -- generated code ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_what_is_made_is_up_to_date() -> None:
     stale = [path.name for path, source in client_source.sources().items() if path.read_text("utf-8") != source]
 

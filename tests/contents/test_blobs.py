@@ -255,6 +255,7 @@ def contents_of(home: Path) -> set[Path]:
     return {path for path in (home / "contents").rglob("*") if path.is_file()}
 
 
+@pytest.mark.full
 def test_an_upload_that_breaks_off_leaves_nothing(start_server: Callable[..., Server]) -> None:
     server = start_server()
     host, port = server.url.removeprefix("http://").split(":")

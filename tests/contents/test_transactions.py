@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import Rpc, Server, manifest, skill_files
 from tests.maintenance.test_garbage import NO_GRACE
 
@@ -64,6 +66,7 @@ def main(args):
 """
 
 
+@pytest.mark.full
 def test_the_storage_is_called_outside_of_write_transactions(
     start_server: Callable[..., Server], tmp_path: Path
 ) -> None:

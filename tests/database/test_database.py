@@ -53,6 +53,7 @@ def test_the_head_is_what_alembic_says_it_is() -> None:
     assert migrate.revisions() == [one.revision for one in reversed(list(script.walk_revisions()))]
 
 
+@pytest.mark.full
 def test_down_and_up_again(new_url: str) -> None:
     database = Database(new_url)
     migrate.upgrade(database)

@@ -358,6 +358,7 @@ def no_index() -> str:
     return "" if answer.status_code == 200 else f"the package index answers {answer.status_code}"
 
 
+@pytest.mark.full
 def test_the_real_package_index_locks_a_skill(start_server: Callable[..., Server], new_name: str) -> None:
     if why := no_index():
         pytest.skip(why)

@@ -87,6 +87,7 @@ def inode(mount: PackageMount, name: str) -> int:
     return (mount.folder / name).stat().st_ino
 
 
+@pytest.mark.full
 async def test_environments_share_the_files_of_their_wheels(keeping: Keeping) -> None:
     for name in ("shared", "one", "two"):
         make_wheel(keeping.house, name, "1.0")
@@ -131,6 +132,7 @@ async def test_where_links_are_impossible_files_are_copied(keeping: Keeping, mon
     assert (mount.folder / "one.py").read_text() == "VERSION = '1.0'\n"
 
 
+@pytest.mark.full
 async def test_of_two_packages_with_one_file_the_first_has_it_with_its_code(keeping: Keeping) -> None:
     make_wheel(keeping.house, "aa", "1.0", {"same.py": "WHO = 'aa'\n", "only.py": "X = 1\n"})
     make_wheel(keeping.house, "bb", "1.0", {"same.py": "WHO = 'bb'\n"})
@@ -153,6 +155,7 @@ async def test_a_file_of_one_package_that_is_a_folder_of_another_is_refused(keep
     assert "'same', one as a file, one as a folder" in found.message
 
 
+@pytest.mark.full
 async def test_a_rebuild_makes_a_new_environment_and_runs_keep_the_old_one(keeping: Keeping) -> None:
     make_wheel(keeping.house, "one", "1.0")
     lock = await keeping.locks.make(["one"])
@@ -206,6 +209,7 @@ async def test_after_a_start_the_newest_one_counts(
     assert len(again.ready()) == 1
 
 
+@pytest.mark.full
 async def test_what_an_admin_sees_of_them(keeping: Keeping) -> None:
     make_wheel(keeping.house, "one", "1.0")
     make_wheel(keeping.house, "two", "1.0")
@@ -220,6 +224,7 @@ async def test_what_an_admin_sees_of_them(keeping: Keeping) -> None:
     assert all(abs(found.used_at - datetime.now(UTC)) < timedelta(minutes=1) for found in shown.values())
 
 
+@pytest.mark.full
 async def test_who_asks_for_many_locks_delays_another_by_one(keeping: Keeping) -> None:
     made: list[str] = []
 
@@ -257,6 +262,7 @@ async def test_folders_of_environments_count_like_their_wheels(
     assert 1 <= len(keeping.environments.installed()) < 3
 
 
+@pytest.mark.full
 async def test_where_all_would_be_too_much_the_least_used_one_goes(
     tmp_path: Path, linux: Sandbox, database: Database
 ) -> None:
@@ -290,6 +296,7 @@ async def test_where_all_are_in_use_it_says_which_setting(tmp_path: Path, linux:
     assert (kept.folder / "one.py").is_file()
 
 
+@pytest.mark.full
 async def test_a_sweep_deletes_unused_environments_and_their_wheels(keeping: Keeping) -> None:
     for name in ("shared", "one", "two"):
         make_wheel(keeping.house, name, "1.0")
@@ -330,6 +337,7 @@ def index(tmp_path: Path) -> Iterator[PackageIndex]:
     made.close()
 
 
+@pytest.mark.full
 async def test_a_login_is_sent_only_to_its_index(
     tmp_path: Path, linux: Sandbox, database: Database, index: PackageIndex
 ) -> None:
@@ -344,6 +352,7 @@ async def test_a_login_is_sent_only_to_its_index(
     assert (mount.folder / "one.py").is_file()
 
 
+@pytest.mark.full
 async def test_files_on_another_host_need_a_setting(tmp_path: Path, database: Database, index: PackageIndex) -> None:
     sandbox = open_sandbox(LinuxSandboxSettings(hosts={"files.test": ("127.0.0.1",)}), Place(tmp_path))
     index.files_at = f"http://files.test:{index.port}"

@@ -27,7 +27,9 @@ def main(args): return [frames.VERSION, figures.VERSION, frames.__file__.split('
 
 
 def environments(server: Server) -> list[Path]:
-    return sorted((server.home / "environments" / "ready").iterdir())
+    """Return the folders of finished environments. The first one creates their common folder."""
+    ready = server.home / "environments" / "ready"
+    return sorted(ready.iterdir()) if ready.exists() else []
 
 
 def run(rpc: Rpc, name: str, **more: Any) -> dict[str, Any]:
@@ -205,6 +207,7 @@ def test_an_environment_that_is_too_large_says_so(
     assert f"with {big} 1.0 " in error["message"]
 
 
+@pytest.mark.full
 def test_an_environment_that_a_killed_server_left_unfinished_is_rebuilt(
     start_server: Callable[..., Server], new_name: str, wheelhouse: Path
 ) -> None:
@@ -222,6 +225,7 @@ def test_an_environment_that_a_killed_server_left_unfinished_is_rebuilt(
     assert [state for (state,) in rows(again, "state")] == ["ready"]
 
 
+@pytest.mark.full
 def test_an_unused_environment_is_deleted_and_rebuilt(
     start_server: Callable[..., Server], new_name: str, wheelhouse: Path
 ) -> None:

@@ -32,6 +32,7 @@ def run(rpc: Rpc, name: str, script: str = "show.py", **more: Any) -> dict[str, 
     return ran
 
 
+@pytest.mark.full
 def test_a_script_has_the_environment_that_it_names(named_rpc: Rpc, scripts: str) -> None:
     default, old = run(named_rpc, scripts), run(named_rpc, scripts, environment="old")
     without = run(named_rpc, scripts, environment="")

@@ -217,6 +217,7 @@ def test_a_model_is_shown_the_environments_that_there_are(named: Server) -> None
     assert "'data' has frames: Tables and their shapes." in more["description"]
 
 
+@pytest.mark.full
 def test_the_tools_of_mcp_show_and_take_them(named_rpc: Rpc) -> None:
     mcp = Mcp(named_rpc)
     tools = {tool["name"]: tool for tool in mcp("tools/list")["tools"]}
@@ -426,6 +427,7 @@ def test_a_sweep_leaves_what_an_environment_needs(
     assert (error["code"], "did you mean 'environments'?" in error["message"]) == (-32602, True)
 
 
+@pytest.mark.full
 def test_an_environment_of_nothing_for_this_machine_is_ready(
     start_server: Callable[..., Server], wheelhouse: Path
 ) -> None:

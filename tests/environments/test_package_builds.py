@@ -120,6 +120,7 @@ def test_a_wheel_of_another_package_is_refused(packages_sqlite: Server, new_name
     assert "not the one that was locked" in failed(packages_sqlite.rpc, new_name)
 
 
+@pytest.mark.full
 def test_a_bomb_ends_where_the_limit_is(indexed: Server, new_name: str, wheelhouse: Path) -> None:
     own = f"own{new_name}"
     wheel = make_wheel(wheelhouse, own, "1.0", {f"{own}.py": "VERSION = 1", "zeros.txt": "0" * 80_000_000})

@@ -160,6 +160,7 @@ def test_long_sources_are_looked_at_in_linear_time(text: str) -> None:
     assert find_imports((text * (500_000 // len(text))).encode()) == ()
 
 
+@pytest.mark.full
 @given(st.lists(st.from_regex(r"\A[a-z][a-z_0-9]{0,8}\Z"), max_size=300))
 def test_every_module_is_found_once_and_at_most_so_many(names: list[str]) -> None:
     source = "".join(f"import {name}x1\n" for name in names).encode()
@@ -372,6 +373,7 @@ def test_a_locked_skill_goes_out_and_comes_in_as_it_was(packages_rpc: Rpc, new_n
     assert stored["manifest"]["runtime"]["inferred"] == ["pyyaml"]
 
 
+@pytest.mark.full
 def test_a_skill_of_its_author_is_locked_where_the_server_says_so(
     start_server: Callable[..., Server], house: Path, new_name: str
 ) -> None:

@@ -145,6 +145,7 @@ frontmatters = st.dictionaries(keys, values, max_size=6)
 bodies = st.one_of(st.binary(max_size=60), st.sampled_from([b"---\na: b\n---\n", b"\r\n# x\r\n", b"\xef\xbb\xbfx"]))
 
 
+@pytest.mark.full
 @given(skill_names)
 def test_every_skill_has_an_index_name(name: str) -> None:
     found = index_name(parse_skill_name(name))
@@ -201,6 +202,7 @@ def check(content: bytes, name: str) -> None:
     assert isinstance(tools, str) or all(isinstance(tool, str) for tool in tools)
 
 
+@pytest.mark.full
 def test_of_thousands_of_keys_as_many_are_kept_as_there_is_room_for_and_the_shortest() -> None:
     lines = [f'k{place}: "{chr(92)}x01{chr(92)}x01{"x" * (place % 2)}"' for place in range(3300)]
     made = agent_skill("\n".join(["---", *lines, "---", ""]).encode(), name="a", description="b")

@@ -456,6 +456,7 @@ def test_public_downloads_need_no_token(
 # -- large indexes -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 async def test_a_large_index_is_made_in_pages_and_says_where_it_was_cut(database: Database, tmp_path: Path) -> None:
     count = 2 * ROWS_AT_ONCE + 50
     me = Identity("me", scopes=frozenset({"admin"}))

@@ -63,6 +63,7 @@ def test_releases_match_as_in_the_reference(text: str, versions: list[str]) -> N
     assert (str(highest) if highest else None) == expected
 
 
+@pytest.mark.full
 @settings(max_examples=EXAMPLES)
 @given(plain_ranges, st.lists(full, min_size=1, max_size=8))
 def test_pre_releases_match_as_in_the_reference(text: str, versions: list[str]) -> None:

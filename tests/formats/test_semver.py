@@ -76,6 +76,7 @@ def test_precedence_orders_as_the_reference_does(one: Version, other: Version) -
     assert actual == expected
 
 
+@pytest.mark.full
 @settings(max_examples=EXAMPLES)
 @given(versions, versions)
 def test_no_key_is_the_start_of_another(one: Version, other: Version) -> None:

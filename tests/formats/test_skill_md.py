@@ -136,6 +136,7 @@ plain = st.recursive(
 )
 
 
+@pytest.mark.full
 @given(st.dictionaries(st.text("abcdef", min_size=1, max_size=5), plain, max_size=4))
 def test_what_a_yaml_writer_writes_reads_back(value: dict[str, object]) -> None:
     written = yaml.safe_dump(value, allow_unicode=True)
@@ -147,6 +148,7 @@ def test_what_a_yaml_writer_writes_reads_back(value: dict[str, object]) -> None:
         assert parsed.frontmatter == value
 
 
+@pytest.mark.full
 def test_a_body_of_many_short_lines_is_read_as_one_text() -> None:
     body = "a\n" * (4 << 20)
     text = f"---\nname: x\n---\n{body}"

@@ -77,6 +77,7 @@ def test_a_clone_has_the_files_of_the_exports(git: Git, rpc: Rpc, create: Callab
     assert git("log", "--format=%an %s", cwd="whole") == f"Skillery 2 skills of {new_name}"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_shallow_and_partial_clones_fetch_the_rest_later(
     git: Git, create: Callable[..., Any], new_name: str, protocol: str
@@ -125,6 +126,7 @@ def test_a_fetch_after_a_change_brings_the_new_state(
     assert {path.name for path in (git.folder / "clone/skills").iterdir()} == {f"{new_name}-two"}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_the_history_of_a_skill_has_a_tag_for_each_version(
     git: Git, rpc: Rpc, create: Callable[..., Any], new_name: str, protocol: str

@@ -153,6 +153,7 @@ def test_two_servers_make_the_same_objects_and_limits_name_the_namespace(
     assert hidden not in first.log.read_text()
 
 
+@pytest.mark.full
 def test_the_setting_turns_the_addresses_off(start_server: Callable[..., Server]) -> None:
     server = start_server(env={"SKILLERY_GIT": "false"})
 

@@ -110,6 +110,7 @@ def test_a_wrong_parameter_is_named(rpc: Rpc, query: str, named: str) -> None:
     assert error["data"]["hint"]
 
 
+@pytest.mark.full
 def test_addresses_and_sources_follow_the_public_url(start_server: Callable[..., Server]) -> None:
     url = "https://skills.example.org/x/"
     server = start_server(env={"SKILLERY_PUBLIC_URL": url, "SKILLERY_GIT": "false", "SKILLERY_MARKETPLACE": "acme"})

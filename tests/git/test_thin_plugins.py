@@ -41,6 +41,7 @@ def files_below(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.full
 def test_a_thin_plugin_has_instructions_and_no_script(server: Server, tmp_path: Path) -> None:
     git = Git(tmp_path / "git", server.url)
     clone = git.clone("acme", "clone", "--depth", "1")

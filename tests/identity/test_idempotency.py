@@ -224,6 +224,7 @@ def test_of_two_servers_on_one_postgres_one_makes_the_call(
     )
 
 
+@pytest.mark.full
 def test_a_key_outlasts_the_server_and_a_run_that_died_with_it_is_not_made_again(
     start_server: Callable[..., Server],
 ) -> None:

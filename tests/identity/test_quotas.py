@@ -246,6 +246,7 @@ def test_runs_that_are_under_way_are_limited_over_all_servers(
     assert second("run_code", language="python", code=NO_OP)["output"] == 1
 
 
+@pytest.mark.full
 def test_a_run_that_waits_counts_and_one_too_many_is_not_on_record(
     start_server: Callable[..., Server], tmp_path: Path
 ) -> None:

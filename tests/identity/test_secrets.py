@@ -385,6 +385,7 @@ def on(home: Path, *arguments: str, value: str = "", **variables: str) -> Ended:
     return skillery("secret", *arguments, *stdin, "--home", str(home), stdin=value.encode(), **variables)
 
 
+@pytest.mark.full
 def test_the_key_can_come_from_the_environment(tmp_path: Path, start_server: Callable[..., Server]) -> None:
     key, home = new_key(), tmp_path / "home"
     assert on(home, "set", "API_KEY", value=VALUE, SKILLERY_BACKENDS_SECRETS_DATABASE_KEY=key).code == 0
@@ -399,6 +400,7 @@ def test_the_key_can_come_from_the_environment(tmp_path: Path, start_server: Cal
     assert key not in shown.out
 
 
+@pytest.mark.full
 def test_a_second_key_next_to_a_lost_one_is_refused(tmp_path: Path) -> None:
     home = tmp_path / "home"
     on(home, "set", "ONE", value=VALUE)

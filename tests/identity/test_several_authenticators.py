@@ -67,6 +67,7 @@ def ask(server: Server, credentials: str) -> tuple[int, str]:
     return answer.status_code, body["result"]["identity"] if "result" in body else body["error"]["message"]
 
 
+@pytest.mark.full
 def test_the_first_authenticator_that_recognizes_the_credentials_decides(
     start_server: Callable[..., Server], plugins: str
 ) -> None:

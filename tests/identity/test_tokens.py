@@ -586,6 +586,7 @@ def test_a_first_start_shows_an_admins_token_on_stdout_once(
     assert status_of(again, f"Bearer {shown[0]}") == 200
 
 
+@pytest.mark.full
 def test_with_json_the_first_token_is_in_the_one_document(tmp_path: Path) -> None:
     command = [FORKED, "serve", "--home", str(tmp_path / "home"), "--port", "0", "--json"]
     environment = clean_environment({"SKILLERY_AUTH": "tokens"})
@@ -598,6 +599,7 @@ def test_with_json_the_first_token_is_in_the_one_document(tmp_path: Path) -> Non
     assert said["url"].startswith("http://127.0.0.1:")
 
 
+@pytest.mark.full
 def test_the_first_token_can_be_left_out(start_server: Callable[..., Server]) -> None:
     more = {"SKILLERY_BACKENDS_AUTHENTICATOR_TOKENS_BOOTSTRAP": "false"}
     server = start_server(env={"SKILLERY_AUTH": "tokens", **more})
@@ -731,6 +733,7 @@ def test_a_reviewer_who_cannot_read_is_warned(tmp_path: Path) -> None:
     assert "--scope read" not in skillery(*create, "review,read").err
 
 
+@pytest.mark.full
 def test_a_terminal_shows_scopes_and_moments_whole(tmp_path: Path) -> None:
     home = ("--home", str(tmp_path / "home"))
     created = ("--name", "ann", "--scope", "read,run,publish", "--namespace", "team.*", "--expires", "90d")

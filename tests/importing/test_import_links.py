@@ -60,6 +60,7 @@ INSTALLED_LINKS = {
 }
 
 
+@pytest.mark.full
 def test_a_link_to_a_skill_md_in_a_folder_of_too_many_files_is_reported(
     sqlite_server: Server, new_name: str, tmp_path: Path
 ) -> None:

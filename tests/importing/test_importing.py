@@ -722,6 +722,7 @@ def test_a_disk_without_space_is_said_and_the_place_is_free_again(tmp_path: Path
             full.write(b"x")
 
 
+@pytest.mark.full
 def test_who_goes_away_stops_the_import_and_the_next_goes_on(sqlite_server: Server, new_name: str) -> None:
     rpc = Rpc(sqlite_server.url)
     data = zipped({f"s{number:04}/SKILL.md": skill_md(f"s{number:04}") for number in range(400)})

@@ -365,6 +365,7 @@ def test_the_key_of_secrets_is_in_a_backup_only_where_asked_for(
     assert stat.S_IMODE(restored.stat().st_mode) == 0o600
 
 
+@pytest.mark.full
 def test_what_was_under_way_in_a_backup_has_ended_where_it_is_restored(
     database: Database, storage: Storage, tmp_path: Path, new_postgres_database: Callable[[], str]
 ) -> None:

@@ -152,6 +152,7 @@ def test_a_bomb_in_any_file_and_in_the_code_of_a_tool_costs_the_server_nothing(f
     assert made["status"] == "published"
 
 
+@pytest.mark.full
 def test_a_killed_worker_loses_no_publish(fresh: Server) -> None:
     fresh.rpc("create_skill", **create("killed.first", GOOD))
     (idle,) = compile_workers(fresh.process.pid)

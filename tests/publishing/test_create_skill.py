@@ -201,6 +201,7 @@ def test_broken_frontmatter_is_refused(rpc: Rpc, new_name: str, skill_md: str) -
     assert "SKILL.md" in str(error)
 
 
+@pytest.mark.full
 def test_too_many_bytes_and_too_many_files_are_too_large(rpc: Rpc, new_name: str) -> None:
     heavy = [{"path": f"resources/{number}", "content": "x" * 1_100_000} for number in range(16)]
     many = [{"path": f"resources/{number}", "content": ""} for number in range(512)]

@@ -311,6 +311,7 @@ def test_check_skill_says_what_publishing_would_and_stores_nothing(rpc: Rpc, new
     assert rpc.error("check_skill", **asked)["data"]["type"] == "version_exists"
 
 
+@pytest.mark.full
 def test_the_command_line_shows_what_is_wrong_before_it_is_published(
     sqlite_server: Server, tmp_path: Path, new_name: str
 ) -> None:

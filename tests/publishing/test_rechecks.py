@@ -108,6 +108,7 @@ def test_a_check_that_fails_changes_nothing(team: Team) -> None:
     assert rules(team.ann("describe_skill", name="a.x")["skill"]["findings"]) == ["no-odd"]
 
 
+@pytest.mark.full
 def test_only_reviewers_recheck_and_only_what_was_published(team: Team) -> None:
     team.ann.create("a.x")
     bot = Caller(team.ann.url, Who("bot", "read publish", "a.*", "agent"))

@@ -101,6 +101,7 @@ def test_development_versions_take_the_place_of_published_ones_in_lists(
     assert [one["version"] for one in seen] == ["1.0.0", "1.0.0"]
 
 
+@pytest.mark.full
 def test_tools_of_a_development_version_are_called_over_rpc_and_mcp(author: Rpc, reader: Rpc, new_name: str) -> None:
     other = {**TOOL, "name": f"{new_name}_other"}
     author("create_skill", **bundle(new_name, "1.0.0", DEVELOPED, TOOL))

@@ -471,6 +471,7 @@ def after_publish(publication):
 """
 
 
+@pytest.mark.full
 def test_plugins_are_notified_when_a_draft_is_approved(tmp_path: Path, start_server: Callable[..., Server]) -> None:
     env = people_settings(tmp_path / "plugins")
     (tmp_path / "plugins" / "moments.py").write_text(MOMENTS)

@@ -189,6 +189,7 @@ def test_a_sweep_erases_what_was_still_used_at_the_purge(purging: Server, ada: C
     assert where(purging, KEY) == []
 
 
+@pytest.mark.full
 def test_pages_that_a_reader_needs_are_erased_by_the_next_sweep(new_name: str, tmp_path: Path) -> None:
     server = Server(tmp_path / "home", env={"SKILLERY_GC_INTERVAL_MINUTES": "0"})
     try:
@@ -215,6 +216,7 @@ def test_only_admins_purge_also_drafts_that_they_did_not_write(purging: Server, 
     assert author.error("submit_version", **which)["data"]["type"] == "version_purged"
 
 
+@pytest.mark.full
 def test_the_command_asks_and_install_of_a_lock_names_the_version(
     start_server: Any, new_name: str, tmp_path: Path
 ) -> None:
@@ -236,6 +238,7 @@ def test_the_command_asks_and_install_of_a_lock_names_the_version(
     assert f"'{name}' 1.0.0 was purged" in failed.err
 
 
+@pytest.mark.full
 def test_another_server_drops_its_copy_in_its_next_sweep(
     migrated_postgres_database: Any, start_server: Any, new_name: str, tmp_path: Path
 ) -> None:

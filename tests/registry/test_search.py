@@ -602,6 +602,7 @@ def test_the_migration_finds_what_was_there_already(before: Database, new_word: 
     assert [found(new_word), found("foob"), found("nothing")] == [2, 1, 0]
 
 
+@pytest.mark.full
 def test_search_by_the_command_line(sqlite_server: Server, sqlite_rpc: Rpc, new_name: str, new_word: str) -> None:
     publish(sqlite_rpc, f"{new_name}.a", description=f"Counts {new_word}.", tags=["t"])
     publish(sqlite_rpc, f"{new_name}.b", description=f"Counts {new_word}.")

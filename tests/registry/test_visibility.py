@@ -304,6 +304,7 @@ def test_a_blob_of_another_owner_is_not_found(as_: Callable[[Who], Caller], new_
     assert [one.replace(blob_id.encode(), missing.encode()) for one in asked(blob_id)] == asked(missing)
 
 
+@pytest.mark.full
 def test_the_visibility_of_a_new_skill_is_a_setting(tmp_path: Path, start_server: Callable[..., Server]) -> None:
     server = start_server(env=people_settings(tmp_path / "plugins", SKILLERY_DEFAULT_VISIBILITY="private"))
     author, other = Caller(server.url, COLLEAGUE), Caller(server.url, Who("other", "read publish", "*"))

@@ -107,6 +107,7 @@ def test_params_are_checked_for_the_language(sqlite_rpc: Rpc) -> None:
     assert run(sqlite_rpc, "bash", "echo 1", entrypoint="main")["output"] == 1
 
 
+@pytest.mark.full
 @with_node
 def test_the_command_takes_the_language_from_the_file(start_server: Callable[..., Server], tmp_path: Path) -> None:
     server = start_server()
@@ -128,6 +129,7 @@ def test_the_command_takes_the_language_from_the_file(start_server: Callable[...
     assert output("--language", "bash", tmp_path / "count.sh") == 41
 
 
+@pytest.mark.full
 def test_the_doctor_says_which_languages_there_are(tmp_path: Path) -> None:
     done = prefork().run(["doctor", "--home", str(tmp_path), "--json"], clean_environment(), b"")
     assert done.returncode == 0, done.stderr

@@ -148,6 +148,7 @@ def test_no_path_of_a_run_leads_out_of_the_folder(paths: list[str]) -> None:
             places_below(folder, [path])
 
 
+@pytest.mark.full
 def test_the_command_line_brings_files_and_writes_files(sqlite_server: Server, new_name: str, tmp_path: Path) -> None:
     name, at = publish(sqlite_server.rpc, new_name), ("--url", sqlite_server.url)
     (tmp_path / "a.txt").write_text("one")

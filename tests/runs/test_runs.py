@@ -198,6 +198,7 @@ def main(args):
     assert words == ["one", "two", "three", "four", "five", "six", "seven"]
 
 
+@pytest.mark.full
 def test_long_logs_show_head_and_tail_and_say_what_is_missing(sqlite_rpc: Rpc) -> None:
     code = "def main(args):\n    for n in range(500_000): print(f'line {n:07}')\n"
 
@@ -522,6 +523,7 @@ def runs_of(home: Path) -> list[tuple[str, str | None]]:
         return list(connection.execute("SELECT status, error_json FROM runs"))
 
 
+@pytest.mark.full
 def test_a_stopping_server_lets_a_run_finish(start_server: Callable[..., Server]) -> None:
     server = start_server()
     thread, results = in_background(lambda: run(Rpc(server.url), SLEEP, args={"s": 1.5}))
@@ -533,6 +535,7 @@ def test_a_stopping_server_lets_a_run_finish(start_server: Callable[..., Server]
     assert [status for status, _ in runs_of(server.home)] == ["completed"]
 
 
+@pytest.mark.full
 def test_a_stopping_server_kills_the_rest_after_its_grace(start_server: Callable[..., Server]) -> None:
     server = start_server(env={"SKILLERY_GRACE_SECONDS": "1"})
     thread, _ = in_background(lambda: run(Rpc(server.url), SLEEP, args={"s": 120}))
@@ -613,6 +616,7 @@ def test_a_full_queue_is_busy_and_says_when_to_come_back(start_server: Callable[
         assert results[0]["error"]["type"] == "Cancelled"
 
 
+@pytest.mark.full
 def test_a_client_that_goes_away_in_the_queue_has_run_nothing(start_server: Callable[..., Server]) -> None:
     server = start_server(env={"SKILLERY_CONCURRENT_RUNS": "1"})
     first, results = in_background(lambda: run(Rpc(server.url), SLEEP, args={"s": 100}))

@@ -475,6 +475,7 @@ async def torment(port: int, target: int, number: int) -> None:
     writer.transport.abort()
 
 
+@pytest.mark.full
 async def test_hundreds_of_broken_connections_leave_the_proxy_as_it_was(plain: Upstream) -> None:
     egress = Egress(LOOPBACK, {"api.test": LOOPBACK}, Caps(head_seconds=1, idle_seconds=1))
     try:

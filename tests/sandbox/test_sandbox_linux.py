@@ -285,6 +285,7 @@ class TestLinuxSandbox(SharedSandbox, SandboxContract):  # type: ignore[misc]
         assert await trial.value(code, blobs=blobs) == sum(range(300))
 
 
+@pytest.mark.full
 def test_the_doctor_finds_what_is_needed(tmp_path: Path) -> None:
     probes = make(tmp_path).probe()
     assert [probe.name for probe in probes if probe.required and not probe.ok] == []
@@ -322,6 +323,7 @@ async def ask(code, host=None):
 """
 
 
+@pytest.mark.full
 @only_as_root
 def test_groups_of_the_server_do_not_reach_the_code() -> None:
     script = ASK + "print(asyncio.run(ask('import os\\ndef main(args): return os.getgroups()')))"
@@ -392,6 +394,7 @@ groups.find().close()
 """
 
 
+@pytest.mark.full
 @only_as_root
 @pytest.mark.skipif(not hierarchies.candidates(), reason="this host has no cgroups")
 def test_servers_that_start_at_once_remove_the_groups_of_dead_servers_together() -> None:

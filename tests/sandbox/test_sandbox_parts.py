@@ -453,6 +453,7 @@ def test_a_look_that_takes_too_long_counts_it_for_each(sharing: int, monkeypatch
     assert not watchdog.over(sharing, (600 << 20) + watchdog.socket_memory(sharing))
 
 
+@pytest.mark.full
 def test_threads_that_come_and_go_hide_no_child() -> None:
     def churn() -> None:
         while not enough.is_set():

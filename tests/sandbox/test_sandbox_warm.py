@@ -169,6 +169,7 @@ async def test_a_cgroup_serves_the_next_run_only_if_the_last_run_left_nothing_in
         await eventually_async(lambda: len(group_folders()) == len(kept) > len(group_folders() & kept))
 
 
+@pytest.mark.full
 @pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user has no cgroups here")
 async def test_with_a_zygote_for_each_run_no_cgroup_serves_two_runs(tmp_path: Path) -> None:
     async with running(tmp_path, prepared=0, recycle_runs=1) as trial:

@@ -234,6 +234,7 @@ class Weak(Wrapped):
 }
 
 
+@pytest.mark.full
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make the cgroups that a faulty backend leaves behind")
 @pytest.mark.parametrize("name", BACKENDS)
 def test_the_contract_fails_for_a_backend_that_only_looks_well(name: str, tmp_path: Path) -> None:

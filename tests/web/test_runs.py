@@ -289,6 +289,7 @@ async def test_a_page_without_a_stream_asks_for_the_log(
     assert "503" in " ".join(await problems(page))
 
 
+@pytest.mark.full
 def test_a_stopping_server_ends_the_streams_of_pages(start_server: Callable[..., Server]) -> None:
     server = start_server()
     code = "import time\ndef main(args):\n    print('begun', flush=True)\n    time.sleep(60)\n"

@@ -176,6 +176,7 @@ def test_no_route_accepts_a_form_of_another_site(
     assert rows_of(server) == before
 
 
+@pytest.mark.full
 def test_a_name_that_resolves_to_this_server_is_no_name_of_it(tokens_sqlite: Server, sqlite_server: Server) -> None:
     """DNS rebinding: the browser thinks that it talks to evil.example."""
     for server in (tokens_sqlite, sqlite_server):
@@ -320,6 +321,7 @@ async def test_a_browser_shows_no_page_in_a_frame(tokens_sqlite: Server, open_pa
 # -- cookies and GETs --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_each_get_called_twice_changes_no_row(tokens_sqlite: Server, new_name: str) -> None:
     made = make(tokens_sqlite, new_name, token_of(tokens_sqlite, new_name, "admin"))
     before = rows_of(tokens_sqlite)

@@ -146,6 +146,7 @@ def test_events_that_nobody_accepted_in_time_are_kept_as_dead_letters(
     assert server.rpc("remove_webhook", id=webhook_id)["dropped"] == 1
 
 
+@pytest.mark.full
 def test_dead_letters_have_pages(start: Start, receiver: Receiver, add_webhook: AddWebhook) -> None:
     server = start(env={"SKILLERY_WEBHOOKS_GIVE_UP_HOURS": "0"})
     receiver.answer = lambda _: 500

@@ -52,6 +52,7 @@ def events(event):
 """
 
 
+@pytest.mark.full
 def test_a_quota_that_is_almost_used_up_is_told_once(
     start: Start, tmp_path: Path, receiver: Receiver, add_webhook: AddWebhook
 ) -> None:

@@ -149,6 +149,7 @@ def test_two_runs_do_not_write_one_workspace_at_once(sqlite_server: Server) -> N
     assert second["workspace"]["before"] == rpc("get_run", run_id=begun["run_id"])["workspace"]["after"]
 
 
+@pytest.mark.full
 def test_a_run_that_waits_too_long_for_its_workspace_is_refused(start_server: Callable[..., Server]) -> None:
     rpc = start_server(env={"SKILLERY_RUNS_WORKSPACE_SECONDS": "0.2"}).rpc
     made = create(rpc)
@@ -217,6 +218,7 @@ def test_an_expired_workspace_does_not_exist(sqlite_server: Server) -> None:
     assert rpc.error("run_code", language="python", code=WRITES, workspace="none")["code"] == -32602
 
 
+@pytest.mark.full
 def test_an_expired_workspace_is_swept_with_its_contents(start_server: Callable[..., Server], tmp_path: Path) -> None:
     server = start_server(env={"SKILLERY_GC_GRACE_MINUTES": "0", "SKILLERY_GC_INTERVAL_MINUTES": "0"})
     kept, gone = create(server.rpc)["id"], create(server.rpc)["id"]
@@ -234,6 +236,7 @@ def test_an_expired_workspace_is_swept_with_its_contents(start_server: Callable[
     assert server.rpc("collect_garbage")["removed"]["unused_contents"]["count"] == 0
 
 
+@pytest.mark.full
 def test_quotas_limit_workspaces_and_their_bytes(start_server: Callable[..., Server], tmp_path: Path) -> None:
     more = {"SKILLERY_QUOTAS_WORKSPACES": "2", "SKILLERY_QUOTAS_WORKSPACES_MB": "1"}
     rpc = Caller(start_server(env=people_settings(tmp_path / "people", **more)).url, Who("owner"))
@@ -289,6 +292,7 @@ def test_kill_9_while_a_run_saves_loses_nothing(start_server: Callable[..., Serv
 LETTER = "def main(args):\n    [letter] = set(open('a').read())\n    return letter"
 
 
+@pytest.mark.full
 def test_a_run_in_the_background_that_cannot_start_later_stays_on_record_as_failed(
     start_server: Callable[..., Server],
 ) -> None:

@@ -77,6 +77,7 @@ def test_a_failure_and_a_blob_come_back_over_http(configured_server: Callable[..
     assert read["output"] == "x"
 
 
+@pytest.mark.full
 def test_the_doctor_shows_bwrap_and_what_it_can_do(tmp_path: Path) -> None:
     shown = skillery("doctor", "--json", "--home", str(tmp_path / "home"), **program())
     found: dict[str, Any] = json.loads(shown.stdout)

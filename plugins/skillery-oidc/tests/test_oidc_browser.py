@@ -398,6 +398,7 @@ def test_a_user_who_refuses_gets_the_reason(site: Site) -> None:
     refused(site, forged, said="&lt;b&gt;: a b")
 
 
+@pytest.mark.full
 def test_the_cookie_of_a_login_is_signed_and_ends(own_site: Site) -> None:
     database = Database(f"sqlite:///{own_site.server.home / 'skillery.db'}")
     stored = select(registry.c.value).where(registry.c.key == KEY_NAME)
@@ -511,6 +512,7 @@ def test_an_id_token_without_signature_is_refused(site: Site) -> None:
         address = site.returned(site.start())
 
 
+@pytest.mark.full
 def test_failures_of_the_provider_are_no_failures_of_the_user(own_site: Site) -> None:
     for status, body in ((500, {}), (401, {"error": "invalid_client"}), (200, []), (302, {})):
         address = own_site.returned(own_site.start())
@@ -570,6 +572,7 @@ class TestLogin(BrowserLoginContract):
 # -- the end of a session ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 def test_a_revoked_identity_is_signed_out(kind: str, start: Start, request: pytest.FixtureRequest) -> None:
     database = request.getfixturevalue("migrated_postgres_database")() if kind == "postgres" else ""

@@ -173,6 +173,7 @@ def test_an_answer_for_another_login_changes_nothing(user: User) -> None:
     assert code == 0, err
 
 
+@pytest.mark.full
 def test_a_login_is_renewed_when_its_token_ends(user: User, provider: OidcProvider) -> None:
     """The tokens of the provider live for 20 seconds, and a token is renewed 30 seconds before its end."""
     provider.control(seconds=20)
@@ -190,6 +191,7 @@ def test_a_login_is_renewed_when_its_token_ends(user: User, provider: OidcProvid
     assert user.name() == "ann"
 
 
+@pytest.mark.full
 def test_processes_renew_a_login_once(user: User, provider: OidcProvider) -> None:
     """A refresh token that is used twice would end the login at this provider."""
     provider.control(seconds=20)
@@ -203,6 +205,7 @@ def test_processes_renew_a_login_once(user: User, provider: OidcProvider) -> Non
     assert requests(provider) == before + 1
 
 
+@pytest.mark.full
 def test_a_provider_states_any_life_of_a_token(user: User, provider: OidcProvider) -> None:
     endless = {"access_token": provider.sign(sub="ann", scope="skills.read"), "token_type": "Bearer"}
     for life in (1e300, "inf", "nan", -1):

@@ -121,6 +121,7 @@ def refused(server: Server, token: str | None, path: str = "/rpc") -> httpx.Resp
     return response
 
 
+@pytest.mark.full
 def test_rules_decide_about_name_kind_scopes_and_namespaces(provider: OidcProvider, sso: Callable[..., Server]) -> None:
     server = sso()
     provider.control(claims={"robot": {"realm_access": {"roles": ["deployer"]}, "department": "tools"}})
@@ -153,6 +154,7 @@ def test_a_user_who_leaves_a_group_loses_its_rights_within_the_life_of_the_token
     assert refused(server, old).json()["error"]["message"] == "the token has expired"
 
 
+@pytest.mark.full
 def test_a_401_refers_to_the_metadata(provider: OidcProvider, sso: Callable[..., Server]) -> None:
     server = sso(tables=RULES + SCOPE_MAP)
     metadata = f"{server.url}/.well-known/oauth-protected-resource"
@@ -328,6 +330,7 @@ def test_explain_shows_the_checks_and_the_rules(provider: OidcProvider, tmp_path
     assert token.rpartition(".")[2] not in said.out + json.dumps(as_json)
 
 
+@pytest.mark.full
 def test_explain_shows_why_a_token_is_refused(provider: OidcProvider, tmp_path: Path) -> None:
     write_settings(provider, tmp_path, RULES.rpartition("[[")[0])
 

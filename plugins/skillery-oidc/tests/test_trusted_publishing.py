@@ -267,6 +267,7 @@ def test_a_token_is_exchanged_once(provider: OidcProvider, server: Server) -> No
     assert "was exchanged before" in forge.refusal(without)
 
 
+@pytest.mark.full
 def test_a_token_is_exchanged_once_for_as_long_as_clocks_may_differ(
     provider: OidcProvider, start_server: Callable[..., Server]
 ) -> None:
@@ -629,6 +630,7 @@ def test_a_request_that_is_not_valid_is_refused(body: bytes, provider: OidcProvi
     assert answer.json()["error"]["code"] == -32602
 
 
+@pytest.mark.full
 def test_without_its_address_the_server_exchanges_nothing(start_server: Callable[..., Server]) -> None:
     server = start_server(env={"SKILLERY_AUTH": "tokens"})
 
@@ -638,6 +640,7 @@ def test_without_its_address_the_server_exchanges_nothing(start_server: Callable
     assert "public_url" in answer.json()["error"]["data"]["hint"]
 
 
+@pytest.mark.full
 def test_an_issuer_on_this_machine_needs_the_setting(
     provider: OidcProvider, start_server: Callable[..., Server]
 ) -> None:
@@ -693,6 +696,7 @@ def test_keys_at_a_private_address_are_not_read(provider: OidcProvider, sqlite: 
         assert admin.error("add_trust_rule", **rule)["code"] == -32602
 
 
+@pytest.mark.full
 def test_jobs_are_served_while_keys_change(provider: OidcProvider, start_server: Callable[..., Server]) -> None:
     env = {"SKILLERY_AUTH": "tokens", **TRUST}
     forge = Forge(start_server(env=env), provider)

@@ -124,6 +124,7 @@ def test_each_run_reads_the_newest_value(served: Served) -> None:
     assert all(text.encode() not in everything for text in (VALUE, "rotated", token))
 
 
+@pytest.mark.full
 def test_runs_fail_while_openbao_is_sealed_or_unavailable_and_recover(served: Served) -> None:
     engine, server = served
     assert value_in(server.rpc) == VALUE
@@ -189,6 +190,7 @@ def test_the_commands_change_secrets_if_the_setting_allows_it(engine: Engine, tm
     assert engine.count_tokens(role["auth_mount"]) == 0, "each command revokes its token"
 
 
+@pytest.mark.full
 def test_the_commands_refuse_to_write_by_default_and_name_the_command_of_openbao(
     engine: Engine, tmp_path: Path
 ) -> None:
@@ -202,6 +204,7 @@ def test_the_commands_refuse_to_write_by_default_and_name_the_command_of_openbao
     assert secret("list").code == 0
 
 
+@pytest.mark.full
 def test_grants_are_revoked_while_openbao_is_unavailable(engine: Engine, tmp_path: Path) -> None:
     secret = command(tmp_path / "home", engine.settings())
     secret("grant", "API_KEY", "acme.mail")

@@ -109,6 +109,7 @@ def test_a_timeout_ends_the_run_on_its_node(server: Server) -> None:
     eventually(lambda: not processes("98102.5"))
 
 
+@pytest.mark.full
 def test_a_lost_node_fails_its_run_once_and_no_other_run(server: Server, two_nodes: RayCluster) -> None:
     two_nodes.add_node("three", zone="c")
     eventually(lambda: two_nodes.engines("three"))

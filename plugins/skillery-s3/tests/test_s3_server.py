@@ -80,6 +80,7 @@ def test_contents_over_64_kib_are_objects_and_small_ones_are_rows(weed: Weed, st
     assert ran["output"] == len(large)
 
 
+@pytest.mark.full
 def test_a_sweep_deletes_objects_that_nothing_refers_to(weed: Weed, start: Start) -> None:
     prefix = new_prefix()
     rpc = start(weed.endpoint, prefix, SKILLERY_GC_GRACE_MINUTES="0").rpc
@@ -92,6 +93,7 @@ def test_a_sweep_deletes_objects_that_nothing_refers_to(weed: Weed, start: Start
     assert set(keys_below(weed.endpoint, prefix)) == before
 
 
+@pytest.mark.full
 def test_a_server_refuses_the_bucket_of_another_registry(weed: Weed, start: Start) -> None:
     server = start(weed.endpoint)
     server.stop()
@@ -197,6 +199,7 @@ def test_a_purge_deletes_the_objects_of_the_files_and_of_the_archives(weed: Weed
     assert rpc.http.get("/skills/acme.leak/1.0.0.tar.gz").status_code == 404
 
 
+@pytest.mark.full
 def test_without_the_setting_the_server_sends_everything(weed: Weed, start: Start) -> None:
     rpc = start(weed.endpoint).rpc
     large = rpc("create_blob", content=LARGE, kind="text/plain")["blob_id"]

@@ -74,6 +74,7 @@ def test_a_lesser_finding_is_a_warning_and_bundled_skills_pass(tmp_path: Path, s
     assert findings(server, "text.csv.query") == []
 
 
+@pytest.mark.full
 def test_a_reviewer_waives_a_finding(tmp_path: Path, start_server: Start) -> None:
     server = start_server(env=configured(tmp_path))
     server.rpc("waive_finding", name="a.hostile", rule="scanner.ignore-instructions", reason="a lesson on attacks")

@@ -268,8 +268,9 @@ def describe(
 @target_options
 @json_option
 def read(name: str, path: str, version: str | None, target: Target, as_json: bool) -> None:
-    """Write one file of a skill to stdout: byte for byte to a pipe or a file, with control characters as codes to a
-    terminal.
+    """Write one file of a skill to stdout.
+
+    A pipe or a file gets the bytes of the file. A terminal gets control characters as codes.
     """
     from skillery.cli.connection import with_client
 
