@@ -134,7 +134,7 @@ mutants: check $(TEST_TOOLS) ## apply each mutant of tests/mutants.toml to a cop
 	$(BIN)/python -m tests.support.mutants
 
 durations: install $(TEST_TOOLS) ## run every case, or those of TESTS=tests/web, and print the processor time of subjects, files and tests
-	$(PYTEST) --full=all --processor-time $${FILE:-/tmp/skillery-durations.jsonl} $(TESTS)
+	$(PYTEST) --full=all --processor-time=$${FILE:-/tmp/skillery-durations.jsonl} $(TESTS)
 
 bench: install ## measure the figures of docs/design/benchmarks.md
 	$(BIN)/python -m bench
