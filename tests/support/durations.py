@@ -35,6 +35,8 @@ TOLERANCE = 2
 """`make test-all` fails from twice the budget of a case or file: processor time varies."""
 MOST_LINES = 10
 USED = "used"
+REPORT = "processor-time-report"
+"""Name of the plugin that collects the figures of all tests, in `used`."""
 TICKS = os.sysconf("SC_CLK_TCK")
 _programs: set[int] = set()
 _ended = [0.0]
@@ -98,7 +100,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Recorder(), "processor-time-recorder")
     if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Report(config), "processor-time-report")
+        config.pluginmanager.register(Report(config), REPORT)
 
 
 class Recorder:

@@ -22,7 +22,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from tests.support.durations import USED
+from tests.support.durations import REPORT
 from tests.support.forms import COVERED, FORM, covered_on_postgres, on_postgres
 from tests.support.parallel import postgres_url
 
@@ -70,7 +70,7 @@ class Coverage:
     def __init__(self, config: pytest.Config) -> None:
         self.url = postgres_url(config)
         self.writes = config.getoption("--processor-time") is not None
-        self.seconds: dict[str, float] = {}
+        self.tests: dict[str, dict[str, Any]] = config.pluginmanager.get_plugin(REPORT).used  # type: ignore[union-attr]
         self.failed: set[str] = set()
         self.misses: list[str] = []
         with psycopg.connect(self.url, autocommit=True) as connection:
@@ -81,9 +81,6 @@ class Coverage:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
             self.failed.add(report.nodeid)
-        used = dict(report.user_properties).get(USED)
-        if report.when == "teardown" and isinstance(used, dict):
-            self.seconds[report.nodeid] = used["processor"]
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
@@ -91,7 +88,8 @@ class Coverage:
         with Path(folder, "log").open(errors="replace") as lines:
             statements = {test: own for test, own in statements_of(lines).items() if test not in self.failed}
         if self.writes:
-            COVERED.write_text("".join(f"{test}\n" for test in sorted(covered(statements, self.seconds))))
+            seconds = {test: used["processor"] for test, used in self.tests.items()}
+            COVERED.write_text("".join(f"{test}\n" for test in sorted(covered(statements, seconds))))
             return
         self.misses = uncovered(statements, covered_on_postgres())
         if self.misses and exitstatus == 0:

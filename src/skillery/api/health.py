@@ -1,5 +1,4 @@
-"""`GET /healthz` answers if the server runs. `GET /readyz` answers whether the parts of
-the server work."""
+"""`GET /healthz` answers if the server runs. `GET /readyz` answers whether the parts of the server work."""
 
 from __future__ import annotations
 
