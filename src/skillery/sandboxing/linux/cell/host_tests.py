@@ -59,9 +59,11 @@ def uid_mapping(plan: Plan) -> str:
     """Create a child in a new user namespace, and map its uids from the parent, as for a run. Return the finding."""
     if not plan["root"]:
         root.enter_own_mounts(plan)
+    reader, writer = os.pipe()
     child = kernel.clone(kernel.NEWUSER)
     if child == 0:
-        os.read(0, 1)
+        os.close(writer)
+        os.read(reader, 1)  # until the parent ends: the kernel refuses the uids of an ended process
         os._exit(0)
     outside = plan["uid"] if plan["root"] else 1000
     root.write_once(f"/proc/{child}/uid_map", f"1000 {outside} 1", "write uid_map")
