@@ -7,8 +7,6 @@ import gzip
 import os
 import re
 import tarfile
-from collections.abc import Callable
-from typing import Any
 
 import httpx
 import msgspec
@@ -24,24 +22,9 @@ from tests.conftest import Server, manifest
 from tests.git.test_git_requests import fetch, head_of, post
 from tests.support.archives import tar_info
 from tests.support.browser import Browser
-from tests.support.processes import eventually, own_seconds, peak_bytes
+from tests.support.growth import MOST_SECONDS, TRIES, spent
+from tests.support.processes import eventually, peak_bytes
 from tests.web.test_publish import send_archive
-
-MOST_SECONDS = 0.2
-"""Limit of the processor time of the server for one request."""
-TRIES = 3
-
-
-def spent(server: Server, act: Callable[[], Any]) -> float:
-    """Return the least processor time of the server for the action. Other work of the server may coincide with one."""
-    least = float("inf")
-    for _ in range(TRIES):
-        before = own_seconds(server.process.pid)
-        act()
-        least = min(least, own_seconds(server.process.pid) - before)
-        if least <= MOST_SECONDS:
-            break
-    return least
 
 
 def test_hints_of_failed_runs_are_linear_in_the_code(sqlite_server: Server) -> None:
@@ -51,7 +34,7 @@ def test_hints_of_failed_runs_are_linear_in_the_code(sqlite_server: Server) -> N
         ran = sqlite_server.rpc("run_code", language="python", code=code)
         assert "mount_skills=['gone']" in ran["error"]["message"]
 
-    assert spent(sqlite_server, run) <= MOST_SECONDS
+    assert spent(sqlite_server.process.pid, run) <= MOST_SECONDS
 
 
 def test_a_preview_of_a_table_counts_its_delimiters(sqlite_server: Server) -> None:
@@ -72,7 +55,7 @@ def main(args):
     def show() -> None:
         pages.append(sqlite_server.rpc.http.get(f"/runs/{ran['run_id']}", headers={"accept": "text/html"}).text)
 
-    assert spent(sqlite_server, show) <= MOST_SECONDS
+    assert spent(sqlite_server.process.pid, show) <= MOST_SECONDS
     assert ">2,3<" in pages[0]
     assert ">b<" in pages[0]
 
@@ -86,7 +69,7 @@ def test_repeated_names_of_deepen_not_cost_one_walk(sqlite_server: Server) -> No
         head = head_of(client)
         body = fetch(f"want {head}", *["deepen-not HEAD"] * 30_000)
 
-        assert spent(sqlite_server, lambda: post(client, body)) <= MOST_SECONDS
+        assert spent(sqlite_server.process.pid, lambda: post(client, body)) <= MOST_SECONDS
 
 
 def archives() -> dict[str, bytes]:
@@ -116,7 +99,7 @@ def test_hostile_archives_are_refused_at_every_entrance(sqlite_server: Server, k
         assert send_archive(browser, "x.tgz", content).status_code == 400
 
     # Two archives of 12,000 entries, read in threads: no other request waits.
-    assert spent(sqlite_server, send) <= 5 * MOST_SECONDS
+    assert spent(sqlite_server.process.pid, send) <= 5 * MOST_SECONDS
     assert peak_bytes(sqlite_server.process.pid) < 1 << 30
 
 
@@ -133,7 +116,7 @@ def test_differences_of_many_words_are_marked_within_a_budget(sqlite_server: Ser
         path = f"/s/{name}@1.{len(pages) + 1}.0/diff/1.{len(pages)}.0"
         pages.append(sqlite_server.rpc.http.get(path, headers={"accept": "text/html"}).text)
 
-    assert spent(sqlite_server, show) <= 2 * MOST_SECONDS
+    assert spent(sqlite_server.process.pid, show) <= 2 * MOST_SECONDS
     assert "<del>" in pages[0]
     assert pages[0].count('<tr class="minus">') >= 120
 

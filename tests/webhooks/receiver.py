@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import ssl
@@ -54,10 +55,14 @@ class Message(NamedTuple):
 
 
 class Receiver:
-    """A target that records requests. `answer` decides on the status of each request."""
+    """A target that records requests. `answer` decides on the status of each request; each response has these headers
+    and this body.
+    """
 
     def __init__(self, port: int = 0, answer: Callable[[Message], int] = lambda _: 200) -> None:
         self.answer = answer
+        self.headers: dict[str, str] = {}
+        self.body = b""
         self.requests: list[Message] = []
         self.secret = ""
         self.tls: ssl.SSLContext | None = None
@@ -137,8 +142,12 @@ def _handler(receiver: Receiver) -> type[BaseHTTPRequestHandler]:
             self.send_response(status)
             if 300 <= status < 400:
                 self.send_header("Location", "/elsewhere")
-            self.send_header("Content-Length", "0")
+            for name, value in receiver.headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(receiver.body)))
             self.end_headers()
+            with contextlib.suppress(ConnectionError):  # the server does not read a long body to its end
+                self.wfile.write(receiver.body)
 
         def log_message(self, *_: Any) -> None:
             pass

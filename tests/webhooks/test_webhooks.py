@@ -12,6 +12,7 @@ import pytest
 
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server, manifest, skill_files
+from tests.support.growth import check_growth, spent
 from tests.support.people import Caller, Who
 from tests.webhooks.conftest import row_of, until
 from tests.webhooks.receiver import Receiver, verified
@@ -247,3 +248,18 @@ def test_the_command_line_adds_tests_lists_and_removes_webhooks(
     assert "No dead letters." in dead.out + dead.err
     assert removed.code == 0
     assert skillery("webhook", "rm", webhook_id, *url).code != 0
+
+
+@pytest.mark.full
+def test_the_answer_of_a_target_costs_linear_time_in_its_text(
+    sqlite_server: Server, receiver: Receiver, add_webhook: AddWebhook
+) -> None:
+    webhook_id = add_webhook(sqlite_server.rpc)
+
+    def cost(text: str) -> float:
+        line = " ".join(text.split())
+        receiver.headers = {"retry-after": line[:8000], "content-type": line[:8000], "content-encoding": line[:8000]}
+        receiver.body = text.encode()
+        return spent(sqlite_server.process.pid, lambda: sqlite_server.rpc("test_webhook", id=webhook_id))
+
+    check_growth(cost)

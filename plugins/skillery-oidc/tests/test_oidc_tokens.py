@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import hmac
 import json
 import re
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,11 @@ from joserfc.jwk import ECKey, Key, OctKey, RSAKey
 
 from oidc_here import OidcProvider, bearer, new_key, refusal, settings_of, shared_provider
 from skillery.backends import Credentials, Identity, Place
-from skillery.errors import StartupError
+from skillery.errors import NotAuthenticated, StartupError, Unavailable
 from skillery.testing import AuthenticatorContract
 from skillery_oidc import open_authenticator
 from skillery_oidc.authenticator import OidcAuthenticator
+from tests.support.growth import check_growth
 from tests.support.processes import eventually_async
 
 
@@ -455,3 +457,59 @@ async def test_scopes_of_the_token_limit_those_of_the_rule(provider: OidcProvide
 def test_wrong_settings_are_refused(setting: dict[str, Any], said: str, provider: OidcProvider, tmp_path: Path) -> None:
     with pytest.raises(StartupError, match=re.escape(said)):
         open_authenticator(settings_of(provider, **setting), Place(tmp_path))
+
+
+METADATA = "/.well-known/openid-configuration"
+DOCUMENTS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "metadata": (METADATA, lambda text: {"issuer": text, "jwks_uri": text, text: text}),
+    "metadata in arrays": (METADATA, lambda text: {"issuer": [text], "token_endpoint_auth_methods_supported": [*text]}),
+    "keys of RSA": (
+        "/jwks",
+        lambda text: {"keys": [{"kty": "RSA", "kid": text, "alg": "RS256", "n": text, "e": text}]},
+    ),
+    "keys of EC": ("/jwks", lambda text: {"keys": [{"kty": "EC", "crv": "P-256", "x": text, "y": text, text: text}]}),
+    "certificates": (
+        "/jwks",
+        lambda text: {"keys": [{"kty": "RSA", "n": "AQAB", "e": "AQAB", "x5c": [text], "use": text}]},
+    ),
+    "many keys": ("/jwks", lambda text: {"keys": [{"kty": "RSA", "n": one, "e": "AQAB"} for one in text]}),
+}
+TOKENS: dict[str, Callable[[str], str]] = {
+    "token": lambda text: text,
+    "header": lambda text: f"{text}.e30.e30",
+    "parts": ".".join,
+    "header as JSON": lambda text: f"{part({'alg': text, 'kid': text, 'typ': text, 'crit': [text]})}.e30.e30",
+}
+
+
+def seconds_to_answer(provider: OidcProvider, home: Path, token: str) -> float:
+    """Return the least processor time of three first answers about a token."""
+
+    async def attempt() -> float:
+        opened = open_authenticator(settings_of(provider), Place(home))
+        before = time.thread_time()
+        with suppress(NotAuthenticated, Unavailable):
+            await opened.authenticate(bearer(token))
+        seconds = time.thread_time() - before
+        await opened.close()
+        return seconds
+
+    return min(asyncio.run(attempt()) for _ in range(3))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_documents_of_the_provider_cost_linear_time(document: str, provider: OidcProvider, tmp_path: Path) -> None:
+    path, body = DOCUMENTS[document]
+
+    def cost(text: str) -> float:
+        provider.control(answers={path: {"body": json.dumps(body(text))}})
+        return seconds_to_answer(provider, tmp_path, provider.sign())
+
+    check_growth(cost)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("form", TOKENS)
+def test_tokens_cost_linear_time(form: str, provider: OidcProvider, tmp_path: Path) -> None:
+    check_growth(lambda text: seconds_to_answer(provider, tmp_path, TOKENS[form](text)))

@@ -12,7 +12,6 @@ from typing import Any, Literal, NamedTuple
 from skillery.errors import InvalidName
 from skillery.formats.agent_skill import yaml_text
 from skillery.formats.names import parse_skill_name
-from skillery.formats.python_handler import handler_around
 from skillery.formats.tools import Tool
 from skillery.formats.tools_json import FILE
 from skillery.formats.wording import printable, quoted
@@ -36,20 +35,12 @@ def script_path(name: str, language: Language) -> str:
     return f"scripts/{name}{ENDINGS[language]}"
 
 
-def handler_of(code: str, language: Language) -> str:
-    """Return a handler file with the body `code`.
+def handler_of(code: str, language: Literal["javascript", "bash"]) -> str:
+    """Return a handler file with the body `code`. For Python, a compile worker makes it (`python_handler`).
 
-    In bash, the body is the whole program: the arguments are on stdin and in `$1`. For Python, this function does not
-    check the body; a compile worker does (`python_handler`).
+    In bash, the body is the whole program: the arguments are on stdin and in `$1`.
     """
-    code = code.replace("\r\n", "\n").strip("\n")
-    match language:
-        case "javascript":
-            return _JAVASCRIPT.format(code)
-        case "python":
-            return handler_around(code)
-        case "bash":
-            return _BASH.format(code)
+    return {"javascript": _JAVASCRIPT, "bash": _BASH}[language].format(code.replace("\r\n", "\n").strip("\n"))
 
 
 def defined_skill_name(tool: str, namespace: str) -> str:

@@ -35,7 +35,7 @@ class Providers(NamedTuple):
 def providers_of(module: str) -> Providers:
     """Return the providers of `module`, a dotted name. The longest prefix in the table decides."""
     table = _table()
-    parts = module.split(".")
+    parts = module.split(".", _most_parts())[: _most_parts()]
     for length in range(len(parts), 0, -1):
         found = table.get(".".join(parts[:length]))
         if found is not None:
@@ -69,6 +69,12 @@ def _table() -> dict[str, Providers]:
         for module, one in names.modules.items()
     }
     return known | {module: Providers(tuple(several), "ambiguous") for module, several in names.ambiguous.items()}
+
+
+@cache
+def _most_parts() -> int:
+    """Return the number of parts of the longest dotted name in the table."""
+    return max(name.count(".") + 1 for name in _table())
 
 
 def is_known_package(name: str) -> bool:

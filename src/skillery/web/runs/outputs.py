@@ -22,7 +22,7 @@ _LARGE_OUTPUT = {"blob_id", "size_bytes", "preview"}
 """The members that replace a large output."""
 DEEPEST = 12
 PREVIEWS = 8
-_TEXT_BYTES = 16 * 1024
+TEXT_BYTES = 16 * 1024
 _CSV_ROWS, _CSV_COLUMNS = 100, 50
 _DELIMITERS = ",;\t|"
 _SAMPLE_LINES = 20
@@ -158,16 +158,19 @@ def _preview(name: str, blob: BlobRow, head: bytes, address: str) -> Preview:
         return plain._replace(is_image=blob.size_bytes <= 5_000_000)
     if kind.group != "text":
         return plain
-    text = head[:_TEXT_BYTES].decode("utf-8", "replace")
-    is_cut = blob.size_bytes > _TEXT_BYTES
+    text = head[:TEXT_BYTES].decode("utf-8", "replace")
+    is_cut = blob.size_bytes > TEXT_BYTES
     if "csv" in blob.kind or name.endswith(".csv"):
-        rows = _table(text, is_cut=is_cut)
+        rows = table_of(text, is_cut=is_cut)
         if rows:
             return plain._replace(table=rows, is_cut=is_cut or len(rows) > _CSV_ROWS)
     return plain._replace(text=text, is_cut=is_cut)
 
 
-def _table(text: str, *, is_cut: bool) -> list[list[str]]:
+def table_of(text: str, *, is_cut: bool) -> list[list[str]]:
+    """Return the first rows of a text with delimiters, or none if it has one column. The last line of a cut text is
+    left out.
+    """
     if is_cut:
         text = text.rpartition("\n")[0]
     try:
