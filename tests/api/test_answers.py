@@ -136,6 +136,7 @@ def test_a_blob_is_read_as_far_as_answers_go(start_server: StartServer) -> None:
 
 
 @pytest.mark.parametrize("content", ["é" * 200_000, 'quotes "\\"\n' * 50_000, "\x01\x02" * 100_000, "😀" * 100_000])
+@pytest.mark.full(after=2)
 def test_a_large_text_is_read_as_it_was_written(sqlite_rpc: Rpc, new_name: str, content: str) -> None:
     name = f"{new_name}.text"
     publish(sqlite_rpc, name, content, skill_md=f"# {content}\n")
@@ -196,6 +197,7 @@ def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.mark.parametrize("kind", ["blob", "file", "archive", "rpc", "mcp", "index", "git"])
 @pytest.mark.parametrize("reads", [False, True])
+@pytest.mark.full(after=1)
 def test_every_answer_ends_for_those_who_do_not_read_it(impatient: Server, kind: str, reads: bool) -> None:
     asked = {"name": "unread.one", "path": "large.txt"}
     body, content_type = b"", "application/json"

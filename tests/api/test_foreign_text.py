@@ -87,6 +87,7 @@ def archives() -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("kind", ["digits", "loop", "folders"])
+@pytest.mark.full(after=1)
 def test_hostile_archives_are_refused_at_every_entrance(sqlite_server: Server, kind: str) -> None:
     content = archives()[kind]
     browser = Browser(sqlite_server.url, accept="text/html")

@@ -41,6 +41,7 @@ MANY = b"[" + b"1," * 3_000_000 + b"1]"
         b"[" + body("list_skills", b'{"a":' + MANY + b"}") + b"]",
     ],
 )
+@pytest.mark.full(after=1)
 def test_a_body_of_too_many_values_is_refused(sqlite_rpc: Rpc, content: bytes) -> None:
     error = error_of(sqlite_rpc, content)
 
@@ -49,6 +50,7 @@ def test_a_body_of_too_many_values_is_refused(sqlite_rpc: Rpc, content: bytes) -
 
 
 @pytest.mark.parametrize("text", [",:[{" * MIB, '",\\"' * MIB, "\\" * 2 * MIB])
+@pytest.mark.full(after=1)
 def test_separators_in_texts_are_no_values(sqlite_rpc: Rpc, text: str) -> None:
     made = sqlite_rpc("create_blob", content=text, kind="text/plain")
 
@@ -90,6 +92,7 @@ PAD = b"x" * 2 * MIB
         (body("list_skills", b'["' + PAD + b'"]'), -32602),
     ],
 )
+@pytest.mark.full(after=6)
 def test_a_large_body_gets_the_error_that_a_small_one_gets(sqlite_rpc: Rpc, content: bytes, code: int) -> None:
     reply = sqlite_rpc.raw(content).json()
     error = (reply[0] if isinstance(reply, list) else reply)["error"]
@@ -194,6 +197,7 @@ def test_a_message_that_is_large_without_arguments_is_413(sqlite_rpc: Rpc, metho
         (tool_call(b'{"a":' + MANY + b"}"), 413),
     ],
 )
+@pytest.mark.full(after=5)
 def test_a_large_message_that_is_none_is_refused(mcp: Mcp, content: bytes, status: int) -> None:
     _, headers = mcp.request("tools/list", {})
 

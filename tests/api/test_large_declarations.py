@@ -102,6 +102,7 @@ def test_manifests_that_were_run_do_not_stay_in_memory(fresh: Server) -> None:
     ],
 )
 @pytest.mark.parametrize("more", [0, 3_000])
+@pytest.mark.full(after=14)
 def test_enum_compares_values_as_json(value: Any, fits: bool, more: int, sqlite_rpc: Rpc) -> None:
     inputs = {"a": {"type": "any", "enum": [*([0.5] * more), {"x": 1, "y": [1, {"z": 0}]}]}}
     wanted = json.loads(json.dumps(value).replace("null", "0"))

@@ -77,6 +77,7 @@ def test_the_extension_is_declared(sqlite_rpc: Rpc) -> None:
     assert set(found) == {"completions", "extensions", "resources", "tools"}
 
 
+@pytest.mark.full(after=1)
 def test_every_skill_that_is_listed_proves_what_its_entry_says(mcp: Mcp) -> None:
     bundled = {"data/json/validate", "skills/protocol/guide", "text/csv/profile"}
 
@@ -121,6 +122,7 @@ def test_a_skill_md_that_conforms_is_served_as_it_is(mcp: Mcp, rpc: Rpc, new_nam
         ("large", "---\ndescription: L.\n---\n" + "long " * 20_000, "large"),
     ],
 )
+@pytest.mark.full(after=6)
 def test_one_that_does_not_is_served_as_one_that_does(
     mcp: Mcp, rpc: Rpc, new_name: str, last: str, skill_md: str, folder: str
 ) -> None:
@@ -323,6 +325,7 @@ def test_a_folder_of_many_skills_comes_in_pages(mcp: Mcp, rpc: Rpc, new_name: st
     assert children == ["s000", *names]
 
 
+@pytest.mark.full(after=1)
 def test_what_one_may_not_see_is_not_there(org: Server, new_name: str) -> None:
     author = Caller(org.url, Who("author", "read run publish", "*"))
     name = f"{new_name}.hidden"

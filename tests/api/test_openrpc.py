@@ -295,6 +295,7 @@ def calls_of(one: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("scope", sorted({method.needs or "" for method in CALLABLE.values()}))
+@pytest.mark.full(after=1)
 def test_params_of_the_document_are_answered_with_a_result_or_a_known_error(scope: str, fuzzed_server: Server) -> None:
     wrong = {}
     for method in document()["methods"]:

@@ -43,6 +43,7 @@ def paths(answer: dict[str, Any]) -> list[str]:
     return [file["path"] for file in answer.get("files", [])]
 
 
+@pytest.mark.long
 def test_a_figure_that_is_left_open_is_a_picture_and_nothing_is_said_in_the_log(drawing: Rpc) -> None:
     answer = drawing("execute_skill", name=NAME)
 

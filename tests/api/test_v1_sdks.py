@@ -73,6 +73,7 @@ def test_openai_creates_reads_and_deletes_skills(sdks: Sdks, server: Server, rpc
         skills.delete(new_name)
 
 
+@pytest.mark.full(after=1)
 def test_openai_uploads_a_single_zip_without_a_list(sdks: Sdks, sqlite_server: Server, new_name: str) -> None:
     skills = sdks.openai(sqlite_server.url).skills
 
@@ -84,6 +85,7 @@ def test_openai_uploads_a_single_zip_without_a_list(sdks: Sdks, sqlite_server: S
     assert skills.create(files=archive if sdks.are_current else [archive]).id == new_name
 
 
+@pytest.mark.full(after=1)
 def test_openai_sets_the_default_version(sdks: Sdks, server: Server, rpc: Rpc, new_name: str) -> None:
     skills = sdks.openai(server.url).skills
     skills.create(files=folder(new_name))
@@ -189,6 +191,7 @@ def test_openai_accepts_inline_skills(server: Server, rpc: Rpc, new_name: str) -
 
 
 @pytest.mark.smoke
+@pytest.mark.full(after=1)
 def test_anthropic_creates_reads_and_deletes_skills(tokens_server: Server, token: str, new_name: str) -> None:
     client = CURRENT.anthropic(tokens_server.url, token)
     for letter, skills in (("a", client.skills), ("b", client.beta.skills)):

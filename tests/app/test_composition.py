@@ -675,6 +675,7 @@ UNSEEN = {
 
 
 @pytest.mark.parametrize("source", [pytest.param(code, id=name) for name, code in (OTHERWISE | UNSEEN).items()])
+@pytest.mark.full(after=4)
 def test_a_name_that_may_be_something_else_cannot_be_called(composed: Composed, source: str) -> None:
     beside = "try:\n    from subprocess import getoutput as taken\nexcept ImportError:\n    def taken(x): return x\n"
     inside = f"{source}\ndef kept(x): return x\n".replace("DEF", "def taken(x): return x")

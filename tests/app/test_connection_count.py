@@ -93,6 +93,7 @@ def test_one_address_has_its_own_bound(start_server: StartServer, connect: Conne
 
 
 @pytest.mark.parametrize("trusted", ["127.0.0.8/31", "10.1.1.1,127.0.0.8", "*"])
+@pytest.mark.full(after=1)
 def test_proxies_are_exempt_from_the_bound_of_an_address(
     start_server: StartServer, connect: Connect, trusted: str
 ) -> None:

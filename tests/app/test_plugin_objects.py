@@ -192,6 +192,7 @@ def test_the_home_on_the_command_line_says_which_plugins_there_are(tmp_path: Pat
         ("1 / 0", "failed to add commands: division by zero"),
     ],
 )
+@pytest.mark.full(after=3)
 def test_a_wrong_command_is_an_error_that_names_the_plugin(tmp_path: Path, made: str, said: str) -> None:
     source = f"""
         import click

@@ -284,6 +284,7 @@ def test_a_server_without_routes_has_no_addresses_of_plugins(sqlite_server: Serv
         ("1 / 0", "failed to add routes: division by zero"),
     ],
 )
+@pytest.mark.full(after=1)
 def test_a_wrong_route_stops_the_start(tmp_path: Path, made: str, said: str) -> None:
     source = f"""
         from skillery.routes import Route

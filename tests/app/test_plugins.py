@@ -37,6 +37,7 @@ def refusal(tmp_path: Path, **env: str) -> str:
 
 
 @pytest.mark.parametrize("kind", ["SANDBOX", "STORAGE", "AUTH"])
+@pytest.mark.full(after=2)
 def test_an_unknown_backend_is_refused_with_the_known_ones(tmp_path: Path, kind: str) -> None:
     line = refusal(tmp_path, **{f"SKILLERY_{kind}": "nobodys"})
 
@@ -228,6 +229,7 @@ def test_event_hooks_are_called_and_may_refuse(tmp_path: Path, start_server: Cal
         "[Finding('no-eval', 'eval is not allowed', 'warning', 'code/main.py', '2')]",
     ],
 )
+@pytest.mark.full(after=1)
 def test_a_check_that_returns_no_findings_refuses_the_version(
     tmp_path: Path, start_server: Callable[..., Server], answer: str
 ) -> None:
@@ -405,6 +407,7 @@ MISSHAPEN = """
         ("sandbox", "Sandbox", ["it has 'def start()' in place of 'async def start(self) -> None'"]),
     ],
 )
+@pytest.mark.full(after=1)
 def test_a_backend_that_is_not_shaped_as_its_protocol_is_refused(
     tmp_path: Path, kind: str, protocol: str, found: list[str]
 ) -> None:

@@ -63,6 +63,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.smoke
+@pytest.mark.long
 def test_it_serves_from_another_folder_with_all_it_needs(installed: Path, tmp_path: Path) -> None:
     command: list[str | Path] = [installed.parent / "skillery", "serve", "--home", tmp_path / "home", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=tmp_path, env=clean_environment()) as process:

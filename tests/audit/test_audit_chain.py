@@ -173,6 +173,7 @@ CHANGED = {
 
 
 @pytest.mark.parametrize("column", ["seq", "previous", "hash", *FIELDS])
+@pytest.mark.full(after=16)
 def test_an_entry_that_is_altered_is_noticed(column: str, database: Database) -> None:
     write(database, 3)
     assert fault(database) is None
@@ -297,6 +298,7 @@ def test_the_databases_refuse_to_change_an_entry(statement: str, database: Datab
 
 @pytest.mark.smoke
 @pytest.mark.postgres
+@pytest.mark.full(after=1)
 def test_fifty_writers_of_two_servers_keep_one_chain(database: Database) -> None:
     second = Database(database.url.render_as_string(hide_password=False))
     failures: list[Exception] = []

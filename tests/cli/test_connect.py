@@ -44,6 +44,7 @@ def user(asking: Server, tmp_path: Path, token: str, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.full(after=1)
 def test_settings_are_printed_and_nothing_is_written(client: str, user: ClientUser, token: str) -> None:
     before = user.files()
 
@@ -56,6 +57,7 @@ def test_settings_are_printed_and_nothing_is_written(client: str, user: ClientUs
 
 
 @pytest.mark.parametrize("client", CLIENTS[:-1])
+@pytest.mark.full(after=1)
 def test_written_settings_are_complete_and_written_once(client: str, user: ClientUser, token: str) -> None:
     first = user.written(client)
     files = user.files()
@@ -142,6 +144,7 @@ def test_an_entry_of_a_former_version_is_replaced(user: ClientUser) -> None:
         ("codex", ".codex/config.toml", "[[["),
     ],
 )
+@pytest.mark.full(after=1)
 def test_a_file_that_cannot_be_merged_stays(client: str, path: str, text: str, user: ClientUser) -> None:
     place = user.home / path
     place.parent.mkdir()

@@ -83,6 +83,7 @@ def test_a_question_without_a_login_has_no_answer(ask: Ask, asking: Server) -> N
 
 
 @pytest.mark.parametrize("other", ["https://127.0.0.1:{port}", "http://127.0.0.1", "http://127.0.0.1.example:{port}"])
+@pytest.mark.full(after=2)
 def test_another_server_gets_no_login(other: str, ask: Ask, login: str, token: str) -> None:
     asked = question(other.format(port=login.rpartition(":")[2]))
 

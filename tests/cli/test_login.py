@@ -187,6 +187,7 @@ def test_a_link_in_place_of_a_login_is_refused(run: Run, configuration: Configur
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"server": "x", "kept_in": "file", "login": 3}', b"\xff"])
+@pytest.mark.full(after=1)
 def test_a_damaged_login_is_named(content: bytes, run: Run, configuration: Configuration, token: str) -> None:
     assert run("login", stdin=token).code == 0
     (file,) = configuration.files()

@@ -30,6 +30,7 @@ def test_the_id_of_a_run_does_not_wrap(sqlite_server: Server, sqlite_rpc: Rpc) -
         (("search", "qqxxyyzz"), "No skill found."),
     ],
 )
+@pytest.mark.full(after=2)
 def test_an_empty_list_says_that_it_is_empty(sqlite_server: Server, command: tuple[str, ...], said: str) -> None:
     exit_code, seen = on_terminal(*command, "--url", sqlite_server.url)
 

@@ -88,6 +88,7 @@ def edit(path: Path, old: str, new: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["action", "instruction", "tools"])
+@pytest.mark.full(after=2)
 def test_a_new_skill_passes_its_tests_and_leaves_no_home(tmp_path: Path, kind: str) -> None:
     skillery("new", str(tmp_path / "made"), "--kind", kind)
     ended = skillery("test", str(tmp_path / "made"), SKILLERY_HOME=str(tmp_path / "home"))

@@ -854,6 +854,7 @@ STEPS |= {"describe_environment", "rebuild_environment"}
 """Methods that need a server with named environments: see tests/environments/test_named_environments.py."""
 
 
+@pytest.mark.full(after=1)
 def test_what_methods_answer_is_what_their_types_say(server: Server, new_name: str) -> None:
     with Client(server.url) as client:
         told = list(story(client, f"{new_name}.a", f"{new_name}.b"))

@@ -92,6 +92,7 @@ def test_mcp_gets_the_result_of_tools_call(client: Client) -> None:
     assert client.handle({"name": "load_skills_protocol_guide"})["isError"] is False
 
 
+@pytest.mark.full
 async def test_the_client_that_awaits_does_the_same(sqlite_server: Server) -> None:
     async with AsyncClient(sqlite_server.url) as client:
         assert (await client.prompt()).startswith("You are connected to a Skills Runtime")

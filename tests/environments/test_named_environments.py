@@ -527,6 +527,7 @@ GOOD = '[packages]\nwheelhouse = "."\n[environments.data]\ndependencies = ["nump
         ("environments = 3", ["'environments' must be a table"]),
     ],
 )
+@pytest.mark.full(after=8)
 def test_what_is_wrong_in_the_settings_stops_the_start(tmp_path: Path, toml: str, words: list[str]) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "skillery.toml").write_text(toml)

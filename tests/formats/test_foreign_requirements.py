@@ -220,6 +220,7 @@ def test_scripts_of_an_imported_skill_find_their_packages(packages: Server, new_
         ("forbidden\n", "is denied here"),
     ],
 )
+@pytest.mark.full(after=5)
 def test_unavailable_packages_are_reported_and_the_skill_is_imported_without(
     packages: Server, new_name: str, text: str, words: str
 ) -> None:

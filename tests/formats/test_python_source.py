@@ -176,6 +176,7 @@ print(next(line.split()[1] for line in open('/proc/self/status') if line.startsw
 
 
 @pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.full(after=5)
 def test_hostile_source_neither_crashes_nor_starves_the_process(name: str) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", MEASURE], input=HOSTILE[name].encode(), capture_output=True, timeout=300, check=True

@@ -57,6 +57,7 @@ def basic(user: str, password: str) -> str:
 
 
 @pytest.mark.smoke
+@pytest.mark.full(after=1)
 def test_each_caller_clones_the_skills_that_it_sees(tokens_server: Server, team: Team, tmp_path: Path) -> None:
     member = Git(tmp_path / "member", tokens_server.url, team.member)
     other = Git(tmp_path / "other", tokens_server.url, team.other)

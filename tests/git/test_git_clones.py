@@ -109,6 +109,7 @@ def test_shallow_and_partial_clones_fetch_the_rest_later(
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.full(after=1)
 def test_a_fetch_after_a_change_brings_the_new_state(
     git: Git, rpc: Rpc, create: Callable[..., Any], new_name: str, protocol: str
 ) -> None:

@@ -360,6 +360,7 @@ def test_who_need_not_log_in_has_no_limits_but_those_by_name(sqlite_server: Serv
         ("[quotas]\nidentity = 1\n", ["quotas.identity", "quotas.identities"]),
     ],
 )
+@pytest.mark.full(after=4)
 def test_a_quota_that_is_none_stops_the_start_and_is_named(tmp_path: Path, text: str, named: list[str]) -> None:
     (tmp_path / "skillery.toml").write_text(text)
 

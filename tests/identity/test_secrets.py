@@ -88,6 +88,7 @@ def test_a_grant_of_what_is_not_there_is_warned_of(rpc: Rpc, secret: Command, ne
 
 
 @pytest.mark.parametrize("grantee", ["{ns}.*", "{ns}.a.*"])
+@pytest.mark.full(after=1)
 def test_a_namespace_can_be_granted_a_secret(rpc: Rpc, secret: Command, new_name: str, name: str, grantee: str) -> None:
     publish_with(rpc, f"{new_name}.a.mail", [name])
     secret("set", name, value=VALUE)
@@ -438,6 +439,7 @@ def test_a_run_whose_secret_cannot_be_decrypted_fails_with_a_word(
 
 
 @pytest.mark.parametrize("key", ["short", "x" * 44, base64.b64encode(bytes(31)).decode()])
+@pytest.mark.full(after=1)
 def test_a_key_that_is_none_stops_the_start_and_is_not_shown(tmp_path: Path, key: str) -> None:
     ended = on(tmp_path / "home", "list", SKILLERY_BACKENDS_SECRETS_DATABASE_KEY=key)
 

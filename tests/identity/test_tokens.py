@@ -148,6 +148,7 @@ def test_only_a_proxy_that_is_trusted_says_where_a_caller_is(
         (("--scope", "read", "--name", "skillery"), ["'skillery'", "bundled"]),
     ],
 )
+@pytest.mark.full(after=6)
 def test_what_cannot_be_is_refused_with_the_nearest_that_can(
     options: tuple[str, ...], words: list[str], token: Command, token_ids: Callable[[], list[str]]
 ) -> None:

@@ -389,6 +389,7 @@ def test_a_private_skill_of_another_author_is_not_revealed(org: Server, new_name
 
 
 @pytest.mark.parametrize("stated", ["Secret Thing", "plain", "secret Thing", "{}.Secret thing", "{}.plain"])
+@pytest.mark.full(after=2)
 def test_who_may_not_publish_somewhere_does_not_learn_what_is_there(org: Server, new_name: str, stated: str) -> None:
     ann = Caller(org.url, Who("ann", "read publish", f"{new_name}.*"))
     sent(ann, zipped({"a/SKILL.md": skill_md("Secret Thing"), "b/SKILL.md": skill_md("plain")}), namespace=new_name)

@@ -77,6 +77,8 @@ def new_url(new_postgres_database: Callable[[], str]) -> Callable[[str], str]:
 
 
 @pytest.mark.smoke
+@pytest.mark.full(after=1)
+@pytest.mark.long
 def test_a_backup_of_a_serving_registry_restores_into_either_database(
     database_kind: str, new_url: Callable[[str], str], start_server: Callable[..., Server], tmp_path: Path
 ) -> None:
@@ -243,6 +245,7 @@ def be_text(path: Path) -> None:
 @pytest.mark.parametrize(
     "damage", [cut, cut_within_the_last_member, cut_in_the_middle, flip, drop_table, drop_sums, escape, be_text]
 )
+@pytest.mark.full(after=3)
 def test_a_damaged_backup_is_refused_before_anything_is_written(
     database: Database, storage: Storage, archive: Path, tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:

@@ -36,6 +36,8 @@ def new_url(new_postgres_database: Callable[[], str], tmp_path: Path) -> Callabl
 
 
 @pytest.mark.smoke
+@pytest.mark.full(after=1)
+@pytest.mark.long
 def test_a_registry_moves_to_the_other_database_while_a_server_answers(
     database_kind: str, new_url: Callable[[str], str], start_server: Callable[..., Server], tmp_path: Path
 ) -> None:

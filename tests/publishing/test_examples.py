@@ -192,6 +192,7 @@ expect = 2
         ("def main(args): raise ValueError('\\x1b[31m' + 'x' * 9000)\n", "ValueError: \\x1b[31mxxx"),
     ],
 )
+@pytest.mark.full(after=5)
 def test_hostile_examples_are_findings_like_any(rpc: Rpc, new_name: str, code: str, told: str) -> None:
     asked = skill(f"{new_name}.a", code, {"expect": 1})
     if "while True" in code:

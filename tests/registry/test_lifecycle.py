@@ -104,6 +104,7 @@ def expected(method: str, status: str, role: str) -> int | str:
 @pytest.mark.parametrize("database_kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.full)], indirect=True)
 @pytest.mark.parametrize("status", STATUSES)
 @pytest.mark.parametrize("method", STEPS)
+@pytest.mark.full(after=14)
 def test_every_step_from_every_status_by_everybody(
     team: dict[str, Caller], new_name: str, method: str, status: str
 ) -> None:
@@ -327,6 +328,7 @@ def own_skill(name: str) -> dict[str, Any]:
 
 @pytest.mark.postgres
 @pytest.mark.parametrize("others", ["approve_version", "reject_version"])
+@pytest.mark.full(after=1)
 def test_of_reviewers_at_once_one_wins(org: Server, team: dict[str, Caller], new_name: str, others: str) -> None:
     for round_ in range(5):
         name = f"{new_name}.a{round_}"

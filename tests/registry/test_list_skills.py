@@ -97,6 +97,7 @@ def test_rows_are_sorted_by_the_bytes_of_namespace_and_name(rpc: Rpc, publish: P
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 1000])
 @pytest.mark.parametrize("detail", ["names", "summary"])
+@pytest.mark.full(after=4)
 def test_pages_together_are_the_whole_whatever_their_size(
     rpc: Rpc, publish: Publish, new_name: str, limit: int, detail: str
 ) -> None:

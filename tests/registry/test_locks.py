@@ -301,6 +301,7 @@ def a_file_elsewhere(method: str, result: Any) -> None:
         (a_file_elsewhere, "'../../../out'"),
     ],
 )
+@pytest.mark.full(after=1)
 def test_a_server_that_lies_installs_nothing(
     command: Callable[..., Ended],
     sqlite_server: Server,

@@ -163,6 +163,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
+@pytest.mark.full(after=15)
 def test_a_query_is_data(rpc: Rpc, new_name: str, new_word: str, hostile: str) -> None:
     publish(rpc, f"{new_name}.a", description=f"{new_word} drop table skills other")
     punctuation = not any(character.isalnum() for character in hostile)

@@ -106,6 +106,7 @@ HIDDEN = [
 
 @pytest.mark.parametrize("database_kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.full)], indirect=True)
 @pytest.mark.parametrize(("status", "visibility"), HIDDEN)
+@pytest.mark.full(after=2)
 def test_what_one_may_not_see_answers_as_what_does_not_exist(
     as_: Callable[[Who], Caller], new_name: str, status: str, visibility: str
 ) -> None:
@@ -218,6 +219,7 @@ def test_a_page_holds_what_one_sees_however_much_is_hidden_between(as_: Callable
 @pytest.mark.parametrize(
     "role", [pytest.param(role, marks=pytest.mark.full) if "very many" in role else role for role in WHO_SEES]
 )
+@pytest.mark.full(after=5)
 def test_who_sees_what(as_: Callable[[Who], Caller], new_name: str, role: str) -> None:
     for visibility in VISIBILITIES:
         publish(as_, f"{new_name}.{visibility}")

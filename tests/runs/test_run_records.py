@@ -193,6 +193,7 @@ def test_since_is_a_moment(alice: Caller, since: str) -> None:
         ("alice", RunFilter(status="completed"), "ix_runs_identity "),
     ],
 )
+@pytest.mark.full(after=2)
 def test_each_listing_reads_one_range_of_an_index(database: Database, whose: str, asked: RunFilter, index: str) -> None:
     statement = listing(whose, asked, datetime.now(UTC)).limit(51)
     with database.engine.begin() as connection:

@@ -509,6 +509,7 @@ ADD = {"description": "Adds one", "parameters": json.dumps({"n": {"type": "numbe
         ("bash", 'echo $(( $(echo "$1" | grep -o \'"n": *[0-9]*\' | grep -o "[0-9]*") + 1 ))'),
     ],
 )
+@pytest.mark.full(after=5)
 def test_a_tool_of_a_session_is_called_only_by_its_author(
     people: People, new_name: str, language: str, code: str
 ) -> None:

@@ -497,6 +497,7 @@ UNDONE = {  # a missing step, and the finding that shows it; without some steps,
 
 @only_as_root
 @pytest.mark.parametrize("step", UNDONE)
+@pytest.mark.full(after=2)
 async def test_a_step_back_that_is_not_made_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -569,6 +570,7 @@ while True: control.send(b'h' * 60000)
 
 
 @pytest.mark.parametrize("abuse", ABUSES)
+@pytest.mark.full(after=2)
 async def test_an_import_that_takes_over_the_link_gains_nothing(tmp_path: Path, abuse: str) -> None:
     async with running(tmp_path, preload_seconds=2) as trial:
         before = len(list(Path("/proc/self/fd").iterdir()))
@@ -622,6 +624,8 @@ os.register_at_fork(after_in_child=lambda: os.kill(1, 9) or sys.exit(3))
 
 
 @pytest.mark.parametrize("behind", BEHIND)
+@pytest.mark.full(after=2)
+@pytest.mark.long
 async def test_a_module_that_changes_what_forks_runs_spoils_its_own_runs_at_most(tmp_path: Path, behind: str) -> None:
     async with running(tmp_path) as trial:
         mount = trial.packages({"evil.py": BEHIND[behind]})

@@ -139,6 +139,7 @@ def group_folders(pid: int) -> list[Path]:
     ]
 
 
+@pytest.mark.full(after=2)
 class TestLinuxSandbox(SharedSandbox, SandboxContract):  # type: ignore[misc]
     @pytest_asyncio.fixture(scope="class", loop_scope="class")
     @classmethod

@@ -7,6 +7,7 @@ The core form leaves out:
 
 - cases with the mark `full`, on the function or on one `pytest.param`: each case that takes over CASE_SECONDS, except
   smoke cases (mark `smoke`);
+- with the mark `full(after=2)`: the cases of a function after its first two;
 - cases in tests/postgres_covered.txt: other cases execute all their statements on Postgres too
   (tests/support/postgres_statements.py).
 
@@ -25,6 +26,7 @@ import json
 import os
 import re
 import subprocess
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
@@ -89,6 +91,8 @@ class Form:
 
 FORM = pytest.StashKey[Form]()
 IS_SAID = pytest.StashKey[bool]()
+PLACE = pytest.StashKey[int]()
+"""How many cases of the same function come before a case."""
 COUNTS = "counts of cases"
 _form: list[Form] = []
 
@@ -194,7 +198,11 @@ def _git(*arguments: str) -> str | None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the cases that are not of this form."""
-    form = config.stash[FORM]
+    form, places = config.stash[FORM], Counter[str]()
+    for item in items:
+        function = item.nodeid.partition("[")[0]
+        item.stash[PLACE] = places[function]
+        places[function] += item.nodeid not in covered_on_postgres()
     kept = [item for item in items if form.everything or is_core(item) or is_of(item, form.full)]
     # The process that starts the workers collects nothing, and reads this file for its first line.
     (common_folder(config) / COUNTS).write_text(f"{len(kept):,} of {len(items):,} cases")
@@ -218,8 +226,10 @@ def pytest_report_collectionfinish(config: pytest.Config) -> str:
 
 def first_line(config: pytest.Config) -> str:
     """Return what runs, and why."""
-    form, counts = config.stash[FORM], (common_folder(config) / COUNTS).read_text()
-    return f"{counts}; {form}{_minutes(form)}"
+    form, counts = config.stash[FORM], common_folder(config) / COUNTS
+    if not counts.exists():  # a named file or folder does not exist
+        return str(form)
+    return f"{counts.read_text()}; {form}{_minutes(form)}"
 
 
 def _minutes(form: Form) -> str:
@@ -233,7 +243,10 @@ def _minutes(form: Form) -> str:
 
 def is_core(item: pytest.Item) -> bool:
     """Return whether the core form has this case."""
-    return item.get_closest_marker("full") is None and item.nodeid not in covered_on_postgres()
+    full = item.get_closest_marker("full")
+    if full is not None and item.stash[PLACE] >= full.kwargs.get("after", 0):
+        return False
+    return item.nodeid not in covered_on_postgres()
 
 
 def is_of(item: pytest.Item, full: frozenset[str]) -> bool:

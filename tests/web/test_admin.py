@@ -41,6 +41,7 @@ def same(answer: httpx.Response) -> str:
     return re.sub(r"/(admin[a-z/]*|unknown)", "", text)
 
 
+@pytest.mark.full(after=1)
 def test_admins_see_all_pages_and_others_none(tokens_server: Server, new_name: str) -> None:
     admin = browser_of(tokens_server, f"{new_name}-admin", "admin")
     other = browser_of(tokens_server, new_name, "read", "run", "publish", "review")

@@ -147,6 +147,7 @@ def test_a_first_visit_is_small(sqlite_server: Server) -> None:
 
 
 @pytest.mark.parametrize("origin", UNSAFE_ORIGINS)
+@pytest.mark.full(after=4)
 def test_other_origins_send_no_form(origin: dict[str, str], signed_in: Browser, sqlite_server: Server) -> None:
     """With a session and with `auth = "open"`. The form has a valid token."""
     fields = signed_in.fields("/account")

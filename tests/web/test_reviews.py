@@ -94,6 +94,7 @@ def test_a_reviewer_sees_the_queue_and_the_changes_in_the_order_of_danger(shop: 
 
 
 @pytest.mark.parametrize("page", ["/", "/runs", "/admin", "/admin/quotas", "/review", "/publish", "/account"])
+@pytest.mark.full(after=1)
 def test_each_page_counts_the_waiting_reviews(page: str, shop: Shop, new_name: str) -> None:
     admin = shop.browser(token_of(shop.server, f"{new_name}-admin", "admin"))
     waiting = re.search(r'class="count" title="(\d+)\+? waiting"', admin.get(page).text)
@@ -170,6 +171,7 @@ def test_a_rejection_needs_a_reason(shop: Shop) -> None:
     assert shop.status() == "rejected"
 
 
+@pytest.mark.full(after=1)
 def test_authors_and_readers_do_not_decide(shop: Shop, new_name: str) -> None:
     shop.publish(shop.bot, "1.2.0", NEW)
     author = shop.browser(shop.bot)

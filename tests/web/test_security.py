@@ -341,6 +341,7 @@ FETCHED = ["/v1/skills", "/tools", "/openrpc.json", "/metrics"]
 
 
 @pytest.mark.parametrize("path", [*POSTED, *FETCHED])
+@pytest.mark.full(after=5)
 def test_endpoints_of_programs_ignore_the_cookie(path: str, tokens_sqlite: Server, new_name: str) -> None:
     browser = Browser(tokens_sqlite.url)
     browser.sign_in(token_of(tokens_sqlite, new_name, "admin"))
@@ -469,6 +470,7 @@ ACTIONS: dict[str, tuple[str, str, dict[str, str], set[str]]] = {
 
 
 @pytest.mark.parametrize("role", ROLES)
+@pytest.mark.full(after=1)
 def test_a_button_that_a_role_may_not_press_is_absent_and_its_form_refused(
     role: str, tokens_sqlite: Server, new_name: str
 ) -> None:

@@ -164,6 +164,7 @@ def test_dead_letters_have_pages(start: Start, receiver: Receiver, add_webhook: 
     assert server.rpc.error("list_dead_letters", id=webhook_id, cursor="x")["code"] == -32602
 
 
+@pytest.mark.full(after=1)
 def test_a_target_that_is_gone_gets_no_more_events(start: Start, receiver: Receiver, add_webhook: AddWebhook) -> None:
     server = start()
     other = Receiver()
@@ -182,6 +183,7 @@ def test_a_target_that_is_gone_gets_no_more_events(start: Start, receiver: Recei
 
 @pytest.mark.smoke
 @pytest.mark.postgres
+@pytest.mark.full(after=1)
 def test_no_event_is_lost_or_out_of_order_if_the_server_is_killed(
     start: Start, receiver: Receiver, add_webhook: AddWebhook
 ) -> None:

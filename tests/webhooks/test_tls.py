@@ -84,6 +84,7 @@ def test_a_certificate_for_the_name_is_accepted(
         ("localhost", 1, False, "self-signed certificate"),
     ],
 )
+@pytest.mark.full(after=1)
 def test_another_certificate_is_refused(
     start_server: Callable[..., Server],
     receiver_with: Callable[[Path], Receiver],

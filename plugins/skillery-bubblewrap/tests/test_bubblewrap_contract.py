@@ -21,8 +21,14 @@ from skillery.errors import SandboxUnavailable, StartupError
 from skillery.sandboxing.linux import hierarchies
 from skillery.testing import SandboxFunctions, SandboxIsolation, SharedSandbox
 from skillery.testing.sandbox import MemoryHost, Trial
+from skillery.testing.sandbox.attacks import EscapeCases, SystemCallCases
 from skillery.testing.sandbox.base import OpenWith
+from skillery.testing.sandbox.layout import LayoutCases
 from skillery.testing.sandbox.leftovers import descendants
+from skillery.testing.sandbox.limits import DiskCases, MemoryCases, ProcessCases
+from skillery.testing.sandbox.network import NetworkCases
+from skillery.testing.sandbox.posture import PostureCases
+from skillery.testing.sandbox.secrets import SecretCases
 from skillery.testing.sandbox.trial import failure_type, value_of
 from skillery.testing.upstreams import upstream
 from skillery_bubblewrap import BubblewrapSettings, open_sandbox, process
@@ -68,7 +74,26 @@ class TestBubblewrapFunctions(InBubblewrap, SandboxFunctions):
     """The code inside is the runtime of `linux`, so its functions are tested there."""
 
 
-class TestBubblewrap(InBubblewrap, SandboxIsolation):  # type: ignore[misc]
+CORE = (
+    LayoutCases,
+    PostureCases,
+    NetworkCases,
+    SecretCases,
+    SystemCallCases,
+    EscapeCases,
+    MemoryCases,
+    ProcessCases,
+    DiskCases,
+)
+
+
+@pytest.mark.full
+class TestBubblewrapIsolation(InBubblewrap, *(cases for cases in SandboxIsolation.__bases__ if cases not in CORE)):  # type: ignore[misc]
+    """Isolation that the runtime provides, which is that of `linux`."""
+
+
+@pytest.mark.full(after=1)
+class TestBubblewrap(InBubblewrap, *CORE):  # type: ignore[misc]
     async def test_what_is_not_held_is_not_left_unsaid(self, trial: Trial, sandbox: BubblewrapSandbox) -> None:
         outcome = await trial.code("def main(args): pass")
         assert ("memory_tree" in sandbox.capabilities) == (outcome.degraded == ())

@@ -152,6 +152,7 @@ def until_signed_out(browser: Browser) -> None:
     ("kind", "method"),
     [("sqlite", "client_secret_basic"), ("postgres", "client_secret_post"), ("sqlite", "none")],
 )
+@pytest.mark.full(after=1)
 def test_a_user_signs_in_at_the_provider(
     kind: str, method: str, provider: OidcProvider, start: Start, request: pytest.FixtureRequest
 ) -> None:
@@ -456,6 +457,7 @@ def answer_with(site: Site, tokens: Mapping[str, Any], status: int = 200) -> Non
 
 
 @pytest.mark.parametrize("name", ID_TOKENS)
+@pytest.mark.full(after=10)
 def test_wrong_id_tokens_are_refused(site: Site, name: str) -> None:
     changed, said = ID_TOKENS[name]
     changed = json.loads(json.dumps(changed).replace("{client}", site.client["client_id"]))

@@ -143,6 +143,7 @@ def test_a_login_that_the_user_denies_on_another_device_fails(user: User) -> Non
         ({"code": "another"}, "'invalid_grant'"),
     ],
 )
+@pytest.mark.full(after=3)
 def test_an_answer_that_is_not_genuine_is_refused(change: dict[str, str], said: str, user: User) -> None:
     with user.begin("--browser") as command:
         callback = Browser().stop_before_callback(command.address(BROWSER))

@@ -314,6 +314,7 @@ async def test_an_opaque_token_that_the_provider_revokes(provider: OidcProvider,
         ('{"active": true, "aud": "RESOURCE", "exp": 9999999999, "typ": "Offline"}', "another purpose"),
     ],
 )
+@pytest.mark.full(after=7)
 async def test_answers_of_an_introspection(answer: str, said: str, provider: OidcProvider, opened: Open) -> None:
     one = await opened(**OPAQUE)
     provider.control(answers={ASKED: {"body": answer.replace("RESOURCE", provider.resource)}})

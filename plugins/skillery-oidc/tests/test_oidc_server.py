@@ -386,6 +386,7 @@ def wait_a_second() -> None:
         ("unknown = 1", "unknown setting 'unknown'"),
     ],
 )
+@pytest.mark.full(after=1)
 def test_a_wrong_setting_is_named_at_start(setting: str, said: str, provider: OidcProvider, tmp_path: Path) -> None:
     options = configured(provider, tmp_path, setting)
 

@@ -186,6 +186,7 @@ def sign_with_any_header(key: Key, header: dict[str, Any], claims: dict[str, Any
 @pytest.mark.parametrize(
     "kid", ["../../../../dev/null", "' OR 1=1 --", "http://127.0.0.1/key", "\x00", "x" * 600, "", 7, ["key1"], {}, True]
 )
+@pytest.mark.full(after=6)
 async def test_a_key_id_is_only_compared(kid: Any, provider: OidcProvider, authenticator: OidcAuthenticator) -> None:
     forged = f"{part({'alg': 'ES256', 'kid': kid})}.{part(provider.claims())}.{part(b'x' * 64)}"
 
@@ -235,6 +236,7 @@ async def test_extensions_of_the_header_are_refused(
         ({"sub": "x" * 201}, "not a valid name"),
     ],
 )
+@pytest.mark.full(after=7)
 async def test_a_signed_token_for_something_else(
     claims: dict[str, Any], said: str, provider: OidcProvider, authenticator: OidcAuthenticator
 ) -> None:
@@ -263,6 +265,7 @@ async def test_a_signed_token_for_something_else(
         ("oauth-authz-req+jwt", {}),
     ],
 )
+@pytest.mark.full(after=7)
 async def test_another_kind_of_token_of_the_same_issuer(
     kind: str | None, claims: dict[str, Any], provider: OidcProvider, authenticator: OidcAuthenticator
 ) -> None:
@@ -418,6 +421,7 @@ async def test_no_rule_matches(claims: dict[str, Any], provider: OidcProvider, r
 
 
 @pytest.mark.parametrize("department", ["*", "a.b", "a.*", "", "ä", "A", 7, ["x"], None])
+@pytest.mark.full(after=7)
 async def test_a_claim_cannot_widen_a_namespace(
     department: Any, provider: OidcProvider, ruled: OidcAuthenticator
 ) -> None:

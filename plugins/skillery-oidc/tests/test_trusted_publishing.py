@@ -232,6 +232,7 @@ def test_the_token_publishes_its_target_and_does_nothing_else(provider: OidcProv
     assert rpc.error("remove_trust_rule", id=forge.rule["id"])["code"] == -32003
 
 
+@pytest.mark.full(after=1)
 def test_the_token_signs_no_browser_in(provider: OidcProvider, server: Server) -> None:
     """The session would not record the provenance, and not know that a job may not manage rules."""
     forge = Forge(server, provider, kind="person")
@@ -333,6 +334,7 @@ def test_of_many_exchanges_of_one_token_at_once_one_succeeds(provider: OidcProvi
         ({"token_use": "access"}, "is an access token"),
     ],
 )
+@pytest.mark.full(after=4)
 def test_a_token_of_another_job_is_refused(changed: Any, why: str, provider: OidcProvider, sqlite: Server) -> None:
     forge = Forge(sqlite, provider)
 
@@ -560,6 +562,7 @@ def test_owners_of_a_namespace_manage_its_rules(provider: OidcProvider, server: 
         ({"claims": {"repository": "x"}}, "claims"),
     ],
 )
+@pytest.mark.full(after=4)
 def test_a_rule_that_is_not_valid_is_refused(
     changed: Any, param: str | None, provider: OidcProvider, sqlite: Server
 ) -> None:
@@ -666,6 +669,7 @@ def test_an_issuer_on_this_machine_needs_the_setting(
         {"drips": True},
     ],
 )
+@pytest.mark.full(after=3)
 def test_an_issuer_without_usable_documents_is_refused(answer: Any, provider: OidcProvider, sqlite: Server) -> None:
     admin = admin_of(sqlite)
     provider.control(answers={"/.well-known/openid-configuration": answer})

@@ -36,6 +36,7 @@ SEALED = b'{"errors":["Vault is sealed"]}'
     ],
     ids=["500", "502", "sealed", "429", "refused", "cut", "shortened", "slow"],
 )
+@pytest.mark.full(after=4)
 def test_a_read_survives_a_fault(engine: Engine, proxy: FaultProxy, open_here: Open, fault: Fault) -> None:
     engine.put("API_KEY", VALUE)
     secrets = open_here(address=proxy.url, timeout_seconds=0.7)
@@ -63,6 +64,7 @@ def test_a_read_survives_a_fault(engine: Engine, proxy: FaultProxy, open_here: O
     ],
     ids=["500", "sealed", "429", "404", "404 JSON", "no data", "400", "redirect", "shortened", "cut", "no text"],
 )
+@pytest.mark.full(after=4)
 def test_a_fault_that_stays_is_unavailable_and_the_backend_recovers(
     engine: Engine,
     proxy: FaultProxy,

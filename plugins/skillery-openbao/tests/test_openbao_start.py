@@ -61,6 +61,7 @@ def refusal(open_here: Open, **settings: Any) -> str:
         ({"namespace": "absent"}, "namespace: OpenBao has no namespace 'absent'"),
     ],
 )
+@pytest.mark.full(after=17)
 def test_a_wrong_setting_is_named(open_here: Open, settings: dict[str, Any], said: str) -> None:
     assert said in refusal(open_here, **settings)
 

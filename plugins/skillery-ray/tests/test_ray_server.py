@@ -74,6 +74,7 @@ def ended(server: Server, run_id: str) -> dict[str, Any]:
     return run
 
 
+@pytest.mark.long
 def test_skills_code_and_blobs_run_on_the_nodes(server: Server, two_nodes: RayCluster) -> None:
     code = "def main(args):\n    from runtime import blobs\n    return [args, blobs.write_text('kept')]"
     server.rpc("create_skill", manifest=manifest("acme.look"), skill_md="# Look", files=skill_files(code))

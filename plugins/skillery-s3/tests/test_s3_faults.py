@@ -66,6 +66,7 @@ def line(proxy: FaultProxy, weed: Weed, tmp_path: Path) -> Line:
     ids=["500", "503", "cut", "wrong bytes", "slow"],
 )
 @pytest.mark.parametrize("size", [100_000, LARGE], ids=["one request", "parts"])
+@pytest.mark.full(after=1)
 def test_an_upload_survives_a_fault(line: Line, fault: Fault, size: int) -> None:
     line.proxy.faults = [fault]
     content = os.urandom(size)
@@ -85,6 +86,7 @@ def test_an_upload_survives_a_fault(line: Line, fault: Fault, size: int) -> None
     ],
     ids=["500", "503", "refused", "cut", "slow"],
 )
+@pytest.mark.full(after=2)
 def test_a_download_survives_a_fault(line: Line, fault: Fault) -> None:
     content = os.urandom(3 * MIB)
     digest = put(line.near, content)
@@ -181,6 +183,7 @@ REFUSALS = [(404, "NoSuchBucket"), (403, "AccessDenied"), (403, "RequestTimeTooS
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
 @pytest.mark.parametrize(("status", "code"), REFUSALS)
+@pytest.mark.full(after=5)
 def test_a_refusal_is_unavailable_and_the_storage_works_again_at_once(
     line: Line, call: Callable[[S3Storage, str], object], status: int, code: str
 ) -> None:

@@ -119,6 +119,7 @@ warn = "high"
         ("seconds = 0", "[plugins.scanner]: Expected `float` > 0"),
     ],
 )
+@pytest.mark.full(after=1)
 def test_a_wrong_setting_stops_the_start(tmp_path: Path, section: str, said: str) -> None:
     env = configured(tmp_path, f"[plugins.scanner]\n{section}\n")
     done = skillery("serve", "--home", str(tmp_path / "home"), "--port", "0", stdin=b"", **env)
