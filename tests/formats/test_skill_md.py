@@ -1,4 +1,4 @@
-"""SKILL.md: frontmatter stays text, and YAML with other features is refused cheaply."""
+"""SKILL.md: frontmatter stays as it was written or gets types, and YAML with other features is refused cheaply."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skillery.errors import InvalidBundle
-from skillery.formats.skill_md import MAX_FRONTMATTER_BYTES, body_of, head_of, parse_skill_md, text_of
+from skillery.formats.skill_md import MAX_FRONTMATTER_BYTES, body_of, head_of, parse_skill_md, text_of, typed
 
 
 def refusal(text: str) -> InvalidBundle:
@@ -68,8 +68,9 @@ def test_crlf_and_a_byte_order_mark_make_no_difference() -> None:
         ("---\nname: x\nb: [1\n---\n", None, "broken"),
         ("---\na: b: c\n---\n", 2, "broken"),
         ("---\na: 1\n\tb: 2\n---\n", 3, "broken"),
-        ("---\na: &x 1\n---\n", 2, "anchor"),
-        ("---\na: 1\nb: *x\n---\n", 3, "alias"),
+        ("---\na: 1\nb: *x\n---\n", 3, "no anchor"),
+        ("---\na: &x [*x]\n---\n", 2, "no anchor"),
+        ("---\na: &x [[[[1]]]]\nb: [[[[*x]]]]\n---\n", 3, "deeper than 8"),
         ("---\na: !!python/object:os.system x\n---\n", 2, "tag"),
         ("---\n!!map\na: 1\n---\n", 2, "tag"),
         ("---\na: ! 1\n---\n", 2, "tag"),
@@ -97,7 +98,9 @@ def test_broken_frontmatter_is_refused_with_its_line(text: str, line: int | None
 @pytest.mark.parametrize(
     "source",
     [
-        "a: &a [x,x]\n" + "".join(f"b{i}: &b{i} [*a,*a]\n" for i in range(50)),
+        "a0: &a0 [x,x]\n" + "".join(f"a{i + 1}: &a{i + 1} [*a{i},*a{i}]\n" for i in range(50)),
+        "a0: &a0 x\n" + "".join(f"a{i + 1}: &a{i + 1} [{','.join([f'*a{i}'] * 40)}]\n" for i in range(6)),
+        f"a: &a {'x' * 40_000}\nb: [{','.join(['*a'] * 2000)}]\n",
         "a: " + "[" * 60_000,
         "a: " + "{a: " * 15_000,
         "- " * 30_000,
@@ -107,6 +110,48 @@ def test_broken_frontmatter_is_refused_with_its_line(text: str, line: int | None
 )
 def test_bombs_are_refused_before_anything_is_built(source: str) -> None:
     refusal(f"---\n{source}\n---\n")
+
+
+def test_aliases_repeat_the_value_of_their_anchor() -> None:
+    parsed = parse_skill_md("---\na: &x [1, b]\nc: *x\nd: {e: *x}\nf: &y g\n*y : h\n---\n")
+    assert parsed.frontmatter == {"a": ["1", "b"], "c": ["1", "b"], "d": {"e": ["1", "b"]}, "f": "g", "g": "h"}
+
+
+def test_scalars_have_the_types_of_yaml() -> None:
+    text = "n: 1\nf: -1.5\nb: true\nc: FALSE\nnothing: ~\nempty:\nquoted: 'true'\nlist: [1, x]\n"
+    assert typed(parse_skill_md(f"---\n{text}---\n").frontmatter) == {
+        "n": 1,
+        "f": -1.5,
+        "b": True,
+        "c": False,
+        "nothing": None,
+        "empty": None,
+        "quoted": "true",
+        "list": [1, "x"],
+    }
+
+
+def test_versions_names_dates_and_other_notations_stay_text() -> None:
+    values = {
+        "version": "1",
+        "name": "true",
+        "tags": "7",
+        "a": "1.10",
+        "b": "007",
+        "c": "+1",
+        "d": "1e3",
+        "e": "0x1f",
+        "f": "2024-01-01",
+        "g": "1234567890123456",
+        "h": "yes",
+        "i": ".inf",
+        "j": "-0",
+    }
+    text = "".join(f"{key}: {value}\n" for key, value in values.items())
+    assert typed(parse_skill_md(f"---\n{text}metadata:\n  version: 2.0\n---\n").frontmatter) == {
+        **values,
+        "metadata": {"version": "2.0"},
+    }
 
 
 def test_frontmatter_has_a_size() -> None:
@@ -127,8 +172,11 @@ def test_any_text_parses_or_gives_a_clear_error(text: str) -> None:
             error.message.encode()
 
 
+plain_text = st.text(
+    alphabet=st.characters(min_codepoint=32, max_codepoint=0x2FFF, exclude_characters="\x85\u2028\u2029")
+)
 plain = st.recursive(
-    st.text(alphabet=st.characters(min_codepoint=32, max_codepoint=0x2FFF, exclude_characters="\x85\u2028\u2029")),
+    plain_text,
     lambda inner: st.one_of(
         st.lists(inner, max_size=3), st.dictionaries(st.text("abc", min_size=1), inner, max_size=3)
     ),
@@ -193,3 +241,27 @@ def test_invalid_bytes_are_replaced_as_if_decoded_at_once(data: bytes) -> None:
     encoding = "utf-16" if data.startswith(b"\xff\xfe") else "utf-8"
     assert text_of(data) == data.decode(encoding, "replace")
     assert text_of(data[:-1]) == data[:-1].decode(encoding, "replace")
+
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**15) + 1, 10**15 - 1)
+    | st.decimals(-9, 9, places=1).map(float)
+    | plain_text,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text("abcdef", min_size=1, max_size=5), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@pytest.mark.full
+@given(st.dictionaries(st.text("abcdef", min_size=1, max_size=5), json_values, max_size=4))
+def test_values_that_a_yaml_writer_writes_keep_their_types(value: dict[str, object]) -> None:
+    try:
+        parsed = parse_skill_md(f"---\n{yaml.safe_dump(value, allow_unicode=True)}---\n")
+    except InvalidBundle as error:
+        assert "deeper" in error.message  # noqa: PT017 - nothing else may be wrong with it
+    else:
+        assert typed(parsed.frontmatter) == value

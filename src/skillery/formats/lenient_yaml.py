@@ -17,8 +17,9 @@ from skillery.formats.skill_md import (
     FILE,
     MAX_DEPTH,
     Builder,
+    Plain,
 )
-from skillery.formats.wording import printable, quoted
+from skillery.formats.wording import quoted
 
 ENTRY = re.compile(
     r"(?P<indent>[ ]*(?:-[ ]+)?)(?P<key>[A-Za-z0-9_][A-Za-z0-9_ .-]{0,127}?):[ ]+(?P<value>\S[^\n]*)(?P<end>\n?)"
@@ -73,13 +74,16 @@ class _LenientBuilder(Builder):
         self.first_line = first_line
         self.repairs = SkillMdRepairs()
 
-    def value(self, event: yaml.Event, depth: int) -> object:
+    def repeated(self, alias: yaml.AliasEvent, depth: int) -> object:
+        try:
+            return super().repeated(alias, depth)
+        except InvalidBundle:
+            name = f"*{alias.anchor}"
+            self.repairs.note("yaml_alias", f"the alias {quoted(name)} is read as text", self.line(alias))
+            return name
+
+    def anchored(self, event: yaml.Event, depth: int) -> object:
         line = self.line(event)
-        if isinstance(event, yaml.AliasEvent):
-            self.repairs.note("yaml_alias", f"the alias '*{printable(str(event.anchor), 64)}' is read as text", line)
-            return f"*{event.anchor}"
-        if getattr(event, "anchor", None) is not None:
-            self.repairs.note("yaml_anchor", "a YAML anchor is ignored", line)
         # An untagged value has tag None; "!" on a scalar only marks it as text.
         if getattr(event, "tag", None) is not None:
             self.repairs.note("yaml_tag", f"the YAML tag {quoted(str(getattr(event, 'tag', '')))} is ignored", line)
@@ -112,8 +116,10 @@ class _LenientBuilder(Builder):
 
 
 def _text_of_scalar(event: yaml.Event) -> str:
-    text = event.value if isinstance(event, yaml.ScalarEvent) else ""
-    return re.sub("[\x00\ud800-\udfff]", "\ufffd", text)
+    if not isinstance(event, yaml.ScalarEvent):
+        return ""
+    text = re.sub("[\x00\ud800-\udfff]", "\ufffd", event.value)
+    return Plain(text) if event.style is None else text
 
 
 def with_quotes(lines: list[str]) -> Iterator[str]:

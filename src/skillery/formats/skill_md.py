@@ -1,15 +1,17 @@
 """SKILL.md: Markdown after YAML frontmatter.
 
 Frontmatter is untrusted input, and YAML has many features that no SKILL.md needs. This reader therefore uses only the
-events of the YAML parser: it resolves no tags, follows no aliases, and refuses deep nesting before it builds a value.
+events of the YAML parser: it resolves no tags, limits what aliases repeat, and refuses deep nesting before it builds a
+value.
 """
 
 from __future__ import annotations
 
 import codecs
 import io
+import re
 from collections.abc import Iterator
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 import yaml
@@ -22,6 +24,8 @@ from skillery.formats.wording import quoted
 FILE = "SKILL.md"
 MAX_FRONTMATTER_BYTES = 64 * 1024
 MAX_DEPTH = 8
+MOST_REPEATED = 256 * 1024
+"""Limit of the characters that the aliases of a frontmatter repeat. Each value counts 16 more."""
 HEAD_CHARACTERS = 1024 * 1024
 """The maximum number of characters that are searched for frontmatter: a list of short lines needs many times the
 memory of the text.
@@ -35,13 +39,50 @@ _HINT = "Frontmatter is between two lines of '---' and is a YAML mapping of plai
 class SkillMd(msgspec.Struct, frozen=True):
     """A parsed SKILL.md. `body` is the text after the frontmatter, with its original line ends.
 
-    Every scalar of `frontmatter` is a string as written in the file (`1.10` stays `1.10`). `frontmatter` is {} if the
-    file has none.
+    Every scalar of `frontmatter` is a string as written in the file (`1.10` stays `1.10`); `typed` converts it.
+    `frontmatter` is {} if the file has none.
     """
 
     frontmatter: dict[str, object]
     body: str
     warnings: tuple[str, ...] = ()
+
+
+class Plain(str):
+    """A scalar without quotes, which may be a number, a boolean or null."""
+
+    __slots__ = ()
+
+
+_CONSTANTS = {
+    **dict.fromkeys(("null", "Null", "NULL", "~", ""), None),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,15})?")
+_TEXT_KEYS = frozenset(
+    {"name", "short_description", "description", "license", "compatibility", "tags", "allowed-tools", "version", "id"}
+)
+
+
+def typed(value: object, key: str = "") -> Any:
+    """Return a value of frontmatter, which belongs to a key, with the types of YAML 1.2 (core schema), for JSON.
+
+    Stay text: quoted values; the values of `_TEXT_KEYS`; numbers that a number in JSON would change (`1.10`, `007`,
+    `+1`, `1e3`, `0x1f`, more than 15 digits, infinity). Dates have no type in this schema.
+    """
+    if isinstance(value, dict):
+        return {name: typed(inner, name) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [typed(inner, key) for inner in value]
+    if not isinstance(value, Plain) or key in _TEXT_KEYS:
+        return str(value)
+    if value in _CONSTANTS:
+        return _CONSTANTS[value]
+    if not _NUMBER.fullmatch(value):
+        return str(value)
+    number = float(value) if "." in value else int(value)
+    return number if str(number) == value else str(value)
 
 
 def parse_skill_md(text: str) -> SkillMd:
@@ -137,6 +178,9 @@ class Builder:
 
     def __init__(self, source: str) -> None:
         self.events: Iterator[yaml.Event] = yaml.parse(source, Loader=yaml.BaseLoader)
+        self._anchors: dict[str, tuple[object, int]] = {}
+        self._built = 0
+        self._repeated = 0
 
     def mapping(self) -> dict[str, object]:
         next(self.events)  # the stream's start
@@ -154,18 +198,44 @@ class Builder:
         return value
 
     def value(self, event: yaml.Event, depth: int) -> object:
+        if isinstance(event, yaml.AliasEvent):
+            return self.repeated(event, depth)
+        before, anchor = self._built, getattr(event, "anchor", None)
+        value = self.anchored(event, depth)
+        self._built += 16 + (len(value) if isinstance(value, str) else 0)
+        if anchor is not None:
+            self._anchors[anchor] = value, self._built - before
+        return value
+
+    def repeated(self, alias: yaml.AliasEvent, depth: int) -> object:
+        """Return the value that an alias repeats."""
+        line = _line(alias)
+        if alias.anchor not in self._anchors:
+            _refuse(f"has the alias {quoted(f'*{alias.anchor}')} in its frontmatter, but no anchor of this name", line)
+        value, size = self._anchors[alias.anchor]
+        self._built += size
+        self._repeated += size
+        if self._repeated > MOST_REPEATED:
+            _refuse("has aliases in its frontmatter that repeat too much", line)
+        if depth + _height(value) > MAX_DEPTH:
+            _refuse(f"has frontmatter nested deeper than {MAX_DEPTH} levels", line)
+        return value
+
+    def anchored(self, event: yaml.Event, depth: int) -> object:
+        """Return the value of an event that is no alias."""
         line = _line(event)
-        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
-            _refuse("has a YAML anchor or alias in its frontmatter; write the value out", line)
         if getattr(event, "tag", None) is not None:
-            _refuse("has a YAML tag in its frontmatter; every value is read as text", line)
+            _refuse("has a YAML tag in its frontmatter; write the value without it", line)
         if depth > MAX_DEPTH:
             _refuse(f"has frontmatter nested deeper than {MAX_DEPTH} levels", line)
         if isinstance(event, yaml.MappingStartEvent):
             return self.items(depth)
         if isinstance(event, yaml.SequenceStartEvent):
             return self.entries(depth)
-        return _checked(event.value if isinstance(event, yaml.ScalarEvent) else "", line)
+        if not isinstance(event, yaml.ScalarEvent):
+            return ""
+        text = _checked(event.value, line)
+        return Plain(text) if event.style is None else text
 
     def items(self, depth: int) -> dict[str, object]:
         items: dict[str, object] = {}
@@ -176,7 +246,7 @@ class Builder:
                 _refuse("has a key in its frontmatter that is not text", line)
             if key in items:
                 _refuse(f"has the key {quoted(key)} twice in its frontmatter", line)
-            items[key] = self.value(next(self.events), depth + 1)
+            items[str(key)] = self.value(next(self.events), depth + 1)
         return items
 
     def entries(self, depth: int) -> list[object]:
@@ -184,6 +254,12 @@ class Builder:
         while not isinstance(event := next(self.events), yaml.SequenceEndEvent):
             entries.append(self.value(event, depth + 1))
         return entries
+
+
+def _height(value: object) -> int:
+    """Return the number of levels below a value."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return max((1 + _height(one) for one in inner), default=0)
 
 
 def _line(event: yaml.Event) -> int | None:

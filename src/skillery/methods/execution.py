@@ -25,12 +25,14 @@ from skillery.identity.idempotency import canonical, digest_of
 from skillery.methods.answers import held_answer
 from skillery.methods.core import Core
 from skillery.methods.errors import METHOD_NOT_FOUND, codes_of, encode, error_object, plain_error, unexpected
-from skillery.methods.param_errors import explain, known_params
+from skillery.methods.param_errors import MOST_SHOWN, explain, known_params, schema_of
 from skillery.methods.params import Params
 from skillery.methods.refusals import is_refusal, subject_of
 from skillery.methods.table import METHODS, Method
 
 UNKNOWN = "unknown"
+REDUCED = frozenset({"limit", "max_bytes", "wait_ms"})
+"""Integer params whose values over the maximum are reduced to the maximum."""
 SHOWN_METHODS = 9
 """Number of methods that the error of an unknown method names: those of the Skills Protocol."""
 NULL = b"null"
@@ -172,36 +174,54 @@ async def _digest_of(method: str, params: Any) -> str:
 def decode_params(method: Method, raw: RawParams) -> Any:
     """Return the struct of the params. Raise InvalidParams if the params are not valid.
 
-    The error names the parameter, and for an unknown parameter also the most similar known one.
+    The error names the parameter, and for an unknown parameter also the most similar known one. An empty array counts
+    as no params.
     """
-    text = msgspec.Raw(b"{}") if raw is msgspec.UNSET else raw
+    text = msgspec.Raw(b"{}") if raw is msgspec.UNSET or is_exactly(raw, NULL) or _is_empty_array(raw) else raw
     if bytes(memoryview(text)[:1]) == b"[":
         raise InvalidParams("params go by name here", hint='Write "params": {"name": value, …}.')
-    text = _without_nulls(method, text)
     try:
         with without_collecting() if len(text) > BIG_PARAMS else nullcontext():
             return _decoder(method.params).decode(text)
-    except (msgspec.ValidationError, RecursionError) as error:
-        raise explain(error, method.params, text) from None
+    except (msgspec.ValidationError, RecursionError):
+        try:
+            text = _mended(method.params, text)
+            return _decoder(method.params).decode(text)
+        except (msgspec.ValidationError, RecursionError) as error:
+            raise explain(error, method.params, text) from None
 
 
-def _without_nulls(method: Method, text: msgspec.Raw) -> msgspec.Raw:
-    """Return the params without members that are null, because null counts as omitted. Unknown params stay, and are
-    refused later.
+def _is_empty_array(text: msgspec.Raw) -> bool:
+    return len(text) <= MOST_SHOWN and bytes(text).translate(None, b" \t\r\n") == b"[]"
+
+
+def _mended(params: type[Params], text: msgspec.Raw) -> msgspec.Raw:
+    """Return the params in the form that the decoder accepts. Unknown params raise ValidationError.
+
+    A member that is null counts as omitted. A float without a fraction is an integer, as in JSON Schema. Values over
+    the maximum of `limit`, `max_bytes` and `wait_ms` are reduced to the maximum.
     """
-    if len(text) <= BIG_PARAMS and b"null" not in bytes(text):
-        return text
-    if is_exactly(text, NULL):
-        return msgspec.Raw(b"{}")
-    try:
-        given = known_params(method.params).decode(text)
-    except (msgspec.DecodeError, RecursionError):
-        return text
-    found = msgspec.structs.asdict(given)
-    if not any(is_exactly(value, NULL) for value in found.values()):
-        return text
-    kept = {key: value for key, value in found.items() if value is not msgspec.UNSET and not is_exactly(value, NULL)}
+    given = msgspec.structs.asdict(known_params(params).decode(text))
+    kept = {name: value for name, value in given.items() if value is not msgspec.UNSET and not is_exactly(value, NULL)}
+    for name, most in _integers(params).items():
+        if name in kept and len(kept[name]) <= MOST_SHOWN:
+            number = msgspec.json.decode(kept[name])
+            if isinstance(number, float) and number.is_integer():
+                number = int(number)
+            if isinstance(number, int) and not isinstance(number, bool):
+                kept[name] = number if most is None else min(number, most)
     return msgspec.Raw(encode(kept))
+
+
+@cache
+def _integers(params: type[Params]) -> dict[str, int | None]:
+    """Return the names of the integer params, with the maximum to which a greater value is reduced, or None."""
+    schemas = {name: schema_of(params, name) for name in params.__struct_encode_fields__}
+    return {
+        name: schema.get("maximum") if name in REDUCED else None
+        for name, schema in schemas.items()
+        if schema.get("type") == "integer"
+    }
 
 
 @cache

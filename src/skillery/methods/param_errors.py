@@ -77,19 +77,20 @@ def _takes(params: type[Params], path: str) -> str:
     """Return a sentence about the valid values of the parameter at `path`, for example `limit` or
     `files[0].encoding`.
     """
-    schema = _at(params, path)
+    schema = schema_of(params, path)
     if "properties" in schema:
         return f"'{path}' takes {', '.join(schema['properties'])}."
     if "enum" in schema:
         return f"'{path}' is one of {', '.join(schema['enum'])}."
     kind = schema.get("type", "value")
     article = "an" if kind[0] in "aeiou" else "a"
-    bounds = f" from {schema['minimum']} to {schema['maximum']}" if "minimum" in schema else ""
+    least, most = schema.get("minimum"), schema.get("maximum")
+    bounds = "" if least is None else f" of at least {least}" if most is None else f" from {least} to {most}"
     description = f": {schema['description']}" if "description" in schema else ""
     return f"'{path}' is {article} {kind}{bounds}{description}."
 
 
-def _at(params: type[Params], path: str) -> dict[str, Any]:
+def schema_of(params: type[Params], path: str) -> dict[str, Any]:
     """Return the JSON Schema of the parameter at `path`. If it has no schema, return the schema of its nearest
     parent.
     """

@@ -18,7 +18,8 @@ from skillery.formats.languages import SkillLanguage
 from skillery.registry.catalogue_filters import FilterStatus, ListedStatus
 
 DEFAULT_TIMEOUT_MS = 300_000
-TimeoutMs = Annotated[int, Meta(ge=1, le=3_600_000)]
+TimeoutMs = Annotated[int, Meta(ge=1)]
+"""The maximum is a setting of the server."""
 MOST_TTL = 315_360_000
 """Longest lifetime of a blob: ten years, in seconds."""
 Ttl = Annotated[int, Meta(ge=1, le=MOST_TTL)]

@@ -23,7 +23,7 @@ class LimitRules(msgspec.Struct, frozen=True):
     def for_skill(self, declared: Mapping[str, float], timeout_ms: int | None) -> Limits:
         """Return the limits of a skill's run. Values over the present maximum are reduced to the maximum.
 
-        `timeout_ms` is the value of the caller, or None. Raise InvalidParams if it is invalid or over the maximum.
+        `timeout_ms` is the value of the caller, or None. Raise InvalidParams if it is invalid.
         """
         wanted = {key: min(value, self.maximum[key]) for key, value in declared.items()}
         if timeout_ms is not None:
@@ -33,7 +33,8 @@ class LimitRules(msgspec.Struct, frozen=True):
     def for_code(self, asked: Mapping[str, object]) -> Limits:
         """Return the limits of a run of given code. A value of None means the default.
 
-        Raise InvalidParams if a limit is unknown, invalid or over the maximum.
+        A `timeout_ms` over the maximum is reduced to the maximum. Raise InvalidParams if another limit is over its
+        maximum, or if a limit is unknown or invalid.
         """
         checked = {
             key: self._checked(key, value) for key, value in asked.items() if value is not None or key not in ASKABLE
@@ -55,11 +56,15 @@ class LimitRules(msgspec.Struct, frozen=True):
         if key not in ASKABLE:
             raise self._not_askable(key)
         hint = f"Ask for at most {self.maximum[key]}, or leave '{key}' out for {getattr(self.defaults, key)}."
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or (key != "cpus" and not isinstance(value, int)):
             wanted = "a number" if key == "cpus" else "an integer"
             raise InvalidParams(f"the limit '{key}' must be {wanted}, not {value!r}"[:200], hint=hint, param=key)
         assert isinstance(value, int | float)
+        if key == "timeout_ms":
+            value = min(value, self.maximum[key])
         if not 0 < value <= self.maximum[key]:
             raise InvalidParams(
                 f"the limit '{key}' is {value}; this server allows more than 0 and at most {self.maximum[key]}",
@@ -68,3 +73,10 @@ class LimitRules(msgspec.Struct, frozen=True):
                 maximum=self.maximum[key],
             )
         return value
+
+
+def reduced(asked_ms: object, limits: Limits) -> tuple[str, ...]:
+    """Return a warning if a run has less time than its caller asked for."""
+    if isinstance(asked_ms, int | float) and asked_ms > limits.timeout_ms:
+        return (f"'timeout_ms' is {limits.timeout_ms}, the maximum of this server, instead of {asked_ms:.0f}",)
+    return ()

@@ -24,7 +24,7 @@ from skillery.runs.cache import Cache
 from skillery.runs.declarations import Declarations
 from skillery.runs.executability import check_no_handler, has_entrypoint, not_executable
 from skillery.runs.input_files import InputFiles
-from skillery.runs.limits import LimitRules
+from skillery.runs.limits import LimitRules, reduced
 from skillery.runs.mounts import Mounts, check_mounts, parse_mounts
 from skillery.runs.output_globs import checked_outputs
 from skillery.runs.packages import (
@@ -145,7 +145,9 @@ class Preparer:
         target = await self._workspaces.find(identity, request, manifest)
         made = msgspec.structs.replace(made, workspace=target)
         chosen = chosen_for(self._named.defined, manifest, request.environment)
-        return await self._with_packages(made, [Needing(version.name, manifest, job.skills[0].folder)], chosen)
+        return await self._with_packages(
+            made, [Needing(version.name, manifest, job.skills[0].folder)], chosen, request.timeout_ms
+        )
 
     async def _script(
         self, identity: Identity, request: SkillRequest, version: VersionRow, manifest: Manifest
@@ -176,7 +178,9 @@ class Preparer:
         target = await self._workspaces.find(identity, request, manifest)
         made = msgspec.structs.replace(made, workspace=target)
         chosen = chosen_for(self._named.defined, manifest, request.environment, path)
-        return await self._with_packages(made, [Needing(version.name, manifest, job.skills[0].folder)], chosen)
+        return await self._with_packages(
+            made, [Needing(version.name, manifest, job.skills[0].folder)], chosen, request.timeout_ms
+        )
 
     async def _script_path(self, request: SkillRequest, version: VersionRow) -> str:
         if request.module:
@@ -209,7 +213,7 @@ class Preparer:
         made = msgspec.structs.replace(made, workspace=target)
         needing = [Needing(version.name, manifest, job.skills[0].folder)] if version and manifest else []
         chosen = chosen_for(self._named.defined, manifest, request.environment, script)
-        return await self._with_packages(made, needing, chosen)
+        return await self._with_packages(made, needing, chosen, request.timeout_ms)
 
     async def find_tool(self, identity: Identity, request: ToolRequest) -> FoundTool:
         """Return the tool of the request.
@@ -257,7 +261,7 @@ class Preparer:
             if not mount.stub
         ]
         made = Prepared("run_code", job, stubs=stubs, workspace=await self._workspaces.find(identity, request))
-        return await self._with_packages(made, needing, chosen)
+        return await self._with_packages(made, needing, chosen, request.limits.get("timeout_ms"))
 
     async def called(
         self, identity: Identity, caller: Job, version: VersionRow, function: str, args: bytes, left_ms: int
@@ -275,7 +279,12 @@ class Preparer:
         needing = [Needing(one.name, manifest, one.folder) for one in job.skills]
         return await self._with_packages(made, needing, chosen_for(self._named.defined, manifest))
 
-    async def _with_packages(self, made: Prepared, skills: Sequence[Needing], chosen: Named | None = None) -> Prepared:
+    async def _with_packages(
+        self, made: Prepared, skills: Sequence[Needing], chosen: Named | None = None, asked_ms: object = None
+    ) -> Prepared:
+        """Return the run with its packages. `asked_ms` is the time that the caller asked for, or None."""
+        warnings = (*made.warnings, *reduced(asked_ms, made.job.limits))
+        made = msgspec.structs.replace(made, warnings=warnings) if warnings else made
         if made.failure is not None or (chosen is None and not any(one.manifest.runtime for one in skills)):
             return made
         found = await self._packages(skills, made.job.limits.timeout_ms, chosen)
