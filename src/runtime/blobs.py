@@ -53,7 +53,7 @@ def write_text(content: str, kind: str = "text/plain") -> str:
 
 
 def write_json(obj: Any, kind: str = "application/json") -> str:
-    return write_bytes(json.dumps(obj, ensure_ascii=False).encode(), kind)
+    return write_bytes(json.dumps(obj, ensure_ascii=False, allow_nan=False).encode(), kind)
 
 
 def _path(blob_id: str) -> Path:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.conftest import Rpc
+from tests.conftest import Rpc, manifest, skill_files
 from tests.support.mcp_client import Mcp
 
 
@@ -46,7 +46,7 @@ def test_a_refused_value_is_shown_where_it_is_short(sqlite_rpc: Rpc) -> None:
     assert len(sqlite_rpc.error("list_skills", limit="9" * 100_000)["message"]) < 200
 
 
-WHOLE = {
+WHOLE: dict[str, dict[str, Any]] = {
     "list_skills": {"limit": 2.0},
     "list_versions": {"name": "text.csv.profile", "limit": 1e2},
     "search_skills": {"query": "csv", "limit": 5.0},
@@ -57,7 +57,7 @@ WHOLE = {
 
 @pytest.mark.parametrize("method", WHOLE)
 def test_a_float_without_a_fraction_is_an_integer(sqlite_rpc: Rpc, method: str) -> None:
-    params: dict[str, Any] = WHOLE[method]
+    params = WHOLE[method]
     exact = msgspec.json.decode(msgspec.json.encode(params).replace(b".0", b""))
 
     answers = [shape(sqlite_rpc.send(method, one)) for one in (params, exact)]
@@ -135,3 +135,41 @@ def test_an_unknown_param_with_a_name_of_megabytes_is_refused_in_short(sqlite_rp
 
     assert error["code"] == -32602
     assert len(error["message"]) < 200
+
+
+def failed_run(rpc: Rpc, code: str, **params: Any) -> str:
+    """Return the error message of a run of code."""
+    ran = rpc("run_code", language="python", code=f"{code}\ndef main(args):\n    return work()", **params)
+    return str(ran["error"]["message"])
+
+
+def test_a_blob_that_was_not_passed_names_the_param(sqlite_rpc: Rpc) -> None:
+    blob = sqlite_rpc("create_blob", content="x", kind="text/plain")["blob_id"]
+    code = f"from runtime import blobs\ndef work(): return blobs.read_text({blob!r})"
+
+    assert "pass its id in input_blobs" in failed_run(sqlite_rpc, code)
+
+
+def test_json_of_a_blob_has_no_nan(sqlite_rpc: Rpc) -> None:
+    code = "from runtime import blobs\ndef work(): return blobs.write_json({'x': [float('nan')]})"
+
+    assert "put None in the place of NaN" in failed_run(sqlite_rpc, code)
+
+
+def test_an_import_without_skills_names_the_line_to_write(sqlite_rpc: Rpc) -> None:
+    code = "from text.csv.profile import main as profile\ndef work(): return profile({})"
+    message = failed_run(sqlite_rpc, code, mount_skills=["text.csv.profile"])
+
+    assert "write from skills.text.csv.profile import" in message
+
+
+def test_create_skill_answers_with_the_warnings_of_check_skill(sqlite_rpc: Rpc, new_name: str) -> None:
+    bundle = {
+        "manifest": manifest(new_name, colour="red"),
+        "skill_md": "# A\n",
+        "files": skill_files("def main(a): ..."),
+    }
+    checked = sqlite_rpc("check_skill", **bundle)
+
+    assert "colour" in checked["warnings"][0]
+    assert sqlite_rpc("create_skill", **bundle)["warnings"] == checked["warnings"]

@@ -80,12 +80,12 @@ def test_a_byte_order_mark_does_not_matter() -> None:
         (b'[{"name": "a", "description": "b"}, 1]', "an array with values other than objects"),
     ],
 )
-def test_anything_else_is_an_ordinary_file_and_says_why(data: bytes, words: str) -> None:
+def test_anything_else_is_a_problem_that_an_import_takes_as_an_ordinary_file(data: bytes, words: str) -> None:
     file = read_tools(data, PATHS)
-    assert (file.tools, file.problems, file.is_skill_tools) == ((), (), False)
-    (warning,) = file.warnings
-    assert words in warning
-    assert "ordinary file" in warning
+    assert (file.tools, file.warnings, file.is_skill_tools) == ((), (), False)
+    (problem,), (warning,) = file.problems, file.skipped
+    assert words in problem.message
+    assert warning == f"{problem.message}: it is treated as an ordinary file without tools"
 
 
 def test_one_tool_that_is_no_array_breaks_a_rule() -> None:
@@ -288,7 +288,7 @@ def test_bytes_never_raise(data: bytes) -> None:
 def test_json_never_raises_and_what_is_offered_keeps_the_rules(value: object) -> None:
     file = read_tools(json.dumps(value).encode(), PATHS)
     if not file.is_skill_tools:
-        assert (len(file.warnings), file.tools, file.problems) == (1, (), ())
+        assert (file.warnings, file.tools, len(file.problems)) == ((), (), 1)
         return
     assert len({tool.name for tool in file.tools}) == len(file.tools)
     assert isinstance(value, dict) or file.problems or len(file.tools) == len(value)  # type: ignore[arg-type]

@@ -334,7 +334,7 @@ def test_permissions_are_given_to_skills_without_a_skill_toml(rpc: Rpc, new_name
     # The same files with other permissions are a new version.
     [skill] = sent(rpc, data, namespace=new_name)["skills"]
     assert (skill["outcome"], skill["version"]) == ("published", "1.0.1")
-    wrong = rpc.http.post("/import", params={"permissions": '{"network": ["*"]}'}, content=data)
+    wrong = rpc.http.post("/import", params={"permissions": '{"secrets": ["A-B"]}'}, content=data)
     assert (wrong.status_code, wrong.json()["error"]["data"]["type"]) == (400, "invalid_manifest")
 
 

@@ -185,8 +185,6 @@ def test_every_problem_of_a_manifest_comes_at_once_with_its_line_and_the_toml_to
         "runtime.dependencies[1]": (12, 'dependencies = ["pandas>=2,<3"]'),
         "runtime.limits.memory_mb": (14, "memory_mb = 512"),
         "runtime.limits.cpus": (14, "cpus = 1.0"),
-        "inputs.sheet.type": (17, 'type = "string"'),
-        "permissions.network[1]": (20, 'network = ["https://api.example.com"]'),
         "examples[1].expct": (25, FOUND_EXAMPLE),
         "examples[1].expect_error": (25, 'expect_error = "ValueError"'),
     }

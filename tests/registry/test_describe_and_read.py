@@ -63,7 +63,7 @@ def test_the_details_add_to_each_other(rpc: Rpc, new_name: str) -> None:
     summary = described(rpc, name)
     full = described(rpc, name, detail="full")
 
-    assert brief["manifest"] == made
+    assert brief["manifest"] == {**made, "kind": "action", "namespace": new_name}
     assert brief["status"] == "published"
     assert brief["digest"].startswith("sha256:")
     assert any("colour" in warning for warning in brief["warnings"])
@@ -121,9 +121,27 @@ def test_a_large_text_file_is_text(rpc: Rpc, new_name: str) -> None:
     assert described(rpc, new_name, detail="full")["skill_md"] == text
 
 
-@pytest.mark.parametrize(
-    "path", ["../x", "/etc/passwd", "a//b", "./SKILL.md", "a\\b", "", "code/", "a/" * 9 + "x", "x" * 300, "C:x"]
-)
+@pytest.mark.parametrize("path", ["./SKILL.md", "code/../SKILL.md", ".//code/lib/../../SKILL.md"])
+def test_a_path_that_stays_inside_is_read(rpc: Rpc, new_name: str, path: str) -> None:
+    rpc("create_skill", manifest=manifest(new_name), skill_md="# A\n", files=skill_files())
+
+    assert rpc("read_skill_file", name=new_name, path=path)["content"] == "# A\n"
+    assert "escape" not in rpc.error("read_skill_file", name=new_name, path="code/../../SKILL.md")["data"]
+
+
+def test_a_name_in_another_unicode_form_finds_its_file(rpc: Rpc, new_name: str) -> None:
+    composed, decomposed = "resources/caf\u00e9.sh", "resources/cafe\u0301.sh"
+    files = [{"path": decomposed, "content": "#!/bin/sh\necho ran\n"}]
+    instruction = {**manifest(new_name, kind="instruction"), "runtime": {"dependencies": []}}
+    rpc("create_skill", manifest=instruction, skill_md="# A\n", files=files)
+
+    assert rpc("read_skill_file", name=new_name, path=composed)["content"] == files[0]["content"]
+    assert rpc("read_skill_file", name=new_name, path=decomposed)["content"] == files[0]["content"]
+    assert "ran" in rpc("execute_skill", name=new_name, script=composed)["logs_preview"]
+    assert rpc.error("read_skill_file", name=new_name, path="resources/caf\u00e8.sh")["code"] == -32003
+
+
+@pytest.mark.parametrize("path", ["../x", "/etc/passwd", "a\\b", "", "code/", "a/" * 9 + "x", "x" * 300, "C:x"])
 def test_a_path_that_is_none_is_an_invalid_param(rpc: Rpc, path: str) -> None:
     error = rpc.error("read_skill_file", name="skills.protocol.guide", path=path)
 

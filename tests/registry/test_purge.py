@@ -19,9 +19,8 @@ from tests.support.people import Caller, Who, people_settings
 KEY = "zqleakedkeyqz7731"
 LARGE = 100_000
 NO_GRACE = {"SKILLERY_GC_GRACE_MINUTES": "0", "SKILLERY_GC_INTERVAL_MINUTES": "0"}
-TOOL = {
-    "tools": [{"name": f"{KEY}-tool", "description": KEY, "script": "code/tool.py", "parameters": {"type": "object"}}]
-}
+PARAMETERS = {"key": {"type": "string", "description": KEY}}
+TOOL = {"name": "purged", "description": KEY, "script": "code/tool.py", "parameters": PARAMETERS}
 RESOLVE_PURGED: dict[str, dict[str, Any]] = {
     "describe_skill": {},
     "read_skill_file": {"path": "SKILL.md"},
@@ -53,9 +52,9 @@ def publish(who: Rpc, name: str, version: str, key: str = "", **more: Any) -> di
     files = skill_files(f"KEY = '{key}'\ndef main(args):\n    return {{'ok': True}}\n")
     if key:
         files.append({"path": "resources/large.txt", "content": key + "x" * LARGE})
-        files.append({"path": "code/tool.py", "content": f"def main(args):\n    return '{key}'\n"})
+        files.append({"path": "code/tool.py", "content": f"def handler(args):\n    return '{key}'\n"})
         files.append({"path": f"resources/{key}.txt", "content": "ODD\n"})  # a finding of the plugin names this path
-        files.append({"path": "tools.json", "content": json.dumps(TOOL)})
+        files.append({"path": "tools.json", "content": json.dumps([TOOL])})
     description = f"Sums rows with {key}." if key else "Sums rows."
     made: dict[str, Any] = who(
         "create_skill",

@@ -406,7 +406,7 @@ def test_an_instruction_skill_has_nothing_to_execute(rpc: Rpc) -> None:
     assert "read_skill_file" in error["data"]["hint"]
 
 
-@pytest.mark.parametrize("timeout", [0, -1, 3_600_001, 1.5, "5"])
+@pytest.mark.parametrize("timeout", [0, -1, 1.5, "5"])
 def test_a_timeout_outside_its_bounds_is_an_invalid_param(
     rpc: Rpc, publish: Publish, new_name: str, timeout: Any
 ) -> None:

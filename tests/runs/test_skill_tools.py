@@ -23,7 +23,7 @@ from skillery.registry import find_tool
 from skillery.registry.session_tools import define_session_tool, forget_session_tools
 from skillery.testing.sandbox.languages import with_node
 from tests.cli.test_cli import skillery
-from tests.conftest import Rpc, Server
+from tests.conftest import Rpc, Server, manifest
 from tests.identity.test_idempotency import send
 from tests.support.people import Caller, Who
 from tests.support.processes import eventually
@@ -257,7 +257,7 @@ def test_the_kind_follows_from_the_tools(rpc: Rpc, offer: Offer, new_name: str) 
 
     assert [described(rpc, f"{new_name}-{one}")["kind"] for one in "abc"] == ["action", "instruction", "instruction"]
     assert [described(rpc, f"{new_name}-{one}")["warnings"] for one in "abc"] == [[], [], []]
-    assert "kind" not in described(rpc, f"{new_name}-a")["manifest"]
+    assert described(rpc, f"{new_name}-a")["manifest"]["kind"] == "action"
     error = rpc.error("execute_skill", name=f"{new_name}-a")
     assert (error["code"], error["data"]["hint"]) == (
         INVALID,
@@ -287,14 +287,15 @@ def test_rules_that_are_broken_are_refused_all_at_once(rpc: Rpc, new_name: str) 
     assert rpc.error("describe_skill", name=new_name)["code"] == NOT_FOUND
 
 
-@pytest.mark.parametrize("content", ["{", '{"tools": [1]}', '["a"]', "[" * 50_000, "[NaN]"])
-def test_another_file_of_that_name_is_kept_as_it_is(rpc: Rpc, offer: Offer, new_name: str, content: str) -> None:
-    offer(new_name, content)
+@pytest.mark.parametrize("content", ["[\n{", '{"tools": [1]}', '["a"]', "[" * 50_000, "[NaN]"])
+def test_a_tools_json_that_lists_no_tools_is_refused(rpc: Rpc, new_name: str, content: str) -> None:
+    given = [{"path": "tools.json", "content": content}]
+    error = rpc.error("create_skill", manifest=manifest(new_name, kind="instruction"), skill_md="# A\n", files=given)
 
-    (warning,) = described(rpc, new_name)["warnings"]
-    assert "ordinary file" in warning
-    assert rpc("read_skill_file", name=new_name, path="tools.json")["content"] == content
-    assert rpc("list_tools", skill=new_name)["tools"] == []
+    (problem,) = error["data"]["problems"]
+    assert (error["code"], problem["path"]) == (INVALID, "tools.json")
+    assert content != "[\n{" or problem["line"] == 2
+    assert rpc.error("describe_skill", name=new_name)["code"] == NOT_FOUND
 
 
 def test_names_that_other_runtimes_refuse_are_warned_of(rpc: Rpc, offer: Offer, new_name: str) -> None:
@@ -606,6 +607,8 @@ def test_sessions_end(database: Database) -> None:
         ({"description": " "}, "description is blank"),
         ({"code": ""}, "code"),
         ({"code": "return 1\n  + ("}, "'code' is not the body of a Python function"),
+        ({"code": "def add(args):\n    return 1"}, "write only the lines of the function"),
+        ({"code": "import re\nasync def add(args):\n    return 1"}, "'return await add(args)'"),
         ({"code": "a\0b"}, "NUL"),
         ({"persistent": "yes"}, "'persistent' is 'yes'"),
         ({"persistent": True}, "persistent"),

@@ -12,7 +12,7 @@ import msgspec
 from skillery.formats.inputs import Input, InputType
 from skillery.formats.json_values import join, kind_of
 from skillery.formats.manifest import Manifest
-from skillery.formats.paths import path_problem
+from skillery.formats.paths import path_problem, plain_path
 from skillery.formats.problems import MAX_SHOWN, Problem
 from skillery.formats.shapes import MAX_WORD, Shapes
 from skillery.formats.wording import did_you_mean, printable, quoted
@@ -204,6 +204,7 @@ class _Reader(Shapes):
         if not isinstance(value, str):
             self.problem(place, f"is {kind_of(value)}, expected the path of a file in the bundle")
             return ""
+        value = plain_path(value)
         wrong = path_problem(value)
         if wrong:
             self.problem(place, f"is {quoted(value)}: the path {wrong}")

@@ -15,8 +15,14 @@ from skillery.formats import requirements
 from skillery.formats.inputs import INPUT_TYPES, Input, InputType, fits
 from skillery.formats.json_values import copy, join, kind_of, same, value_problems
 from skillery.formats.names import is_within, namespace_of, parse_namespace, parse_skill_name
-from skillery.formats.network import NETWORK_FORM, NetworkPattern, is_open_to_anybody, parse_network_pattern
-from skillery.formats.paths import path_problem
+from skillery.formats.network import (
+    NETWORK_FORM,
+    NetworkPattern,
+    host_only,
+    is_open_to_anybody,
+    parse_network_pattern,
+)
+from skillery.formats.paths import path_problem, plain_path
 from skillery.formats.problems import MAX_SHOWN, Problem, raise_problems
 from skillery.formats.secret_names import secret_name_problem
 from skillery.formats.semver import Version
@@ -237,14 +243,17 @@ class _Reader(Shapes):
     def partly(self) -> Manifest:
         """Return the manifest. In place of an invalid value, it has a placeholder or the invalid value."""
         name = self.parsed("name", parse_skill_name)
+        kind, runtime = self.kind(), self.runtime()
+        if kind == "instruction" and runtime is not None:
+            runtime = msgspec.structs.replace(runtime, entrypoint="")
         manifest = Manifest(
             name=name,
             version=self.parsed("version", Version.parse),
             description=self.description(),
-            kind=self.kind(),
+            kind=kind,
             namespace=self.namespace(name),
             tags=self.texts(self.raw, "tags", "tags"),
-            runtime=self.runtime(),
+            runtime=runtime,
             inputs=self.inputs(),
             permissions=self.permissions(),
             warnings=(),
@@ -295,7 +304,10 @@ class _Reader(Shapes):
                 '[runtime]\nentrypoint = "code/main.py"',
             )
         if given == "instruction" and has_runtime:
-            self.problem("kind", "is 'instruction', which has no [runtime]; leave that out or make it 'action'")
+            self.warnings.append(
+                "kind is 'instruction', so the skill cannot be executed and its entrypoint is ignored; write "
+                "kind = 'action' to execute it"
+            )
         return cast(Kind, given)
 
     def namespace(self, name: str) -> str:
@@ -351,6 +363,7 @@ class _Reader(Shapes):
         text = self.text(table, "entrypoint", where, required=not is_for_scripts(table))
         if text is None:
             return ""
+        text = plain_path(text)
         wrong = path_problem(text)
         if wrong:
             self.problem(where, f"is {quoted(text)}: the path {wrong}")
@@ -426,8 +439,8 @@ class _Reader(Shapes):
         if not name or len(name) > MAX_WORD or not name.isprintable():
             self.problem(where, f"has a name that is empty, longer than {MAX_WORD} characters or not printable")
         if not isinstance(value, Mapping):
-            self.problem(where, f'is {kind_of(value)}, expected a table such as {{ type = "string" }}')
-            return Input("any")
+            self.warnings.append(f'{where} is {kind_of(value)}, so any value is passed; write {{ type = "string" }}')
+            return Input("any", value if isinstance(value, str) else "")
         self.unknown_keys(where, value, _INPUT_KEYS)
         type_ = self.input_type(value, where)
         declared = Input(
@@ -442,11 +455,14 @@ class _Reader(Shapes):
         return declared
 
     def input_type(self, table: Mapping[str, object], where: str) -> InputType:
-        text = self.text(table, "type", f"{where}.type", required=True)
-        if text is not None and text not in INPUT_TYPES:
-            known = ", ".join(INPUT_TYPES)
-            self.problem(f"{where}.type", f"is {quoted(text)}{did_you_mean(text, INPUT_TYPES)}, allowed are: {known}")
-        return text if text in INPUT_TYPES else "any"
+        given = table.get("type")
+        for known in INPUT_TYPES:
+            if given == known:
+                return known
+        is_near = did_you_mean(given, INPUT_TYPES) if isinstance(given, str) else ""
+        what = "has no type" if "type" not in table else f"has the type {shown(given)}{is_near}"
+        self.warnings.append(f"{where} {what}, so any value is passed; known types are {', '.join(INPUT_TYPES)}")
+        return "any"
 
     def enum(self, table: Mapping[str, object], type_: InputType, where: str) -> tuple[object, ...] | None:
         if "enum" not in table:
@@ -486,14 +502,18 @@ class _Reader(Shapes):
     def network(self, table: Mapping[str, object]) -> Iterable[NetworkPattern]:
         patterns: dict[str, NetworkPattern] = {}
         for i, text in enumerate(self.texts(table, "network", "permissions.network", longest=300)):
-            pattern = parse_network_pattern(text)
+            pattern, where = parse_network_pattern(text), f"permissions.network[{i}]"
             if isinstance(pattern, str):
-                form = "" if NETWORK_FORM in pattern else f"; expected {NETWORK_FORM}"
-                self.problem(f"permissions.network[{i}]", f"is {quoted(text)}, which {pattern}{form}")
-            else:
-                patterns[pattern.text] = pattern
-                if is_open_to_anybody(pattern):
-                    self.warnings.append(
-                        f"permissions.network[{i}]: strangers can register names below '{pattern.host}'; list the hosts"
-                    )
+                whole = host_only(text)
+                if whole:
+                    pattern = f"has a path; write '{whole}' to allow the whole host"
+                elif NETWORK_FORM in pattern:
+                    pattern = "is no host; write for example 'https://api.example.com' or 'https://*.example.com'"
+                self.warnings.append(f"{where} is {quoted(text)}, which allows nothing: it {pattern}")
+                continue
+            patterns[pattern.text] = pattern
+            if "://" not in text:
+                self.warnings.append(f"{where} is {quoted(text)}, which means '{pattern.text}'")
+            if is_open_to_anybody(pattern):
+                self.warnings.append(f"{where}: strangers can register names below '{pattern.host}'; list the hosts")
         return patterns.values()

@@ -7,7 +7,8 @@ from typing import Literal
 
 import msgspec
 
-_PATTERN = re.compile(r"(https?)://(\*\.)?([^/:@?#\[\]*]+)(?::([0-9]{1,5}))?", re.IGNORECASE)
+_PATTERN = re.compile(r"(?:(https?)://)?(\*\.)?([^/:@?#\[\]*]+)(?::([0-9]{1,5}))?", re.IGNORECASE)
+_WITH_PATH = re.compile(r"((?:https?://)?[^/?#]+)[/?#].*", re.IGNORECASE | re.DOTALL)
 _LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _NUMBER_LABEL = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -57,7 +58,7 @@ class NetworkPattern(msgspec.Struct, frozen=True):
 
 def parse_network_pattern(text: str) -> NetworkPattern | str:
     """Return the pattern, or the reason why the text is invalid. The reason is a clause that follows the text in a
-    message.
+    message. A host without a scheme means https.
     """
     # This check comes first: case folding turns some other letters into ASCII (the Kelvin sign, the long s).
     if not text.isascii():
@@ -65,7 +66,7 @@ def parse_network_pattern(text: str) -> NetworkPattern | str:
     match = _PATTERN.fullmatch(text)
     if match is None:
         return f"is not {NETWORK_FORM}; no path, user or bare '*'"
-    scheme: Literal["http", "https"] = "https" if match[1].lower() == "https" else "http"
+    scheme: Literal["http", "https"] = "http" if (match[1] or "").lower() == "http" else "https"
     host = match[3].lower()
     problem = host_problem(host)
     if problem:
@@ -76,6 +77,13 @@ def parse_network_pattern(text: str) -> NetworkPattern | str:
     wildcard = match[2] is not None
     shown_port = "" if port == _DEFAULT_PORTS[scheme] else f":{port}"
     return NetworkPattern(scheme, host, port, wildcard, f"{scheme}://{'*.' if wildcard else ''}{host}{shown_port}")
+
+
+def host_only(text: str) -> str:
+    """Return the pattern for the whole host of a URL with a path, or "" if the text is no such URL."""
+    match = _WITH_PATH.fullmatch(text)
+    pattern = parse_network_pattern(match[1]) if match else ""
+    return "" if isinstance(pattern, str) else pattern.text
 
 
 def covers(wider: NetworkPattern, pattern: NetworkPattern) -> bool:

@@ -24,11 +24,30 @@ _DRIVE = re.compile(r"[A-Za-z]:")
 
 
 def parse_path(text: str) -> str:
-    """Return the path unchanged. Raise InvalidPath if the text is not a valid path."""
-    problem = path_problem(text)
+    """Return the path, as `plain_path` returns it. Raise InvalidPath if the text is not a valid path."""
+    path = plain_path(text)
+    problem = path_problem(path)
     if problem:
         raise InvalidPath(f"The path {quoted(text)} {problem}.", hint=PATH_HINT)
-    return text
+    return path
+
+
+def plain_path(text: str) -> str:
+    """Return the path without `.`, `..` and empty segments: `code/main.py` for `./code//lib/../main.py`.
+
+    The text is returned unchanged if it is absolute, ends with '/' or leads outside. `path_problem` refuses such texts.
+    """
+    if len(text) > 4 * MAX_BYTES or text.startswith("/") or text.endswith("/"):
+        return text
+    kept: list[str] = []
+    for segment in text.split("/"):
+        if segment == ".." and not kept:
+            return text
+        if segment == "..":
+            kept.pop()
+        elif segment not in {"", "."}:
+            kept.append(segment)
+    return "/".join(kept) or text
 
 
 def path_problem(text: str) -> str | None:

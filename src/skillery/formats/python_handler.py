@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import tokenize
 
-from skillery.formats.python_source import SourceFault, find_fault
+from skillery.formats.python_source import SourceFault, find_fault, parsed_source
+from skillery.formats.wording import quoted
 
 _HANDLER = "{}def handler(args):\n{}\n"
 _INDENT = "    "
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
 
 
 def python_handler(code: str) -> str | SourceFault:
@@ -20,9 +23,26 @@ def python_handler(code: str) -> str | SourceFault:
     content = handler_around(code)
     fault = find_fault(content.encode("utf-8", "replace"), "handler")
     if fault is None:
-        return content
+        return _only_definitions(content) or content
     waiting = handler_around(code, is_async=True)
     return fault if find_fault(waiting.encode("utf-8", "replace"), "handler") else waiting
+
+
+def _only_definitions(content: str) -> SourceFault | None:
+    """Return a fault if the body of the handler only defines functions, so that a call would return nothing."""
+    tree = parsed_source(content.encode("utf-8", "replace"))
+    handler = tree.body[-1] if tree else None
+    statements = handler.body if isinstance(handler, ast.FunctionDef) else []
+    functions = [one for one in statements if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
+    if not functions or not all(isinstance(one, _DEFINITIONS) for one in statements):
+        return None
+    last = functions[-1]
+    call = f"return {'await ' if isinstance(last, ast.AsyncFunctionDef) else ''}{last.name}(args)"
+    return SourceFault(
+        f"only defines the function {quoted(last.name)} and returns nothing; add a last line such as "
+        f"'{call}', or write only the lines of the function",
+        last.lineno,
+    )
 
 
 def handler_around(code: str, *, is_async: bool = False) -> str:

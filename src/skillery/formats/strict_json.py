@@ -15,6 +15,7 @@ class Unreadable(msgspec.Struct, frozen=True):
     """The reason why a text cannot be read, as the end of a sentence."""
 
     why: str
+    line: int | None = None
 
 
 class Repeated(dict[str, object]):
@@ -36,7 +37,7 @@ def read_json(data: bytes) -> object:
     except UnicodeDecodeError:
         return Unreadable("is not UTF-8 text")
     except json.JSONDecodeError as error:
-        return Unreadable(f"is not JSON (line {error.lineno})")
+        return Unreadable(f"is not JSON (line {error.lineno})", error.lineno)
     except ValueError:  # NaN, Infinity, an integer of thousands of digits
         return Unreadable("holds a number that JSON does not have")
     except RecursionError:

@@ -11,7 +11,7 @@ import msgspec
 from skillery.errors import InvalidParams
 from skillery.formats.inputs import Input, fits
 from skillery.formats.json_values import join, kind_of, value_problems
-from skillery.formats.paths import path_problem
+from skillery.formats.paths import path_problem, plain_path
 from skillery.formats.problems import MAX_SHOWN, Problem, raise_problems
 from skillery.formats.shapes import MAX_WORD, Shapes, shown
 from skillery.formats.strict_json import Unreadable, read_json, repeated
@@ -141,7 +141,7 @@ class ToolReader(Shapes):
         given = self.text(table, "script", where)
         if given is None:
             return None
-        path = given.removeprefix("./")
+        path = plain_path(given)
         wrong = path_problem(path)
         if wrong:
             self.problem(where, f"is {quoted(given)}: the path {wrong}")

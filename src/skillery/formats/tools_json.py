@@ -43,7 +43,7 @@ class ToolsFile(msgspec.Struct, frozen=True):
     """
     warnings: tuple[str, ...] = ()
     is_skill_tools: bool = False
-    """False for an ordinary file with this name. `warnings` then has the reason."""
+    """False for a file that is no list of tools. `problems` then has the reason."""
 
     @property
     def has_scripts(self) -> bool:
@@ -52,7 +52,11 @@ class ToolsFile(msgspec.Struct, frozen=True):
 
     @property
     def skipped(self) -> tuple[str, ...]:
-        """The problems as warnings about omitted tools."""
+        """The problems as warnings about omitted tools, or about an ordinary file with this name."""
+        if not self.is_skill_tools:
+            return tuple(
+                f"{problem.message}: it is treated as an ordinary file without tools" for problem in self.problems
+            )
         return tuple(f"{problem.message}; that tool is left out" for problem in self.problems[:MAX_SHOWN])
 
 
@@ -67,7 +71,7 @@ def read_tools(data: bytes, paths: Set[str]) -> ToolsFile:
     """
     value = read_json(data)
     if isinstance(value, Unreadable):
-        return ToolsFile(warnings=(f"{FILE} {value.why}: it is treated as an ordinary file without tools",))
+        return _no_tools(value.why, value.line)
     if isinstance(value, list) and all(isinstance(each, dict) for each in value):
         return _tools_file(ToolReader(paths), [(f"{FILE}[{i}]", tool) for i, tool in enumerate(value)])
     if isinstance(value, dict) and "name" in value and "description" in value:
@@ -75,9 +79,11 @@ def read_tools(data: bytes, paths: Set[str]) -> ToolsFile:
         reader.problem(FILE, "is an object; it must be an array, even of one tool")
         return msgspec.structs.replace(_tools_file(reader, [(FILE, value)]), tools=())
     what = "an array with values other than objects" if isinstance(value, list) else kind_of(value)
-    return ToolsFile(
-        warnings=(f"{FILE} is {what}, not an array of tools: it is treated as an ordinary file without tools",)
-    )
+    return _no_tools(f"is {what}, not an array of tools", 1)
+
+
+def _no_tools(why: str, line: int | None) -> ToolsFile:
+    return ToolsFile(problems=(Problem(f"{FILE} {why}", path=FILE, file=FILE, line=line),))
 
 
 def _tools_file(reader: ToolReader, given: list[tuple[str, dict[str, Any]]]) -> ToolsFile:

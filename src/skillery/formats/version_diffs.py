@@ -82,6 +82,7 @@ class Compared(NamedTuple):
 
     side: DiffSide
     manifest: Mapping[str, Any]
+    """The JSON values. That of an unpublished folder may lack `kind` and `namespace`, which are then not compared."""
     files: Mapping[str, FileFacts]
     read: Callable[[str], bytes]
     """Return the content of a file. It is called only for files of at most MOST_TEXT_BYTES."""
@@ -89,7 +90,9 @@ class Compared(NamedTuple):
 
 def compare_versions(old: Compared, new: Compared) -> VersionsDiff:
     """Compare two versions. The result, the time and the bytes read are bounded."""
-    changes = list(_changes(old.manifest, new.manifest))
+    inferred = {"kind", "namespace"} & (old.manifest.keys() ^ new.manifest.keys())
+    known, given = ({key: value for key, value in one.manifest.items() if key not in inferred} for one in (old, new))
+    changes = list(_changes(known, given))
     paths = sorted(path for path in {*old.files, *new.files} if old.files.get(path) != new.files.get(path))
     differ = _Differ(old, new)
     instructions = differ.change(SKILL_MD) if SKILL_MD in paths else None

@@ -42,7 +42,7 @@ from skillery.methods.calls import (
     workspaces,
 )
 from skillery.methods.core import Core
-from skillery.publishing import CheckedSkill, DefinedTool, DevelopedSkill, KeptSkills, RecheckedVersion
+from skillery.publishing import CheckedSkill, CreatedSkill, DefinedTool, DevelopedSkill, KeptSkills, RecheckedVersion
 from skillery.registry import (
     DescribedSkill,
     FoundSkillPage,
@@ -120,7 +120,7 @@ METHODS: dict[str, Method] = {
         skills.load_guide, params.LoadSkillsProtocolGuide, skills.Guide, "read", is_tool=True, audits=""
     ),
     "create_skill": Method(
-        skills.create_skill, params.CreateSkill, NewVersion, "publish", audits="manifest", once=True
+        skills.create_skill, params.CreateSkill, CreatedSkill, "publish", audits="manifest", once=True
     ),
     "submit_version": Method(lifecycle.submit_version, params.SubmitVersion, NewVersion, "publish", audits="name"),
     "approve_version": Method(lifecycle.approve_version, params.ApproveVersion, NewVersion, "review", audits="name"),

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from skillery.publishing.example_runs import ExampleRuns
     from skillery.publishing.folders import SkillFolder, read_skill_folder
     from skillery.publishing.import_check import ImportCheck
-    from skillery.publishing.publisher import CheckedSkill, Published, Publisher
+    from skillery.publishing.publisher import CheckedSkill, CreatedSkill, Published, Publisher
     from skillery.publishing.rechecks import RecheckedVersion, Rechecks
     from skillery.publishing.rules import PublishingRules
     from skillery.publishing.tool_maker import DefinedTool, Definition, ToolMaker
@@ -30,7 +30,7 @@ else:
             "example_runs": ("ExampleRuns",),
             "folders": ("SkillFolder", "read_skill_folder"),
             "import_check": ("ImportCheck",),
-            "publisher": ("CheckedSkill", "Published", "Publisher"),
+            "publisher": ("CheckedSkill", "CreatedSkill", "Published", "Publisher"),
             "rechecks": ("RecheckedVersion", "Rechecks"),
             "rules": ("PublishingRules",),
             "tool_maker": ("DefinedTool", "Definition", "ToolMaker"),
@@ -44,6 +44,7 @@ __all__ = [
     "CheckedSkill",
     "CompileLimits",
     "CompilePool",
+    "CreatedSkill",
     "DefinedTool",
     "Definition",
     "DevelopedSkill",

@@ -211,7 +211,7 @@ class BundleChecks:
             name=row.name,
             version=row.version,
             digest=row.digest,
-            manifest=msgspec.json.decode(row.manifest_json),
+            manifest=msgspec.json.decode(row.whole_manifest_json),
             files=tuple(
                 PublishedFile(file.path, read_file(connection, self._storage, row, file.path), file.executable)
                 for file in files_of(connection, row.version_id)

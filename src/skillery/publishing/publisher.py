@@ -47,6 +47,12 @@ from skillery.registry.index_names import index_name_warning
 log = logging.getLogger(__name__)
 
 
+class CreatedSkill(NewVersion, frozen=True):
+    """The answer of `create_skill`. `warnings` are those of `check_skill`, with its findings."""
+
+    warnings: tuple[str, ...] = ()
+
+
 class CheckedSkill(msgspec.Struct, frozen=True):
     """The result of `check_skill`. `ok` says whether the version could be published, `status` which status it would
     get.
@@ -108,7 +114,7 @@ class Publisher:
         *,
         made_by: str | None = None,
         submit: bool | None = None,
-    ) -> NewVersion:
+    ) -> CreatedSkill:
         """Publish a bundle completely or not at all, and return the version. If the same bundle is stored already,
         return its version.
 
@@ -124,7 +130,11 @@ class Publisher:
         """
         rules = (rules or self._rules)._replace(submit=submit)
         published = await self.publish(identity, manifest, skill_md, files, rules, quotas, made_by=made_by)
-        return published.created
+        created = published.created
+        shared = await self._database.read(partial(index_name_warning, identity=identity, name=created.name))
+        found = [finding.message for finding in published.findings]
+        warnings = (*published.warnings, *([shared] if shared else ()), *found)
+        return CreatedSkill(created.name, created.version, created.digest, created.status, warnings)
 
     def rules_with_review(self) -> PublishingRules:
         """Return the rules of the server, with a review for each version."""

@@ -183,8 +183,5 @@ def _permissions(manifest_json: str) -> Permissions:
     stored = msgspec.json.decode(manifest_json, type=_Stored)
     listed, accepts = stored.permissions, stored.runtime is not None and stored.runtime.workspace
     patterns = [parse_network_pattern(text) for text in listed.network]
-    return Permissions(
-        tuple(one for one in patterns if not isinstance(one, str)),
-        tuple(listed.secrets),
-        accepts and bool(patterns or listed.secrets),
-    )
+    network = tuple(one for one in patterns if not isinstance(one, str))
+    return Permissions(network, tuple(listed.secrets), accepts and bool(network or listed.secrets))

@@ -98,7 +98,7 @@ def _described(
     parts = [
         f'"name":{_json(row.name)},"version":{_json(row.version)},"kind":"{row.kind}","digest":"{row.digest}",'
         f'"status":"{row.status}","visibility":"{row.visibility}","warnings":{row.warnings_json},'
-        f'"manifest":{row.manifest_json}'
+        f'"manifest":{row.whole_manifest_json}'
         if row.standing_json is None and shared_name is None
         else _with_more_warnings(row, shared_name)
     ]
@@ -135,7 +135,7 @@ def _with_more_warnings(row: VersionRow, more: str | None) -> str:
         "visibility": row.visibility,
         "warnings": warnings,
         **standing,
-        "manifest": msgspec.Raw(row.manifest_json.encode()),
+        "manifest": msgspec.Raw(row.whole_manifest_json.encode()),
     }
     return _json(fields)[1:-1]
 

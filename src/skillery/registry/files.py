@@ -7,6 +7,7 @@ import io
 from collections.abc import Callable
 from functools import partial
 from typing import Any, BinaryIO, Literal, NamedTuple
+from unicodedata import normalize
 
 import msgspec
 from sqlalchemy import Connection, bindparam, select
@@ -145,10 +146,14 @@ def _as_answered(content: bytes) -> SkillFileContent:
         return SkillFileContent(base64.b64encode(content).decode(), "base64")
 
 
-def check_file(connection: Connection, version: VersionRow, path: str) -> None:
-    """Raise FileNotInSkill, with the most similar paths, if the version does not have the file."""
+def stored_path(connection: Connection, version: VersionRow, path: str) -> str:
+    """Return the path of a file as it is stored: `path`, or a path that differs only by Unicode normalization.
+
+    Raise FileNotInSkill, with the most similar paths, if the version does not have the file.
+    """
     if not _find(connection, version, path):
         raise _not_found(connection, version, path)
+    return _twin(connection, version, path) or path
 
 
 def find_module(connection: Connection, version: VersionRow, module: str) -> str:
@@ -185,9 +190,20 @@ def _find(connection: Connection, version: VersionRow, path: str) -> list[Any]:
     large file of a stored version is None.
     """
     if version.unstored is None:
-        return _FILE.rows(connection, version_id=version.version_id, path=path)
-    file = version.unstored.files.get(path)
-    return [(file.sha256, file.content, file.size)] if file else []
+        rows = _FILE.rows(connection, version_id=version.version_id, path=path)
+    else:
+        file = version.unstored.files.get(path)
+        rows = [(file.sha256, file.content, file.size)] if file else []
+    twin = None if rows else _twin(connection, version, path)
+    return _find(connection, version, twin) if twin else rows
+
+
+def _twin(connection: Connection, version: VersionRow, path: str) -> str | None:
+    """Return the path of the file whose path differs from `path` only by Unicode normalization, or None."""
+    if path.isascii():
+        return None
+    composed, paths = normalize("NFC", path), [file.path for file in files_in(connection, version)]
+    return next((one for one in paths if one != path and normalize("NFC", one) == composed), None)
 
 
 def _open(storage: Storage, sha256: str, data: bytes | None) -> BinaryIO:

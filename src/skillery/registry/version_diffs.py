@@ -38,7 +38,7 @@ def _compared(connection: Connection, storage: Storage, version: VersionRow) -> 
     provenance = msgspec.json.decode(version.provenance_json) if version.provenance_json else None
     return Compared(
         DiffSide(version.name, version.version, version.digest, provenance),
-        msgspec.json.decode(version.manifest_json),
+        msgspec.json.decode(version.whole_manifest_json),
         {file.path: FileFacts(file.sha256, file.size_bytes, file.executable) for file in files},
         partial(read_file, connection, storage, version),
     )

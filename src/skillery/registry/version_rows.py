@@ -9,6 +9,7 @@ import msgspec
 
 from skillery.errors import VersionPurged
 from skillery.formats.bundle import BundleFile
+from skillery.formats.names import namespace_of
 
 
 class Unstored(NamedTuple):
@@ -18,6 +19,14 @@ class Unstored(NamedTuple):
     """The files by path, sorted by path."""
     tools: Mapping[str, tuple[str | None, str]]
     """For each tool, sorted by name: the path of its handler, and its item in list_tools as JSON text."""
+
+
+class _Stated(msgspec.Struct):
+    kind: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    namespace: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+_stated = msgspec.json.Decoder(_Stated)
 
 
 class VersionRow(NamedTuple):
@@ -45,6 +54,17 @@ class VersionRow(NamedTuple):
     """The CI job that published the version, or None."""
     unstored: Unstored | None = None
     """The files and tools of a development version. None for a stored version."""
+
+    @property
+    def whole_manifest_json(self) -> str:
+        """The manifest as JSON, with `kind` and `namespace` even if the author left them out."""
+        stated = _stated.decode(self.manifest_json)
+        if stated.kind is not msgspec.UNSET and stated.namespace is not msgspec.UNSET:
+            return self.manifest_json
+        inferred = {"kind": self.kind, "namespace": namespace_of(self.name)}
+        more = {key: value for key, value in inferred.items() if getattr(stated, key) is msgspec.UNSET}
+        comma = "," if len(self.manifest_json) > len("{}") else ""
+        return f"{self.manifest_json[:-1]}{comma}{msgspec.json.encode(more)[1:].decode()}"
 
     @property
     def stored_ids(self) -> tuple[int | None, int | None]:

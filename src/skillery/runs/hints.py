@@ -63,6 +63,11 @@ def lacks_network(failure: Failure) -> bool:
 
 def how_to_have(module: str, job: Job) -> str:
     """Return a text with the package that provides `module`, and three ways to provide it to a run like `job`."""
+    if isinstance(job.call, CodeCall):
+        names = [skill.name.replace("-", "_") for skill in job.skills]
+        mounted = next((name for name in names if f"{name}.".startswith(f"{module}.")), None)
+        if mounted is not None:
+            return f"a mounted skill is below 'skills': write from skills.{mounted} import …"
     providers = providers_of(module)
     who = f"{providers} provide{'' if len(providers.packages) > 1 else 's'} it"
     if providers.how == "guessed":

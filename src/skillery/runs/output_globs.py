@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from skillery.errors import InvalidParams, InvalidPath
 from skillery.formats.manifest import Permissions
-from skillery.formats.paths import path_problem
+from skillery.formats.paths import path_problem, plain_path
 from skillery.formats.wording import quoted
 
 MOST_GLOBS = 100
@@ -27,11 +27,12 @@ def parse_outputs(globs: Sequence[str]) -> tuple[str, ...]:
             hint="'**' is any number of folders: one glob may name many files.",
             param="outputs",
         )
+    globs = list(dict.fromkeys(map(plain_path, globs)))
     for glob in globs:
         problem = path_problem(glob)
         if problem:
             raise InvalidPath(f"The glob {quoted(glob)} {problem}.", hint=HINT, param="outputs")
-    return tuple(dict.fromkeys(globs))
+    return tuple(globs)
 
 
 def checked_outputs(globs: Sequence[str], permissions: Permissions) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from skillery.formats.manifest import Manifest, Permissions, Runtime
 from skillery.formats.version_spec import parse_version_spec
 from skillery.identity.access import ApprovalRules
 from skillery.registry import FoundTool, VersionRow, find_tool, resolve
-from skillery.registry.files import check_file, find_module
+from skillery.registry.files import find_module, stored_path
 from skillery.runs.arguments import NO_ARGUMENTS, Arguments, checked_arguments
 from skillery.runs.cache import Cache
 from skillery.runs.declarations import Declarations
@@ -185,8 +185,7 @@ class Preparer:
     async def _script_path(self, request: SkillRequest, version: VersionRow) -> str:
         if request.module:
             return await self._database.read(partial(find_module, version=version, module=request.module))
-        await self._database.read(partial(check_file, version=version, path=request.script))
-        return request.script
+        return await self._database.read(partial(stored_path, version=version, path=request.script))
 
     async def tool(self, identity: Identity, request: ToolRequest, tool: FoundTool, script: str) -> Prepared:
         """Prepare a call of the tool's handler, the file `script`."""

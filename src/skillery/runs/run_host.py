@@ -84,7 +84,7 @@ class Host:
         for row in self.written:
             if row.id == blob_id:
                 return row
-        raise BlobNotFound(f"this run neither got nor wrote a blob '{blob_id}'")
+        raise BlobNotFound(f"this run neither got nor wrote a blob '{blob_id}': pass its id in input_blobs")
 
     async def call_skill(self, skill: str, function: str, args: bytes) -> bytes:
         if self.calls is None:

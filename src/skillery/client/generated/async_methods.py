@@ -11,6 +11,7 @@ from skillery.client.generated.results import (
     AuditPage,
     BlobContent,
     CheckedSkill,
+    CreatedSkill,
     CreatedToken,
     DeadLetterPage,
     DefinedTool,
@@ -316,7 +317,7 @@ class AsyncMethods:
         files: Sequence[SkillFile] | None = None,
         submit: bool | None = None,
         idempotency_key: str | None = None,
-    ) -> NewVersion:
+    ) -> CreatedSkill:
         """Publish a new skill, or a new version of a skill. The whole bundle is checked before anything is stored.
 
         manifest: skill.toml as JSON: name, version, description, and further declarations
@@ -325,7 +326,7 @@ class AsyncMethods:
         submit: true: submit the version for review if it is not published at once; false: make it a draft
         idempotency_key: Calls with the same key are executed once (if omitted, a client that retries makes a key)
         """
-        answer: NewVersion = await self.call(
+        answer: CreatedSkill = await self.call(
             "create_skill",
             {"manifest": manifest, "skill_md": skill_md, "files": files, "submit": submit},
             idempotency_key=idempotency_key,

@@ -10,6 +10,7 @@ from skillery.client.generated.results import (
     AuditPage,
     BlobContent,
     CheckedSkill,
+    CreatedSkill,
     CreatedToken,
     DeadLetterPage,
     DefinedTool,
@@ -306,7 +307,7 @@ class BatchMethods:
         *,
         files: Sequence[SkillFile] | None = None,
         submit: bool | None = None,
-    ) -> Pending[NewVersion]:
+    ) -> Pending[CreatedSkill]:
         """Publish a new skill, or a new version of a skill. The whole bundle is checked before anything is stored.
 
         manifest: skill.toml as JSON: name, version, description, and further declarations
@@ -314,7 +315,7 @@ class BatchMethods:
         files: Code and resources of the skill
         submit: true: submit the version for review if it is not published at once; false: make it a draft
         """
-        answer: Pending[NewVersion] = self.call(
+        answer: Pending[CreatedSkill] = self.call(
             "create_skill", {"manifest": manifest, "skill_md": skill_md, "files": files, "submit": submit}
         )
         return answer

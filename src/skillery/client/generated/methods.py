@@ -11,6 +11,7 @@ from skillery.client.generated.results import (
     AuditPage,
     BlobContent,
     CheckedSkill,
+    CreatedSkill,
     CreatedToken,
     DeadLetterPage,
     DefinedTool,
@@ -314,7 +315,7 @@ class Methods:
         files: Sequence[SkillFile] | None = None,
         submit: bool | None = None,
         idempotency_key: str | None = None,
-    ) -> NewVersion:
+    ) -> CreatedSkill:
         """Publish a new skill, or a new version of a skill. The whole bundle is checked before anything is stored.
 
         manifest: skill.toml as JSON: name, version, description, and further declarations
@@ -323,7 +324,7 @@ class Methods:
         submit: true: submit the version for review if it is not published at once; false: make it a draft
         idempotency_key: Calls with the same key are executed once (if omitted, a client that retries makes a key)
         """
-        answer: NewVersion = self.call(
+        answer: CreatedSkill = self.call(
             "create_skill",
             {"manifest": manifest, "skill_md": skill_md, "files": files, "submit": submit},
             idempotency_key=idempotency_key,

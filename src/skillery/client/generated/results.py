@@ -385,6 +385,16 @@ class Guide(TypedDict):
     content: str
 
 
+class CreatedSkill(TypedDict):
+    """The answer of `create_skill`. `warnings` are those of `check_skill`, with its findings."""
+
+    name: str
+    version: str
+    digest: str
+    status: str
+    warnings: list[str]
+
+
 class NewVersion(TypedDict):
     """The answer of `create_skill` and of each step of a version."""
 
@@ -1269,6 +1279,7 @@ __all__ = [
     "CheckedExample",
     "CheckedSkill",
     "ClientReads",
+    "CreatedSkill",
     "CreatedToken",
     "DeadLetter",
     "DeadLetterPage",

@@ -23,7 +23,7 @@ from skillery.runs.results import Run, RunLog, RunPage, RunRecord
 async def execute_skill(core: Core, identity: Identity, asked: params.ExecuteSkill) -> Run:
     parse_skill_name(asked.name)
     # Instructions and tools.json often write the path with a leading ./.
-    script = parse_path(asked.script.removeprefix("./")) if asked.script else ""
+    script = parse_path(asked.script) if asked.script else ""
     _check_what_starts(asked)
     request = SkillRequest(
         asked.name,

@@ -12,17 +12,16 @@ from skillery.backends import Identity
 from skillery.formats.bundle import BundleFile
 from skillery.formats.json_pieces import JsonPieces
 from skillery.formats.names import parse_namespace
-from skillery.formats.paths import parse_path
+from skillery.formats.paths import parse_path, plain_path
 from skillery.formats.version_diffs import VersionsDiff
 from skillery.formats.version_spec import parse_version_spec
 from skillery.methods import development_params, params
 from skillery.methods.answers import expect_result
 from skillery.methods.calls.values import decoded, which
 from skillery.methods.core import Core
-from skillery.publishing import CheckedSkill, DevelopedSkill, KeptSkills
+from skillery.publishing import CheckedSkill, CreatedSkill, DevelopedSkill, KeptSkills
 from skillery.registry import (
     FoundSkillPage,
-    NewVersion,
     SkillFileContent,
     SkillUsagePage,
 )
@@ -178,7 +177,7 @@ async def load_guide(core: Core, identity: Identity, _: params.LoadSkillsProtoco
     return Guide(core.guide)
 
 
-async def create_skill(core: Core, identity: Identity, asked: params.CreateSkill) -> NewVersion:
+async def create_skill(core: Core, identity: Identity, asked: params.CreateSkill) -> CreatedSkill:
     files = await _files(asked.files)
     submit = None if asked.submit is msgspec.UNSET else asked.submit
     return await core.publisher.create_skill(identity, asked.manifest, asked.skill_md, files, submit=submit)
@@ -210,4 +209,7 @@ async def _files(files: list[params.SkillFile]) -> list[BundleFile]:
 
 
 def _decoded(files: list[params.SkillFile]) -> list[BundleFile]:
-    return [BundleFile(file.path, decoded(file.content, file.encoding, file.path), file.executable) for file in files]
+    return [
+        BundleFile(plain_path(file.path), decoded(file.content, file.encoding, file.path), file.executable)
+        for file in files
+    ]

@@ -11,6 +11,7 @@ import msgspec
 
 from skillery.errors import InvalidParams
 from skillery.formats.names import parse_skill_name
+from skillery.formats.paths import plain_path
 from skillery.formats.version_spec import VersionSpec, parse_version_spec
 from skillery.methods import params
 from skillery.runs import RunFile, parse_files
@@ -26,7 +27,9 @@ def run_files(files: Sequence[params.RunFile]) -> tuple[RunFile, ...]:
     """Return the files to copy into the workspace of a run. Raise InvalidPath or InvalidParams if a file is not
     valid.
     """
-    return parse_files([RunFile(file.path, file.blob_id, file.executable) for file in files]) if files else ()
+    return (
+        parse_files([RunFile(plain_path(file.path), file.blob_id, file.executable) for file in files]) if files else ()
+    )
 
 
 def sentence(value: str, where: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from skillery.backends import Identity
+from skillery.formats.paths import plain_path
 from skillery.methods import workspace_params as params
 from skillery.methods.calls.values import run_files
 from skillery.methods.core import Core
@@ -45,7 +46,7 @@ async def describe_workspace(core: Core, identity: Identity, asked: params.Descr
 
 
 async def read_workspace_file(core: Core, identity: Identity, asked: params.ReadWorkspaceFile) -> WorkspaceFileContent:
-    return await core.workspaces.read_file(identity, asked.workspace, asked.path)
+    return await core.workspaces.read_file(identity, asked.workspace, plain_path(asked.path))
 
 
 async def reset_workspace(core: Core, identity: Identity, asked: params.ResetWorkspace) -> WorkspaceInfo:

@@ -112,7 +112,7 @@ def page_of(request: PageRequest, opened: Opened, tab: str, template: str, *, pa
     *above, last = name.split(".")
     counts = opened.facts.counts
     runtime = skill["manifest"].get("runtime") or {}
-    can_run = may_use(request, "run") and bool(runtime.get("entrypoint"))
+    can_run = may_use(request, "run") and skill["kind"] == "action" and bool(runtime.get("entrypoint"))
     shared = {
         "skill": skill,
         "facts": opened.facts,

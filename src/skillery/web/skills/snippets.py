@@ -109,7 +109,7 @@ def _npx(request: PageRequest, opened: Opened) -> tuple[str, str]:
 
 def _call(manifest: dict[str, Any], tools: Sequence[Tool]) -> _Call | None:
     """Return the call that a snippet makes; None for a skill that can only be read."""
-    if not (manifest.get("runtime") or {}).get("entrypoint"):
+    if manifest["kind"] == "instruction" or not (manifest.get("runtime") or {}).get("entrypoint"):
         return (
             _Call({one.name: _sample(one) for one in tools[0].inputs if one.required}, {}, tools[0].name)
             if tools

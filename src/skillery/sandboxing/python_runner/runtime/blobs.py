@@ -48,4 +48,11 @@ def write_text(content: str, kind: str = "text/plain") -> str:
 
 
 def write_json(obj: Any, kind: str = "application/json") -> str:
-    return write_bytes(json.dumps(obj, ensure_ascii=False).encode(), kind)
+    """Store a value as JSON. Raise ValueError for NaN and infinity, which JSON does not have."""
+    try:
+        text = json.dumps(obj, ensure_ascii=False, allow_nan=False)
+    except ValueError as error:
+        if not str(error).startswith("Out of range float"):
+            raise
+        raise ValueError(f"{error}: put None in the place of NaN and infinity") from None
+    return write_bytes(text.encode(), kind)
