@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from skillery.formats.agent_skill import agent_skill_problems
 from skillery.formats.media_types import media_type_of
-from skillery.formats.skill_md import parse_skill_md, typed
+from skillery.formats.skill_md import parse_skill_md
 from skillery.formats.skill_uris import agent_name, folder_of, segments_of, skill_paths_of, uri_of
 from tests.conftest import Rpc, Server, manifest
 from tests.support.mcp_client import Mcp
@@ -63,7 +63,7 @@ def prove(mcp: Mcp, entry: dict[str, Any]) -> None:
         content = raw(mcp("resources/read", uri=file["uri"])["contents"][0])
         assert (f"sha256:{hashlib.sha256(content).hexdigest()}", len(content)) == (file["digest"], file["size"])
     skill_md = raw(mcp("resources/read", uri=entry["uri"])["contents"][0])
-    assert typed(parse_skill_md(skill_md.decode()).frontmatter) == entry["frontmatter"]
+    assert parse_skill_md(skill_md.decode()).frontmatter == entry["frontmatter"]
     assert agent_skill_problems(skill_md, name=entry["frontmatter"]["name"]) == []
 
 

@@ -297,6 +297,27 @@ def test_other_ends_are_failures_too(composed: Composed, code: str, type_: str) 
     assert composed.output(outer, skill) == type_
 
 
+def test_the_log_of_a_called_skill_is_part_of_the_log_of_the_caller(composed: Composed) -> None:
+    code = "import os\ndef send(to): print('to', to, os.environ['KEY_ONE'], flush=True)\ndef main(args): pass\n"
+    name = composed.publish("loud", code, secrets=["KEY_ONE"])
+    composed.grant("KEY_ONE", name)
+
+    ran = composed.run(
+        """
+        from skills.NS.loud import send
+        def main(args):
+            print('before', flush=True)
+            send('ann')
+            print('after')
+        """,
+        name,
+    )
+
+    assert ran["logs_preview"] == f"before\n[{name}] to ann [KEY_ONE]\nafter\n"
+    called = composed.rpc("get_run", run_id=ran["run_id"])["called_runs"]
+    assert [composed.rpc("get_run", run_id=run_id)["parent_run_id"] for run_id in called] == [ran["run_id"]]
+
+
 def test_an_uncaught_exception_fails_the_run_and_names_the_skill(composed: Composed) -> None:
     skill = composed.impure("bad", "class Mine(Exception): pass\ndef f(): raise Mine('inside')\n")
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skillery.errors import InvalidBundle
-from skillery.formats.skill_md import MAX_FRONTMATTER_BYTES, body_of, head_of, parse_skill_md, text_of, typed
+from skillery.formats.skill_md import MAX_FRONTMATTER_BYTES, body_of, head_of, parse_skill_md, text_of
 
 
 def refusal(text: str) -> InvalidBundle:
@@ -119,7 +119,7 @@ def test_aliases_repeat_the_value_of_their_anchor() -> None:
 
 def test_scalars_have_the_types_of_yaml() -> None:
     text = "n: 1\nf: -1.5\nb: true\nc: FALSE\nnothing: ~\nempty:\nquoted: 'true'\nlist: [1, x]\n"
-    assert typed(parse_skill_md(f"---\n{text}---\n").frontmatter) == {
+    assert parse_skill_md(f"---\n{text}---\n").typed == {
         "n": 1,
         "f": -1.5,
         "b": True,
@@ -148,7 +148,7 @@ def test_versions_names_dates_and_other_notations_stay_text() -> None:
         "j": "-0",
     }
     text = "".join(f"{key}: {value}\n" for key, value in values.items())
-    assert typed(parse_skill_md(f"---\n{text}metadata:\n  version: 2.0\n---\n").frontmatter) == {
+    assert parse_skill_md(f"---\n{text}metadata:\n  version: 2.0\n---\n").typed == {
         **values,
         "metadata": {"version": "2.0"},
     }
@@ -264,4 +264,4 @@ def test_values_that_a_yaml_writer_writes_keep_their_types(value: dict[str, obje
     except InvalidBundle as error:
         assert "deeper" in error.message  # noqa: PT017 - nothing else may be wrong with it
     else:
-        assert typed(parsed.frontmatter) == value
+        assert parsed.typed == value

@@ -108,7 +108,7 @@ def _repaired(text: str, repairs: Repairs) -> SkillMd:
     end, after = _end(lines, start, repairs)
     if not any(line.strip() for line in lines[start:end]):
         repairs.note("empty_frontmatter", "the frontmatter is empty", start)
-    return SkillMd(_frontmatter(lines[start:end], start + 1, repairs), "".join([*lines[after:], rest]))
+    return SkillMd.of(_frontmatter(lines[start:end], start + 1, repairs), "".join([*lines[after:], rest]))
 
 
 def _start(lines: list[str], repairs: Repairs) -> int | None:

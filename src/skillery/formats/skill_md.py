@@ -39,13 +39,20 @@ _HINT = "Frontmatter is between two lines of '---' and is a YAML mapping of plai
 class SkillMd(msgspec.Struct, frozen=True):
     """A parsed SKILL.md. `body` is the text after the frontmatter, with its original line ends.
 
-    Every scalar of `frontmatter` is a string as written in the file (`1.10` stays `1.10`); `typed` converts it.
-    `frontmatter` is {} if the file has none.
+    Every scalar of `frontmatter` is a string as written in the file (`1.10` stays `1.10`). `frontmatter` is {} if the
+    file has none.
     """
 
     frontmatter: dict[str, object]
     body: str
     warnings: tuple[str, ...] = ()
+    typed: dict[str, object] = {}
+    """The frontmatter with the types of YAML: see `typed_value`."""
+
+    @classmethod
+    def of(cls, built: dict[str, Any], body: str, warnings: tuple[str, ...] = ()) -> SkillMd:
+        """Return a SKILL.md with the frontmatter that a Builder has built."""
+        return cls(_texts(built), body, warnings, typed_value(built))
 
 
 class Plain(str):
@@ -65,16 +72,23 @@ _TEXT_KEYS = frozenset(
 )
 
 
-def typed(value: object, key: str = "") -> Any:
+def _texts(value: Any) -> Any:
+    """Return a value of frontmatter with all scalars as strings."""
+    if isinstance(value, dict):
+        return {name: _texts(inner) for name, inner in value.items()}
+    return [_texts(inner) for inner in value] if isinstance(value, list) else str(value)
+
+
+def typed_value(value: object, key: str = "") -> Any:
     """Return a value of frontmatter, which belongs to a key, with the types of YAML 1.2 (core schema), for JSON.
 
     Stay text: quoted values; the values of `_TEXT_KEYS`; numbers that a number in JSON would change (`1.10`, `007`,
     `+1`, `1e3`, `0x1f`, more than 15 digits, infinity). Dates have no type in this schema.
     """
     if isinstance(value, dict):
-        return {name: typed(inner, name) for name, inner in value.items()}
+        return {name: typed_value(inner, name) for name, inner in value.items()}
     if isinstance(value, list):
-        return [typed(inner, key) for inner in value]
+        return [typed_value(inner, key) for inner in value]
     if not isinstance(value, Plain) or key in _TEXT_KEYS:
         return str(value)
     if value in _CONSTANTS:
@@ -104,7 +118,7 @@ def parse_skill_md(text: str) -> SkillMd:
     if len(source.encode()) > MAX_FRONTMATTER_BYTES or end is None:
         _refuse(f"has more than {MAX_FRONTMATTER_BYTES} bytes of frontmatter", 1)
     frontmatter = _frontmatter(source)
-    return SkillMd(frontmatter, "".join([*lines[end + 1 :], rest]), tuple(_warnings(frontmatter)))
+    return SkillMd.of(frontmatter, "".join([*lines[end + 1 :], rest]), tuple(_warnings(frontmatter)))
 
 
 def body_of(text: str) -> str:

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, TypeVar
 from skillery.backends import Identity
 from skillery.errors import RateLimited, TooLarge, VersionNotFound
 from skillery.formats.bundle import Bundle
-from skillery.formats.skill_md import typed
 from skillery.formats.version_spec import Digest, Exact, Latest, VersionSpec
 from skillery.registry.tools import tool_item
 from skillery.registry.version_rows import Unstored, VersionRow
@@ -239,7 +238,7 @@ def _made(identity: Identity, bundle: Bundle, warnings: tuple[str, ...]) -> Deve
         # Like a draft, it gets its permissions only in runs of a caller who could approve it.
         status="draft",
         manifest_json=text_of(manifest.raw),
-        frontmatter_json=text_of(typed(bundle.skill_md.frontmatter)),
+        frontmatter_json=text_of(bundle.skill_md.typed),
         warnings_json=text_of(warnings),
         skill_id=0,
         visibility="private",

@@ -19,7 +19,6 @@ from skillery.errors import NameTaken, VersionExists
 from skillery.formats.bundle import Bundle, BundleFile
 from skillery.formats.permissions import PermissionsDiff
 from skillery.formats.semver import Version
-from skillery.formats.skill_md import typed
 from skillery.identity.quotas import Quotas, check_bundle
 from skillery.registry.catalogue_rows import add_first, update_catalogue
 from skillery.registry.checks import (
@@ -272,7 +271,7 @@ def _version_values(bundle: Bundle, identity: Identity, skill_id: int, status: s
         "digest": bundle.digest,
         "size_bytes": bundle.size_bytes,
         "manifest_json": text_of(manifest.raw),
-        "frontmatter_json": text_of(typed(bundle.skill_md.frontmatter)),
+        "frontmatter_json": text_of(bundle.skill_md.typed),
         "warnings_json": text_of(bundle.warnings),
         "names_json": names,
         "summary_json": summary,

@@ -16,7 +16,6 @@ from skillery.backends import Identity, Storage
 from skillery.database.tables import objects, skill_files, skill_versions, skills
 from skillery.formats.agent_skill import AgentSkill, agent_skill
 from skillery.formats.skill_md import FILE as SKILL_MD
-from skillery.formats.skill_md import typed
 from skillery.formats.skill_uris import agent_name, folder_of, skill_paths_of, uri_of
 from skillery.registry.visibility import sees_skill
 
@@ -117,7 +116,7 @@ def skill_md_of(name: str, content: bytes, description: str) -> SkillMd:
 def _shown(name: str, content: bytes, description: str) -> SkillMd:
     made = conforming(name, content, description)
     digest = hashlib.sha256(made.content).hexdigest()
-    return SkillMd(agent_name(name), made.description, typed(made.frontmatter), digest, len(made.content))
+    return SkillMd(agent_name(name), made.description, made.frontmatter, digest, len(made.content))
 
 
 def conforming(name: str, content: bytes, description: str) -> AgentSkill:

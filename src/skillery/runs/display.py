@@ -58,8 +58,19 @@ def line_for_dropped(dropped: int) -> bytes:
 
 def with_line(log: Log, line: str) -> Log:
     """Return the log with one more line at its end."""
-    end = f"{line}\n".encode()
+    return with_text(log, f"{line}\n".encode())
+
+
+def with_text(log: Log, end: bytes) -> Log:
+    """Return the log with more text at its end."""
     return Log(log.head, log.tail + end, log.dropped) if log.dropped else Log(log.head + log.tail + end)
+
+
+def marked(log: Log, name: str) -> bytes:
+    """Return the lines of a log, each after the name of the skill that wrote it."""
+    cut = [f"({log.dropped} bytes are not kept)".encode()] if log.dropped else []
+    lines = [*log.head.splitlines(), *cut, *log.tail.splitlines()]
+    return b"".join(b"[%s] %s\n" % (name.encode(), line) for line in lines)
 
 
 def _fitting(text: bytes, room: int, cut: Callable[[bytes, int], bytes]) -> bytes:

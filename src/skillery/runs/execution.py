@@ -14,6 +14,7 @@ from skillery.context.tracing import span
 from skillery.errors import SkilleryError
 from skillery.runs.active_run import ActiveRun
 from skillery.runs.checked_results import checked
+from skillery.runs.display import with_text
 from skillery.runs.granted_secrets import GrantedSecrets, SecretsRefused
 from skillery.runs.hints import with_hint
 from skillery.runs.live_output import LiveOutput
@@ -126,7 +127,9 @@ class Execution:
 def _with_live_log(live: LiveOutput, outcome: Outcome) -> Outcome:
     """Return the outcome with the log that the sandbox passed on during the run, if there is such a log."""
     live.flush()
-    return msgspec.structs.replace(outcome, log=live.log()) if live.is_used else outcome
+    if live.is_used:
+        return msgspec.structs.replace(outcome, log=live.log())
+    return msgspec.structs.replace(outcome, log=with_text(outcome.log, live.notes)) if live.notes else outcome
 
 
 def _with_added_lines(live: LiveOutput, log_: Log, hinted: Outcome) -> Outcome:

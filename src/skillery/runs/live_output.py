@@ -73,6 +73,8 @@ class LiveOutput:
         """The last part that was read, because many clients read the same parts at the same time."""
         self.is_used = False
         """True if the sandbox has passed on output while the code ran."""
+        self.notes = b""
+        """Lines of the server for a log to which the sandbox has not passed on output yet."""
 
     @property
     def has_ended(self) -> bool:
@@ -89,9 +91,17 @@ class LiveOutput:
         self._redaction = redaction
         self._stream = RedactedStream(redaction)
 
+    def note(self, lines: bytes) -> None:
+        """Add lines of the server. If the sandbox passes on no output, they follow the log that it returns."""
+        if self.is_used:
+            self.add(lines)
+        else:
+            self.notes += lines
+
     def add(self, piece: bytes) -> None:
         """Add output of the code to the log."""
         self.is_used = True
+        piece, self.notes = self.notes + piece, b""
         if self._stream is None:
             self._keep(piece)
             return

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET
-from sqlalchemy import ColumnElement, Connection, Row, Select, literal_column, select, tuple_
+from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, literal_column, select, tuple_
 
 from skillery.backends import Identity, NetworkUse, Progress, Used
 from skillery.contents.blob_rows import output_blobs, output_files
@@ -52,6 +52,7 @@ _LISTED = select(
 ).select_from(_WITH_SKILL)
 
 
+_CALLED = select(runs.c.id).where(runs.c.parent_run_id == bindparam("run_id")).order_by(runs.c.started_at)
 _errors = msgspec.json.Decoder(RunError)
 _environments = msgspec.json.Decoder(GivenEnvironment)
 _uses = msgspec.json.Decoder(WorkspaceUse)
@@ -119,6 +120,7 @@ def record_of(connection: Connection, row: Row[Any]) -> RunRecord:
         tool=row.tool,
         identity=Who(row.identity, row.identity_kind),
         parent_run_id=row.parent_run_id,
+        called_runs=list(connection.scalars(_CALLED, {"run_id": row.id})) or UNSET,
         started_at=_started_at(row),
         finished_at=in_utc(row.finished_at),
         limits=_raw(row.limits_json),

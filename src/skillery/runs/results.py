@@ -98,6 +98,7 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     tool: Annotated[str | None, Meta(description="The tool, if the run was a call of one")]
     identity: Who
     parent_run_id: str | None
+    called_runs: Annotated[list[str] | UnsetType, Meta(description="Runs of skills that the code called")] = UNSET
     started_at: datetime | None
     finished_at: datetime | None
     limits: Any

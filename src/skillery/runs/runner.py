@@ -24,6 +24,7 @@ from skillery.runs.active_run import (
 from skillery.runs.admission import Admission
 from skillery.runs.cancellation import Cancellation
 from skillery.runs.database_poll import Polling
+from skillery.runs.display import marked
 from skillery.runs.early_answers import answer_after, answer_at_start, answer_within
 from skillery.runs.execution import Execution
 from skillery.runs.followed_runs import Followed, Following
@@ -236,11 +237,13 @@ class Runner:
         run = ActiveRun(prepared, caller.identity, self._server, CalledHost(host, prepared.job))
         task = self._start(run)
         try:
-            return (await asyncio.shield(task)).outcome
+            outcome = (await asyncio.shield(task)).outcome
         except asyncio.CancelledError:
             run.stop(CALLER_ENDED)
             await asyncio.wait({task})
             raise
+        host.live.note(marked(outcome.log, version.name))
+        return outcome
 
     def _start(self, run: ActiveRun) -> asyncio.Task[Rendered]:
         task = run.start(self._complete(run))

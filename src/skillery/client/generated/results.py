@@ -540,6 +540,8 @@ class RunRecord(TypedDict):
     """The tool, if the run was a call of one."""
     identity: Who
     parent_run_id: str | None
+    called_runs: NotRequired[list[str]]
+    """Runs of skills that the code called."""
     started_at: str | None
     finished_at: str | None
     limits: Any
