@@ -359,15 +359,17 @@ async def test_an_introspection_that_fails_is_unavailable(
     assert await name_of(one, token) == "opaque"
 
 
+@pytest.mark.full
+@pytest.mark.long
 async def test_an_answer_that_drips_ends_at_the_time_limit(provider: OidcProvider, opened: Open) -> None:
     """The provider sends a byte in each tenth of a second, without end."""
-    one = await opened(**OPAQUE, request_seconds=1, introspections_at_once=1)
+    one = await opened(**OPAQUE, request_seconds=10, introspections_at_once=1)
     token = provider.token("opaque")
     provider.control(answers={"*": {"drips": True}})
 
     async with asyncio.timeout(300):
         with pytest.raises(StartupError, match="no answer in time"):
-            await opened(request_seconds=1)
+            await opened(request_seconds=10)
         with pytest.raises(Unavailable):
             await one.authenticate(bearer(token))
 
