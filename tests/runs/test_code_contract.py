@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from skillery.api.code_contract import CONTRACT
+from skillery.methods.table import METHODS
 from tests.conftest import Rpc
 from tests.support.mcp_client import Mcp
 
@@ -113,7 +114,7 @@ TASKS = {
         3,
     ),
     "read a file by name": Task(
-        ("`files: [", "`/workspace/in/data.csv`"),
+        (),
         {"code": "def main(args):\n    return open('in/data.csv').readline().strip()"},
         ("the workspace starts empty",),
         with_file,
@@ -195,6 +196,15 @@ def test_the_guide_is_the_text_of_the_specification_and_then_the_contract(sqlite
     assert before.rstrip().endswith("- Use deterministic skill discovery (no semantic search in `list_skills`)")
     assert found + after == CONTRACT
     assert "def main(args):" in sqlite_rpc.http.get("/prompt").text
+
+
+def test_the_guide_and_the_prompt_name_only_params_of_the_default_schemas(sqlite_rpc: Rpc) -> None:
+    schemas = sqlite_rpc.http.get("/tools", params={"format": "anthropic"}).json()
+    params = {name for tool in schemas for name in tool["input_schema"]["properties"]}
+    hidden = {field for method in METHODS.values() for field in method.params.__struct_encode_fields__} - params
+
+    for text in (sqlite_rpc("load_skills_protocol_guide")["content"], sqlite_rpc.http.get("/prompt").text):
+        assert {name for name in hidden if f"`{name}`" in text or f"`{name}:" in text} == set()
 
 
 def test_schemas_explain_the_contract_to_connections_that_ask(sqlite_rpc: Rpc) -> None:

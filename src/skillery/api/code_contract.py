@@ -1,7 +1,8 @@
 """The code contract: the rules that a model must know to write code for `run_code`.
 
 The guide (`load_skills_protocol_guide`), `/prompt` and, on request, the schemas explain these rules. The guide is a
-bundled skill, and its SKILL.md ends with CONTRACT. A test compares the two texts.
+bundled skill, and its SKILL.md ends with CONTRACT. A test compares the two texts. Both name only params that the
+schemas of every connection have: the schemas that have more params (`files`, `environment`, `workspace`) explain them.
 """
 
 from __future__ import annotations
@@ -29,13 +30,11 @@ def main(args):
 - **Blobs.** Name a blob in `input_blobs` and read the file `/blobs/<blob_id>`; the whole id is the file name:
   `open("/blobs/" + args["blob_id"]).read()`. To write one: `from runtime import blobs`, then
   `blobs.write_text(text)` returns its id.
-- **Files in.** `files: [{"path": "in/data.csv", "blob_id": "blob:…"}]` copies blobs to `/workspace/in/data.csv`.
 - **Files out.** `os.makedirs("out", exist_ok=True)`, then write below `/workspace/out`. The run lists these files with
   their blob ids.
 - **Writing.** Only `/workspace` (the working directory) and `/tmp` are writable. Everything except blobs and `out` is
   gone after the run: the next call starts empty.
-- **Packages.** The standard library, and the packages of an `environment` if the server has some. `pip install` does
-  not work.
+- **Packages.** The standard library. `pip install` does not work.
 - **Refused.** Network, secrets, `sys.exit`, `input()`, and writing anywhere else. A function of a mounted skill may
   use the network and secrets that this skill was granted.
 - **Failures.** A failed run says in `error.message` what to change. Change that and call again.
@@ -44,8 +43,8 @@ def main(args):
 PROMPT_LINES = """
 Code for `run_code` defines `def main(args):` and returns JSON. To import a skill
 (`from skills.text.csv.profile import main`), name it in `mount_skills`. Blobs of `input_blobs` are files in
-`/blobs`, `files` are copied to `/workspace`, and files written to `/workspace/out` are kept. Nothing else is
-writable except `/tmp`. There is no network. The guide explains more.
+`/blobs`, and files written to `/workspace/out` are kept. Nothing else is writable except `/workspace` and `/tmp`.
+There is no network. The guide explains more.
 """
 
 _RUN_CODE = {
