@@ -110,7 +110,6 @@ INVALID_MANIFESTS: dict[str, dict[str, Any]] = {
     "no version": {"version": ""},
     "version of two parts": {"version": "1.0"},
     "leading zero": {"version": "01.0.0"},
-    "foreign namespace": {"namespace": "somewhere.else"},
     "kind unknown": {"kind": "thing"},
     "language": {"runtime": {"language": "cobol", "entrypoint": "code/main.py"}},
     "entrypoint missing": {"runtime": {"language": "python", "entrypoint": "code/none.py"}},

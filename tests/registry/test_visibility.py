@@ -246,6 +246,31 @@ def test_who_sees_what(as_: Callable[[Who], Caller], new_name: str, role: str) -
         assert (name in near) == (visibility in sees), visibility
 
 
+def test_a_stated_namespace_gives_no_rights(as_: Callable[[Who], Caller], new_name: str) -> None:
+    """A skill of one team states the namespace of another team."""
+    mine, theirs = f"{new_name}-mine", f"{new_name}-theirs"
+    publisher = as_(Who("mine", "read publish", f"{mine}.*"))
+    publisher.create(f"{mine}.a", namespace=theirs)
+    as_(ADMIN)("set_visibility", name=f"{mine}.a", visibility="namespace")
+    as_(COLLEAGUE).create(f"{theirs}.b")
+    as_(ADMIN)("set_visibility", name=f"{theirs}.b", visibility="namespace")
+    other = as_(Who("theirs", "read publish", f"{theirs}.*"))
+
+    def listed(caller: Caller, namespace: str) -> list[str]:
+        return [row["name"] for row in caller("list_skills", namespace=namespace, limit=1000)["skills"]]
+
+    assert listed(publisher, theirs) == [f"{mine}.a"]
+    assert f"{mine}.a" in listed(publisher, "")
+    assert listed(publisher, mine) == []
+    assert listed(other, theirs) == [f"{theirs}.b"]
+    assert listed(as_(ADMIN), theirs) == [f"{mine}.a", f"{theirs}.b"]
+    assert other.error("describe_skill", name=f"{mine}.a")["data"]["type"] == "skill_not_found"
+    many = as_(Who("many", "read", " ".join(f"{new_name}-{number}.*" for number in range(20)) + f" {mine}.*"))
+    assert listed(many, theirs) == [f"{mine}.a"]
+    index = publisher.http.get(f"/n/{theirs}/.well-known/agent-skills/index.json").json()
+    assert index["skills"] == []
+
+
 def test_whose_private_skill_it_is_are_those_who_published_a_version(
     as_: Callable[[Who], Caller], new_name: str
 ) -> None:

@@ -320,11 +320,9 @@ class _Reader(Shapes):
             self.problem("namespace", f"is not a namespace: {error.message.rstrip('.')}")
             return given
         if isinstance(name, str) and not is_within(name, given):
-            self.problem(
-                "namespace",
-                f"is {quoted(given)}, which is not a dotted prefix of the name {quoted(name)}; "
-                f"leave it out for {quoted(namespace_of(name))}",
-                f'namespace = "{namespace_of(name)}"',
+            self.warnings.append(
+                f"namespace is {quoted(given)}, which is not a dotted prefix of the name {quoted(name)}: the skill is "
+                "listed there, and rights follow the name"
             )
         return given
 

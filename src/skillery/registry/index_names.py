@@ -228,7 +228,10 @@ def _has_a_better(namespace: str) -> ColumnElement[bool]:
 
 def _is_in(namespace: ColumnElement[str], name: ColumnElement[str]) -> ColumnElement[bool]:
     below = and_(namespace >= bindparam("below"), namespace < bindparam("past"))
-    return or_(namespace == bindparam("in_namespace"), below, name == bindparam("in_namespace"))
+    # The name decides too: nobody adds a skill to the index of others by stating their namespace.
+    inside = and_(name >= bindparam("below"), name < bindparam("past"))
+    stated = and_(or_(namespace == bindparam("in_namespace"), below), inside)
+    return or_(stated, name == bindparam("in_namespace"))
 
 
 def _rank(namespace: ColumnElement[str], name: ColumnElement[str]) -> ColumnElement[int]:

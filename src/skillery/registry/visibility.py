@@ -21,11 +21,12 @@ from sqlalchemy import (
     literal_column,
     or_,
     select,
+    text,
 )
 
 from skillery.backends import Identity
 from skillery.database import Statement
-from skillery.database.tables import skill_versions, skills
+from skillery.database.tables import FOREIGN_NAMESPACE, skill_versions, skills
 from skillery.identity import access
 
 Visibility = Literal["public", "namespace", "private"]
@@ -96,8 +97,13 @@ def seen_by_namespace(view: View) -> list[ColumnElement[bool]]:
         for place, above in enumerate(view.grants):
             low, high = _bound(f"grant_low_{place}"), _bound(f"grant_high_{place}")
             namespaces = [_bound(f"grant_{place}_{number}") for number in range(above)]
-            found.append(and_(_is(visibility), skills.c.namespace >= low, skills.c.namespace < high))
+            inside = and_(skills.c.namespace >= low, skills.c.namespace < high)
+            found.append(and_(_is(visibility), inside, _in_grant(place)))
             found.append(and_(_is(visibility), skills.c.namespace.in_(namespaces), _in_grant(place)))
+        if view.grants:
+            # A skill may state a namespace of others. Its name alone decides who sees it.
+            # As text, because the condition of a partial index must be repeated word for word.
+            found += [and_(_is(visibility), text(FOREIGN_NAMESPACE), one) for one in in_grants(view)]
     return found
 
 

@@ -17,6 +17,7 @@ from skillery.database.tables.identity import (
 from skillery.database.tables.runs import idempotency_keys, run_log_pieces, runs, servers, version_usage
 from skillery.database.tables.search import SEARCH_INDEX, search_postings, search_spellings, search_words
 from skillery.database.tables.skills import (
+    FOREIGN_NAMESPACE,
     RESOLVABLE,
     exports,
     import_aliases,
@@ -34,6 +35,7 @@ from skillery.database.tables.tools import session_tools, tools
 from skillery.database.tables.workspaces import workspace_contents, workspace_families, workspace_snapshots, workspaces
 
 __all__ = [
+    "FOREIGN_NAMESPACE",
     "RESOLVABLE",
     "SEARCH_INDEX",
     "audit",

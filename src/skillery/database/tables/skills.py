@@ -62,6 +62,17 @@ Index(
     postgresql_where=skills.c.latest_version_id.is_not(None),
     sqlite_where=skills.c.latest_version_id.is_not(None),
 )
+# Skills whose latest version states a namespace that is no part of its name: skillery.registry.visibility.
+FOREIGN_NAMESPACE = "namespace <> '' AND substr(name, 1, length(namespace) + 1) <> namespace || '.'"
+Index(
+    "ix_skills_foreign_listing",
+    skills.c.visibility,
+    skills.c.namespace,
+    skills.c.name,
+    skills.c.latest_version_id,
+    postgresql_where=text(f"latest_version_id IS NOT NULL AND {FOREIGN_NAMESPACE}"),
+    sqlite_where=text(f"latest_version_id IS NOT NULL AND {FOREIGN_NAMESPACE}"),
+)
 Index(
     "ix_skills_seen_names",
     skills.c.visibility,
