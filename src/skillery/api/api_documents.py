@@ -1,4 +1,6 @@
-"""The descriptions of the API: `GET /openrpc.json` for methods, `GET /v1/openapi.json` for endpoints."""
+"""The descriptions of the API: `GET /openrpc.json` for methods, `GET /v1/openapi.json` for endpoints, and `GET
+/schemas/NAME.json` for the files of skills.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,28 @@ from skillery.api.rpc.discovery import document
 from skillery.edge.gate import Gate
 from skillery.edge.http import only, send_bytes
 from skillery.edge.operations import SCHEME, TEMPLATE, Operation, Response, described, types_of
+from skillery.formats.file_schemas import schema_of_file
 from skillery.methods.errors import encode
 
 Object = dict[str, Any]
 OPENRPC = (Operation("GET", "/openrpc.json", "All methods, as OpenRPC", {200: Response("The document.", Object)}),)
 OPENAPI = (Operation("GET", "/v1/openapi.json", "All endpoints, as OpenAPI", {200: Response("The document.", Object)}),)
+
+
+def schema_operations(name: str) -> tuple[Operation, ...]:
+    return (
+        Operation("GET", schema_address(name), f"The JSON Schema of {name}", {200: Response("The schema.", Object)}),
+    )
+
+
+def schema_address(name: str) -> str:
+    return f"/schemas/{name}.json"
+
+
+async def send_schema(name: str, scope: Any, _receive: Any, send: Any, _headers: dict[str, str]) -> None:
+    """Answer with the schema of a file. It is public: editors send no token."""
+    only(scope, "GET", "HEAD")
+    await send_bytes(send, 200, encode(schema_of_file(name)), "application/schema+json")
 
 
 async def send_openrpc(gate: Gate, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:

@@ -26,6 +26,7 @@ from skillery.edge.gate import FORBIDDEN
 from skillery.edge.http import HttpRefusal, headers_of, refusal_of, send_refusal
 from skillery.edge.routing import Route
 from skillery.errors import SkilleryError
+from skillery.formats.file_schemas import FILES
 from skillery.methods.core import Core
 from skillery.methods.errors import unexpected
 
@@ -58,6 +59,15 @@ def _plain_routes(core: Core, edge: Edge) -> list[Route]:
         ),
         Route("/rpc", rpc_endpoint.answer, rpc.OPERATIONS, is_rpc=True),
         Route("/openrpc.json", partial(api_documents.send_openrpc, gate), api_documents.OPENRPC),
+        *(
+            Route(
+                api_documents.schema_address(name),
+                partial(api_documents.send_schema, name),
+                api_documents.schema_operations(name),
+                is_guarded=False,
+            )
+            for name in FILES
+        ),
         Route("/mcp", edge.mcp.answer, mcp.OPERATIONS, is_rpc=True),
         Route("/tools", tools.answer, model_tools.TOOLS_OPERATIONS),
         Route("/prompt", prompt.answer, model_tools.PROMPT_OPERATIONS),

@@ -7,7 +7,10 @@ import re
 from pathlib import Path
 from typing import Literal
 
+import msgspec
+
 from skillery.errors import InvalidName
+from skillery.formats.file_schemas import schema_of_file
 from skillery.formats.names import parse_skill_name
 
 Kind = Literal["action", "instruction", "tools"]
@@ -18,6 +21,10 @@ DESCRIPTIONS: dict[Kind, str] = {
     "instruction": "Explains how to check a document before it is sent.",
     "tools": "Counts the words or the lines of a text.",
 }
+
+
+SCHEMA = ".schemas/skill.toml.json"
+"""Path of the schema that editors use for skill.toml. Hidden files are not published."""
 
 
 class FilesExist(Exception):
@@ -63,6 +70,9 @@ def make_skill(folder: Path, kind: Kind, name: str) -> list[str]:
     Existing files stay as they are: if one is in the way, nothing is written.
     """
     texts = {path: _filled(text, kind, name) for path, text in _template(kind).items()}
+    schema = msgspec.json.encode(schema_of_file("skill.toml"))
+    texts[SCHEMA] = msgspec.json.format(schema, indent=2).decode() + "\n"
+    texts["skill.toml"] = f"#:schema {SCHEMA}\n{texts['skill.toml']}"
     in_the_way = [path for path in texts if (folder / path).exists() or (folder / path).is_symlink()]
     if in_the_way:
         raise FilesExist(folder, in_the_way)

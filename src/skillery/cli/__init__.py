@@ -110,6 +110,7 @@ commands.sections = {
     ),
     "Write and publish": (
         new.new,
+        new.schema,
         test.test,
         dev.dev,
         skills.publish,

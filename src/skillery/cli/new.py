@@ -1,4 +1,4 @@
-"""`skillery new`: the folder of a new skill."""
+"""`skillery new` and `skillery schema`: the folder of a new skill, and the schemas of its files."""
 
 from __future__ import annotations
 
@@ -12,6 +12,18 @@ from skillery.cli.output import clean, print_json
 
 if TYPE_CHECKING:
     from skillery.authoring.scaffold import Kind
+
+
+@click.command()
+@click.argument("name", metavar="FILE", type=click.Choice(["skill.toml", "frontmatter", "tools.json"]))
+def schema(name: str) -> None:
+    """Print the JSON Schema of skill.toml, of the frontmatter of SKILL.md, or of tools.json.
+
+    Editors complete and check files with it. A server has the schemas at /schemas/FILE.json.
+    """
+    from skillery.formats.file_schemas import schema_of_file
+
+    print_json(schema_of_file(name))
 
 
 @click.command()

@@ -10,7 +10,8 @@ from skillery.formats.wording import quoted
 MAX_LENGTH = 128
 
 _SEGMENT = r"[a-z0-9]+(?:[_-][a-z0-9]+)*"
-_NAME = re.compile(rf"{_SEGMENT}(?:\.{_SEGMENT})*")
+PATTERN = rf"{_SEGMENT}(?:\.{_SEGMENT})*"
+_NAME = re.compile(PATTERN)
 _GRAMMAR = (
     "dot-separated segments of a-z and 0-9, with single '_' or '-' between, "
     f"at most {MAX_LENGTH} characters, e.g. 'sales.leads.sync'"

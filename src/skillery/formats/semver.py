@@ -16,7 +16,8 @@ NUMBER = r"(?:0|[1-9][0-9]*)"
 PRERELEASE = r"(?:{0})(?:\.(?:{0}))*".format(r"0|[1-9][0-9]*|[0-9]*[a-zA-Z-][0-9a-zA-Z-]*")
 BUILD = r"[0-9a-zA-Z-]+(?:\.[0-9a-zA-Z-]+)*"
 
-_VERSION = re.compile(rf"({NUMBER})\.({NUMBER})\.({NUMBER})(?:-({PRERELEASE}))?(?:\+({BUILD}))?")
+VERSION_PATTERN = rf"({NUMBER})\.({NUMBER})\.({NUMBER})(?:-({PRERELEASE}))?(?:\+({BUILD}))?"
+_VERSION = re.compile(VERSION_PATTERN)
 
 _NUMERIC = b"\x01"
 _ALPHANUMERIC = b"\x02"

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import msgspec
 
 from skillery import __version__
+from skillery.formats.file_schemas import SkillToml
 from skillery.methods.errors import CODES, INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR
 from skillery.methods.table import Method
 
@@ -60,6 +61,8 @@ def _summary(method: Method) -> str:
 
 def _params(method: Method) -> list[tuple[msgspec.structs.FieldInfo, Any]]:
     hints = typing.get_type_hints(method.params, include_extras=True)
+    if "manifest" in hints:
+        hints["manifest"] = Annotated[(SkillToml, *hints["manifest"].__metadata__)]
     return [(field, hints[field.name]) for field in msgspec.structs.fields(method.params)]
 
 
