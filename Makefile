@@ -226,4 +226,4 @@ build: install ## build wheels and source archives of skillery and its plugins i
 	$(UV) build --quiet --all-packages
 
 clean:
-	rm -rf .venv .tools .demo .bench .docs dist
+	rm -rf .venv .tools .demo .bench .docs dist $(CLIENT_JS)/dist

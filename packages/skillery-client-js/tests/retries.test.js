@@ -21,6 +21,25 @@ test("a run whose answer is lost is executed once", async () => {
   assert.equal(run.output_blobs.length, 1);
 });
 
+test("a run that outlasts its connection is waited for, and executed once", async () => {
+  const asked = [];
+  const fetch = async (url, init) => {
+    asked.push(init.headers.get("idempotency-key"));
+    if (asked.length > 1) return globalThis.fetch(url, init);
+    const controller = new AbortController();
+    const lost = globalThis.fetch(url, { ...init, signal: controller.signal });
+    while (!(await client.listRuns({ limit: 1, status: "started" })).runs.length);
+    controller.abort();
+    return lost;
+  };
+  const code = "import time\ndef main(args):\n    time.sleep(1.5)\n    return 'slept'\n";
+  const run = await new Skillery(URL_OF_SERVER, { fetch }).runCode({ language: "python", code });
+
+  assert.equal(run.output, "slept");
+  assert.equal(new Set(asked).size, 1);
+  assert.equal((await client.listRuns({ limit: 1 })).runs[0].run_id, run.run_id);
+});
+
 test("a call that changes something without a key is sent once", async () => {
   const { blob_id } = await client.createBlob({ content: "x", kind: "text/plain" });
   const line = await lineTo(URL_OF_SERVER, ["lost", "lost"]);

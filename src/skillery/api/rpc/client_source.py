@@ -107,25 +107,26 @@ def _synchronous(source: str) -> str:
 # -- tables ------------------------------------------------------------------------------------------------------
 
 
-def tables() -> dict[str, list[str]]:
-    """Return the lists of method names by which a client treats methods differently."""
+def tables() -> dict[str, tuple[str, list[str]]]:
+    """Return the lists of method names by which a client treats methods differently, each with its description."""
+    once = [name for name, method in METHODS.items() if method.once]
+    harmless = [name for name, method in METHODS.items() if not method.once and _is_harmless(method)]
     return {
-        "ONCE": [name for name, method in METHODS.items() if method.once],
-        "REPEATABLE": [name for name, method in METHODS.items() if not method.once and _is_harmless(method)],
-        "TOOLS": [name for name, method in METHODS.items() if method.is_tool],
+        "ONCE": ("Methods that the server executes once for each Idempotency-Key.", once),
+        "REPEATABLE": (
+            "Further methods that a client may call twice without harm: most of them change nothing.",
+            harmless,
+        ),
+        "TOOLS": ("The tools of the protocol.", [name for name, method in METHODS.items() if method.is_tool]),
     }
 
 
 def _calls() -> str:
-    lists = tables()
-    return (
-        f"{MADE}ONCE = frozenset({lists['ONCE']!r})\n"
-        '"""Methods that the server executes once for each Idempotency-Key."""\n'
-        f"REPEATABLE = frozenset({lists['REPEATABLE']!r})\n"
-        '"""Further methods that a client may call twice without harm: most of them change nothing."""\n'
-        f"TOOLS = {tuple(lists['TOOLS'])!r}\n"
-        '"""The tools of the protocol."""\n'
-    )
+    lines = [
+        f'{name} = {repr(tuple(names)) if name == "TOOLS" else f"frozenset({names!r})"}\n"""{description}"""\n'
+        for name, (description, names) in tables().items()
+    ]
+    return MADE + "".join(lines)
 
 
 def _is_harmless(method: Method) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,29 +33,22 @@ _SIMPLE = {
 _WIDTH = 116
 
 
-def source(document: Mapping[str, Any], lists: Mapping[str, Sequence[str]]) -> str:
-    """Return the module of the methods in an OpenRPC document. `lists` are the lists of method names in the module."""
+def source(document: Mapping[str, Any], lists: Mapping[str, tuple[str, list[str]]]) -> str:
+    """Return the module of the methods in an OpenRPC document. `lists` has descriptions and names of methods."""
     methods = document["methods"]
     parts = [
         HEAD,
         *(_interface(name, schema) for name, schema in document["components"]["schemas"].items()),
         *(_params(method) for method in methods),
         "\n".join(
-            f"{_comment(title)}export const {name}: readonly string[] = {json.dumps(names, indent=2)};"
-            for (name, names), title in zip(lists.items(), _TITLES, strict=True)
+            f"{_comment(description)}export const {name}: readonly string[] = {json.dumps(names, indent=2)};"
+            for name, (description, names) in lists.items()
         ),
         "/** Every method of the server. */\nexport abstract class Methods {",
         f"  {CALL}\n",
         *(_method(method) for method in methods),
     ]
     return "\n".join(parts).rstrip() + "\n}\n"
-
-
-_TITLES = (
-    "Methods that the server executes once for each Idempotency-Key.",
-    "Further methods that a client may call twice without harm: most of them change nothing.",
-    "The tools of the protocol.",
-)
 
 
 def _method(method: Mapping[str, Any]) -> str:
