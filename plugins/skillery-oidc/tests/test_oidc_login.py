@@ -401,6 +401,7 @@ def test_metadata_that_are_not_valid_are_refused(user: User, provider: OidcProvi
         ({"body": "{}"}, "are not valid"),
         ({"body": "<html>"}, "are not valid"),
         ({"body": "x" * 1_100_000}, "answered more than"),
+        ({"body": "{}", "gzip": True}, "answered a compressed body"),
     ):
         provider.control(answers={"/.well-known/oauth-authorization-server": answer})
         assert said in user("login").err

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 from skillery.errors import NotAuthenticated, SkilleryError, Unavailable
 
 SECONDS = 30.0
+MOST_BYTES = 1024 * 1024
 
 
 def json_answer(method: str, address: str, **request: Any) -> dict[str, Any]:
@@ -17,11 +18,16 @@ def json_answer(method: str, address: str, **request: Any) -> dict[str, Any]:
     """
     import httpx
 
+    from skillery.client.answer_sizes import bounded
+    from skillery.client.errors import StrangeAnswer
+
     host = urlsplit(address).netloc
     try:
-        answer = httpx.request(method, address, timeout=SECONDS, **request)
+        with httpx.Client(timeout=SECONDS, event_hooks=bounded(MOST_BYTES)) as http:
+            http.headers["accept-encoding"] = "identity"
+            answer = http.request(method, address, **request)
         found = answer.json()
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+    except (httpx.HTTPError, httpx.InvalidURL, StrangeAnswer, ValueError) as error:
         raise Unavailable(f"{host} gives no usable answer ({type(error).__name__})", hint="Try again.") from None
     if not isinstance(found, dict):
         raise Unavailable(f"{host} does not answer with a JSON object", hint="Try again.")

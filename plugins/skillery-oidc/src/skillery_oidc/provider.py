@@ -18,6 +18,8 @@ DISCOVERY = "/.well-known/openid-configuration"
 NO_ANSWER = "no answer in time"
 # Providers on Node.js close idle connections after 5 s, and a request on a connection that closes fails.
 LIMITS = httpx.Limits(keepalive_expiry=2)
+PLAIN = "identity"
+"""The only content coding that is accepted: two kilobytes that are compressed twice could become gigabytes."""
 
 
 class ProviderFailed(Exception):
@@ -139,7 +141,12 @@ class Provider:
             ca_file = self._settings.ca_file
             verify: Any = ssl.create_default_context(cafile=ca_file) if ca_file else True
             # Redirects are not followed: metadata and keys come from the stated address, or not at all.
-            self._client = httpx.AsyncClient(verify=verify, timeout=self._settings.request_seconds, limits=LIMITS)
+            self._client = httpx.AsyncClient(
+                verify=verify,
+                timeout=self._settings.request_seconds,
+                limits=LIMITS,
+                headers={"accept-encoding": PLAIN},
+            )
         return self._client
 
     def _secret(self) -> str:
@@ -155,8 +162,10 @@ class Provider:
 async def _json_of(response: httpx.Response, address: str, statuses: frozenset[int]) -> dict[str, Any]:
     if response.status_code not in statuses:
         raise ProviderFailed(f"{address} answers with status {response.status_code}", response.status_code)
+    if response.headers.get("content-encoding", PLAIN) != PLAIN:
+        raise ProviderFailed(f"{address} answers with a compressed body, which this server does not ask for")
     body = bytearray()
-    async for chunk in response.aiter_bytes():
+    async for chunk in response.aiter_raw():
         body += chunk
         if len(body) > MOST_BYTES:
             raise ProviderFailed(f"{address} answers with more than {MOST_BYTES} bytes")

@@ -17,6 +17,9 @@ SECONDS = 10.0
 """Limit of each step of a request."""
 TOTAL_SECONDS = 30.0
 MAX_BYTES = 1024 * 1024
+PLAIN = "identity"
+"""The only content coding that is accepted: two kilobytes that are compressed twice could become gigabytes."""
+_HEADERS = {"accept": "application/json", "accept-encoding": PLAIN}
 
 
 class Answer(NamedTuple):
@@ -29,7 +32,8 @@ class Answer(NamedTuple):
 def request(method: str, address: str, form: Mapping[str, str] | None = None) -> Answer:
     """Send a request, and return the response. Redirects are not followed.
 
-    Raise ConnectionFailed if the connection fails, LoginError if the address is not safe or the response is too large.
+    Raise ConnectionFailed if the connection fails, LoginError if the address is not safe, or if the response is too
+    large or compressed.
     """
     if not is_safe(address):
         raise LoginError(
@@ -40,7 +44,7 @@ def request(method: str, address: str, form: Mapping[str, str] | None = None) ->
     try:
         with (
             httpx.Client(timeout=SECONDS, verify=not plain, trust_env=not plain) as http,
-            http.stream(method, address, data=form, headers={"accept": "application/json"}) as response,
+            http.stream(method, address, data=form, headers=_HEADERS) as response,
         ):
             return Answer(response.status_code, b"".join(_bounded(response, address)))
     except httpx.TransportError as error:
@@ -50,8 +54,10 @@ def request(method: str, address: str, form: Mapping[str, str] | None = None) ->
 
 
 def _bounded(response: httpx.Response, address: str) -> Iterator[bytes]:
+    if response.headers.get("content-encoding", PLAIN) != PLAIN:
+        raise LoginError(f"{address} answered a compressed body, which the client did not ask for")
     size, end = 0, time.monotonic() + TOTAL_SECONDS
-    for piece in response.iter_bytes():
+    for piece in response.iter_raw():
         size += len(piece)
         if size > MAX_BYTES:
             raise LoginError(f"{address} answered more than {MAX_BYTES} bytes")
