@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.conftest import Rpc
+from tests.conftest import Rpc, Server
+from tests.support.browser import Browser, token_of
 
 SLOW = """
 import time
@@ -154,3 +156,46 @@ def test_progress_is_a_number(rpc: Rpc, what: str) -> None:
     code = f"from runtime import progress\ndef main(args):\n    progress({what})\n"
 
     assert rpc("run_code", language="python", code=code)["error"]["type"] == "TypeError"
+
+
+WAITS = "import time\ndef main(args):\n    print('begun')\n    time.sleep(50)\n"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("page", [False, True], ids=["program", "page"])
+@pytest.mark.parametrize("ending", ["revoke_token", "revoke_identity", "logout", "expiry"])
+def test_a_stream_ends_when_its_caller_loses_access(
+    tokens_server: Server, new_name: str, page: bool, ending: str
+) -> None:
+    """Another admin follows a run that goes on. The stream ends before the run."""
+    if (ending, page) == ("logout", False):
+        return  # programs do not sign out
+    root = Rpc(tokens_server.url, token_of(tokens_server, f"{new_name}-root", "admin"))
+    run_id = begin(root, WAITS)["run_id"]
+    life = {"expires": "3s"} if ending == "expiry" else {}
+    made = root("create_token", name=f"{new_name}-eve", scopes=["admin"], **life)
+    http, path = Rpc(tokens_server.url, made["token"]).http, f"/v1/runs/{run_id}/events"
+    browser = Browser(tokens_server.url)
+    if page:
+        assert browser.sign_in(made["token"]).status_code == 303
+        http, path = browser.http, f"/runs/{run_id}/events"
+    endings: dict[str, Callable[[], Any]] = {
+        "revoke_token": lambda: root("revoke_token", id=made["id"]),
+        "revoke_identity": lambda: root("revoke_identity", name=f"{new_name}-eve"),
+        "logout": lambda: Browser.sign_out(other),
+        "expiry": lambda: None,
+    }
+    other = Browser(tokens_server.url)
+    other.http.cookies = browser.http.cookies
+
+    with http.stream("GET", path, timeout=300) as stream:
+        pieces = stream.iter_text()
+        seen = next(pieces)
+        endings[ending]()
+        seen += "".join(pieces)
+
+    assert "event: status" in seen
+    assert "event: end" not in seen
+    assert root("get_run", run_id=run_id)["status"] == "started"
+    assert http.get(path).status_code != 200
+    root("cancel_run", run_id=run_id)

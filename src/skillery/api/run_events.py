@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from skillery.backends import Identity
@@ -54,7 +55,8 @@ class RunEvents:
         elif TEXT in headers.get("accept", ""):
             await self._send_log(identity, run_id, send)
         else:
-            await self._streams.send(identity, run_id, after, receive, send)
+            has_access = partial(self._gate.still_admits, identity, scope, headers)
+            await self._streams.send(identity, run_id, after, receive, send, has_access)
 
     async def _send_log(self, identity: Identity, run_id: str, send: Any) -> None:
         """Send the present log of the run as plain text."""

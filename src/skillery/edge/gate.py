@@ -11,7 +11,7 @@ from skillery.backends import Authenticator, Credentials, Identity, LimitsFailur
 from skillery.context.request import current
 from skillery.edge.http import HttpRefusal, address_of, retry_after
 from skillery.edge.resource_metadata import challenge
-from skillery.errors import NotAllowed, NotAuthenticated, SkilleryError, TooManyFailedLogins
+from skillery.errors import NotAllowed, NotAuthenticated, SkilleryError, TooManyFailedLogins, Unavailable
 from skillery.identity import access
 from skillery.methods.errors import INVALID_REQUEST, codes_of, error_object, plain_error
 from skillery.settings import is_loopback
@@ -90,6 +90,18 @@ class Gate:
         if request is not None:
             request.identity = identity.name
         return identity
+
+    async def still_admits(self, identity: Identity, scope: Any, headers: Mapping[str, str]) -> bool:
+        """Return whether the credentials of an admitted request still give the same identity.
+
+        While the database or an identity provider is unavailable, nothing has changed.
+        """
+        try:
+            return await self._authenticator.authenticate(Credentials(headers, address_of(scope))) == identity
+        except NotAuthenticated:
+            return False
+        except Unavailable:
+            return True
 
     def missing_credentials(self, scope: Any, headers: Mapping[str, str]) -> HttpRefusal:
         """Return 401 for a caller without credentials, without an entry in the audit trail.

@@ -37,11 +37,15 @@ EVENT_BYTES = 16 * 1024
 SEND_BUFFER_BYTES = 64 * 1024
 """Send buffer of the socket. By default, the kernel buffers up to 4 MiB for a client that does not read."""
 RETRY_MS = 2000
+ACCESS_SECONDS = 0.5
+"""Interval of the checks whether the caller of a stream still has access."""
 
 LogEvent = Callable[[LogPart], bytes]
 """Returns the event of a part of the log."""
 EndEvent = Callable[[Identity, str, int], Awaitable[bytes]]
 """Returns the last event of a run. The arguments are the caller, the id of the run and the offset of the end."""
+HasAccess = Callable[[], Awaitable[bool]]
+"""Returns whether the caller of a stream still has the rights with which the stream began."""
 
 
 class StreamLimits(NamedTuple):
@@ -104,12 +108,13 @@ class RunStreams:
         after: int,
         receive: Any,
         send: Any,
+        has_access: HasAccess,
         log_event: LogEvent | None = None,
         end_event: EndEvent | None = None,
         headers: tuple[tuple[bytes, bytes], ...] = (),
     ) -> None:
-        """Send the events of a run until the run has ended, the client disconnects, or the server stops. `after` is
-        an offset in the log.
+        """Send the events of a run until the run has ended, the client disconnects, the caller loses access, or the
+        server stops. `after` is an offset in the log.
 
         Raise Busy if too many streams are open. Raise the errors of `Runner.follow_run`.
         """
@@ -119,7 +124,7 @@ class RunStreams:
                 _bound_buffer(receive)
                 fixed = ((b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))
                 await begin_text(send, EVENTS, *fixed, *headers)
-                gone = asyncio.ensure_future(disconnected(receive))
+                gone = asyncio.ensure_future(_gone(receive, has_access))
                 try:
                     events = self._events(
                         identity, run_id, followed, after, gone, log_event or _log_event, end_event or self._end_event
@@ -128,7 +133,7 @@ class RunStreams:
                         await send({"type": "http.response.body", "body": one, "more_body": True})
                 finally:
                     gone.cancel()
-                if not gone.done():
+                if not gone.done() or not gone.result():
                     await send({"type": "http.response.body", "body": b""})
         finally:
             followed.close()
@@ -142,7 +147,7 @@ class RunStreams:
         run_id: str,
         followed: Followed,
         after: int,
-        gone: asyncio.Future[None],
+        gone: asyncio.Future[bool],
         log_event: LogEvent,
         end_event: EndEvent,
     ) -> AsyncIterator[bytes]:
@@ -173,6 +178,21 @@ class RunStreams:
             elif not changed.done():
                 changed.cancel()
                 yield b":\n\n"
+
+
+async def _gone(receive: Any, has_access: HasAccess) -> bool:
+    """Wait until the client has disconnected, or the caller has lost its access. Return whether the client has
+    disconnected.
+    """
+    leaving = asyncio.ensure_future(disconnected(receive))
+    try:
+        while not leaving.done():
+            await asyncio.wait({leaving}, timeout=ACCESS_SECONDS)
+            if not leaving.done() and not await has_access():
+                return False
+        return True
+    finally:
+        leaving.cancel()
 
 
 def _until_next(turn: int) -> float:

@@ -66,8 +66,8 @@ class Followed:
             changed.cancel()
             gone.cancel()
 
-    async def wait(self, changed: asyncio.Future[None], gone: asyncio.Future[None], seconds: float) -> bool:
-        """Wait for a change, up to `seconds`. Return False if the client has disconnected or the server stops."""
+    async def wait(self, changed: asyncio.Future[None], gone: asyncio.Future[Any], seconds: float) -> bool:
+        """Wait for a change, up to `seconds`. Return False if the client is `gone` or the server stops."""
         closing = asyncio.ensure_future(self._closing.wait())
         events: set[asyncio.Future[Any]] = {changed, gone, closing}
         try:

@@ -7,7 +7,7 @@ from typing import Any
 from skillery.backends import Credentials, Identity
 from skillery.context.request import current
 from skillery.edge.http import HttpRefusal, address_of
-from skillery.errors import NotAuthenticated
+from skillery.errors import NotAuthenticated, Unavailable
 from skillery.web.cookies import Cookies, cookie_of, cookies_of
 from skillery.web.frame import PageRequest
 from skillery.web.site import Site
@@ -29,6 +29,15 @@ async def request_of(site: Site, scope: Any, receive: Any, headers: dict[str, st
         if identity is not None:
             request.identity = identity.name
     return PageRequest(site, scope, receive, headers, visit, identity)
+
+
+async def is_still_caller(request: PageRequest) -> bool:
+    """Return whether the request still has the same caller. While the database is unavailable, nothing has changed."""
+    try:
+        again = await request_of(request.site, request.scope, request.receive, request.headers)
+    except Unavailable:
+        return True
+    return again.known == request.known
 
 
 async def _without_session(site: Site, scope: Any, headers: dict[str, str]) -> Identity | None:

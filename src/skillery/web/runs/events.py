@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import msgspec
@@ -10,6 +10,7 @@ import msgspec
 from skillery.edge.http import send_bytes
 from skillery.edge.run_streams import OpenStreams, StreamLimits, event, offset_of
 from skillery.runs.live_output import LogPart
+from skillery.web.callers import is_still_caller
 from skillery.web.frame import Direct, PageRequest
 from skillery.web.headers import RAW_HEADERS
 from skillery.web.runs.ansi import parts_of
@@ -45,6 +46,7 @@ class Events:
                     after,
                     request.receive,
                     send,
+                    partial(is_still_caller, request),
                     log_event=_log_event,
                     end_event=_end_event,
                     headers=tuple((name.encode(), value.encode()) for name, value in RAW_HEADERS),
