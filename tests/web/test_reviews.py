@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Callable
 
 import pytest
 
@@ -186,6 +187,42 @@ def test_authors_and_readers_do_not_decide(shop: Shop, new_name: str) -> None:
     assert reader.get("/review").text.count('href="/review"') == 0
     assert reader.post(shop.page, form_of(reader, "/account", action="approve")).status_code in {403, 404}
     assert shop.status() == "in_review"
+
+
+@pytest.mark.full
+def test_reviewers_who_may_not_approve_see_the_reason_and_may_reject(shop: Shop, new_name: str) -> None:
+    """`publishing.reviewers` refuses the agent, and `publishing.self_approval` the author."""
+    grants = [f"{shop.name.partition('.')[0]}.*"]
+    agent = token_of(shop.server, f"{new_name}-agent", "read", "review", namespaces=grants, is_agent=True)
+    shop.publish(shop.ann, "1.2.0", NEW, permissions=MORE)
+    Rpc(shop.server.url, shop.ann)("submit_version", name=shop.name, version="1.2.0")
+    own = f"/review/{shop.name}@1.2.0"
+    for reviewer, page, reason in (
+        (agent, shop.page, "only people approve versions (setting publishing.reviewers)"),
+        (shop.ann, own, "another reviewer approves it (setting publishing.self_approval)"),
+    ):
+        browser = shop.browser(reviewer)
+        shown = html.unescape(browser.get(page).text)
+
+        assert reason in shown
+        assert 'value="approve"' not in shown
+        assert 'name="tick"' not in shown
+        assert approve(browser, page, TICKS)[0] == 403
+        assert browser.post(page, form_of(browser, page, action="reject", note="no")).status_code == 303
+    assert (shop.status("1.1.0"), shop.status("1.2.0")) == ("rejected", "rejected")
+
+
+@pytest.mark.full
+def test_reviewers_approve_if_the_settings_permit_it(configured_server: Callable[..., Server], new_name: str) -> None:
+    settings = {"SKILLERY_PUBLISHING_REVIEWERS": "any", "SKILLERY_PUBLISHING_SELF_APPROVAL": "true"}
+    shop = Shop(configured_server(SKILLERY_AUTH="tokens", **settings), new_name)
+    agent = token_of(shop.server, f"{new_name}-agent", "read", "review", namespaces=[f"{new_name}.*"], is_agent=True)
+    shop.publish(shop.ann, "1.2.0", NEW, permissions=MORE)
+    Rpc(shop.server.url, shop.ann)("submit_version", name=shop.name, version="1.2.0")
+
+    assert approve(shop.browser(agent), shop.page, TICKS)[0] == 303
+    assert approve(shop.browser(shop.ann), f"/review/{shop.name}@1.2.0", TICKS)[0] == 303
+    assert (shop.status("1.1.0"), shop.status("1.2.0")) == ("published", "published")
 
 
 def test_a_finding_is_waived_and_the_waiver_revoked(shop: Shop) -> None:

@@ -24,6 +24,7 @@ from skillery.formats.permissions import PermissionsDiff
 from skillery.formats.semver import Version
 from skillery.formats.skill_md import SkillMd
 from skillery.formats.version_spec import Exact, Latest
+from skillery.identity.access import ApprovalRules
 from skillery.identity.quotas import Quotas
 from skillery.publishing.bundle_checks import MOST_FINDINGS, BundleChecks, as_found, publication_of, refuse
 from skillery.publishing.file_matches import holds
@@ -246,6 +247,11 @@ class Publisher:
             return row if holds(connection, self._storage, row, files) else None
 
         return await asyncio.to_thread(self._database.read_now, look)
+
+    @property
+    def approval(self) -> ApprovalRules:
+        """The rules that decide who approves versions."""
+        return self._rules.approval
 
     async def approve_version(
         self, identity: Identity, name: str, version: Version, digest: str | None, note: str

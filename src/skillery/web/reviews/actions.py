@@ -6,7 +6,7 @@ import re
 
 from skillery.errors import NotAllowed
 from skillery.web.frame import CallFailed, Done, Form, Page, PageRequest, SeeOther, path_of
-from skillery.web.reviews.decision import open_review, page_of_review, read, state_of, why_not
+from skillery.web.reviews.decision import open_review, page_of_review, read, state_of, why_no_approval, why_not
 from skillery.web.skills.opened import Opened, open_version
 
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
@@ -27,7 +27,7 @@ async def decide(request: PageRequest) -> Page | SeeOther:
         return await page_of_review(request, opened, {"permissions": f"{text} Review the new contents."}, kept)
     if opened.skill["status"] != "in_review":
         return SeeOther(opened.exact, Done(state_of(opened.skill)))
-    if why := why_not(request, opened):
+    if why := why_not(request, opened) or (action == "approve" and why_no_approval(request, opened)):
         raise NotAllowed(f"you may not decide about {opened.name} {opened.version}", hint=why)
     if action == "reject":
         return await _reject(request, opened, form)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from skillery.errors import NotAllowed
+from skillery.formats.wording import quoted
 from skillery.identity import access
 from skillery.web.display import ago
 from skillery.web.frame import CallFailed, Form, Page, PageRequest
@@ -91,6 +92,7 @@ async def page_of_review(
         - (found.compared.instructions is not None),
         files=skill["files"],
         why_not=why_not(request, opened),
+        why_no_approval=why_no_approval(request, opened),
         may_waive=access.reviews(request.identity, opened.name) and skill["status"] == "in_review",
         problems=problems or {},
         typed=dict(form.pairs) if form else {},
@@ -106,11 +108,17 @@ def why_not(request: PageRequest, opened: Opened) -> str:
     """Return why the caller does not decide about this version, or ""."""
     if opened.skill["status"] != "in_review":
         return state_of(opened.skill)
+    if access.reviews(request.identity, opened.name):
+        return ""
     if opened.facts.publisher.name == request.identity.name:
         return "You published this version. Another reviewer decides about it."
-    if not access.reviews(request.identity, opened.name):
-        return "Only reviewers decide about this version."
-    return ""
+    return "Only reviewers decide about this version."
+
+
+def why_no_approval(request: PageRequest, opened: Opened) -> str:
+    """Return why the rules of this server refuse an approval by the caller, or ""."""
+    refusal = request.site.core.publisher.approval.refusal(request.identity, opened.facts.publisher.name)
+    return f"You cannot approve this version: {quoted(request.identity.name)} {refusal}." if refusal else ""
 
 
 def state_of(skill: dict[str, Any]) -> str:
