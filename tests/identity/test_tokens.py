@@ -755,3 +755,42 @@ def test_a_terminal_shows_scopes_and_moments_whole(tmp_path: Path) -> None:
     said = seen.decode()
     assert "ann" in said
     assert "…" not in said
+
+
+TRUST = {"target": "a.*", "provider": "github", "repository": "a/b", "repository_id": "1", "owner_id": "2"}
+WAIVER = {"name": "a.b", "rule": "x", "reason": "y"}
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "limits"),
+    [
+        ("create_token", {"name": "x", "scopes": ["read"]}, ["expires"]),
+        ("approve_version", {"name": "a.b", "version": "1.0.0"}, ["digest"]),
+        ("waive_finding", WAIVER, ["until", "file", "version"]),
+        ("add_trust_rule", {**TRUST, "workflow": "x.yml"}, ["ref", "environment", "repository_id", "workflow"]),
+    ],
+)
+def test_an_empty_limit_is_refused(
+    method: str, params: dict[str, Any], limits: list[str], sqlite_server: Server
+) -> None:
+    """An unset variable of a shell must not be a token without end, or an approval of any digest."""
+    for limit in limits:
+        error = sqlite_server.rpc.error(method, **{**params, limit: ""})
+        assert (error["code"], error["data"]["param"]) == (-32602, limit)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "command",
+    [
+        "token create --name x --scope read --expires",
+        "approve a.b@1.0.0 --digest",
+        "waiver add a.b x --reason y --until",
+        "trust add a.* --github a/b --repository-id 1 --owner-id 2 --workflow x.yml --ref",
+    ],
+)
+def test_an_empty_option_that_limits_is_refused(command: str, tmp_path: Path) -> None:
+    ended = skillery(*command.split(), "", "--home", str(tmp_path))
+
+    assert ended.code == 2
+    assert "it is empty" in ended.err

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from skillery.cli.options import Target, json_option, name_and_version, target_options
+from skillery.cli.options import Target, filled, json_option, name_and_version, target_options
 from skillery.cli.output import clean, print_json
 
 version_option = click.option("--version", help="The exact version, if NAME does not include it.")
@@ -30,6 +30,7 @@ def submit(name: str, version: str | None, target: Target, as_json: bool) -> Non
 @version_option
 @click.option(
     "--digest",
+    callback=filled,
     metavar="sha256:…",
     help="Digest of the reviewed bundle; approval fails if the version has another digest.",
 )

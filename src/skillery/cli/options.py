@@ -33,6 +33,13 @@ class Target(NamedTuple):
         return load_settings({"home": self.home, **flags}, config=self.config)
 
 
+def filled(_ctx: click.Context, _option: click.Parameter, text: str | None) -> str | None:
+    """Return the value of an option. Raise BadParameter if it is empty: an unset variable of a shell lifts no limit."""
+    if text is not None and not text.strip():
+        raise click.BadParameter("it is empty: leave the option out")
+    return text
+
+
 def json_option(command: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(command)
 

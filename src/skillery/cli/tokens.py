@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from skillery.cli.options import Target, json_option, target_options, user_of_this_machine
+from skillery.cli.options import Target, filled, json_option, target_options, user_of_this_machine
 from skillery.cli.output import clean, is_terminal, print_json, print_rows
 
 if TYPE_CHECKING:
@@ -45,7 +45,9 @@ def token() -> None:
     metavar="NAMESPACE.*,…",
     help="Namespaces for publishing; '*' means all.",
 )
-@click.option("--expires", default="", metavar="TIME", help="Lifetime: 90d, 12h, never.  [default: never]")
+@click.option(
+    "--expires", callback=filled, default="never", metavar="TIME", help="Lifetime: 90d, 12h.  [default: never]"
+)
 @click.option("--agent", is_flag=True, help="The token belongs to an agent, not to a person.")
 @target_options
 @json_option

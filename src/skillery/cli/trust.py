@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from skillery.cli.options import Target, json_option, target_options
+from skillery.cli.options import Target, filled, json_option, target_options
 from skillery.cli.output import clean, print_json, print_rows
 
 
@@ -21,16 +21,20 @@ def trust() -> None:
 
 @trust.command("add")
 @click.argument("publishes", metavar="SKILL|NAMESPACE.*")
-@click.option("--github", metavar="OWNER/REPO", help="Jobs of this repository on GitHub.")
-@click.option("--gitlab", metavar="GROUP/PROJECT", help="Jobs of this project on GitLab.")
-@click.option("--repository-id", default="", metavar="ID", help="Number of the repository or project.")
-@click.option("--owner-id", default="", metavar="ID", help="Number of the owner (GitHub) or group (GitLab).")
+@click.option("--github", callback=filled, metavar="OWNER/REPO", help="Jobs of this repository on GitHub.")
+@click.option("--gitlab", callback=filled, metavar="GROUP/PROJECT", help="Jobs of this project on GitLab.")
+@click.option("--repository-id", callback=filled, metavar="ID", help="Number of the repository or project.")
+@click.option("--owner-id", callback=filled, metavar="ID", help="Number of the owner (GitHub) or group (GitLab).")
 @click.option(
-    "--workflow", default="", metavar="FILE", help="File of the workflow.  [default for GitLab: .gitlab-ci.yml]"
+    "--workflow", callback=filled, metavar="FILE", help="File of the workflow.  [default for GitLab: .gitlab-ci.yml]"
 )
-@click.option("--ref", default="", metavar="REF", help="Branch or tag: refs/heads/main, refs/tags/*.  [default: all]")
-@click.option("--environment", default="", metavar="NAME", help="Environment of the job.  [default: all]")
-@click.option("--issuer", default="", metavar="URL", help="Issuer of the tokens.  [default: github.com or gitlab.com]")
+@click.option(
+    "--ref", callback=filled, metavar="REF", help="Branch or tag: refs/heads/main, refs/tags/*.  [default: all]"
+)
+@click.option("--environment", callback=filled, metavar="NAME", help="Environment of the job.  [default: all]")
+@click.option(
+    "--issuer", callback=filled, metavar="URL", help="Issuer of the tokens.  [default: github.com or gitlab.com]"
+)
 @click.option("--claim", "claims", multiple=True, metavar="NAME=VALUE", help="A further claim that a token must have.")
 @click.option("--person", is_flag=True, help="The publishing rules for people apply to the jobs, not those for agents.")
 @target_options
@@ -43,7 +47,7 @@ def add(
     person: bool,
     target: Target,
     as_json: bool,
-    **named: str,
+    **named: str | None,
 ) -> None:
     """Let CI jobs publish a skill ('sales.report') or a namespace ('sales.*')."""
     if github and gitlab:
@@ -51,7 +55,7 @@ def add(
     params = {
         "target": publishes,
         "provider": "github" if github else "gitlab" if gitlab else "oidc",
-        "repository": github or gitlab or "",
+        "repository": github or gitlab,
         "claims": dict(_claim(text) for text in claims),
         "kind": "person" if person else "agent",
         **named,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from skillery.cli.options import Target, json_option, target_options
+from skillery.cli.options import Target, filled, json_option, target_options
 from skillery.cli.output import clean, print_json, print_rows
 
 if TYPE_CHECKING:
@@ -28,9 +28,14 @@ def waiver() -> None:
 @click.argument("name", metavar="NAME")
 @click.argument("rule", metavar="RULE")
 @click.option("--reason", required=True, help="The reason, visible to all readers of the skill.")
-@click.option("--until", metavar="TIME", help="Expiry: 2027-01-31, a time, or a duration such as 90d.  [default: none]")
-@click.option("--file", metavar="PATH", help="Only findings in this file of the skill.")
-@click.option("--version", help="Only this exact version.")
+@click.option(
+    "--until",
+    callback=filled,
+    metavar="TIME",
+    help="Expiry: 2027-01-31, a time, or a duration such as 90d.  [default: none]",
+)
+@click.option("--file", callback=filled, metavar="PATH", help="Only findings in this file of the skill.")
+@click.option("--version", callback=filled, help="Only this exact version.")
 @target_options
 @json_option
 def add(

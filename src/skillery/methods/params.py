@@ -226,6 +226,10 @@ class CreateSkill(BundleParams, frozen=True, kw_only=True):
 NAME = shown("Skill name")
 VERSION = shown("Exact version")
 Text = Annotated[str, Meta(min_length=1, max_length=2000)]
+Limit = Annotated[str, Meta(min_length=1)]
+"""A param that limits what a call permits. An empty text, such as an unset variable of a shell, is not the same as no
+limit.
+"""
 """A text for people: a reason, a note or a message."""
 
 
@@ -241,7 +245,7 @@ class ApproveVersion(Params, frozen=True, kw_only=True):
 
     name: Annotated[str, NAME]
     version: Annotated[str, VERSION]
-    digest: Annotated[str, shown("Digest of the reviewed bundle: an approval of another digest is refused")] = ""
+    digest: Annotated[Limit, shown("Digest of the reviewed bundle: an approval of another digest is refused")] = ""
     note: Annotated[Annotated[str, Meta(max_length=2000)], shown("Recorded with the approval")] = ""
 
 
@@ -401,9 +405,9 @@ class WaiveFinding(Params, frozen=True, kw_only=True):
     name: Annotated[str, NAME]
     rule: Annotated[Annotated[str, Meta(min_length=1, max_length=255)], shown("The finding's rule")]
     reason: Annotated[Text, shown("Reason, for all readers of the skill")]
-    until: Annotated[str, shown("End of the waiver: '2027-01-31', a time, or '90d'; omit for no end")] = ""
-    file: Annotated[Annotated[str, Meta(max_length=255)], shown("Only findings in this file")] = ""
-    version: Annotated[str, shown("Only this exact version")] = ""
+    until: Annotated[Limit, shown("End of the waiver: '2027-01-31', a time, or '90d'; omit for no end")] = ""
+    file: Annotated[Annotated[str, Meta(min_length=1, max_length=255)], shown("Only findings in this file")] = ""
+    version: Annotated[Limit, shown("Only this exact version")] = ""
 
 
 class RecheckVersion(Params, frozen=True, kw_only=True):
@@ -471,7 +475,7 @@ class CreateToken(Params, frozen=True, kw_only=True):
     kind: Annotated[Literal["person", "agent"], shown("Whether a person or an agent holds it", default="person")] = (
         "person"
     )
-    expires: Annotated[str, shown("Lifetime of the token (e.g., '90d'); omit for no end")] = ""
+    expires: Annotated[Limit, shown("Lifetime of the token (e.g., '90d'); omit for no end")] = ""
 
 
 class ListTokens(Params, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from skillery.methods.params import Params, shown
+from skillery.methods.params import Limit, Params, shown
 
 
 class AddTrustRule(Params, frozen=True, kw_only=True):
@@ -16,14 +16,14 @@ class AddTrustRule(Params, frozen=True, kw_only=True):
     target: Annotated[str, shown("The skill ('sales.report') or the namespace ('sales.*') that the jobs may publish")]
     provider: Annotated[Literal["github", "gitlab", "oidc"], shown("The CI service; oidc for another issuer")]
     issuer: Annotated[str, shown("Issuer of the tokens; omit for github.com and gitlab.com")] = ""
-    repository: Annotated[str, shown("Repository (e.g., 'acme/skills'), for github and gitlab")] = ""
-    repository_id: Annotated[str, shown("Number of the repository or project")] = ""
-    owner_id: Annotated[str, shown("Number of the owner (github) or group (gitlab)")] = ""
+    repository: Annotated[Limit, shown("Repository (e.g., 'acme/skills'), for github and gitlab")] = ""
+    repository_id: Annotated[Limit, shown("Number of the repository or project")] = ""
+    owner_id: Annotated[Limit, shown("Number of the owner (github) or group (gitlab)")] = ""
     workflow: Annotated[
-        str, shown("File of the workflow (e.g., 'release.yml'); for gitlab, default .gitlab-ci.yml")
+        Limit, shown("File of the workflow (e.g., 'release.yml'); for gitlab, default .gitlab-ci.yml")
     ] = ""
-    ref: Annotated[str, shown("Branch or tag (e.g., 'refs/heads/main', 'refs/tags/*'); omit for all")] = ""
-    environment: Annotated[str, shown("Environment of the job; omit for all")] = ""
+    ref: Annotated[Limit, shown("Branch or tag (e.g., 'refs/heads/main', 'refs/tags/*'); omit for all")] = ""
+    environment: Annotated[Limit, shown("Environment of the job; omit for all")] = ""
     claims: Annotated[dict[str, str], shown("Further claims that a token must have")] = msgspec.field(
         default_factory=dict
     )
