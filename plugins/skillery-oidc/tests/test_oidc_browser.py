@@ -9,6 +9,7 @@ import json
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -591,6 +592,24 @@ def test_a_revoked_identity_is_signed_out(kind: str, start: Start, request: pyte
     assert site.browser.who() is None
     eventually(lambda: site.sign_in().status_code == 303)
     assert site.browser.who() == "ann"
+
+
+@pytest.mark.full
+def test_no_login_during_a_revocation_outlives_it(start: Start) -> None:
+    """A server may accept a login within the second in which it does not yet know the revocation."""
+    site = start()
+    admin, logins = partial(command, site.server.home.parent), list[Site]()
+    site.sign_in()
+    with ThreadPoolExecutor(1) as pool:
+        revoked = pool.submit(admin, "revoke", "ann")
+        while not revoked.done():
+            logins.append(Site(site.server, site.provider, site.client))
+            logins[-1].sign_in()
+    assert revoked.result().code == 0
+
+    assert admin("restore", "ann").code == 0
+    eventually(lambda: site.sign_in().status_code == 303)
+    assert [one.browser.who() for one in logins] == [None] * len(logins)
 
 
 @pytest.mark.full

@@ -216,6 +216,7 @@ def _offboard_in_home(target: Target, name: str) -> tuple[dict[str, Any], bool]:
 def _restore_in_home(target: Target, name: str) -> bool:
     """Remove the identity from the list, with an audit entry. Return False if it was not there."""
     from skillery import audit
+    from skillery.identity.web_session_rows import end_provider_sessions
 
     with open_home_database(target) as database:
         keeper = _keeper(_opened(target, database))
@@ -224,6 +225,8 @@ def _restore_in_home(target: Target, name: str) -> bool:
         def work(connection: Any) -> bool:
             if not keeper.restore(name, connection):
                 return False
+            # A server that did not yet know the revocation may have accepted a login within a second.
+            end_provider_sessions(connection, name)
             audit.record(connection, actor, "restore_identity", name)
             return True
 

@@ -190,6 +190,11 @@ def end_other_sessions(connection: Connection, session: WebSession) -> int:
     return ended
 
 
+def end_provider_sessions(connection: Connection, name: str) -> int:
+    """End the sessions of an identity that began with a login at a provider. Return the number of ended sessions."""
+    return _delete(connection, web_sessions.c.identity == name, web_sessions.c.token_id.is_(None))
+
+
 def count_ended(connection: Connection) -> int:
     return connection.scalar(select(func.count()).select_from(web_sessions).where(_has_ended())) or 0
 
