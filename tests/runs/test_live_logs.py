@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
 from tests.conftest import Rpc, Server
 from tests.support.browser import Browser, token_of
+from tests.support.processes import eventually
 
 SLOW = """
 import time
@@ -199,3 +203,37 @@ def test_a_stream_ends_when_its_caller_loses_access(
     assert root("get_run", run_id=run_id)["status"] == "started"
     assert http.get(path).status_code != 200
     root("cancel_run", run_id=run_id)
+
+
+LOUD = "def main(args):\n    for number in range(10_000):\n        print('x' * 99)\n"
+
+
+@pytest.mark.full
+def test_the_kernel_buffers_little_for_a_client_that_does_not_read(sqlite_server: Server) -> None:
+    """By default, the send buffer of a connection grows up to 4 MiB."""
+    run_id = begin(sqlite_server.rpc, LOUD)["run_id"]
+    sqlite_server.rpc("get_run", run_id=run_id, wait_ms=60_000)
+    place = urlsplit(sqlite_server.url)
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect((place.hostname, place.port))
+        client.sendall(f"GET /v1/runs/{run_id}/events HTTP/1.1\r\nHost: {place.netloc}\r\n\r\n".encode())
+        assert b" 200 " in client.recv(100)
+        ports, earlier = (place.port or 0, client.getsockname()[1]), [-1]
+
+        def steady() -> bool:
+            earlier.append(sent_and_unread(*ports))
+            return earlier[-1] == earlier[-2] > 0
+
+        eventually(steady)
+
+    assert earlier[-1] < 256 * 1024
+
+
+def sent_and_unread(server: int, client: int) -> int:
+    """Return the bytes in the send buffer of a connection, from the port of its server."""
+    ends = f":{server:04X} ", f":{client:04X} "
+    for line in Path("/proc/net/tcp").read_text().splitlines():
+        if ends[0] in line[:30] and ends[1] in line[20:36]:
+            return int(line.split()[4].partition(":")[0], 16)
+    raise AssertionError("the connection has closed")

@@ -274,6 +274,26 @@ async def test_a_page_follows_its_run_to_the_end(sqlite_server: Server, open_pag
 
 @pytest.mark.full
 @pytest.mark.asyncio(loop_scope="session")
+async def test_a_page_that_follows_a_run_asks_for_a_login_when_the_session_ends(
+    tokens_sqlite: Server, open_page: OpenPage, new_name: str
+) -> None:
+    root = Rpc(tokens_sqlite.url, token_of(tokens_sqlite, f"{new_name}-root", "admin"))
+    code = "import time\ndef main(args):\n    print('begun')\n    time.sleep(50)\n"
+    run_id = root("run_code", language="python", code=code, background=True)["run_id"]
+    made = root("create_token", name=f"{new_name}-eve", scopes=["admin"])
+    page = await open_page(tokens_sqlite, f"/runs/{run_id}", token=made["token"])
+    await page.locator("[data-log]", has_text="begun").wait_for()
+
+    root("revoke_token", id=made["id"])
+
+    await page.wait_for_url("**/login**")
+    assert run_id in page.url
+    root("cancel_run", run_id=run_id)
+    await problems(page)  # the refused stream
+
+
+@pytest.mark.full
+@pytest.mark.asyncio(loop_scope="session")
 async def test_a_page_without_a_stream_asks_for_the_log(
     sqlite_server: Server, open_page: OpenPage, new_name: str
 ) -> None:

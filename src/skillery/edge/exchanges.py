@@ -62,6 +62,11 @@ class Exchange:
     def started(self) -> bool:
         return self.status != 0
 
+    @property
+    def transport(self) -> asyncio.Transport | None:
+        """The connection. None in a test without one."""
+        return getattr(getattr(self._receive, "__self__", None), "transport", None)
+
     async def receive(self) -> Any:
         message = await self._receive()
         self.bytes_in += len(message.get("body", b""))
@@ -93,9 +98,8 @@ class Exchange:
 
     async def _give_up(self) -> None:
         """Abort the connection. Closing the connection would wait until the client has read the buffered bytes."""
-        transport = getattr(getattr(self._receive, "__self__", None), "transport", None)
-        if transport is not None:
-            transport.abort()
+        if self.transport is not None:
+            self.transport.abort()
             # uvicorn notices the lost connection in the next iteration of the event loop. Until then, it would log an
             # incomplete response.
             await asyncio.sleep(0)

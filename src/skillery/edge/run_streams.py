@@ -37,7 +37,7 @@ EVENT_BYTES = 16 * 1024
 SEND_BUFFER_BYTES = 64 * 1024
 """Send buffer of the socket. By default, the kernel buffers up to 4 MiB for a client that does not read."""
 RETRY_MS = 2000
-ACCESS_SECONDS = 0.5
+ACCESS_SECONDS = 1.0
 """Interval of the checks whether the caller of a stream still has access."""
 
 LogEvent = Callable[[LogPart], bytes]
@@ -212,7 +212,7 @@ def event(name: str, data: Any, offset: int | None = None) -> bytes:
 
 
 def _bound_buffer(receive: Any) -> None:
-    """Limit the bytes that the kernel buffers for a client that does not read. `receive` belongs to the connection."""
+    """Limit the bytes that the kernel buffers for a client that does not read. `receive` belongs to an Exchange."""
     transport = getattr(getattr(receive, "__self__", None), "transport", None)
     connection = transport.get_extra_info("socket") if transport is not None else None
     if connection is not None:

@@ -47,6 +47,7 @@
       let wait = 1000;
       try {
         const answer = await fetch(`${place.dataset.events}?poll=1&after=${after}`);
+        if (answer.redirected || answer.status === 401) { end(); return; } // the session has ended: sign in again
         if (!answer.ok) throw new Error(answer.status);
         const found = await answer.json();
         if (found.bytes) add([["f8", `… ${found.bytes} bytes were not kept …\n`]]);
