@@ -6,6 +6,9 @@ import hashlib
 import io
 import json
 import os
+import shutil
+import signal
+import socket
 import subprocess
 import tarfile
 import threading
@@ -19,10 +22,11 @@ import pytest
 from skillery.client.logins.kept import changing, keep_login
 from skillery.client.logins.login import Login
 from tests.cli.test_cli import Ended, skillery
-from tests.conftest import ASKS_FOR_TOKENS, Rpc, Server, publisher
+from tests.conftest import ASKS_FOR_TOKENS, Rpc, Server, clean_environment, publisher
 from tests.support.browser import token_of
 from tests.support.logins import Configuration
-from tests.support.prefork import PROGRAMS
+from tests.support.prefork import FORKED, PROGRAMS
+from tests.support.processes import PATIENCE_SECONDS
 from tests.support.tls_proxy import tls_in_front_of
 
 SKILL = "---\nname: {name}\ndescription: Does {name}.\n---\n# {text}\n"
@@ -211,12 +215,13 @@ def test_entries_that_lie_are_left_out_and_keep_their_former_copy(
     good = index.skill("three")
     odd = ({**good, "name": name} for name in ("../x", "A", "x" * 65, ".."))
     no_digest = {**good, "name": "four", "digest": "none"}
-    index.offer(changed, gone, bomb, climbing, good, good, *odd, no_digest)
+    urls = [{**good, "name": f"url-{at}", "url": url} for at, url in enumerate(("http://[", "//\u2100.example/x"))]
+    index.offer(changed, gone, bomb, climbing, *urls, good, good, *odd, no_digest)
 
     done = user.run(code=3)
 
     twice = "'three': the index has the name twice"
-    for told in ("'one': the content", "'two'", "'bomb'", "'climbing'", twice, "'../x'"):
+    for told in ("'one': the content", "'two'", "'bomb'", "'climbing'", twice, "'../x'", "'url-0'", "'url-1'"):
         assert told in done.err, done.err
     assert set(stored(rpc, new_name)) == {"one", "two", "three"}
     assert set(stored(rpc, new_name).values()) == {"1.0.0"}
@@ -316,6 +321,9 @@ def test_a_repository_gives_no_files_of_the_user(user: User, new_name: str, tmp_
     (work / "pdf" / "SKILL.md").write_text(SKILL.format(name="pdf", text="Text"))
     (work / "pdf" / "inside.md").symlink_to("SKILL.md")
     (work / "stolen" / "SKILL.md").symlink_to("../../../../../secret.md")
+    (work / "pdf" / "itself").symlink_to("itself")
+    (work / "there").symlink_to("back")
+    (work / "back").symlink_to("there")
     git = ["git", "-C", str(work), "-c", "user.name=x", "-c", "user.email=x@example.org"]
     for words in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "-m", "x"]):
         subprocess.run([*git, *words], check=True)
@@ -332,7 +340,10 @@ def test_a_repository_gives_no_files_of_the_user(user: User, new_name: str, tmp_
     assert set(stored(rpc, new_name)) == {"pdf"}
 
 
-def test_a_repository_with_billions_of_files_is_refused(user: User, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("folders", "files", "message"), [(8, 16, "or 200000 files"), (101, 1, "100 folders")])
+def test_a_repository_with_billions_of_files_or_deep_folders_is_refused(
+    folders: int, files: int, message: str, user: User, tmp_path: Path
+) -> None:
     work = tmp_path / "served" / "x.git"
     git = ["git", "-C", str(work), "-c", "user.name=x", "-c", "user.email=x@example.org"]
 
@@ -341,8 +352,8 @@ def test_a_repository_with_billions_of_files_is_refused(user: User, tmp_path: Pa
 
     subprocess.run(["git", "init", "--quiet", str(work)], check=True)
     entry, made = "100644 blob", ran("hash-object", "-w", "--stdin", told="x")
-    for _ in range(8):
-        made = ran("mktree", told="".join(f"{entry} {made}\t{number}\n" for number in range(16)))
+    for _ in range(folders + 1):
+        made = ran("mktree", told="".join(f"{entry} {made}\t{number}\n" for number in range(files)))
         entry = "040000 tree"
     ran("update-ref", "HEAD", ran("commit-tree", "-m", "x", made))
     handler = type("Served", (GitServer,), {"folder": tmp_path / "served"})
@@ -352,8 +363,38 @@ def test_a_repository_with_billions_of_files_is_refused(user: User, tmp_path: Pa
         ended = user("run", mirror)
         server.shutdown()
 
-    assert (ended.code != 0, "or 200000 files" in ended.out + ended.err) == (True, True)
+    assert (ended.code != 0, message in ended.out + ended.err) == (True, True)
     assert not (user.data / "skillery" / "mirrors" / mirror / "tree").exists()
+
+
+def test_git_ends_with_the_command_that_waits_for_it(user: User) -> None:
+    """The program with which git talks to a server waits as long as the server sends."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        mirror = user.add(f"http://127.0.0.1:{silent.getsockname()[1]}/x.git")
+        command = [FORKED, "mirror", "run", mirror, "--url", user.url]
+        with subprocess.Popen(command, env=clean_environment(user.variables)) as client:
+            connection, _ = silent.accept()
+            client.send_signal(signal.SIGINT)
+            with connection:
+                connection.settimeout(PATIENCE_SECONDS)
+                while connection.recv(4096):
+                    pass
+    assert client.returncode == 130
+
+
+@pytest.mark.full
+def test_an_index_with_too_many_bytes_is_copied_up_to_the_limit(index: Index, tmp_path: Path) -> None:
+    user = User(tmp_path, "http://127.0.0.1:9")
+    one = index.archive("one", {"SKILL.md": b"# x", "noise": os.urandom(2**20), "zeros": bytes(200 * 2**20)})
+    index.offer(*({**one, "name": f"s{number}"} for number in range(6)))
+    mirror = user.add(index.url)
+
+    done = user("run", mirror, "--url", user.url)
+
+    assert "'s5': the skills of the index have more than" in done.err, done.err
+    copied = user.data / "skillery" / "mirrors" / mirror / "tree"
+    assert {path.name for path in copied.iterdir()} == {f"s{number}" for number in range(5)}
+    shutil.rmtree(copied)
 
 
 def test_a_folder_is_followed(user: User, tmp_path: Path, rpc: Rpc, new_name: str) -> None:

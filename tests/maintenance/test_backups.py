@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import sqlite3
 import stat
 import subprocess
 import tarfile
@@ -22,7 +23,7 @@ from skillery.backends import Identity, Place, Storage
 from skillery.builtin.directory_storage import DirectorySettings, skillery_storage
 from skillery.database import Database
 from skillery.database.migrate import current
-from skillery.database.tables import audit, idempotency_keys, runs, servers, uploads
+from skillery.database.tables import audit, idempotency_keys, objects, runs, servers, uploads
 from skillery.errors import StartupError
 from skillery.identity.idempotency import Claim, claim, keep, note_run
 from skillery.maintenance.backups import back_up, restore
@@ -207,6 +208,20 @@ def rewritten(path: Path, change: Callable[[str, bytes], bytes | None]) -> None:
     path.write_bytes(made.getvalue())
 
 
+def forge(path: Path, change: Callable[[str, bytes], bytes | None]) -> None:
+    """Rewrite the archive with changed members and their checksums: anyone can compute these."""
+    rewritten(path, change)
+    sums: dict[str, str] = {}
+
+    def summed(name: str, data: bytes) -> bytes:
+        if name == "sums.json":
+            return json.dumps(sums).encode()
+        sums[name] = hashlib.sha256(data).hexdigest()
+        return data
+
+    rewritten(path, summed)
+
+
 def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-12_000])
 
@@ -271,21 +286,90 @@ def test_a_restore_that_fails_half_way_leaves_an_empty_database(
             return data + b"[1]\n"
         return data
 
-    rewritten(path, broken)
-    sums: dict[str, str] = {}
-
-    def summed(name: str, data: bytes) -> bytes:
-        if name == "sums.json":
-            return json.dumps(sums).encode()
-        sums[name] = hashlib.sha256(data).hexdigest()
-        return data
-
-    rewritten(path, summed)
+    forge(path, broken)
     for target in (empty(tmp_path), Database(new_postgres_database())):
-        with pytest.raises((StartupError, ValueError)):
+        with pytest.raises(StartupError, match="the table 'skill_versions'"):
             restore(target, storage, path, tmp_path / "key", ME)
         assert current(target) is None
         target.close()
+
+
+@pytest.mark.full
+def test_forged_rows_of_a_backup_are_refused(
+    database: Database, storage: Storage, tmp_path: Path, new_postgres_database: Callable[[], str]
+) -> None:
+    path = tmp_path / "backup.tar"
+    with database.engine.begin() as connection:
+        inline = {"sha256": hashlib.sha256(b"x").hexdigest(), "size_bytes": 1, "data": b"x"}
+        connection.execute(insert(objects).values(inline))
+    back_up(database, storage, path, "1")
+    good = path.read_bytes()
+    values: tuple[Any, ...] = (
+        {},
+        {"bytes": 7},
+        {"bytes": "?"},
+        {"at": "now"},
+        {"at": 1},
+        [1],
+        2**70,
+        None,
+        "a\0b",
+        "x",
+    )
+    lines = [b"7", b"\xff", b"[" * 5000 + b"]" * 5000, *(json.dumps([value] * 3).encode() for value in values)]
+    tables: dict[str, list[Callable[[bytes], bytes]]] = {
+        "objects": [
+            *((lambda data, line=line: data + line + b"\n") for line in lines),
+            lambda data: data.replace(b'{"bytes":"eA=="}', b'{"bytes":"eQ=="}'),
+            lambda data: data.replace(b",1,{", b",2,{"),
+        ],
+        "tokens": [lambda data: b"", lambda data: b"7\n"],
+    }
+    targets = [empty(tmp_path), Database(new_postgres_database())]
+    wrong = {}
+    changes = [(table, change) for table, several in tables.items() for change in several]
+    for number, (table, change) in enumerate(changes):
+        path.write_bytes(good)
+        forge(path, lambda name, data: change(data) if name == f"tables/{table}.jsonl" else data)  # noqa: B023
+        target = targets[number % 2]
+        try:
+            restore(target, storage, path, tmp_path / "key", ME)
+        except StartupError as error:
+            if f"the table '{table}' has a row" not in str(error) or current(target) is not None:
+                wrong[number] = str(error)
+        except Exception as error:
+            wrong[number] = repr(error)
+        else:
+            wrong[number] = "restored"
+    assert wrong == {}
+    for target in targets:
+        target.close()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("forged", ["path", "digest"])
+def test_a_forged_backup_or_database_reaches_no_file_outside(
+    forged: str, start_server: Callable[..., Server], tmp_path: Path
+) -> None:
+    server = start_server()
+    files = [*skill_files(), {"path": "resources/x.txt", "content": "x"}]
+    made = server.rpc("create_skill", manifest=manifest("team.kept"), skill_md="# Kept\n", files=files)
+    archive, outside = tmp_path / "backup.tar", tmp_path / "outside"
+    assert skillery("backup", archive, "--home", server.home).returncode == 0
+    server.stop()
+    table, old = {"path": ("skill_files", "resources/x.txt"), "digest": ("skill_versions", made["digest"])}[forged]
+
+    forge(archive, lambda name, data: data.replace(json.dumps(old).encode(), json.dumps(str(outside)).encode()))
+    restored = skillery("restore", archive, "--home", tmp_path / "restored")
+    with sqlite3.connect(server.home / "skillery.db") as connection:
+        changed = connection.execute(f"UPDATE {table} SET {forged} = ? WHERE {forged} = ?", (str(outside), old))
+    connection.close()
+    again = start_server(home=server.home.name)
+    error = again.rpc.error("execute_skill", name="team.kept")
+
+    assert (restored.returncode, f"'{table}'" in restored.stderr) == (4, True), restored.stderr
+    assert (changed.rowcount, "skillery check" in error["data"]["hint"]) == (1, True), error
+    assert not outside.exists()
 
 
 @pytest.mark.full
@@ -332,17 +416,12 @@ def test_a_registry_is_never_restored_over_another(database: Database, storage: 
 def test_a_backup_of_a_newer_release_is_refused_by_name(
     database: Database, storage: Storage, archive: Path, tmp_path: Path
 ) -> None:
-    sums: dict[str, str] = {}
-
     def newer(name: str, data: bytes) -> bytes:
         if name == "head.json":
-            data = json.dumps(json.loads(data) | {"revision": "9999", "release": "9.9"}).encode()
-        if name == "sums.json":
-            return json.dumps(sums).encode()
-        sums[name] = hashlib.sha256(data).hexdigest()
+            return json.dumps(json.loads(data) | {"revision": "9999", "release": "9.9"}).encode()
         return data
 
-    rewritten(archive, newer)
+    forge(archive, newer)
     with pytest.raises(StartupError, match=r"9\.9.*9999"):
         restore(empty(tmp_path), storage, archive, tmp_path / "key", ME)
 

@@ -58,6 +58,11 @@ def path_problem(text: str) -> str | None:
     return _text_problem(text) or _segment_problem(text.split("/"))
 
 
+def leads_outside(path: str) -> bool:
+    """Return whether a path, below a folder, names a file outside this folder, or is no path of a file."""
+    return "\0" in path or not {"", ".", ".."}.isdisjoint(path.split("/"))
+
+
 def check_paths(paths: Iterable[str]) -> None:
     """Raise InvalidPath, with a list of the collisions, if paths of one bundle collide."""
     problems = list(path_collisions(paths))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import secrets
 import shutil
 import threading
@@ -19,8 +20,9 @@ from skillery.contents.blob_rows import BlobRow
 from skillery.contents.blobs import Blobs
 from skillery.contents.store import copy_to, inline_data, open_content
 from skillery.database import Database
-from skillery.errors import StorageFull, is_disk_full
+from skillery.errors import StorageFull, Unavailable, is_disk_full
 from skillery.formats.bundle import BundleFile, digest_of_entries
+from skillery.formats.paths import leads_outside
 from skillery.registry import VersionRow, files_of
 from skillery.registry.files import FileRow
 from skillery.registry.version_rows import version_purged
@@ -28,6 +30,7 @@ from skillery.registry.version_rows import version_purged
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 NOTED_EVERY = 600.0
 """The modification time of a file or folder is the time of its last use, exact to this number of seconds."""
+_DIGEST = re.compile(r"(?:sha256:)?[0-9a-f]{64}")
 
 
 class Cache:
@@ -62,7 +65,7 @@ class Cache:
         return folder
 
     def _place_of(self, digest: str) -> Path:
-        return self._folder / "bundles" / digest.replace(":", "-")
+        return self._folder / "bundles" / _checked(digest).replace(":", "-")
 
     def _use_bundle(self, folder: Path, digest: str) -> bool:
         """Record the use of a folder, so that the folder stays in the cache. Return False if the folder does not
@@ -116,7 +119,7 @@ class Cache:
         stored = self._blobs.local_path(blob)
         if stored is not None:
             return stored
-        path = self._folder / "blobs" / blob.sha256
+        path = self._folder / "blobs" / _checked(blob.sha256)
         with self._lock, contextlib.suppress(FileNotFoundError):
             os.utime(path)
             return path
@@ -209,12 +212,16 @@ class Cache:
 
     def _files_of(self, version: VersionRow) -> list[FileRow]:
         """Return the files of a version. If it was purged since it was resolved, drop its bundle and raise
-        VersionPurged.
+        VersionPurged. Raise Unavailable if its rows are damaged.
         """
         files = self._database.read_now(lambda connection: files_of(connection, version.version_id))
         if not files:  # every version has files until it is purged
             self.drop_bundles([version.digest])
             raise version_purged(version)
+        # Rows of a foreign database or backup must not write outside of the cache, or under the digest of other files.
+        entries = ((file.path, file.sha256, file.executable) for file in files)
+        if digest_of_entries(entries) != version.digest or any(leads_outside(file.path) for file in files):
+            raise _damaged(f"the files of {version.name}@{version.version} do not match its digest")
         return files
 
     def _settle(self, partial: Path, folder: Path) -> None:
@@ -239,6 +246,17 @@ class Cache:
                     lambda connection, sha256=file.sha256: open_content(connection, self._storage, sha256)  # type: ignore[misc]
                 )
                 copy_to(stream, path, mode)
+
+
+def _checked(digest: str) -> str:
+    """Return a digest of a row. Raise Unavailable if the text is not a digest: other text never becomes a path."""
+    if not _DIGEST.fullmatch(digest):
+        raise _damaged("a row has a digest that is not a SHA-256")
+    return digest
+
+
+def _damaged(problem: str) -> Unavailable:
+    return Unavailable(f"the registry is damaged: {problem}", hint="The admin of the server can run: skillery check.")
 
 
 def _is_older(path: Path, moment: datetime) -> bool:

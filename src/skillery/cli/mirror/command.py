@@ -211,7 +211,10 @@ def _checked(source: str) -> str:
             raise InvalidParams(f"{source!r} is no folder and no address", hint=hint, param="source")
         return str(Path(source).resolve())
     if _is_url(source):
-        parts = urlsplit(source)
+        try:
+            parts = urlsplit(source)
+        except ValueError:
+            raise InvalidParams(f"{source!r} is not an address", param="source") from None
         if parts.username or parts.password or parts.query:
             hint = "Log in instead: skillery login, or a credential helper of git."
             raise InvalidParams("the address contains a user, a password or a query", hint=hint, param="source")

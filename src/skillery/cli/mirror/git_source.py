@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from pathlib import Path
@@ -13,6 +15,9 @@ from skillery.errors import StartupError, Unavailable
 SECONDS = 600
 MOST_BYTES = 1024 * 1024 * 1024
 MOST_FILES = 200_000
+MOST_DEPTH = 100
+"""Most folders above a file. Python cannot remove a tree that is a thousand folders deep."""
+MOST_SAID, MOST_OUT = 500, 64 * 1024
 # A repository can ask git for other transports, which run programs.
 _SAFE = ("protocol.allow=never", "protocol.https.allow=always", "protocol.http.allow=always")
 _MORE = ("protocol.ssh.allow=always", "core.hooksPath=/dev/null", "advice.detachedHead=false")
@@ -46,7 +51,8 @@ def copy_repository(source: str, tree: Path, known: str) -> str:
 
 
 def _check_sizes(clone: Path, source: str) -> None:
-    """Raise Unavailable if the files of the repository have too many bytes, or are too many. No file is unpacked.
+    """Raise Unavailable if the files of the repository have too many bytes, are too many or too deep. No file is
+    unpacked.
 
     A small repository can list billions of files, so the list is read until a limit is passed.
     """
@@ -55,18 +61,23 @@ def _check_sizes(clone: Path, source: str) -> None:
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=_environment()) as listing:
         assert listing.stdout is not None
         for line in listing.stdout:
-            length = line.split(b"\t", 1)[0].split()[-1]
+            about, _, path = line.partition(b"\t")
+            length = about.split()[-1]
             size, files = size + (int(length) if length != b"-" else 0), files + 1
             if size > MOST_BYTES or files > MOST_FILES:
                 listing.kill()
                 raise Unavailable(f"the repository {source!r} has more than {MOST_BYTES} bytes or {MOST_FILES} files")
+            if path.count(b"/") > MOST_DEPTH:
+                listing.kill()
+                raise Unavailable(f"the repository {source!r} has a file below more than {MOST_DEPTH} folders")
 
 
 def _remove_links_out(clone: Path) -> None:
     """Remove links that lead out of the clone: an import follows some links to files of the user."""
-    inside = clone.resolve()
+    inside = os.path.realpath(clone)
     for path in clone.rglob("*"):
-        if path.is_symlink() and not path.resolve().is_relative_to(inside):
+        # Unlike `Path.resolve`, `realpath` accepts a link that leads to itself.
+        if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(inside):
             path.unlink()
 
 
@@ -82,21 +93,41 @@ def _environment() -> dict[str, str]:
 
 
 def _git(*words: str) -> str:
-    try:
-        done = subprocess.run(
-            _command(*words),
-            env=_environment(),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=SECONDS,
-            check=False,
-        )
-    except OSError:
-        raise StartupError("this computer has no git: install it, and run the command again") from None
-    except subprocess.TimeoutExpired:
-        raise Unavailable(f"git does not end within {SECONDS} seconds") from None
-    if done.returncode != 0:
-        raise Unavailable(f"git cannot read the repository: {done.stderr.strip()[-500:]}")
-    return done.stdout
+    # Files, because a server can make git say gigabytes.
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as said:
+        try:
+            running = subprocess.Popen(
+                _command(*words),
+                env=_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=said,
+                start_new_session=True,
+            )
+        except OSError:
+            raise StartupError("this computer has no git: install it, and run the command again") from None
+        try:
+            code = running.wait(SECONDS)
+        except subprocess.TimeoutExpired:
+            raise Unavailable(f"git does not end within {SECONDS} seconds") from None
+        finally:
+            if running.poll() is None:
+                _kill(running)
+        if code != 0:
+            said.seek(max(0, said.tell() - 4 * MOST_SAID))
+            raise Unavailable(f"git cannot read the repository: {_text(said.read())[-MOST_SAID:]}")
+        out.seek(0)
+        return _text(out.read(MOST_OUT))
+
+
+def _kill(running: subprocess.Popen[bytes]) -> None:
+    """Kill git and the programs that it has started, which would wait for the server for ever."""
+    if os.name == "posix":
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(running.pid, signal.SIGKILL)
+    running.kill()
+    running.wait()
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace").strip()

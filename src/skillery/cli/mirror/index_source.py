@@ -6,6 +6,7 @@ does not look like a removed one.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
 import secrets
@@ -24,10 +25,16 @@ from skillery.importing.entries import ImportLimits
 
 WELL_KNOWN = "/.well-known/agent-skills/index.json"
 SECONDS = 60.0
+"""Longest time without a byte."""
+TOTAL_SECONDS = 600.0
+"""Longest time of one answer: a server can send a byte in each minute."""
 MIB = 1024 * 1024
 MOST_INDEX_BYTES = 32 * MIB
 MOST_BYTES = 64 * MIB
 """Most bytes of one archive."""
+MOST_TREE_BYTES = 1024 * MIB
+"""Most bytes of the whole copy. Each file counts with its blocks, so this limits the number of files too."""
+BLOCK = 4096
 LIMITS = ImportLimits(max_bytes=MOST_BYTES, max_unpacked_bytes=256 * MIB, max_entries=10_000)
 MOST_SKILLS = 10_000
 _NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
@@ -46,16 +53,75 @@ class _Index(msgspec.Struct):
     truncated: bool = False
 
 
-class _Copy(NamedTuple):
+class _Copy:
     """The folders of a copy."""
 
-    skills: Path
-    digests: Path
-    """One file for each copied skill, with the digest of its archive."""
+    def __init__(self, skills: Path) -> None:
+        self.skills = skills
+        self.digests = skills.parent / "digests"
+        """One file for each copied skill, with the digest of its archive."""
+        for folder in (self.skills, self.digests):
+            folder.mkdir(parents=True, exist_ok=True)
+        self._bytes = _size_of(skills)
 
     def has(self, entry: _Entry) -> bool:
         place = self.digests / entry.name
         return place.is_file() and place.read_text("utf-8") == entry.digest
+
+    def replace(self, entry: _Entry, partial: Path) -> None:
+        """Replace the copy of a skill. Raise Unavailable if the whole copy would then be too large."""
+        former = self.skills / entry.name
+        size = self._bytes + _size_of(partial) - _size_of(former)
+        if size > MOST_TREE_BYTES:
+            raise Unavailable(f"the skills of the index have more than {MOST_TREE_BYTES} bytes")
+        # Without its digest, a skill is copied again if this process dies in between.
+        (self.digests / entry.name).unlink(missing_ok=True)
+        shutil.rmtree(former, ignore_errors=True)
+        partial.rename(former)
+        (self.digests / entry.name).write_text(entry.digest, "utf-8")
+        self._bytes = size
+
+    def keep(self, names: set[str]) -> None:
+        """Remove the skills with other names."""
+        for folder in self.skills.iterdir():
+            if folder.name not in names:
+                (self.digests / folder.name).unlink(missing_ok=True)
+                shutil.rmtree(folder)
+
+
+class _Server(NamedTuple):
+    """The server of an index. The event loop limits the time of a whole answer, which httpx cannot."""
+
+    address: str
+    """The address of the index."""
+    token: str | None
+    client: httpx.AsyncClient
+    loop: asyncio.Runner
+
+    def read(self, url: str, most: int) -> bytes:
+        """Return the content at an address. Raise Unavailable if it cannot be read, or has more than `most` bytes."""
+        return self.loop.run(self._read(url, most))
+
+    async def _read(self, url: str, most: int) -> bytes:
+        """Redirects are not followed: they could lead to another host with the token."""
+        is_own = _origin(url) == _origin(self.address)
+        headers = {"authorization": f"Bearer {self.token}"} if self.token and is_own else {}
+        body = bytearray()
+        try:
+            async with asyncio.timeout(TOTAL_SECONDS), self.client.stream("GET", url, headers=headers) as response:
+                if response.status_code in {401, 403} and is_own:
+                    raise Unavailable(f"{url[:200]} asks for a login", hint="Run skillery login for this server.")
+                if response.status_code != 200:
+                    raise Unavailable(f"{url[:200]} answers with status {response.status_code}")
+                async for piece in response.aiter_raw():
+                    body += piece
+                    if len(body) > most:
+                        raise Unavailable(f"{url[:200]} has more than {most} bytes")
+        except TimeoutError:
+            raise Unavailable(f"{url[:200]} does not end within {TOTAL_SECONDS:.0f} seconds") from None
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+            raise Unavailable(f"{url[:200]} cannot be read ({type(error).__name__})") from None
+        return bytes(body)
 
 
 def copy_index(source: str, tree: Path, token: str | None) -> list[str]:
@@ -65,34 +131,34 @@ def copy_index(source: str, tree: Path, token: str | None) -> list[str]:
     the copy then stays as it is.
     """
     address = source if source.endswith(".json") else source.rstrip("/") + WELL_KNOWN
-    copy = _Copy(tree, tree.parent / "digests")
-    for folder in copy:
-        folder.mkdir(parents=True, exist_ok=True)
     names, problems = set[str](), list[str]()
-    with httpx.Client(timeout=SECONDS, headers={"user-agent": "skillery-mirror"}) as client:
-        for entry in _index(client, address, token).skills:
-            problem = _problem(entry, names, address)
-            if problem is None and not copy.has(entry):
-                problem = _copy(client, urljoin(address, entry.url), address, token, entry, copy)
-            if problem is not None:
-                problems.append(f"{entry.name[:80]!r}: {problem}")
-            names.add(entry.name)
-    for folder in tree.iterdir():
-        if folder.name not in names:
-            (copy.digests / folder.name).unlink(missing_ok=True)
-            shutil.rmtree(folder)
+    with asyncio.Runner() as loop:
+        client = httpx.AsyncClient(timeout=SECONDS, headers={"user-agent": "skillery-mirror"})
+        server = _Server(address, token, client, loop)
+        try:
+            entries = _index(server).skills
+            copy = _Copy(tree)
+            for entry in entries:
+                problem = _problem(entry, names, address)
+                if problem is None and not copy.has(entry):
+                    problem = _copy(server, entry, copy)
+                if problem is not None:
+                    problems.append(f"{entry.name[:80]!r}: {problem}")
+                names.add(entry.name)
+        finally:
+            loop.run(client.aclose())
+    copy.keep(names)
     return problems
 
 
-def _index(client: httpx.Client, address: str, token: str | None) -> _Index:
+def _index(server: _Server) -> _Index:
     try:
-        content = _read(client, address, address, token, MOST_INDEX_BYTES)
-        index = msgspec.json.decode(content, type=_Index)
+        index = msgspec.json.decode(server.read(server.address, MOST_INDEX_BYTES), type=_Index)
     except msgspec.DecodeError as error:
-        raise Unavailable(f"{address} is no index of Agent Skills: {error}") from None
+        raise Unavailable(f"{server.address} is no index of Agent Skills: {error}") from None
     if index.truncated or len(index.skills) > MOST_SKILLS:
         raise Unavailable(
-            f"the index at {address} is too large", hint="Mirror namespaces of it: https://host/n/NAMESPACE."
+            f"the index at {server.address} is too large", hint="Mirror namespaces of it: https://host/n/NAMESPACE."
         )
     return index
 
@@ -104,19 +170,22 @@ def _problem(entry: _Entry, earlier: set[str], index: str) -> str | None:
         return "the index has the name twice"
     if not _DIGEST.fullmatch(entry.digest):
         return "it has no SHA-256 digest"
-    if _is_unsafe(urljoin(index, entry.url), index):
-        return "its address is not encrypted"
+    try:
+        if _is_unsafe(urljoin(index, entry.url), index):
+            return "its address is not encrypted"
+    except ValueError:
+        return "its address is not valid"
     if entry.type not in {"archive", "skill-md"}:
         return f"its type {entry.type[:40]!r} is unknown"
     return None
 
 
-def _copy(client: httpx.Client, url: str, index: str, token: str | None, entry: _Entry, copy: _Copy) -> str | None:
+def _copy(server: _Server, entry: _Entry, copy: _Copy) -> str | None:
     """Replace the copy of a skill, completely or not at all. Return the reason if that is not possible."""
     partial = copy.skills.parent / f"partial-{secrets.token_hex(4)}"
-    digest = copy.digests / entry.name
+    url = urljoin(server.address, entry.url)
     try:
-        content = _read(client, url, index, token, MOST_BYTES)
+        content = server.read(url, MOST_BYTES)
         found = f"sha256:{hashlib.sha256(content).hexdigest()}"
         if found != entry.digest:
             return f"the content at {url[:200]} has the digest {found}, and not {entry.digest} as the index says"
@@ -125,11 +194,7 @@ def _copy(client: httpx.Client, url: str, index: str, token: str | None, entry: 
             (partial / "SKILL.md").write_bytes(content)
         else:
             _unpack(content, partial)
-        # Without its digest, a skill is copied again if this process dies in between.
-        digest.unlink(missing_ok=True)
-        shutil.rmtree(copy.skills / entry.name, ignore_errors=True)
-        partial.rename(copy.skills / entry.name)
-        digest.write_text(entry.digest, "utf-8")
+        copy.replace(entry, partial)
     except SkilleryError as error:
         return error.message
     except OSError as error:
@@ -153,27 +218,8 @@ def _unpack(content: bytes, folder: Path) -> None:
                 place.chmod(0o755 if entry.executable else 0o644)
 
 
-def _read(client: httpx.Client, url: str, index: str, token: str | None, most: int) -> bytes:
-    """Return the content at an address. Redirects are not followed: they could lead to another host with the token.
-
-    Raise Unavailable if it cannot be read, or has more than `most` bytes.
-    """
-    is_own = _origin(url) == _origin(index)
-    headers = {"authorization": f"Bearer {token}"} if token and is_own else {}
-    body = bytearray()
-    try:
-        with client.stream("GET", url, headers=headers) as response:
-            if response.status_code in {401, 403} and is_own:
-                raise Unavailable(f"{url[:200]} asks for a login", hint="Run skillery login for this server.")
-            if response.status_code != 200:
-                raise Unavailable(f"{url[:200]} answers with status {response.status_code}")
-            for piece in response.iter_raw():
-                body += piece
-                if len(body) > most:
-                    raise Unavailable(f"{url[:200]} has more than {most} bytes")
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-        raise Unavailable(f"{url[:200]} cannot be read ({type(error).__name__})") from None
-    return bytes(body)
+def _size_of(folder: Path) -> int:
+    return sum(-(-path.stat().st_size // BLOCK) * BLOCK + BLOCK for path in folder.rglob("*") if path.is_file())
 
 
 def _is_unsafe(url: str, index: str) -> bool:

@@ -25,6 +25,7 @@ from types import TracebackType
 from typing import Any, BinaryIO, cast
 
 import msgspec
+from sqlalchemy import exc
 
 from skillery.errors import StartupError
 from skillery.formats.tars import FILE, DamagedTar, read_members
@@ -35,6 +36,15 @@ HEAD, SUMS, SECRET_KEY = "head.json", "sums.json", "secrets.key"
 CHUNK_BYTES = 1024 * 1024
 MOST_SUMS_BYTES = 1024 * 1024 * 1024
 _TABLE = re.compile(r"tables/([a-z_]{1,63})\.jsonl")
+_DAMAGED_ROW = (
+    msgspec.MsgspecError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+    OverflowError,
+)
 _CONTENT = re.compile(r"contents/([0-9a-f]{64})")
 
 
@@ -239,6 +249,17 @@ def _damaged(path: Path, why: str) -> DamagedArchive:
     return DamagedArchive(f"the backup {path} is damaged: {why}; nothing was restored; use another backup")
 
 
+@contextmanager
+def rows_are_valid(path: Path, table: str) -> Iterator[None]:
+    """Raise DamagedArchive if the rows of a table cannot be decoded, or if the database refuses them."""
+    try:
+        yield
+    except exc.OperationalError:  # of the database, not of the row
+        raise
+    except (*_DAMAGED_ROW, exc.StatementError):
+        raise _damaged(path, f"the table '{table}' has a row that does not belong there") from None
+
+
 # -- values of rows ----------------------------------------------------------------------------------------------
 
 
@@ -264,5 +285,5 @@ def _value(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     if "bytes" in value:
-        return base64.b64decode(value["bytes"])
+        return base64.b64decode(value["bytes"], validate=True)
     return datetime.fromisoformat(value["at"])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -16,8 +18,9 @@ from skillery.backends import Storage
 from skillery.contents.storage_copies import forget_copies
 from skillery.contents.storage_marks import forget_mark
 from skillery.database import Database, migrate
-from skillery.database.tables import SEARCH_INDEX, audit_head, skills
+from skillery.database.tables import SEARCH_INDEX, audit_head, objects, skill_files, skill_versions, skills
 from skillery.errors import StartupError
+from skillery.formats.paths import leads_outside
 from skillery.maintenance.backups.archive import (
     CHUNK_BYTES,
     SECRET_KEY,
@@ -25,6 +28,7 @@ from skillery.maintenance.backups.archive import (
     content_of,
     decode_row,
     members,
+    rows_are_valid,
     table_of,
     verify_archive,
 )
@@ -32,6 +36,7 @@ from skillery.registry.search_index import index_latest
 from skillery.runs.orphans import close_all
 
 ROWS_AT_ONCE = 200
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 ONE_ROW = audit_head.name
 """A table with a single row, which its migration creates and which cannot be deleted. A restore updates this row."""
 
@@ -73,7 +78,8 @@ def restore(database: Database, storage: Storage, path: Path, secret_key: Path, 
         for name, stream, _ in members(path):
             table_name = table_of(name)
             if table_name is not None:
-                rows[table_name] = _load_table(connection, by_name.get(table_name), table_name, stream)
+                with rows_are_valid(path, table_name):
+                    rows[table_name] = _load_table(connection, by_name.get(table_name), table_name, stream)
         if not database.is_sqlite:
             advance_sequences(connection, by_name.values())
 
@@ -138,16 +144,31 @@ def _tables(connection: Connection) -> list[Table]:
 
 def _load_table(connection: Connection, table: Table | None, name: str, stream: BinaryIO) -> int:
     lines = iter(stream)
-    columns = msgspec.json.decode(next(lines), type=list[str])
+    columns = msgspec.json.decode(next(lines, b""), type=list[str])
     if table is None or not set(columns) <= set(table.columns.keys()):
         raise StartupError(f"the table '{name}' of the backup does not belong to its revision; nothing was restored")
     adding = update(table).where(table.c.id == 1) if name == ONE_ROW else insert(table)
     count = 0
     for batch in _batches(lines):
         values: list[dict[str, Any]] = [dict(zip(columns, decode_row(line), strict=True)) for line in batch]
+        for row in values:
+            _check_row(name, row)
         connection.execute(adding, values)
         count += len(values)
     return count
+
+
+def _check_row(table: str, row: dict[str, Any]) -> None:
+    """Raise ValueError if a row has another content than its digest says, or a file outside of its version."""
+    if table == objects.name and not _SHA256.fullmatch(row["sha256"]):
+        raise ValueError("not a digest")
+    inline = row["data"] if table == objects.name else None
+    if inline is not None and (hashlib.sha256(inline).hexdigest(), len(inline)) != (row["sha256"], row["size_bytes"]):
+        raise ValueError("another content")
+    if table == skill_versions.name and not _SHA256.fullmatch(row["digest"].removeprefix("sha256:")):
+        raise ValueError("not a digest")
+    if table == skill_files.name and leads_outside(row["path"]):
+        raise ValueError("not a path")
 
 
 def _batches(lines: Iterator[bytes]) -> Iterator[list[bytes]]:
