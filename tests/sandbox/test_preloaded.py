@@ -351,6 +351,19 @@ async def test_runs_of_one_environment_leave_nothing_for_each_other(tmp_path: Pa
         assert kept(trial)["counts"].state == "ready"
 
 
+async def test_runs_of_one_environment_share_no_memory_of_an_import(tmp_path: Path) -> None:
+    """A fork copies memory, except memory that a module shares with other processes (multiprocessing.Value)."""
+    code = "import shares\ndef main(args):\n    found = shares.M[0]\n    shares.M[0] = 7\n    return found"
+    async with running(tmp_path) as trial:
+        # Without cgroups, a module gets no shared memory without a file.
+        for maps in ("mmap.mmap(FILE.fileno(), 4096)", *(["mmap.mmap(-1, 4096)"] if IS_ROOT else [])):
+            lines = ["import mmap, tempfile", "FILE = tempfile.TemporaryFile()", "FILE.truncate(4096)", f"M = {maps}"]
+            mount = trial.packages({"shares.py": "\n".join(lines)})
+            state = await imported(trial, mount, "shares")
+            found = [await trial.value(code, packages=(mount,), preload=("shares",)) for _ in range(2)]
+            assert (state.message, found) == ("the import left memory that processes share", [0, 0])
+
+
 # -- attacks ----------------------------------------------------------------------------------------------------------
 
 ATTACKS = """

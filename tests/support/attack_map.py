@@ -117,6 +117,11 @@ ATTACKS: tuple[tuple[str, str], ...] = (
         "a preloaded package that changes how runs are forked",
         "test_a_module_that_changes_what_forks_runs_spoils_its_own_runs_at_most",
     ),
+    (
+        "memory of a preloaded module that all runs share",
+        "test_runs_of_one_environment_share_no_memory_of_an_import",
+    ),
+    ("a forged backup or database", "test_a_forged_backup_or_database_reaches_no_file_outside"),
     ("a fork bomb during a preload", "test_a_fork_bomb_in_an_import_is_held"),
     (
         "a preload that uses up memory, hangs, exits or leaves threads",

@@ -152,6 +152,7 @@ def preload(plan: dict[str, Any]) -> None:
     sys.stdout, sys.stderr = streams
     sys.argv[:] = argv
     check_alone()
+    check_memory()
 
 
 def import_one(name: str) -> None:
@@ -171,6 +172,23 @@ def check_alone() -> None:
         raise kernel.SetupError("the import left threads running")
     if others:
         raise kernel.SetupError("the import left processes running")
+
+
+def check_memory() -> None:
+    """Raise SetupError if the import left memory that a fork does not copy: all runs would read and write it."""
+    with open("/proc/self/maps", "rb") as file:  # noqa: PTH123
+        for line in file:
+            _, rights, _, _, _, *path = line.split(None, 5)
+            if rights.endswith(b"s") and not is_read_only(path[0].rstrip(b"\n") if path else b""):
+                raise kernel.SetupError("the import left memory that processes share")
+
+
+def is_read_only(path: bytes) -> bool:
+    """Return whether the file is on a read-only mount. Memory without a file has a path that does not exist."""
+    try:
+        return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+    except OSError:
+        return False
 
 
 def reseed() -> None:
