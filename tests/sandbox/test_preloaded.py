@@ -352,7 +352,7 @@ async def test_runs_of_one_environment_leave_nothing_for_each_other(tmp_path: Pa
 
 
 async def test_runs_of_one_environment_share_no_memory_of_an_import(tmp_path: Path) -> None:
-    """A fork copies memory, except memory that a module shares with other processes (multiprocessing.Value)."""
+    """A fork copies memory, except memory that a module has mapped for several processes."""
     code = "import shares\ndef main(args):\n    found = shares.M[0]\n    shares.M[0] = 7\n    return found"
     async with running(tmp_path) as trial:
         # Without cgroups, a module gets no shared memory without a file.
