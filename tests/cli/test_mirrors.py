@@ -321,11 +321,18 @@ def test_a_repository_gives_no_files_of_the_user(user: User, new_name: str, tmp_
     (work / "pdf" / "SKILL.md").write_text(SKILL.format(name="pdf", text="Text"))
     (work / "pdf" / "inside.md").symlink_to("SKILL.md")
     (work / "stolen" / "SKILL.md").symlink_to("../../../../../secret.md")
+    (work / "pdf" / "raw.md").write_text("$Id$" * 3)
+    (work / ".gitattributes").write_text("*.md ident filter=own working-tree-encoding=UTF-32\n")
+    smudge = f"touch {user.data}/ran; cat"
+    user.variables["GIT_CONFIG_GLOBAL"] = str(user.data / "gitconfig")
+    (user.data / "gitconfig").write_text(f'[filter "own"]\n\tsmudge = "{smudge}"\n')
     (work / "pdf" / "itself").symlink_to("itself")
     (work / "there").symlink_to("back")
     (work / "back").symlink_to("there")
     git = ["git", "-C", str(work), "-c", "user.name=x", "-c", "user.email=x@example.org"]
-    for words in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "-m", "x"]):
+    subprocess.run([*git, "init", "--quiet"], check=True)
+    (work / ".git" / "info" / "attributes").write_text("* !ident !filter !working-tree-encoding\n")
+    for words in (["add", "--all"], ["commit", "--quiet", "-m", "x"]):
         subprocess.run([*git, *words], check=True)
     handler = type("Served", (GitServer,), {"folder": tmp_path / "served"})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
@@ -337,6 +344,8 @@ def test_a_repository_gives_no_files_of_the_user(user: User, new_name: str, tmp_
     tree = user.data / "skillery" / "mirrors" / mirror / "tree"
     assert (tree / "stolen" / "SKILL.md").resolve() != user.data / "secret.md"
     assert (tree / "pdf" / "inside.md").is_symlink()
+    assert (tree / "pdf" / "raw.md").read_bytes() == b"$Id$" * 3
+    assert not (user.data / "ran").exists()
     assert set(stored(rpc, new_name)) == {"pdf"}
 
 
@@ -365,6 +374,27 @@ def test_a_repository_with_billions_of_files_or_deep_folders_is_refused(
 
     assert (ended.code != 0, message in ended.out + ended.err) == (True, True)
     assert not (user.data / "skillery" / "mirrors" / mirror / "tree").exists()
+
+
+def test_a_repository_leads_to_no_address_without_encryption(user: User, index: Index) -> None:
+    """A server may move a repository, but a redirect to http could also lead to a host of the user's network."""
+
+    class Moved(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(302)
+            self.send_header("location", f"{index.url}{self.path}")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Moved) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        mirror = user.add(f"http://127.0.0.1:{server.server_address[1]}/x.git")
+        done = user.run(mirror, code=3)
+        server.shutdown()
+
+    assert "git cannot read the repository" in done.err
+    assert index.asked == []
 
 
 def test_git_ends_with_the_command_that_waits_for_it(user: User) -> None:

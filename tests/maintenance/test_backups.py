@@ -25,6 +25,7 @@ from skillery.database import Database
 from skillery.database.migrate import current
 from skillery.database.tables import audit, idempotency_keys, objects, runs, servers, uploads
 from skillery.errors import StartupError
+from skillery.formats.bundle import digest_of_entries
 from skillery.identity.idempotency import Claim, claim, keep, note_run
 from skillery.maintenance.backups import back_up, restore
 from skillery.maintenance.integrity import check
@@ -363,12 +364,19 @@ def test_a_forged_backup_or_database_reaches_no_file_outside(
     restored = skillery("restore", archive, "--home", tmp_path / "restored")
     with sqlite3.connect(server.home / "skillery.db") as connection:
         changed = connection.execute(f"UPDATE {table} SET {forged} = ? WHERE {forged} = ?", (str(outside), old))
+        if forged == "path":  # with the digest that fits
+            version = "SELECT id FROM skill_versions WHERE digest = ?"
+            entries = f"SELECT path, sha256, executable FROM skill_files WHERE version_id = ({version})"
+            digest = digest_of_entries(connection.execute(entries, (made["digest"],)))
+            connection.execute("UPDATE skill_versions SET digest = ? WHERE digest = ?", (digest, made["digest"]))
     connection.close()
+    checked = skillery("check", "--home", server.home, "--json")
     again = start_server(home=server.home.name)
     error = again.rpc.error("execute_skill", name="team.kept")
 
     assert (restored.returncode, f"'{table}'" in restored.stderr) == (4, True), restored.stderr
     assert (changed.rowcount, "skillery check" in error["data"]["hint"]) == (1, True), error
+    assert [fault["kind"] for fault in json.loads(checked.stdout)["faults"]] == ["version_differs"]
     assert not outside.exists()
 
 

@@ -28,6 +28,7 @@ from skillery.database.tables import (
 )
 from skillery.errors import ContentMissing
 from skillery.formats.bundle import digest_of_entries
+from skillery.formats.paths import leads_outside
 from skillery.runs.orphans import of_no_server
 
 ROWS_AT_ONCE = 500
@@ -96,6 +97,8 @@ def _versions(connection: Connection) -> Iterator[Damage]:
             yield Damage("version_without_files", subject, f"{subject} has no files")
         elif digest_of_entries((file.path, file.sha256, bool(file.executable)) for file in files) != first.digest:
             yield Damage("version_differs", subject, f"the files of {subject} do not match its digest {first.digest}")
+        elif any(leads_outside(file.path) for file in files):
+            yield Damage("version_differs", subject, f"a file of {subject} leads outside of its folder")
 
 
 def _latest(connection: Connection) -> Iterator[Damage]:

@@ -17,9 +17,10 @@ MOST_BYTES = 1024 * 1024 * 1024
 MOST_FILES = 200_000
 MOST_DEPTH = 100
 """Most folders above a file. Python cannot remove a tree that is a thousand folders deep."""
+NO_ATTRIBUTES = "* -text !eol !crlf !ident !filter !working-tree-encoding\n"
 MOST_SAID, MOST_OUT = 500, 64 * 1024
-# A repository can ask git for other transports, which run programs.
-_SAFE = ("protocol.allow=never", "protocol.https.allow=always", "protocol.http.allow=always")
+# A repository can ask git for other transports, which run programs. A redirect leads to https only.
+_SAFE = ("protocol.allow=never", "protocol.https.allow=always", "protocol.http.allow=user")
 _MORE = ("protocol.ssh.allow=always", "core.hooksPath=/dev/null", "advice.detachedHead=false")
 
 
@@ -42,6 +43,9 @@ def copy_repository(source: str, tree: Path, known: str) -> str:
         commit = _git("-C", str(clone), "rev-parse", "HEAD").strip()
         # Files are much larger than the pack with their compressed and repeated contents, so count before unpacking.
         _check_sizes(clone, source)
+        # `.gitattributes` can make files larger, and choose programs in the settings of the user.
+        (clone / ".git" / "info").mkdir(exist_ok=True)
+        (clone / ".git" / "info" / "attributes").write_text(NO_ATTRIBUTES)
         _git("-C", str(clone), "checkout", "--quiet", commit)
         shutil.rmtree(clone / ".git")
         _remove_links_out(clone)
