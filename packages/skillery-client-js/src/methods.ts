@@ -12,6 +12,91 @@ export interface RunFile {
   executable?: boolean;
 }
 
+/** The manifest of a skill. */
+export interface SkillToml {
+  /** e.g. sales.leads.sync */
+  name: string;
+  /** MAJOR.MINOR.PATCH */
+  version: string;
+  /** A model reads it to choose a skill */
+  description: string;
+  /** action: to run; instruction: to read */
+  kind?: "action" | "instruction";
+  /** For lists; all segments of the name but the last by default */
+  namespace?: string;
+  tags?: string[];
+  runtime?: RuntimeTable;
+  /** The arguments, by name */
+  inputs?: Record<string, string | InputTable>;
+  permissions?: PermissionsTable;
+  examples?: ExampleTable[];
+}
+
+/** How a run starts, and what it needs. */
+export interface RuntimeTable {
+  language?: "python";
+  /** The Python file, e.g. code/main.py */
+  entrypoint?: string;
+  /** The function that a run calls */
+  export?: string;
+  limits?: LimitsTable;
+  /** Packages with versions, e.g. pandas>=2,<3 */
+  dependencies?: string[];
+  /** Python versions, e.g. >=3.11 */
+  requires-python?: string;
+  /** Whether a skill with permissions runs in workspaces */
+  workspace?: boolean;
+  /** Whether undeclared arguments fail a run */
+  strict_inputs?: boolean;
+}
+
+/** Limits of a run. The server reduces them to its maximum. */
+export interface LimitsTable {
+  /** Memory in MiB */
+  memory_mb?: number;
+  processes?: number;
+  cpus?: number;
+  /** Files in MiB */
+  disk_mb?: number;
+  /** Time in milliseconds */
+  timeout_ms?: number;
+}
+
+/** An argument of the function. Another `type` is accepted with a warning, and takes any value. */
+export interface InputTable {
+  /** string, integer, number, boolean, object, array, blob, any */
+  type?: "any" | "array" | "blob" | "boolean" | "integer" | "number" | "object" | "string" | string;
+  description?: string;
+  /** The allowed values */
+  enum?: unknown[];
+  default?: unknown;
+  required?: boolean;
+}
+
+/** What a run may use. A reviewer sees these entries. */
+export interface PermissionsTable {
+  /** Hosts, e.g. https://api.example.com or https://*.example.com:8443 */
+  network?: string[];
+  /** Names of secrets, which are environment variables of a run */
+  secrets?: string[];
+}
+
+/** A run with its expected result. Publishing executes it as a test. */
+export interface ExampleTable {
+  name?: string;
+  args?: Record<string, unknown>;
+  /** Arguments that get blobs of these files */
+  blobs?: Record<string, string | string[]>;
+  input_blobs?: string[];
+  /** The exact output */
+  expect?: unknown;
+  /** Members that the output has */
+  expect_subset?: unknown;
+  /** The type of the error */
+  expect_error?: string;
+  needs_permissions?: boolean;
+}
+
 /** A file of a new skill. */
 export interface SkillFile {
   /** Path within the skill directory (e.g., 'code/main.py') */
@@ -383,6 +468,15 @@ export interface Guide {
   content: string;
 }
 
+/** The answer of `create_skill`. `warnings` are those of `check_skill`, with its findings. */
+export interface CreatedSkill {
+  name: string;
+  version: string;
+  digest: string;
+  status: string;
+  warnings?: string[];
+}
+
 /** The answer of `create_skill` and of each step of a version. */
 export interface NewVersion {
   name: string;
@@ -494,6 +588,8 @@ export interface RunRecord {
   tool: string | null;
   identity: Who;
   parent_run_id: string | null;
+  /** Runs of skills that the code called */
+  called_runs?: string[];
   started_at: string | null;
   finished_at: string | null;
   limits: unknown;
@@ -1325,7 +1421,7 @@ export interface LoadSkillsProtocolGuideParams {
 /** Params of `create_skill`. */
 export interface CreateSkillParams {
   /** skill.toml as JSON: name, version, description, and further declarations */
-  manifest: Record<string, unknown>;
+  manifest: SkillToml;
   /** SKILL.md: markdown for the LLM, with YAML frontmatter at the top */
   skill_md: string;
   /** Code and resources of the skill */
@@ -1567,7 +1663,7 @@ export interface SearchSkillsParams {
 /** Params of `check_skill`. */
 export interface CheckSkillParams {
   /** skill.toml as JSON: name, version, description, and further declarations */
-  manifest: Record<string, unknown>;
+  manifest: SkillToml;
   /** SKILL.md: markdown for the LLM, with YAML frontmatter at the top */
   skill_md: string;
   /** Code and resources of the skill */
@@ -1579,7 +1675,7 @@ export interface CheckSkillParams {
 /** Params of `develop_skill`. */
 export interface DevelopSkillParams {
   /** skill.toml as JSON: name, version, description, and further declarations */
-  manifest: Record<string, unknown>;
+  manifest: SkillToml;
   /** SKILL.md: markdown for the LLM, with YAML frontmatter at the top */
   skill_md: string;
   /** Code and resources of the skill */
@@ -2049,7 +2145,7 @@ export abstract class Methods {
   }
 
   /** Publish a new skill, or a new version of a skill. The whole bundle is checked before anything is stored. */
-  createSkill(params: CreateSkillParams, options?: CallOptions): Promise<NewVersion> {
+  createSkill(params: CreateSkillParams, options?: CallOptions): Promise<CreatedSkill> {
     return this.call("create_skill", params, options);
   }
 

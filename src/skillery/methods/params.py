@@ -226,11 +226,11 @@ class CreateSkill(BundleParams, frozen=True, kw_only=True):
 NAME = shown("Skill name")
 VERSION = shown("Exact version")
 Text = Annotated[str, Meta(min_length=1, max_length=2000)]
+"""A text for people: a reason, a note or a message."""
 Limit = Annotated[str, Meta(min_length=1)]
 """A param that limits what a call permits. An empty text, such as an unset variable of a shell, is not the same as no
 limit.
 """
-"""A text for people: a reason, a note or a message."""
 
 
 class SubmitVersion(Params, frozen=True, kw_only=True):
