@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import keyword
+import re
 import socket
 import string
 import sys
@@ -22,6 +23,7 @@ from typing import NamedTuple
 from bench.crowd import crowd
 from bench.prober import LAST, set_priority
 from bench.victim import MIB, Answer, Victim, batch, flood, mib, post, read_answer
+from tests.support.browser import Browser
 
 CHUNKED = "Transfer-Encoding: chunked"
 FILE_SKILL, FILE_MIB = "attack.file", 12
@@ -195,10 +197,17 @@ def counted(answers: Iterable[Answer]) -> str:
 AT_ONCE = 8
 
 
-def together(victim: Victim, path: str, body: bytes, kind: str = "application/json") -> str:
-    """Send a body from eight attackers at once."""
-    fields = ("Accept: */*", "Git-Protocol: version=2")
-    head = victim.head("POST", path, f"Content-Length: {len(body)}", "Connection: close", *fields)
+def together(
+    victim: Victim,
+    path: str,
+    body: bytes,
+    kind: str = "application/json",
+    verb: str = "POST",
+    fields: Iterable[str] = (),
+) -> str:
+    """Send a request from eight attackers at once."""
+    all_fields = ("Accept: */*", "Git-Protocol: version=2", "Connection: close", *fields)
+    head = victim.head(verb, path, f"Content-Length: {len(body)}", *all_fields)
     request = head.replace(b"Content-Type: application/json", b"Content-Type: " + kind.encode()) + body
 
     def send(_: int) -> Answer:
@@ -220,12 +229,55 @@ def imports_in_blanks(victim: Victim) -> str:
     return together(victim, "/rpc", json.dumps(call).encode())
 
 
+def signed_in(victim: Victim) -> Browser:
+    browser = Browser(f"http://{victim.host}:{victim.port}", accept="text/html")
+    browser.sign_in(victim.token)
+    return browser
+
+
+TABLES = """import os
+def main(args):
+    os.makedirs("out")
+    for number in range(8):
+        open(f"out/{number}.csv", "w").write('1,"a",2\\n' + '"' * COUNT + "x")
+"""
+
+
+def previews_of_quotes(victim: Victim) -> str:
+    """Open the page of a run that wrote eight tables of quotes."""
+    code = TABLES.replace("COUNT", "240" if victim.small else "16_000")
+    call = {"jsonrpc": "2.0", "id": 1, "method": "run_code", "params": {"language": "python", "code": code}}
+    found = re.search(rb"run_[A-Za-z0-9]+", post(victim, "/rpc", json.dumps(call).encode()).start)
+    if found is None:
+        return "no run"
+    cookies = "; ".join(f"{name}={value}" for name, value in signed_in(victim).http.cookies.items())
+    page = f"/runs/{found[0].decode()}"
+    return together(
+        victim._replace(token=""), page, b"", verb="GET", fields=("Accept: text/html", f"Cookie: {cookies}")
+    )
+
+
+def uploads_of_digits(victim: Victim) -> str:
+    """Upload an archive with a header of digits through the page /publish."""
+    browser = signed_in(victim)
+    fields = {name: (None, value) for name, value in browser.fields("/publish").items()}
+    request = browser.http.build_request(
+        "POST", "/publish", files={**fields, "archive": ("x.tar.gz", archive_of_digits(victim))}
+    )
+    cookies = "; ".join(f"{name}={value}" for name, value in browser.http.cookies.items())
+    more = ("Accept: text/html", f"Cookie: {cookies}", f"Origin: {browser.url}")
+    return together(victim._replace(token=""), "/publish", request.read(), request.headers["content-type"], fields=more)
+
+
 def header_of_digits(victim: Victim) -> str:
+    return together(victim, "/import?namespace=attack.tar", archive_of_digits(victim), "application/gzip")
+
+
+def archive_of_digits(victim: Victim) -> bytes:
     digits = b"0" * (8_192 if victim.small else 65_536)
     info = tarfile.TarInfo("x")
     info.type, info.size = tarfile.XHDTYPE, len(digits)
-    packed = gzip.compress(info.tobuf() + digits + bytes(1024))
-    return together(victim, "/import?namespace=attack.tar", packed, "application/gzip")
+    return gzip.compress(info.tobuf() + digits + bytes(1024))
 
 
 def differences_of_words(victim: Victim) -> str:
@@ -277,6 +329,8 @@ ATTACKS: dict[str, Attack] = {
     "reversed": Attack(7, "8 patterns of 2,600 names, the second half reversed", reversed_names),
     "interleaved": Attack(7, "2 patterns of 640 names, the second half interleaved", interleaved_names),
     "blanks": Attack(9, "8 × `run_code` with 40,000 blanks behind an import", imports_in_blanks),
+    "previews": Attack(9, "8 × the page of a run with 8 tables of 16,000 quotes", previews_of_quotes),
+    "uploads": Attack(9, "8 × an upload to `/publish` of a tar header of 64 KiB digits", uploads_of_digits),
     "digits": Attack(9, "8 × `/import` of a tar header of 64 KiB digits", header_of_digits),
     "words": Attack(9, "8 × `diff_versions` of 60 lines with 400 words", differences_of_words),
     "refs": Attack(9, "8 × git fetch with 150,000 `deepen-not`", repeated_refs),

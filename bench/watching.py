@@ -21,7 +21,7 @@ SAMPLE_SECONDS = 0.05
 
 class Silence(NamedTuple):
     longest_ms: float
-    median_ms: float
+    p99_ms: float
     asked: int
 
 

@@ -33,5 +33,5 @@ def test_an_attack_reports_what_it_saw(server: Server, prepared: tuple[Path, Vic
     assert "the attacker failed" not in seen.outcome, seen.outcome
     assert seen.outcome
     assert seen.silence.asked > 0
-    assert len(seen.row()) == 8
+    assert len(seen.row()) == 9
     assert server.rpc.http.get("/healthz").status_code == 200

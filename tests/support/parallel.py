@@ -6,13 +6,16 @@ databases. A test looks only at its own processes and files.
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import gc
 import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, suppress
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -25,6 +28,9 @@ STACK = pytest.StashKey[ExitStack]()
 POSTGRES = pytest.StashKey[str]()
 PREFORK = pytest.StashKey[str]()
 _config: list[pytest.Config] = []
+_without_pytest = ExitStack()
+"""What a process without pytest uses, such as a benchmark, until its end."""
+atexit.register(_without_pytest.close)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -62,7 +68,12 @@ def postgres_url(config: pytest.Config) -> str:
 
 def forking_process() -> str:
     """Return the address of the only forking process of this pytest run: see tests/support/prefork.py."""
-    return of_the_run(_config[0], PREFORK, "prefork", running_prefork)
+    return of_the_run(_config[0], PREFORK, "prefork", running_prefork) if _config else _own_forking_process()
+
+
+@cache
+def _own_forking_process() -> str:
+    return _without_pytest.enter_context(running_prefork())
 
 
 def of_the_run(
@@ -114,21 +125,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 
+@cache
 def own_folder() -> Path:
     """Return a folder of this process."""
+    if not _config:
+        return Path(_without_pytest.enter_context(TemporaryDirectory(prefix="skillery-")))
     factory: pytest.TempPathFactory = _config[0]._tmp_path_factory  # type: ignore[attr-defined]
     return factory.getbasetemp()
 
 
-def common_folder(config: pytest.Config) -> Path:
+def common_folder(config: pytest.Config | None = None) -> Path:
     """Return a folder of this pytest run that all workers know."""
+    config = config or next(iter(_config), None)
     return own_folder().parent if hasattr(config, "workerinput") else own_folder()
 
 
 def is_first(what: str) -> bool:
     """Return whether this is the first call with this text in all workers of this pytest run."""
     try:
-        (common_folder(_config[0]) / f"first {what}".replace("/", "-")).touch(exist_ok=False)
+        (common_folder() / f"first {what}".replace("/", "-")).touch(exist_ok=False)
     except FileExistsError:
         return False
     return True
@@ -136,7 +151,7 @@ def is_first(what: str) -> bool:
 
 def once(name: str, make: Callable[[Path], None]) -> Path:
     """Return a file of this pytest run. The first worker to need the file calls `make(path)`, the others wait."""
-    path = common_folder(_config[0]) / name
+    path = common_folder() / name
     with path.with_name(f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not path.exists():
