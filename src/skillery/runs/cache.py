@@ -169,7 +169,8 @@ class Cache:
 
     def bundle_digests(self) -> list[str]:
         """Return the digests of all bundles in the cache. Blocking."""
-        return [folder.name.replace("-", ":", 1) for folder in (self._folder / "bundles").iterdir()]
+        names = (folder.name.replace("-", ":", 1) for folder in (self._folder / "bundles").iterdir())
+        return [name for name in names if _DIGEST.fullmatch(name)]
 
     def drop_bundles(self, digests: Iterable[str], *, dry_run: bool = False) -> tuple[int, int]:
         """Delete bundles at once, even if runs use them. Return the number of deleted bundles and their bytes.
