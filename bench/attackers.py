@@ -247,11 +247,11 @@ def previews_of_quotes(victim: Victim) -> str:
     """Open the page of a run that wrote eight tables of quotes."""
     code = TABLES.replace("COUNT", "240" if victim.small else "16_000")
     call = {"jsonrpc": "2.0", "id": 1, "method": "run_code", "params": {"language": "python", "code": code}}
-    found = re.search(rb"run_[A-Za-z0-9]+", post(victim, "/rpc", json.dumps(call).encode()).start)
+    found = re.search(rb'"run_id":"([^"]+)"', post(victim, "/rpc", json.dumps(call).encode()).start)
     if found is None:
         return "no run"
     cookies = "; ".join(f"{name}={value}" for name, value in signed_in(victim).http.cookies.items())
-    page = f"/runs/{found[0].decode()}"
+    page = f"/runs/{found[1].decode()}"
     return together(
         victim._replace(token=""), page, b"", verb="GET", fields=("Accept: text/html", f"Cookie: {cookies}")
     )
