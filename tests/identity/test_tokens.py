@@ -12,6 +12,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -757,6 +758,10 @@ def test_a_terminal_shows_scopes_and_moments_whole(tmp_path: Path) -> None:
     assert "…" not in said
 
 
+def call(method: str, **params: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+
+
 TRUST = {"target": "a.*", "provider": "github", "repository": "a/b", "repository_id": "1", "owner_id": "2"}
 WAIVER = {"name": "a.b", "rule": "x", "reason": "y"}
 
@@ -794,3 +799,29 @@ def test_an_empty_option_that_limits_is_refused(command: str, tmp_path: Path) ->
 
     assert ended.code == 2
     assert "it is empty" in ended.err
+
+
+@pytest.mark.full
+def test_no_token_that_an_admin_makes_while_being_revoked_stays(tokens_server: Server, new_name: str) -> None:
+    """Another process revokes the admin, whom the server knows for up to a second more."""
+    there = partial(skillery, SKILLERY_DATABASE=tokens_server.database)
+    home, name = ("--home", str(tokens_server.home)), f"{new_name}-eve"
+    first = there("token", "create", "--name", name, "--scope", "admin", *home, "--json").json["token"]
+    eve, made = Rpc(tokens_server.url, first), list[dict[str, Any]]()
+    with ThreadPoolExecutor(1) as pool:
+        command = pool.submit(there, "offboard", name, *home, "--json")
+        while not command.done():
+            for of in (f"{name}-2", name):
+                answer = eve.http.post("/rpc", json=call("create_token", name=of, scopes=["admin"])).json()
+                made += [answer["result"]] if "result" in answer else []
+            if made and made[-1]["name"] == name:
+                # Each new token begins another second in the cache of the server.
+                eve.http.headers["authorization"] = f"Bearer {made[-1]['token']}"
+        report = command.result().json
+
+    def is_alive(made: dict[str, Any]) -> bool:
+        return Rpc(tokens_server.url, made["token"]).http.get("/v1/skills").status_code == 200
+
+    assert made
+    assert not any(is_alive(one) for one in made if one["name"] == name)
+    assert {one["id"] for one in made if one["name"] != name} <= set(report["left"]["tokens"])

@@ -199,18 +199,16 @@ def _offboard_in_home(target: Target, name: str) -> tuple[dict[str, Any], bool]:
     import msgspec
 
     from skillery import audit
-    from skillery.formats.tokens import REMEMBERED_SECONDS
     from skillery.identity.authenticator_chain import revokers
-    from skillery.identity.offboarding import cancel_runs, revoke_identity
+    from skillery.identity.offboarding import SETTLED_SECONDS, end_late, revoke_identity
 
     actor = audit.local_actor(user_of_this_machine())
     with open_home_database(target) as database:
         lists = [one.revoke for one in revokers(_opened(target, database))]
         report, changed = database.write_now(lambda connection: revoke_identity(connection, actor, name, lists))
-        # Servers accept the identity until their caches end. Afterwards, no run of the identity can begin.
-        time.sleep(REMEMBERED_SECONDS)
-        late = database.write_now(lambda connection: cancel_runs(connection, actor, name))
-    return msgspec.to_builtins(msgspec.structs.replace(report, runs=(*report.runs, *late))), changed
+        time.sleep(SETTLED_SECONDS)
+        report = database.write_now(lambda connection: end_late(connection, actor, report))
+    return msgspec.to_builtins(report), changed
 
 
 def _restore_in_home(target: Target, name: str) -> bool:

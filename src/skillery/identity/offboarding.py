@@ -24,8 +24,13 @@ from skillery.database.tables import (
     workspaces,
 )
 from skillery.errors import IdentityNotFound, InvalidParams
+from skillery.formats.tokens import REMEMBERED_SECONDS
 from skillery.formats.wording import quoted
 
+SETTLED_SECONDS = REMEMBERED_SECONDS + 0.5
+"""Time after which no server accepts a revoked identity: the caches have ended, and so have the calls that were
+admitted just before.
+"""
 MOST_NAMED = 1000
 """The maximum length of each list of a report. Audit trail and listings have the rest."""
 ListIdentity = Callable[[str, Connection], bool]
@@ -76,8 +81,7 @@ def revoke_identity(
 ) -> tuple[RevokedIdentity, bool]:
     """End an identity in this transaction. Return the report, and whether anything has changed.
 
-    `lists` are those of the authenticators that keep one. Servers cache tokens, sessions and lists for at most
-    REMEMBERED_SECONDS: afterwards, the caller calls `cancel_runs` again, for runs that began in that time. Raise
+    `lists` are those of the authenticators that keep one. After SETTLED_SECONDS, the caller calls `end_late`. Raise
     IdentityNotFound if no authenticator keeps a list, and the registry has no token, session or run of the identity.
     """
     if "\0" in name:
@@ -88,25 +92,49 @@ def revoke_identity(
             hint="list_tokens shows the names of tokens.",
             name=name,
         )
-    now = datetime.now(UTC)
     newly_listed = [add(name, connection) for add in lists]
-    ended = update(tokens).where(tokens.c.name == name, _is_live(now)).values(revoked_at=now).returning(tokens.c.id)
-    report = RevokedIdentity(
-        name=name,
-        tokens=tuple(sorted(connection.scalars(ended))),
-        sessions=connection.execute(delete(web_sessions).where(web_sessions.c.identity == name)).rowcount,
-        runs=cancel_runs(connection, actor, name),
-        listed=bool(lists),
-        left=_left_behind(connection, name, now),
-    )
+    report = _end(connection, actor, name, is_listed=bool(lists))
     changed = any(newly_listed) or report.has_changed
     if changed:
-        after = {"tokens": report.tokens, "sessions": report.sessions, "runs": report.runs, "listed": report.listed}
-        audit.record(connection, actor, "revoke_identity", name, after=after)
+        _record(connection, actor, report)
     return report, changed
 
 
-def cancel_runs(connection: Connection, actor: Actor, name: str) -> tuple[str, ...]:
+def end_late(connection: Connection, actor: Actor, report: RevokedIdentity) -> RevokedIdentity:
+    """End the tokens, sessions and runs that have begun since `revoke_identity`. Return the report of both.
+
+    A server that does not yet know the revocation still accepts the identity, which may create tokens in this time.
+    """
+    late = _end(connection, actor, report.name, is_listed=report.listed)
+    if late.has_changed:
+        _record(connection, actor, late)
+    return msgspec.structs.replace(
+        late,
+        tokens=(*report.tokens, *late.tokens),
+        sessions=report.sessions + late.sessions,
+        runs=(*report.runs, *late.runs),
+    )
+
+
+def _end(connection: Connection, actor: Actor, name: str, *, is_listed: bool) -> RevokedIdentity:
+    now = datetime.now(UTC)
+    ended = update(tokens).where(tokens.c.name == name, _is_live(now)).values(revoked_at=now).returning(tokens.c.id)
+    return RevokedIdentity(
+        name=name,
+        tokens=tuple(sorted(connection.scalars(ended))),
+        sessions=connection.execute(delete(web_sessions).where(web_sessions.c.identity == name)).rowcount,
+        runs=_cancel_runs(connection, actor, name),
+        listed=is_listed,
+        left=_left_behind(connection, name, now),
+    )
+
+
+def _record(connection: Connection, actor: Actor, report: RevokedIdentity) -> None:
+    after = {"tokens": report.tokens, "sessions": report.sessions, "runs": report.runs, "listed": report.listed}
+    audit.record(connection, actor, "revoke_identity", report.name, after=after)
+
+
+def _cancel_runs(connection: Connection, actor: Actor, name: str) -> tuple[str, ...]:
     """Mark the runs of an identity as cancelled. Their servers read the marks twice a second, and stop the runs."""
     running = runs.c.identity == name, runs.c.status == "started", runs.c.cancel_requested_at.is_(None)
     wanted = update(runs).where(*running)

@@ -8,18 +8,19 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, get_args
 
 import msgspec
-from sqlalchemy import Connection, delete, exists, insert, or_, select, text, update
+from sqlalchemy import ColumnElement, Connection, and_, delete, exists, insert, or_, select, text, update
 
 from skillery import audit
 from skillery.audit import Actor
 from skillery.backends import Identity, Scope
 from skillery.database import in_utc
 from skillery.database.tables import tokens
-from skillery.errors import Conflict, InvalidParams, TokenNotFound
+from skillery.errors import Conflict, InvalidParams, NotAllowed, TokenNotFound
 from skillery.formats.tokens import id_of, new_token, parse_grants, parse_lifetime, parse_token_name
 from skillery.formats.wording import did_you_mean, quoted
 
 SCOPES: tuple[Scope, ...] = get_args(Scope)
+JUST_REVOKED = timedelta(seconds=5)
 Kind = Literal["person", "agent"]
 Status = Literal["live", "expired", "revoked"]
 BOOTSTRAP = "admin"
@@ -103,7 +104,7 @@ def create_token(
 
     `created_by` is the name of the actor by default. Raise InvalidName if the name is invalid. Raise InvalidParams if
     scopes, namespaces or `expires` are invalid. Raise Conflict if a valid token with this name has the other `kind`
-    (person or agent).
+    (person or agent). Raise NotAllowed if the tokens of the actor were just revoked.
     """
     lifetime = parse_lifetime(expires)
     now = datetime.now(UTC)
@@ -120,6 +121,7 @@ def create_token(
         expires_at=now + lifetime if lifetime else None,
     )
     _one_at_a_time(connection)
+    _check_actor(connection, actor)
     _check_kind(connection, created)
     _insert(connection, created)
     after = {key: getattr(created, key) for key in ("name", "kind", "scopes", "namespaces", "expires_at")}
@@ -208,14 +210,29 @@ def _one_at_a_time(connection: Connection) -> None:
         connection.execute(text("LOCK TABLE tokens IN SHARE ROW EXCLUSIVE MODE"))
 
 
+def _check_actor(connection: Connection, actor: Actor) -> None:
+    """Raise NotAllowed if all tokens of the actor have ended, and one was revoked within JUST_REVOKED.
+
+    A server that does not yet know the revocation still admits the actor, who would replace the token.
+    """
+    now = datetime.now(UTC)
+    of_actor = select(tokens.c.revoked_at).where(tokens.c.name == actor.name, or_(_is_live(now), _just_revoked(now)))
+    found = connection.scalars(of_actor).all()
+    if found and None not in found:
+        raise NotAllowed(f"the tokens of {quoted(actor.name)} were just revoked", hint="Ask an admin.")
+
+
+def _is_live(now: datetime) -> ColumnElement[bool]:
+    return and_(tokens.c.revoked_at.is_(None), or_(tokens.c.expires_at.is_(None), tokens.c.expires_at > now))
+
+
+def _just_revoked(now: datetime) -> ColumnElement[bool]:
+    return tokens.c.revoked_at > now - JUST_REVOKED
+
+
 def _check_kind(connection: Connection, created: CreatedToken) -> None:
     now = datetime.now(UTC)
-    others = select(tokens.c.kind).where(
-        tokens.c.name == created.name,
-        tokens.c.kind != created.kind,
-        tokens.c.revoked_at.is_(None),
-        or_(tokens.c.expires_at.is_(None), tokens.c.expires_at > now),
-    )
+    others = select(tokens.c.kind).where(tokens.c.name == created.name, tokens.c.kind != created.kind, _is_live(now))
     other = connection.scalar(others.limit(1))
     if other is not None:
         raise Conflict(

@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-import msgspec
-
 from skillery.backends import Identity, KeepsTokens
-from skillery.formats.tokens import REMEMBERED_SECONDS
 from skillery.identity import offboarding, tokens
 from skillery.identity.authenticator_chain import by_name, revokers
 from skillery.identity.offboarding import RevokedIdentity
@@ -59,10 +56,8 @@ async def revoke_identity(core: Core, identity: Identity, asked: params.RevokeId
     if isinstance(core.authenticator, KeepsTokens):
         core.authenticator.forget()
     core.sessions.forget()
-    # Other servers accept the identity until their caches end. Afterwards, no run of the identity can begin.
-    await asyncio.sleep(REMEMBERED_SECONDS)
-    late = await core.registry.write(partial(offboarding.cancel_runs, actor=identity, name=asked.name))
-    return msgspec.structs.replace(revoked, runs=(*revoked.runs, *late))
+    await asyncio.sleep(offboarding.SETTLED_SECONDS)
+    return await core.registry.write(partial(offboarding.end_late, actor=identity, report=revoked))
 
 
 async def list_audit(core: Core, _: Identity, asked: params.ListAudit) -> AuditPage:
