@@ -18,22 +18,23 @@ CLIENT_JS_TOOLS := .tools/client-js/.installed
 CHROMIUM := .tools/chromium/chromium
 AXE := .tools/axe/.installed-4.14.1
 PLUGINS := $(dir $(wildcard plugins/*/pyproject.toml))
+PACKAGES := $(PLUGINS) packages/skills-protocol-conformance/
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE := # if a machine sets it, each process of the tests compiles its imports again
 export UV_PROJECT_ENVIRONMENT := .venv
 
-.PHONY: demo test test-all test-tools mutants durations serve bench check format client client-js lock build clean install docs quality release picture pictures fuzz mutations soak kills ray-together webhooks clients
+.PHONY: demo test test-all test-tools mutants durations serve bench check format client client-js lock build clean install docs quality release picture pictures fuzz mutations soak kills ray-together webhooks clients conformance
 
 install: .venv/.installed
 
 $(UV):
 	PIP_ROOT_USER_ACTION=ignore $(PYTHON) -m pip install --quiet --no-warn-script-location --target .tools 'uv>=0.8,<1'
 
-.venv/.installed: $(UV) requirements.lock pyproject.toml $(PLUGINS:%=%pyproject.toml)
+.venv/.installed: $(UV) requirements.lock pyproject.toml $(PACKAGES:%=%pyproject.toml)
 	$(UV) venv --quiet --allow-existing --python $(PYTHON) .venv
 	$(UV) pip sync --quiet --compile-bytecode --require-hashes --python $(BIN)/python requirements.lock
 	$(UV) pip install --quiet --compile-bytecode --no-deps --no-build-isolation --python $(BIN)/python \
-	  --editable . $(PLUGINS:%=--editable %)
+	  --editable . $(PACKAGES:%=--editable %)
 	touch $@
 
 $(BWRAP): # no prerequisites: the target may be a link to a system file with an old timestamp
@@ -195,6 +196,9 @@ ray-together: install $(RAY) ## load 3 servers, 2 Ray nodes and Postgres for SEC
 clients: install $(BWRAP) $(SKILLS_CLI) $(CLIENTS) ## install skills with Claude Code, Codex, APM and npx skills
 	$(BIN)/pytest tests/clients
 
+conformance: install ## check the server at URL=http://127.0.0.1:8080/rpc: docs/reference/conformance.md
+	$(BIN)/skills-protocol-conformance $(or $(URL),http://127.0.0.1:8080/rpc) $(OPTIONS)
+
 webhooks: install ## send EVENTS=1000 events through a webhook that is down for OUTAGE=60 seconds
 	$(BIN)/python -m bench.webhooks --events $${EVENTS:-1000} --outage $${OUTAGE:-60}
 
@@ -222,7 +226,7 @@ lock: $(UV) ## pin the ranges of pyproject.toml, with hashes
 	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 	  --group former-sdks -o requirements-former-sdks.lock
 
-build: install ## build wheels and source archives of skillery and its plugins into dist/
+build: install ## build wheels and source archives of skillery, its plugins and packages/ into dist/
 	$(UV) build --quiet --all-packages
 
 clean:

@@ -83,7 +83,12 @@ def test_every_error_type_is_in_methods_md() -> None:
 
 
 def test_links_between_documents_lead_somewhere() -> None:
-    for document in [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *ROOT.glob("plugins/**/*.md")]:
+    for document in [
+        *ROOT.glob("*.md"),
+        *DOCS.rglob("*.md"),
+        *ROOT.glob("plugins/**/*.md"),
+        *ROOT.glob("packages/**/*.md"),
+    ]:
         for target in re.findall(r"\]\((?!http)([^)#]+)", document.read_text("utf-8")):
             assert (document.parent / target).exists(), f"{document.name} → {target}"
 

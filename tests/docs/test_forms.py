@@ -35,6 +35,7 @@ def test_the_table_names_known_subjects() -> None:
         ("src/skillery/web/frame.py", {"web"}),
         ("plugins/skillery-s3/src/skillery_s3/storage.py", {"s3"}),
         ("tests/webhooks/test_delivery.py", {"webhooks"}),
+        ("packages/skills-protocol-conformance/tests/stand_in.py", {"conformance", "api"}),
         ("src/skillery/identity/quotas.py", {"identity", "oidc", "openbao"}),
         ("src/skillery/builtin/linux_sandbox/sandbox.py", {"sandbox", "bubblewrap", "ray"}),
         ("migrations/versions/0001_first.py", {"database", "postgres", "maintenance"}),

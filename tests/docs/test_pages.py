@@ -19,6 +19,7 @@ PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
     *sorted(ROOT.glob("plugins/**/*.md")),
+    *sorted(ROOT.glob("packages/**/*.md")),
 ]
 GENERATED = {"benchmarks.md", "quality.md"}
 WITHOUT_LINES = {"client/generated/", "cli/demo/", "sandboxing/python_runner/runtime/_site/"}

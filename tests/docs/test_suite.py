@@ -15,7 +15,7 @@ from tests.support import processes
 from tests.support.processes import eventually, eventually_async
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = [ROOT / "tests", ROOT / "src/skillery/testing", *ROOT.glob("plugins/*/tests")]
+FOLDERS = [ROOT / "tests", ROOT / "src/skillery/testing", *ROOT.glob("plugins/*/tests"), *ROOT.glob("packages/*/tests")]
 FILES = [path for folder in FOLDERS for path in folder.rglob("*.py")]
 LEAST_LIMIT = 120
 MOST_PAUSE = 0.1

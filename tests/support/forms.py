@@ -1,7 +1,8 @@
 """The two forms of the suite: the core form runs every feature once, the full form runs every case.
 
 `make test` runs the core form, and the full form of the subjects that changed. `make test-all` runs the full form of
-all subjects. A subject is a folder of tests (`web` is tests/web, `s3` is plugins/skillery-s3/tests), or `postgres`.
+all subjects. A subject is a folder of tests (`web` is tests/web, `s3` is plugins/skillery-s3/tests, `conformance` is
+packages/skills-protocol-conformance/tests), or `postgres`.
 
 The core form leaves out:
 
@@ -56,7 +57,8 @@ ALSO = {
     r"src/skillery/contents/": "s3 maintenance",
     r"src/skillery/publishing/": "scanner environments",
     r"src/skillery/runs/": "ray",
-    r"src/skillery/(methods|client)/|packages/": "api client cli",
+    r"src/skillery/(methods|client)/|packages/skillery-client/": "api client cli",
+    r"packages/skills-protocol-conformance/": "api conformance",
     r"src/skillery/edge/": "api web",
     r"src/skillery/events/": "webhooks audit",
     r"src/skillery/git_views/": "git",
@@ -146,8 +148,9 @@ def form_of(config: pytest.Config) -> Form:
 @cache
 def subjects() -> frozenset[str]:
     """Return the names of all subjects."""
-    plugins = {folder.parent.name.removeprefix("skillery-") for folder in ROOT.glob("plugins/*/tests")}
-    return frozenset(plugins | {folder.parent.name for folder in ROOT.glob("tests/*/test_*.py")} | {"postgres"})
+    packages = {folder.parent.name for kind in ("plugins", "packages") for folder in ROOT.glob(f"{kind}/*/tests")}
+    folders = {folder.parent.name for folder in ROOT.glob("tests/*/test_*.py")}
+    return frozenset(folders | {short_name(package) for package in packages} | {"postgres"})
 
 
 def form_of_changes(paths: Iterable[str] | None) -> Form:
@@ -255,7 +258,12 @@ def is_of(item: pytest.Item, full: frozenset[str]) -> bool:
 
 def subject_of(nodeid: str) -> str:
     parts = nodeid.partition("::")[0].split("/")
-    return parts[1].removeprefix("skillery-") if len(parts) > 2 else parts[0]
+    return short_name(parts[1]) if len(parts) > 2 else parts[0]
+
+
+def short_name(package: str) -> str:
+    """Return the subject of a package: `s3` of skillery-s3, `conformance` of skills-protocol-conformance."""
+    return package.removeprefix("skillery-").removeprefix("skills-protocol-")
 
 
 def on_postgres(item: pytest.Item) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from bubblewrap_here import bwrap
+from skills_protocol_conformance.cli import main as conformance
 from tests import conftest
 from tests.conftest import Server, clean_environment, manifest, skill_files
 from tests.support.needing import create, needing
@@ -48,6 +49,15 @@ def skillery(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         check=False,
         env=clean_environment({**CHOSEN, **env}),
     )
+
+
+@pytest.mark.full
+def test_it_conforms_to_the_protocol(
+    configured_server: Callable[..., Server], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = conformance([configured_server(**CHOSEN, **program()).url, "--timeout", "300"])
+
+    assert code == 0, capsys.readouterr()
 
 
 def test_one_setting_chooses_it_for_skills_and_code(configured_server: Callable[..., Server]) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from skills_protocol_conformance.cli import main as conformance
 from tests.conftest import Server, clean_environment, manifest, skill_files
 from tests.support.processes import eventually
 from tests.support.ray_cluster import (
@@ -54,6 +55,13 @@ def server(start: Start) -> Server:
     for name in ("on.two", "lost.one"):
         server.rpc("create_skill", manifest=manifest(name), skill_md="# Sleep", files=skill_files(SLEEP))
     return server
+
+
+@pytest.mark.full
+def test_it_conforms_to_the_protocol(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    code = conformance([server.url, "--timeout", "300"])
+
+    assert code == 0, capsys.readouterr()
 
 
 def sleep_on(server: Server, marker: str, skill: str = "") -> str:

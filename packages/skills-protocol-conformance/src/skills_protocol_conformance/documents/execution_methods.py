@@ -1,0 +1,198 @@
+"""Statements of "Execution Methods"."""
+
+from __future__ import annotations
+
+from skills_protocol_conformance.checks import envelope, running, sandbox, storing
+from skills_protocol_conformance.checks.answers import absent, has, one_of, refuses, without, wrong
+from skills_protocol_conformance.statement import EXAMPLE, MUST, SHOULD, Row
+
+CODE = {"language": "python", "code": running.CODE}
+
+EXECUTE: list[Row] = [
+    (1, MUST, "Run a skill's entrypoint in an ephemeral sandbox.", running.executed),
+    (2, MUST, "Execute a skill's configured entrypoint function", running.entrypoint_and_export_are_used),
+    (3, MUST, "The skill runs in an isolated sandbox with resource limits.", sandbox.writes_only_in_workspace),
+    (4, MUST, "name: required", without("execute_skill", "name")),
+    (5, MUST, "name: string", wrong("execute_skill", "name", ["a"])),
+    (6, MUST, "args: JSON-serializable arguments to pass", running.takes_args(running.executed)),
+    (7, MUST, "args: object", wrong("execute_skill", "args", [1], name="PROBE")),
+    (8, MUST, "version: Specific skill version.", running.version_is_executed),
+    (9, MUST, "If omitted, executes the latest version.", running.latest_is_executed),
+    (10, MUST, "input_blobs: Array of blob IDs to mount in the sandbox", running.skill_reads_input_blobs),
+    (11, MUST, "input_blobs: array", wrong("execute_skill", "input_blobs", {"a": 1}, name="PROBE")),
+    (12, MUST, "timeout_ms: Maximum execution time in milliseconds.", running.skill_timeout_ends_the_run),
+    (13, MUST, "If omitted, uses runtime default.", running.args_may_be_omitted),
+    (14, MUST, "timeout_ms: integer", wrong("execute_skill", "timeout_ms", [500], name="PROBE")),
+    (15, EXAMPLE, '"timeout_ms": 300000', running.timeout_leaves_time),
+    (16, EXAMPLE, '"status": "completed", "run_id": "run_9f2a"', has(running.executed, "run_id", "a text")),
+    (17, EXAMPLE, '"output": { "updated_count": 742', has(running.executed, "output", "an object")),
+    (
+        18,
+        EXAMPLE,
+        '"output_blobs": [ "blob:sync-log-42"',
+        has(running.skill_writes_a_blob, "output_blobs", "an array of strings"),
+    ),
+    (19, EXAMPLE, '"status": "failed", "run_id": "run_9f2a"', has(running.failed_skill, "run_id", "a text")),
+    (20, EXAMPLE, '"summary": "Invalid credentials."', has(running.failed_skill, "summary", "a text")),
+    (
+        21,
+        EXAMPLE,
+        '"type": "AuthenticationError"',
+        running.error_says(running.failed_skill, "ValueError", "the probe refuses"),
+    ),
+    (
+        22,
+        EXAMPLE,
+        '"logs_preview": "Connecting to Salesforce…"',
+        running.logs_have(running.failed_skill, "the probe begins"),
+    ),
+    (23, MUST, "Runtime loads the skill's entrypoint module", running.entrypoint_and_export_are_used),
+    (24, MUST, "Creates an isolated sandbox with resource limits", sandbox.is_fresh),
+    (25, MUST, "Mounts specified blobs and skills", sandbox.blobs_are_available),
+    (26, MUST, "Captures return value", has(running.executed, "output", "an object")),
+    (27, MUST, "Captures … stdout", running.logs_have(running.executed, "stdout of the probe")),
+    (28, MUST, "Captures … stderr", running.logs_have(running.executed, "stderr of the probe")),
+    (29, MUST, "Captures … any created blobs", running.written_blob_is_an_output_blob),
+    (30, MUST, "Tears down the sandbox", sandbox.workspace_is_destroyed),
+    (
+        31,
+        MUST,
+        "output MUST be kept small (≤ 4KB serialized). Larger data MUST be written to blobs.",
+        running.large_output_is_small,
+    ),
+    (32, SHOULD, "logs_preview SHOULD be truncated to ≤ 2KB.", running.logs_are_cut),
+]
+RUN: list[Row] = [
+    (40, MUST, "Execute LLM-written code in a sandbox", running.coded),
+    (41, MUST, "Skills and blobs can be mounted and imported as modules.", running.several_skills_are_mounted),
+    (42, MUST, "language: required", without("run_code", "language", code=running.CODE)),
+    (43, MUST, 'Programming language. MVP: "python" only.', wrong("run_code", "language", "cobol", code=running.CODE)),
+    (44, MUST, "code: required", without("run_code", "code", language="python")),
+    (45, MUST, "code: string", wrong("run_code", "code", ["a"], language="python")),
+    (46, MUST, "entrypoint: Function name to call", running.entrypoint_is_called),
+    (47, MUST, 'entrypoint: (default: "main")', running.default_entrypoint_is_main),
+    (48, MUST, "entrypoint: string", wrong("run_code", "entrypoint", {"a": 1}, **CODE)),
+    (49, MUST, "entrypoint: Function name to call", running.missing_entrypoint_does_not_complete),
+    (50, MUST, "args: Arguments to pass to the entrypoint function", running.takes_args(running.coded)),
+    (51, MUST, "args: object", wrong("run_code", "args", "text", **CODE)),
+    (
+        52,
+        MUST,
+        "mount_skills: Skill names to mount in sandbox (importable as modules)",
+        running.mounted_skill_is_imported,
+    ),
+    (53, MUST, "mount_skills: array", wrong("run_code", "mount_skills", {"a": 1}, **CODE)),
+    (54, MUST, "input_blobs: Blob IDs to mount in sandbox", running.code_reads_input_blobs),
+    (55, MUST, "input_blobs: array", wrong("run_code", "input_blobs", "blob:x", **CODE)),
+    (56, MUST, "limits: Execution limits (e.g., timeout_ms)", running.code_timeout_ends_the_run),
+    (57, MUST, "limits: object", wrong("run_code", "limits", "none", **CODE)),
+    (58, MUST, "Runtime creates a fresh sandbox", sandbox.is_fresh),
+    (59, MUST, "Mounts requested skills and blobs", sandbox.skills_are_in_their_folder),
+    (60, MUST, "Saves the code as a temporary module", running.coded),
+    (
+        61,
+        MUST,
+        "Imports the module and calls the entrypoint function with args",
+        running.fault_is_a_failed_run("an exception when imported"),
+    ),
+    (
+        62,
+        MUST,
+        "Captures return value, logs, and created blobs",
+        running.logs_have(running.coded, "a line on stdout", "a line on stderr"),
+    ),
+    (63, MUST, "Tears down the sandbox", sandbox.workspace_is_destroyed),
+    (64, MUST, "Mounted skills: from skills.<name> import <function>", running.mounted_skill_is_imported),
+    (65, MUST, "Runtime helpers: from runtime import blobs, log", sandbox.runtime_package_is_complete),
+    (66, MUST, "blobs.read_text(blob_id: str) -> str", running.code_reads_input_blobs),
+    (
+        67,
+        MUST,
+        "blobs.write_text(content: str) -> str",
+        running.code_writes("write_text", "'written by code'", "written by code"),
+    ),
+    (68, MUST, "blobs.write_json(obj: dict) -> str", running.code_writes("write_json", "{'count': 3}", {"count": 3})),
+    (69, MUST, "log.info(msg: str)", running.logs("info")),
+    (70, MUST, "log.error(msg: str)", running.logs("error")),
+]
+RESPONSE: list[Row] = [
+    (
+        80,
+        MUST,
+        'status: required: Either "completed" or "failed"',
+        one_of(running.coded, "status", "completed", "failed"),
+    ),
+    (81, MUST, "run_id: required: Unique stable identifier for this execution", running.run_ids_differ),
+    (82, MUST, "run_id: string", has(running.coded, "run_id", "a text")),
+    (
+        83,
+        MUST,
+        "summary: required: Human-readable description of the result",
+        has(running.failed_code, "summary", "a text"),
+    ),
+    (84, MUST, "output: Small JSON output (max 4KB).", running.output_under_4_kb_is_inline),
+    (85, MUST, "output: object", has(running.coded, "output", "an object")),
+    (86, MUST, "output_blobs: Array of blob IDs created during execution", running.no_written_blobs),
+    (87, MUST, "logs_preview: Preview of captured stdout/stderr", has(running.coded, "logs_preview", "a string")),
+    (88, MUST, 'error: Only present if status is "failed".', absent(running.coded, "error")),
+    (89, MUST, "error: Contains type and message fields. — type", has(running.failed_skill, "error.type", "a text")),
+    (
+        90,
+        MUST,
+        "error: Contains type and message fields. — message",
+        has(running.failed_skill, "error.message", "a string"),
+    ),
+]
+ERRORS: list[Row] = [
+    (100, EXAMPLE, '"error": { "code": -32602, "message": "Invalid params" }', envelope.error_has_code_and_message),
+    (101, MUST, "Protocol-level errors: Invalid method name", envelope.unknown_method_is_an_error),
+    (102, MUST, "Protocol-level errors: Missing required parameters", envelope.invalid_params_have_their_code),
+    (
+        103,
+        MUST,
+        "Protocol-level errors: Skill not found",
+        refuses("execute_skill", "of an unknown skill", name="conformance.nothing.here"),
+    ),
+    (
+        104,
+        MUST,
+        "Protocol-level errors: Skill not found",
+        refuses("execute_skill", "of an unknown version", name="PROBE", version="77.0.0"),
+    ),
+    (105, MUST, "Protocol-level errors: Authorization failure", None),
+    (
+        106,
+        MUST,
+        "Execution-level errors: Skill code raises an exception",
+        running.error_says(running.failed_code, "RuntimeError", "the code refuses"),
+    ),
+    (107, MUST, "Execution-level errors: Timeout exceeded", running.skill_timeout_ends_the_run),
+    (108, MUST, "Execution-level errors: Validation error in skill arguments", running.failed_skill),
+    (109, EXAMPLE, '"status": "failed", … "error": { "type": "RuntimeError"', running.failed_code),
+]
+LIMITATIONS: list[Row] = [
+    (120, MUST, "output field: max 4KB after serialization", running.large_output_is_small),
+    (121, SHOULD, "logs_preview: typically max 2KB", running.logs_are_cut),
+    (
+        122,
+        MUST,
+        "Larger data MUST be written to blobs using runtime.blobs.write_text() or create_blob",
+        storing.large_content_is_stored,
+    ),
+    (123, SHOULD, "Default timeout: runtime-specific (typically 5-10 minutes)", None),
+    (124, MUST, "Can be overridden with timeout_ms parameter", running.timeout_leaves_time),
+    (125, MUST, "Execution is terminated if timeout is exceeded", running.code_timeout_ends_the_run),
+    (126, MUST, "Sandboxes enforce: CPU limits", running.code_timeout_ends_the_run),
+    (127, MUST, "Sandboxes enforce: Memory limits", None),
+    (128, SHOULD, "Sandboxes enforce: Network restrictions (based on skill permissions)", sandbox.has_no_network),
+    (129, MUST, "Sandboxes enforce: No filesystem access outside /workspace/", sandbox.writes_only_in_workspace),
+    (130, MUST, "No filesystem access outside /workspace/", sandbox.skills_are_read_only),
+]
+
+SECTIONS = {
+    "execute_skill": EXECUTE,
+    "run_code": RUN,
+    "Response format": RESPONSE,
+    "Error handling": ERRORS,
+    "Limitations": LIMITATIONS,
+}
