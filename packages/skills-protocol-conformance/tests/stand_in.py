@@ -25,7 +25,7 @@ import pytest
 from skills_protocol_conformance.samples import write_skills
 
 METHODS = ["list_skills", "describe_skill", "read_skill_file", "execute_skill", "run_code", "create_blob", "read_blob"]
-METHODS += ["load_skills_protocol_guide", "create_skill", "list_tools", "call_tool"]
+METHODS += ["load_skills_protocol_guide", "create_skill", "list_tools", "call_tool", "define_tool", "remove_tool"]
 GUIDE = "skills.protocol.guide"
 GUIDE_MANIFEST = {
     "name": GUIDE,
@@ -57,6 +57,8 @@ TYPES: dict[str, dict[str, str]] = {
     },
     "create_blob": {"content": "str!", "kind": "str!"},
     "read_blob": {"blob_id": "str!", "mode": "sample_head sample_tail full", "max_bytes": "int"},
+    "define_tool": {"name": "str!", "code": "str!"},
+    "remove_tool": {"name": "str!"},
     "create_skill": {"manifest": "dict!", "skill_md": "str!", "files": "list"},
 }
 CHOICES = {"list_skills.detail", "describe_skill.detail", "run_code.language", "read_blob.mode"}
@@ -139,6 +141,7 @@ class StandIn:
         self.skills: dict[str, dict[str, dict[str, Any]]] = {}
         self.blobs: dict[str, tuple[str, str]] = {}
         self.mark: Any = None
+        self.defined: dict[str, str] = {}
         self.shared = Path(tempfile.mkdtemp(prefix="stand-in-"))
         self.numbers = itertools.count(1)
         self.add(GUIDE_MANIFEST, {"SKILL.md": GUIDE_TEXT})
@@ -172,7 +175,8 @@ class StandIn:
         except ValueError:
             return self.error(None, -32000 if fault == "parse_code" else -32700, "Parse error")
         if not isinstance(message, dict) or not isinstance(message.get("method"), str):
-            return self.error(message.get("id") if isinstance(message, dict) else None, -32600, "Invalid Request")
+            number = message.get("id") if isinstance(message, dict) else None
+            return self.error(number, -32000 if fault == "request_code" else -32600, "Invalid Request")
         number = None if fault == "id_not_echoed" else message.get("id")
         if fault == "id_as_string":
             number = str(number)
@@ -188,6 +192,8 @@ class StandIn:
             answer = {"jsonrpc": "2.0", "id": number, "result": result}
             if fault == "result_with_error":
                 answer["error"] = None
+        if fault == "extra_fields":
+            answer = with_more(answer)
         if fault == "no_jsonrpc_member":
             del answer["jsonrpc"]
         if "id" not in message and fault != "notification_answered":
@@ -198,7 +204,9 @@ class StandIn:
         return {"jsonrpc": "2.0", "id": number, "error": {"code": code, "message": message}}
 
     def call(self, method: str, params: Any, fault: str) -> Any:
-        if method not in METHODS or fault == f"no_{method}":
+        if fault == "empty_results":
+            return {}
+        if method not in METHODS or fault == "no_method" or fault == f"no_{method}":
             raise Error(-32000 if fault == "unknown_method_code" else -32601, "Method not found")
         if fault == "no_params_refused" and not params:
             raise Error(-32602, "params are missing")
@@ -299,11 +307,13 @@ class StandIn:
             raise Error(-32602, "an instruction skill cannot be executed")
         code = stored["files"][runtime["entrypoint"]]
         export = "main" if fault == "export_ignored" else runtime["export"]
-        return self.run(code, export, params, [], params.get("timeout_ms"), fault)
+        mounts = [] if fault == "skill_folder_missing" else [params["name"]]
+        return self.run(code, export, params, mounts, params.get("timeout_ms"), fault)
 
     def run_code(self, params: dict[str, Any], fault: str) -> Any:
         limits = params.get("limits") or {}
-        entrypoint, mounts = params.get("entrypoint") or "main", params.get("mount_skills") or []
+        default = "other" if fault == "default_entrypoint" else "main"
+        entrypoint, mounts = params.get("entrypoint") or default, params.get("mount_skills") or []
         return self.run(params["code"], entrypoint, params, mounts, limits.get("timeout_ms"), fault)
 
     def run(self, code: str, entrypoint: str, params: Any, mounts: list[str], timeout: Any, fault: str) -> Any:
@@ -364,6 +374,10 @@ class StandIn:
             return run | {"status": status, "error": result["error"]}
         if fault == "error_on_success":
             run["error"] = {"type": "None", "message": ""}
+        if fault == "status_other":
+            run["status"] = "succeeded"
+        if fault == "output_blobs_extra":
+            run["output_blobs"].append("blob:extra")
         output = result["output"]
         text = json.dumps(output, separators=(",", ":"), ensure_ascii=False)
         if len(text.encode()) > 4096 and fault != "large_output_inline":
@@ -436,6 +450,9 @@ class StandIn:
 
     def call_tool(self, params: dict[str, Any], fault: str) -> Any:
         skill, _, name = str(params.get("name")).rpartition("/")
+        if name in self.defined:
+            run = self.run(self.defined[name], "handler", params, [], None, "")
+            return {"result": None if fault == "defined_tool_wrong" else run["output"]}
         tool = next((tool for tool in self.tools(skill, fault) if tool["name"] == name), None)
         if tool is None:
             raise Error(-32001, "tool not found")
@@ -455,6 +472,28 @@ class StandIn:
             return {"result": {"error": run["error"]["message"]}}
         return {"result": str(run["output"]) if fault == "tool_result_as_text" else run["output"]}
 
+    def define_tool(self, params: dict[str, Any], fault: str) -> Any:
+        name, code = params["name"], "def handler(args):\n    " + params["code"] + "\n"
+        if params.get("persistent") != "true":
+            self.defined[name] = code
+            return {"name": name, "skill": None}
+        skill, script = name.replace("_", "-"), f"scripts/{name}.py"
+        declared = [{"name": name, "description": params["description"], "script": script}]
+        files = {"SKILL.md": f"---\nname: {skill}\n---\n", "tools.json": json.dumps(declared), script: code}
+        if fault == "persistent_without_tools":
+            files["tools.json"] = "[]"
+        self.add({"name": skill, "version": "1.0.0", "description": "A tool.", "kind": "instruction"}, files)
+        return {"name": name, "skill": skill}
+
+    def remove_tool(self, params: dict[str, Any], fault: str) -> Any:
+        name = params["name"]
+        if name in METHODS and fault != "standard_tool_removed":
+            raise Error(-32602, "the tool is protected")
+        if fault != "tool_not_removed":
+            self.defined.pop(name, None)
+            self.skills.pop(name.replace("_", "-"), None)
+        return {"name": name}
+
 
 TEXTS = ("name", "version", "description", "kind", "namespace", "tags")
 
@@ -466,6 +505,16 @@ def parsed(value: str, fault: str) -> Any:
     if value.startswith("[") and fault != "frontmatter_unparsed":
         return [part.strip() for part in value.strip("[]").split(",")]
     return value
+
+
+def with_more(answer: Any) -> Any:
+    """Return an answer whose objects have a further field, except values of the caller."""
+    if isinstance(answer, list):
+        return [with_more(part) for part in answer]
+    if not isinstance(answer, dict):
+        return answer
+    kept = {"output", "manifest", "skill_md_frontmatter", "parameters"}
+    return {key: value if key in kept else with_more(value) for key, value in answer.items()} | {"x_more": [1]}
 
 
 def are_tools(text: str) -> bool:
@@ -485,8 +534,10 @@ class Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("content-length") or 0))
         answer = self.stand_in.answer(body, self.path.removeprefix("/rpc").strip("/"))
         text = b"" if answer is None else json.dumps(answer).encode()
-        self.send_response(204 if answer is None else 200)
-        self.send_header("content-type", "application/json")
+        status = 202 if self.path.endswith("http_status") else 200
+        self.send_response(204 if answer is None else status)
+        kind = "text/plain" if self.path.endswith("content_type") else "application/json"
+        self.send_header("content-type", kind)
         self.send_header("content-length", str(len(text)))
         self.end_headers()
         self.wfile.write(text)

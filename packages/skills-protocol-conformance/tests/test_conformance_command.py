@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
+import sys
 import threading
 import tomllib
 from collections.abc import Iterator
@@ -23,6 +25,9 @@ from skills_protocol_conformance.session import Session
 from skills_protocol_conformance.statement import shortened
 
 pytest_plugins = ["stand_in"]
+PACKAGE = Path(__file__).parents[1]
+ROOT = PACKAGE.parents[1]
+UV = ROOT / ".tools/bin/uv"
 HEAD = "HTTP/1.1 200 OK\r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n"
 GUIDE = '{"jsonrpc": "2.0", "id": "c1", "result": {"content": "# Guide"}}'
 
@@ -172,7 +177,7 @@ def test_written_skills_are_folders_with_manifests(tmp_path: Path) -> None:
 
 # -- reports -----------------------------------------------------------------------------------------------------------
 
-IDS = ("SP-150", "SP-192", "SP-68", "SP-28", "ST-76")
+IDS = ("SP-150", "SP-192", "SP-68", "SP-28", "ST-48")
 
 
 @pytest.fixture(scope="module")
@@ -192,7 +197,7 @@ def test_the_terminal_shows_failures_skips_and_a_summary(mixed: reports.Report) 
     lines = list(reports.terminal(mixed))
 
     assert [line.split(":")[0] for line in lines[:3]] == ["SP-150 MUST", "SP-192 SHOULD", "skipped"]
-    assert '"Results MUST be sorted deterministically" (skills-protocol, list_skills)' in lines[0]
+    assert "“Results MUST be sorted deterministically” (skills-protocol, list_skills)" in lines[0]
     assert "But two equal calls have different lists" in lines[0]
     assert "`logs_preview` has 10001 bytes; answer: " in lines[1]
     assert lines[-1].endswith(
@@ -211,7 +216,7 @@ def test_json_has_everything(mixed: reports.Report) -> None:
         "SP-150": "failed",
         "SP-68": "passed",
         "SP-28": "not testable from outside",
-        "ST-76": "skipped",
+        "ST-48": "skipped",
         "SP-192": "failed",
     }
     assert all(row["quotation"] and row["check"] and row["section"] for row in report["statements"])
@@ -261,3 +266,23 @@ def test_the_core_profile_uses_the_written_skills(stand_in: str, capsys: pytest.
     assert "profile core" in printed.splitlines()[-1]
     assert "SP-313 SHOULD: The server knows the method `create_skill`. But the method is unknown" in printed
     assert "see --write-skills" not in printed
+
+
+@pytest.mark.full
+def test_the_wheel_needs_httpx_alone(tmp_path: Path) -> None:
+    build: list[str | Path] = [UV, "build", "--quiet", "--no-build-isolation", "--python", sys.executable]
+    subprocess.run([*build, "--out-dir", tmp_path, PACKAGE], check=True)
+    subprocess.run([UV, "venv", "--quiet", "--python", sys.executable, tmp_path / "venv"], check=True)
+    (wheel,) = tmp_path.glob("*.whl")  # built from the source archive
+    install: list[str | Path] = [UV, "pip", "install", "--quiet", "--python", tmp_path / "venv/bin/python"]
+    subprocess.run([*install, "--constraint", ROOT / "requirements.lock", wheel], check=True, cwd=tmp_path)
+    code = "from importlib.metadata import requires; print(*requires('skills-protocol-conformance'))"
+    python: list[str | Path] = [tmp_path / "venv/bin/python", "-I"]
+    needs = subprocess.run([*python, "-c", code], capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(
+        [tmp_path / "venv/bin/skills-protocol-conformance", "--list"], capture_output=True, text=True, check=True
+    ).stdout
+
+    assert needs.split("<")[0].split(">")[0] == "httpx"
+    assert len(needs.split()) == 1
+    assert len(listed.splitlines()) == len(STATEMENTS)

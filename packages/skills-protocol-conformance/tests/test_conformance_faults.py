@@ -27,8 +27,21 @@ MESSAGES = {
     "params_unchecked": "SP-32",
     "choices_unchecked": "SP-33 TI-24 SP-65",
     "kind_is_optional": "SP-62",
-    "no_read_blob": "SP-26 SP-135",
+    "request_code": "SP-108",
+    "http_status": "SP-111",
+    "content_type": "SP-112",
     "failed_for_error": "EM-103 SP-115 SP-234",
+}
+METHODS = {
+    "no_list_skills": "SP-20 TI-4",
+    "no_describe_skill": "SP-21",
+    "no_read_skill_file": "SP-22",
+    "no_execute_skill": "SP-23",
+    "no_run_code": "SP-24",
+    "no_create_blob": "SP-25",
+    "no_read_blob": "SP-26 SP-135",
+    "no_load_skills_protocol_guide": "SP-27",
+    "no_create_skill": "SP-313",
 }
 LISTS = {
     "unsorted": "SP-150",
@@ -68,12 +81,18 @@ RUNS = {
     "entrypoint_ignored": "SP-201",
     "run_id_repeated": "EM-81",
     "logs_lost": "SP-207",
-    "log_not_cut": "SP-192",
+    "default_entrypoint": "SP-57",
+    "run_without_logs_preview": "EM-87",
     "run_without_summary": "SP-206",
     "run_without_run_id": "SP-205",
     "error_on_success": "EM-88",
+}
+OUTPUTS = {
+    "log_not_cut": "SP-192",
     "output_as_text": "EM-85",
     "large_output_inline": "SP-191",
+    "status_other": "SP-122 EM-80",
+    "output_blobs_extra": "EM-86",
 }
 FAILURES = {
     "error_type_wrong": "SP-120",
@@ -87,13 +106,16 @@ FAILURES = {
 }
 SANDBOXES = {
     "workspace_left": "SP-296",
-    "sandbox_reused": "SP-208",
+    "sandbox_reused": "SP-208 SP-303",
     "secrets_leaked": "SP-289",
     "root": "SP-281",
     "system_writable": "EM-129",
-    "skills_writable": "SP-286",
     "network": "SP-315",
+}
+MOUNTS = {
+    "skills_writable": "SP-286",
     "mount_missing": "SP-203",
+    "skill_folder_missing": "SP-304",
 }
 BLOBS_OF_RUNS = {
     "inputs_lost": "SP-182",
@@ -127,6 +149,10 @@ PUBLISHING = {
     "tools_unchecked": "ST-29 ST-31",
 }
 TOOLS = {
+    "defined_tool_wrong": "ST-76",
+    "tool_not_removed": "ST-77",
+    "standard_tool_removed": "ST-78",
+    "persistent_without_tools": "ST-85",
     "tool_lost": "ST-9",
     "tool_without_parameters": "ST-25",
     "no_work_dir": "ST-41",
@@ -137,11 +163,14 @@ TOOLS = {
 }
 GROUPS = {
     "messages": MESSAGES,
+    "methods": METHODS,
     "lists": LISTS,
     "skills": SKILLS,
     "runs": RUNS,
+    "outputs": OUTPUTS,
     "failures": FAILURES,
     "sandboxes": SANDBOXES,
+    "mounts": MOUNTS,
     "blobs_of_runs": BLOBS_OF_RUNS,
     "blobs": BLOBS,
     "publishing": PUBLISHING,
@@ -182,14 +211,28 @@ def test_a_conforming_server_fails_no_statement(stand_in: str) -> None:
     outcomes = check(stand_in, {statement.id for statement in statements}, "whole")
 
     assert {o.statement.id: o.verdict for o in outcomes if o.result is Result.FAILED} == {}
-    assert {o.statement.id for o in outcomes if o.result is Result.SKIPPED} == {"SP-165", "ST-48", "ST-51", *DEFINED}
+    assert {o.statement.id for o in outcomes if o.result is Result.SKIPPED} == {"SP-165", "ST-48", "ST-51"}
 
 
-DEFINED = {"ST-76", "ST-77", "ST-78"}
-"""The stand-in defines no tools."""
+@pytest.mark.full
+def test_further_fields_do_not_matter(stand_in: str) -> None:
+    statements = statements_of("create-skill")
+    outcomes = check(f"{stand_in}/extra_fields", {statement.id for statement in statements}, "more")
+
+    assert {o.statement.id: o.verdict for o in outcomes if o.result is Result.FAILED} == {}
 
 
-def test_at_least_forty_faults_are_seeded() -> None:
+def test_every_statement_fails_somewhere(stand_in: str) -> None:
+    """A statement without a seeded fault fails on a server with empty results, or on one without methods."""
+    proven = {BY_ID[name].check for ids in GROUPS.values() for row in ids.values() for name in row.split()}
+    left = {statement.id for statement in STATEMENTS if statement.check not in {None, *proven}}
+    for fault in ("empty_results", "no_method"):
+        left -= {o.statement.id for o in check(f"{stand_in}/{fault}", left, "broken") if o.result is Result.FAILED}
+
+    assert {name: BY_ID[name].title for name in left} == {}
+
+
+def test_at_least_ninety_faults_are_seeded() -> None:
     assert len({fault for faults in GROUPS.values() for fault in faults}) >= 90
 
 

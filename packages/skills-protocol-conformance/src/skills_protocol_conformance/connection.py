@@ -61,9 +61,7 @@ class Connection:
         timeout = httpx.Timeout(seconds, connect=min(seconds, CONNECT_SECONDS))
         limits = httpx.Limits(keepalive_expiry=1)
         # Certificates are read for https only: reading them takes longer than many calls.
-        self._http = httpx.Client(
-            headers=headers, timeout=timeout, limits=limits, trust_env=False, verify=url.startswith("https:")
-        )
+        self._http = httpx.Client(headers=headers, timeout=timeout, limits=limits, verify=url.startswith("https:"))
 
     def close(self) -> None:
         self._http.close()

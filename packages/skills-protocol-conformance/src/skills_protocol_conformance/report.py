@@ -41,7 +41,7 @@ def listing(statements: Sequence[Statement]) -> Iterator[str]:
     for statement in statements:
         yield (
             f"{statement.id:<7} {statement.level:<8} {statement.document}, {statement.section}: "
-            f'"{statement.quotation}" — {statement.title}'
+            f"“{statement.quotation}” — {statement.title}"
         )
 
 
@@ -53,7 +53,7 @@ def terminal(report: Report) -> Iterator[str]:
             answer = f"; answer: {outcome.answer}" if outcome.answer else ""
             yield (
                 f"{statement.id} {statement.level}: {statement.title} {_sentence(outcome.verdict)}{answer} "
-                f'— "{statement.quotation}" ({statement.document}, {statement.section})'
+                f"— “{statement.quotation}” ({statement.document}, {statement.section})"
             )
     reasons: dict[str, list[str]] = {}
     for outcome in report.outcomes:
@@ -152,7 +152,7 @@ def _case(suite: ElementTree.Element, outcome: Outcome) -> None:
     words = shortened(outcome.verdict)
     if outcome.breaks:
         failure = ElementTree.SubElement(case, "failure", message=words)
-        failure.text = f'"{statement.quotation}"\n{outcome.answer}'
+        failure.text = f"“{statement.quotation}”\n{outcome.answer}"
     elif outcome.result is not Result.PASSED:
         message = f"{statement.level}, does not hold: {words}" if outcome.result is Result.FAILED else words
         ElementTree.SubElement(case, "skipped", message=message or outcome.result)

@@ -17,6 +17,8 @@ SECRET = "CONFORMANCE_SECRET"  # noqa: S105 - a name
 
 PROBE = '''\
 """Does what `args["do"]` says."""
+import builtins
+import os
 import sys
 import time
 
@@ -46,6 +48,15 @@ def main(args):
     if do == "print":
         print("y" * 10000)
         return {"printed": 10000}
+    if do == "folder":
+        with open("/skills/" + args["name"] + "/resources/schema.json") as file:
+            return {"text": file.read()}
+    if do == "mark":
+        before = [getattr(builtins, "conformance_mark", None), os.path.exists("/workspace/" + args["mark"])]
+        builtins.conformance_mark = args["mark"]
+        with open("/workspace/" + args["mark"], "w") as file:
+            file.write("left")
+        return {"before": before}
     raise KeyError(do)
 
 

@@ -223,6 +223,12 @@ def guide_has(text: str) -> Check:
     return check
 
 
+def guide_has_its_first_version(session: Session) -> None:
+    """The guide has the version 0.1.0."""
+    version = at(session.result("describe_skill", name=GUIDE, version="0.1.0"), "skill.manifest.version")
+    expect(version == "0.1.0", f"the version is {version}")
+
+
 def guide_is_listed(session: Session) -> None:
     """The complete list has skills.protocol.guide."""
     names = {row.get("name") for row in session.walk(200)}

@@ -162,6 +162,12 @@ def null_cursor_is_the_start(session: Session) -> None:
     expect(rows_of(result_of(reply)) == rows_of(first_page(session)), "the rows are not those of the first page")
 
 
+def null_namespace_is_no_filter(session: Session) -> None:
+    """`namespace`: null lists the skills of all namespaces."""
+    rows = rows_of(session.result("list_skills", namespace=None, detail="names", limit=50))
+    expect({row.get("namespace") for row in rows} - {None, ""}, "the list has no skill with a namespace", rows)
+
+
 def is_sorted_deterministically(session: Session) -> None:
     """Equal calls have equal lists, and pages of other sizes have the same order."""
     params = {"namespace": session.many(), "limit": MANY}

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from skills_protocol_conformance.samples import SECRET
-from skills_protocol_conformance.session import Session, result_of
+from skills_protocol_conformance.session import Session, completed, result_of
 from skills_protocol_conformance.statement import Failed, at, expect
 
 LOOK = f"""\
@@ -89,6 +89,22 @@ def is_fresh(session: Session) -> None:
 def workspace_is_destroyed(session: Session) -> None:
     """A second run does not find the files of the first one in /workspace."""
     expect(_two_runs(session)[1] is False, "the file of the first run is in /workspace of the second one")
+
+
+def skill_runs_are_fresh(session: Session) -> None:
+    """A second run of `execute_skill` finds neither state of the first one in its process, nor its files."""
+    args = {"do": "mark", "mark": secrets.token_hex(6)}
+    params = {"name": session.skill("probe"), "args": args}
+    first, second = (completed(result_of(session.send("execute_skill", params))) for _ in range(2))
+    expect(at(second, "output.before") == [None, False], "the second run finds what the first one left", second)
+    expect(at(first, "run_id") != at(second, "run_id"), "two runs have the same `run_id`", second)
+
+
+def own_folder_is_mounted(session: Session) -> None:
+    """In `execute_skill`, the executed skill is at /skills/<name>/ with its files."""
+    name = session.skill("probe")
+    run = completed(session.result("execute_skill", name=name, args={"do": "folder", "name": name}))
+    expect("object" in at(run, "output.text"), "the file of the skill has another content", run)
 
 
 def skills_are_in_their_folder(session: Session) -> None:

@@ -212,6 +212,28 @@ def defined_tool_works(session: Session) -> None:
     expect(again.error or "error" in (again.result.get("result") or {}), "the removed tool still works", again.text)
 
 
+def persistent_tool_is_a_skill(session: Session) -> None:
+    """A tool with `persistent`: "true" becomes a skill `fetch-weather` with SKILL.md, tools.json and a handler."""
+    _need(session, "define_tool", "remove_tool")
+    name = f"conformance_{secrets.token_hex(4)}"
+    more = {"description": "Returns 1.", "language": "python", "parameters": "{}", "code": "return 1"}
+    defined = session.send("define_tool", {"name": name, "persistent": "true", **more})
+    if defined.error:
+        raise Skipped(f"not offered: {defined.error}")
+    try:
+        skill = name.replace("_", "-")
+        if session.send("describe_skill", {"name": skill}).error:
+            raise Skipped(f"the server has no skill {skill}: it may review versions, or put them into a namespace")
+        tools = json.loads(at(session.result("read_skill_file", name=skill, path="tools.json"), "content"))
+        expect([tool["name"] for tool in tools] == [name], "tools.json does not have the tool", tools)
+        script = at(session.result("read_skill_file", name=skill, path=tools[0]["script"]), "content")
+        expect("return 1" in script, "the handler does not have the code", script)
+        head = at(session.result("read_skill_file", name=skill, path="SKILL.md"), "content")
+        expect(head.startswith("---\n") and skill in head, "SKILL.md has no frontmatter with the name", head)
+    finally:
+        session.try_to_send("remove_tool", {"name": name})
+
+
 def standard_tools_are_protected(session: Session) -> None:
     """`remove_tool` does not remove `list_skills`."""
     _need(session, "remove_tool")

@@ -149,6 +149,7 @@ SCHEMAS: list[Row] = [
 ]
 CLIENT: list[Row] = [
     (71, EXAMPLE, '"id": str(self.request_id)', envelope.echoes_a_string_id),
+    (330, EXAMPLE, '"namespace": namespace # None', listing.null_namespace_is_no_filter),
     (72, EXAMPLE, 'guide["content"]', has(describing.guide_content, "content", "a text")),
     (73, EXAMPLE, "len(skills['skills'])", has(listing.page, "skills", "an array")),
     (

@@ -168,6 +168,7 @@ CANONICAL: list[Row] = [
     (262, MUST, 'kind = "instruction"', equals(describing.guide, "manifest.kind", "instruction")),
     (263, MUST, 'namespace = "skills.protocol"', equals(listing.guide_row, "namespace", "skills.protocol")),
     (264, MUST, 'kind = "instruction"', equals(listing.guide_row, "kind", "instruction")),
+    (273, EXAMPLE, 'version = "0.1.0"', describing.guide_has_its_first_version),
     (265, EXAMPLE, 'tags = ["guide", "bootstrap"]', equals(describing.guide, "manifest.tags", ["guide", "bootstrap"])),
     (
         266,
@@ -238,10 +239,14 @@ SANDBOX: list[Row] = [
     (297, MUST, "def read_text(blob_id: str) -> str", running.code_reads_input_blobs),
     (298, MUST, "def write_text(content: str) -> str", running.code_writes("write_text", "'Grüße'", "Grüße")),
     (299, MUST, "def write_json(obj) -> str", running.code_writes("write_json", "{'a': [1, None]}", {"a": [1, None]})),
+    (302, MUST, "Call back to create_blob under the hood (or equivalent internal API)", None),
+    (303, MUST, "For each execute_skill and run_code call … Create a sandbox", sandbox.skill_runs_are_fresh),
+    (304, MUST, "(and the target skill for execute_skill): Mount the skill directory", sandbox.own_folder_is_mounted),
     (300, MUST, "def info(msg: str)", running.logs("info")),
     (301, MUST, "def error(msg: str)", running.logs("error")),
 ]
 CHECKLIST: list[Row] = [
+    (320, EXAMPLE, "Appendix B: upload CSV → create_blob … execute_skill", running.skill_reads_input_blobs),
     (310, EXAMPLE, "JSON-RPC 2.0 over HTTP at /rpc", envelope.answers_json_rpc),
     (311, EXAMPLE, "Skills stored as directories with skill.toml + SKILL.md", None),
     (312, EXAMPLE, "Blobs stored as files in a blob directory, named by random ids", None),

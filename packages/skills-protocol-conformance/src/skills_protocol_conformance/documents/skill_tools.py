@@ -126,6 +126,10 @@ DISCOVERY: list[Row] = [
     (75, MAY, "Runtimes MAY support multiple skill directory locations.", None),
     (76, MAY, "Runtimes MAY support dynamic tool creation", tools.defined_tool_works),
     (77, MAY, "`remove_tool`: A meta-tool that removes a previously defined tool", tools.defined_tool_works),
+    (83, MAY, "Convert the tool name to a skill name: underscores to hyphens", tools.persistent_tool_is_a_skill),
+    (84, MAY, "Write `SKILL.md` with auto-generated frontmatter and body.", tools.persistent_tool_is_a_skill),
+    (85, MAY, "Write `tools.json` with the tool declaration.", tools.persistent_tool_is_a_skill),
+    (86, MAY, "Write the handler script (e.g., `scripts/<tool_name>.js`)", tools.persistent_tool_is_a_skill),
     (78, SHOULD, "Runtimes SHOULD protect standard/built-in tools from removal.", tools.standard_tools_are_protected),
     (
         79,
@@ -135,6 +139,8 @@ DISCOVERY: list[Row] = [
     ),
     (80, SHOULD, "Only load skills from trusted sources.", None),
     (81, SHOULD, "Run handlers in isolated environments where possible", None),
+    (87, SHOULD, "Consider prompting the user before executing tools", None),
+    (88, SHOULD, "Handlers should only have access to the resources they need.", None),
     (82, SHOULD, "Record tool invocations and results for auditing.", None),
 ]
 
