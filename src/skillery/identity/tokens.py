@@ -21,6 +21,7 @@ from skillery.formats.wording import did_you_mean, quoted
 
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 JUST_REVOKED = timedelta(seconds=5)
+"""Longer than any server takes to learn of a revocation, and to end the calls that it has admitted before."""
 Kind = Literal["person", "agent"]
 Status = Literal["live", "expired", "revoked"]
 BOOTSTRAP = "admin"
