@@ -37,7 +37,7 @@ EVENT_BYTES = 16 * 1024
 SEND_BUFFER_BYTES = 64 * 1024
 """Send buffer of the socket. By default, the kernel buffers up to 4 MiB for a client that does not read."""
 RETRY_MS = 2000
-ACCESS_SECONDS = 1.0
+ACCESS_SECONDS = 0.8
 """Interval of the checks whether the caller of a stream still has access."""
 
 LogEvent = Callable[[LogPart], bytes]
