@@ -182,9 +182,19 @@ def test_the_latest_is_the_highest_release(versioned: tuple[Rpc, str], spec: str
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_an_exact_version_is_itself_whatever_its_build_metadata(versioned: tuple[Rpc, str], version: str) -> None:
-    assert version_of(*versioned, version) == version
-    assert version_of(*versioned, f"{version}+build.5") == version
+def test_an_exact_version_is_itself(versioned: tuple[Rpc, str], version: str) -> None:
+    rpc, name = versioned
+    assert version_of(rpc, name, version) == version
+    error = rpc.error("describe_skill", name=name, version=f"{version}+build.5")
+    assert error["data"]["type"] == "version_not_found"
+
+
+def test_build_metadata_selects_no_other_build(rpc: Rpc, new_name: str) -> None:
+    rpc("create_skill", manifest=manifest(new_name, "1.11.0+build.5"), skill_md="# A", files=skill_files())
+
+    assert version_of(rpc, new_name, "1.11.0") == version_of(rpc, new_name, "1.11.0+build.5") == "1.11.0+build.5"
+    error = rpc.error("execute_skill", name=new_name, version="1.11.0+build.6")
+    assert error["data"]["versions"] == ["1.11.0+build.5"]
 
 
 def test_a_digest_is_its_version(versioned: tuple[Rpc, str]) -> None:

@@ -21,7 +21,7 @@ class Latest(msgspec.Struct, frozen=True):
 
 
 class Exact(msgspec.Struct, frozen=True):
-    """Selects one version. Build metadata is ignored (compare `version.precedence`)."""
+    """Selects one version. Without build metadata, it selects the version with any build metadata."""
 
     version: Version
 

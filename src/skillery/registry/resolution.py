@@ -72,12 +72,17 @@ def resolve_with(
     if overlay is not None and (own := overlay.find(name, spec)) is not None:
         return own, None
     rows = lookup.rows(connection, name, spec, **further)
-    if rows and _sees(connection, identity, row := VersionRow(*rows[0][: len(COLUMNS)])):
+    if rows and _sees(connection, identity, row := VersionRow(*rows[0][: len(COLUMNS)])) and _is_asked(row, spec):
         if row.status == "purged":
             raise version_purged(row)
         note_skill(row.name, row.version, skill_uri)
         return row, tuple(rows[0][len(COLUMNS) :])
     raise _not_found(connection, identity, name, spec)
+
+
+def _is_asked(row: VersionRow, spec: VersionSpec) -> bool:
+    """Return whether a version has the build metadata that the caller asked for, if any."""
+    return not (isinstance(spec, Exact) and spec.version.build) or str(spec.version) == row.version
 
 
 def version_if_there(connection: Connection, identity: Identity, name: str, version: Version) -> VersionRow | None:
