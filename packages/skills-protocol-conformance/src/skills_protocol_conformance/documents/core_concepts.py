@@ -30,6 +30,7 @@ BLOB: list[Row] = [
     (22, MUST, "large data (text, binary, JSON)", storing.kind_is_kept("application/json")),
     (23, SHOULD, "Large documents … should be represented as blobs rather than inline JSON.", None),
     (24, MUST, "Large data doesn't pass through the LLM context", None),
+    (31, MUST, "Skills operate on blobs without serialization overhead", None),
     (25, MUST, "Blobs can be read partially or sampled", storing.head_is_the_beginning),
     (26, MUST, "Supports binary data — Images, PDFs, and other non-text formats", None),
     (27, EXAMPLE, '"content": "Large CSV data...", "kind": "text/csv"', storing.kind_is_kept("text/csv")),

@@ -39,6 +39,10 @@ CONCEPTS: list[Row] = [
     (14, MUST, "via run_code — run LLM-written code that can import skills", running.mounted_skill_is_imported),
     (15, MUST, "run_id — stable identifier", has(running.executed, "run_id", "a text")),
     (16, MUST, 'status — "completed" or "failed"', one_of(running.executed, "status", "completed", "failed")),
+    (332, MUST, "Stores Skills and Blobs", storing.content_is_kept),
+    (333, MUST, "Creates sandboxed execution environments", sandbox.is_fresh),
+    (334, MUST, "Exposes a JSON-RPC 2.0 API", envelope.success_has_a_result_only),
+    (335, MUST, "Provides an LLM-visible tool surface", None),
     (17, MUST, "summary — short human-readable description", has(running.executed, "summary", "a text")),
     (
         18,
@@ -48,6 +52,7 @@ CONCEPTS: list[Row] = [
     ),
 ]
 TOOLS: list[Row] = [
+    (331, MUST, "Runtimes MUST expose these tools to the LLM", envelope.single_endpoint),
     (20, MUST, "list_skills — enumerate available skills", offers("list_skills")),
     (21, MUST, "describe_skill — retrieve skill manifest and documentation", offers("describe_skill")),
     (22, MUST, "read_skill_file — read any file in a skill's directory", offers("read_skill_file")),
@@ -149,7 +154,7 @@ SCHEMAS: list[Row] = [
 ]
 CLIENT: list[Row] = [
     (71, EXAMPLE, '"id": str(self.request_id)', envelope.echoes_a_string_id),
-    (330, EXAMPLE, '"namespace": namespace # None', listing.null_namespace_is_no_filter),
+    (330, EXAMPLE, 'list_skills(self, namespace=None, detail="names", limit=50)', listing.null_namespace_is_no_filter),
     (72, EXAMPLE, 'guide["content"]', has(describing.guide_content, "content", "a text")),
     (73, EXAMPLE, "len(skills['skills'])", has(listing.page, "skills", "an array")),
     (
@@ -216,6 +221,14 @@ ARTIFACTS: list[Row] = [
         equals(describing.declared, "manifest.permissions.secrets", [SECRET]),
     ),
     (95, MUST, "SKILL.md is markdown with YAML frontmatter at the top", describing.frontmatter_is_parsed),
+    (97, SHOULD, "The body should briefly describe: How to call it (expected arguments)", None),
+    (98, SHOULD, "The body should briefly describe: One or two example tasks", None),
+    (
+        99,
+        SHOULD,
+        'network = ["https://*.salesforce.com"] # network allowlist',
+        equals(describing.declared, "manifest.permissions.network", ["https://*.example.com"]),
+    ),
     (96, SHOULD, "The body should briefly describe: What the skill does", None),
 ]
 CONVENTIONS: list[Row] = [
@@ -258,6 +271,7 @@ CONVENTIONS: list[Row] = [
         (125 + number, MUST, 'Use result.status = "failed" for sandbox / skill execution errors', check)
         for number, check in enumerate(map(running.fault_is_a_failed_run, running.FAULTS))
     ),
+    (136, MUST, "Use top-level error only for protocol/transport issues", running.failed_code),
     (135, MUST, "All methods are invoked … at a single HTTP endpoint (e.g. /rpc).", envelope.single_endpoint),
 ]
 SECTIONS = {

@@ -236,6 +236,8 @@ SANDBOX: list[Row] = [
         running.written_blob_is_an_output_blob,
     ),
     (296, MUST, "Destroy sandbox and all temporary files in /workspace/", sandbox.workspace_is_destroyed),
+    (305, MUST, "Runtimes MUST provide a runtime package with at least", sandbox.runtime_package_is_complete),
+    (306, MUST, "Append to logs that feed into logs_preview", running.logs("info")),
     (297, MUST, "def read_text(blob_id: str) -> str", running.code_reads_input_blobs),
     (298, MUST, "def write_text(content: str) -> str", running.code_writes("write_text", "'Grüße'", "Grüße")),
     (299, MUST, "def write_json(obj) -> str", running.code_writes("write_json", "{'a': [1, None]}", {"a": [1, None]})),
@@ -246,7 +248,7 @@ SANDBOX: list[Row] = [
     (301, MUST, "def error(msg: str)", running.logs("error")),
 ]
 CHECKLIST: list[Row] = [
-    (320, EXAMPLE, "Appendix B: upload CSV → create_blob … execute_skill", running.skill_reads_input_blobs),
+    (320, EXAMPLE, "LLM: upload CSV → create_blob … LLM: execute_skill", running.skill_reads_input_blobs),
     (310, EXAMPLE, "JSON-RPC 2.0 over HTTP at /rpc", envelope.answers_json_rpc),
     (311, EXAMPLE, "Skills stored as directories with skill.toml + SKILL.md", None),
     (312, EXAMPLE, "Blobs stored as files in a blob directory, named by random ids", None),
@@ -256,6 +258,11 @@ CHECKLIST: list[Row] = [
     (316, SHOULD, "No secrets by default; inject only those named in permissions.secrets", sandbox.has_no_secrets),
     (317, MUST, "Non-root execution", sandbox.is_not_root),
     (318, MUST, "Include skills.protocol.guide", describing.guide_is_listed),
+    (321, EXAMPLE, "New process with restricted environment, or Container with resource limits", sandbox.own_process),
+    (322, MUST, "Use the filesystem layout described in section 7", sandbox.skills_are_in_their_folder),
+    (323, MUST, "you MUST call the `load_skills_protocol_guide` tool before using any other", None),
+    (324, SHOULD, "Always use blobs for data larger than a few KB", None),
+    (325, SHOULD, "Use deterministic skill discovery (no semantic search in `list_skills`)", listing.searches_nothing),
     (319, SHOULD, "When connecting an LLM …, include this snippet in the system prompt", None),
 ]
 

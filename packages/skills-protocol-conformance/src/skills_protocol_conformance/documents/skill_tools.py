@@ -5,6 +5,8 @@ from __future__ import annotations
 from skills_protocol_conformance.checks import tools
 from skills_protocol_conformance.statement import EXAMPLE, MAY, MUST, SHOULD, Row
 
+IN_SHELL = tools.language("in_shell", {"in": "shell"})
+
 LAYOUT: list[Row] = [
     (1, MUST, "The skill directory name MUST follow the Agent Skills naming rules", tools.skill_name_is_kept),
     (2, MUST, "The directory name MUST match the `name` field in `SKILL.md` frontmatter.", tools.skill_name_is_kept),
@@ -42,6 +44,9 @@ MANIFEST: list[Row] = [
     (26, MUST, "Defaults to `{}` (no parameters).", tools.parameters_default_to_none),
     (27, MUST, "`optional`: If `true`, the parameter is not required.", tools.optional_is_not_required),
     (28, MUST, 'Parameters without `"optional": true` are treated as required.', tools.other_is_required),
+    (36, MUST, "`enum`: Allowed values for the parameter.", tools.tool_has("parameters")),
+    (37, MUST, "`type`: JSON Schema type", tools.tool_has("parameters")),
+    (38, MUST, "`description`: Human-readable description shown to the agent.", tools.tool_has("parameters")),
     (29, MUST, "The manifest MUST be valid JSON.", tools.invalid("broken json", "[{")),
     (
         30,
@@ -92,7 +97,11 @@ HANDLER: list[Row] = [
         "the runtime passes the args JSON as stdin or as a command-line argument, and reads the result from stdout",
         tools.main_block_works,
     ),
-    (51, MAY, "Runtimes MAY support additional languages.", tools.language("in_shell", {"in": "shell"})),
+    (51, MAY, "Runtimes MAY support additional languages.", IN_SHELL),
+    (60, MAY, "The runtime executes the script, passing args via stdin or command-line argument.", IN_SHELL),
+    (61, MAY, "The handler writes its JSON result to stdout.", IN_SHELL),
+    (62, MAY, "The runtime parses the stdout as JSON and returns it to the agent.", IN_SHELL),
+    (63, SHOULD, "The runtime or deployment environment is responsible for providing these variables.", None),
     (52, SHOULD, "Minimize external dependencies.", None),
     (53, SHOULD, "No global state. Each invocation should be independent.", tools.calls_are_independent),
     (54, SHOULD, "File operations should stay within `__workDir`.", None),
@@ -108,6 +117,20 @@ DISCOVERY: list[Row] = [
         SHOULD,
         "Runtimes SHOULD discover Skill Tools by scanning skill directories for `tools.json` files.",
         tools.tools_are_registered,
+    ),
+    (89, MUST, "read `SKILL.md` to get skill metadata (name, description)", tools.skill_name_is_kept),
+    (
+        90,
+        MUST,
+        "If it exists, parse it and attach the tool declarations to the skill metadata.",
+        tools.tool_has("name"),
+    ),
+    (91, MUST, "iterate all discovered skills and register their tools", tools.tools_are_registered),
+    (
+        92,
+        MUST,
+        "If the same skill name appears in multiple directories, later directories override earlier ones.",
+        None,
     ),
     (
         71,
@@ -131,6 +154,11 @@ DISCOVERY: list[Row] = [
     (85, MAY, "Write `tools.json` with the tool declaration.", tools.persistent_tool_is_a_skill),
     (86, MAY, "Write the handler script (e.g., `scripts/<tool_name>.js`)", tools.persistent_tool_is_a_skill),
     (78, SHOULD, "Runtimes SHOULD protect standard/built-in tools from removal.", tools.standard_tools_are_protected),
+    (93, MAY, "`define_tool`: A meta-tool that creates a new tool at runtime", tools.defined_tool_works),
+    (94, MAY, '`persistent`: `"true"` to save as a Skill Tool on disk', tools.persistent_tool_is_a_skill),
+    (95, MUST, "`SKILL.md` remains the primary artifact. Its format is unchanged.", tools.skill_name_is_kept),
+    (96, MAY, "The `compatibility` frontmatter field can document environment requirements", None),
+    (97, MUST, "An Agent Skills runtime that does not support Skill Tools simply ignores `tools.json`", None),
     (
         79,
         MUST,
