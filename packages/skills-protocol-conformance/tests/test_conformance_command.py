@@ -126,6 +126,36 @@ def test_a_server_that_stops_answering_ends_the_run(capsys: pytest.CaptureFixtur
     assert "skipped: " in printed.out
 
 
+def test_a_server_that_hangs_later_ends_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    with answering(response("application/json", GUIDE), None) as url:
+        code = main([url, "--profile", "core", "--timeout", "0.3"])
+
+    assert code == 3
+    assert "the server does not answer any more: no answer within 0.3 s" in capsys.readouterr().err
+
+
+def test_an_answer_byte_by_byte_is_bounded(capsys: pytest.CaptureFixture[str]) -> None:
+    ended = threading.Event()
+
+    def drip() -> None:
+        connection, _ = listener.accept()
+        with connection, suppress(OSError):
+            read_request(connection)
+            connection.sendall(HEAD.format("application/json", 10_000).encode())
+            while not ended.wait(0.05):
+                connection.sendall(b" ")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=drip, daemon=True)
+        thread.start()
+        code = main([f"http://127.0.0.1:{listener.getsockname()[1]}/rpc", "--timeout", "0.3"])
+        ended.set()
+        thread.join()
+
+    assert code == 3
+    assert "the answer is not complete within 0.3 s" in capsys.readouterr().err
+
+
 def test_answers_of_any_form_are_verdicts(capsys: pytest.CaptureFixture[str]) -> None:
     for result in ('{"skills": 5, "skill": [], "status": {}, "content": null, "blob_id": 7}', "[]"):
         message = '{"jsonrpc": "2.0", "id": "c1", "result": ' + result + "}"
@@ -147,6 +177,7 @@ def test_answers_of_any_form_are_verdicts(capsys: pytest.CaptureFixture[str]) ->
         ["http://localhost", "--timeout", "soon"],
         ["http://localhost", "--json", "/no/such/folder/a.json"],
         ["http://localhost", "--token-env", "CONFORMANCE_UNSET"],
+        ["--write-skills", "/dev/null/skills"],
     ],
 )
 def test_wrong_usage_is_exit_code_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -163,6 +194,14 @@ def test_list_prints_every_statement(capsys: pytest.CaptureFixture[str]) -> None
 
     assert [line.split()[0] for line in lines] == [statement.id for statement in STATEMENTS]
     assert sum("not testable from outside" in line for line in lines) == sum(s.check is None for s in STATEMENTS)
+
+
+def test_a_reader_that_ends_leaves_no_traceback() -> None:
+    command = f"{sys.executable} -m skills_protocol_conformance --list | head -1"
+    ended = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)
+
+    assert ended.stdout.startswith("SP-1 ")
+    assert ended.stderr == ""
 
 
 def test_written_skills_are_folders_with_manifests(tmp_path: Path) -> None:

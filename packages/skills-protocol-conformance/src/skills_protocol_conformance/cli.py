@@ -63,7 +63,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _print(reports.listing(STATEMENTS))
         return CONFORMS
     if options.write_skills:
-        _print([f"wrote {write_skills(options.write_skills)} skills to {options.write_skills}"])
+        try:
+            count = write_skills(options.write_skills)
+        except OSError as error:
+            made.error(f"--write-skills: {error}")
+        _print([f"wrote {count} skills to {options.write_skills}"])
         return CONFORMS
     url = _endpoint(made, options.url)
     connection = Connection(url, _token(made, options.token_env), options.timeout)
@@ -72,9 +76,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Unreachable as problem:
         sys.stderr.write(f"skills-protocol-conformance: {url}: {problem}\n")
         return UNREACHABLE
-    except BrokenPipeError:  # the reader of the report has ended, for example `head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
     finally:
         connection.close()
 
@@ -127,5 +128,9 @@ def _check(connection: Connection, options: argparse.Namespace) -> int:
 def _print(lines: Iterable[str]) -> None:
     # A terminal that does not know a character gets an escape of it.
     encoding = sys.stdout.encoding or "utf-8"
-    for line in lines:
-        sys.stdout.write(line.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+    try:
+        for line in lines:
+            sys.stdout.write(line.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader has ended, for example `head`; the exit code stays that of the verdict
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

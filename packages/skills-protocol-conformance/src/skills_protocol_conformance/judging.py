@@ -19,9 +19,9 @@ WORKERS = 8
 MOST_UNREACHABLE = 3
 """Calls without an answer after which the suite stops calling. It bounds the time with a server that hangs."""
 PROFILES = {
-    "core": "methods of the protocol but create_skill; samples come from --write-skills",
+    "core": "the eight methods, the sandbox and the guide; needs the samples of --write-skills",
     "create-skill": "core and create_skill, which publishes the samples under new names",
-    "skill-tools": "create-skill and tools.json with list_tools and call_tool",
+    "skill-tools": "create-skill and tools.json, with the methods list_tools and call_tool",
 }
 
 
