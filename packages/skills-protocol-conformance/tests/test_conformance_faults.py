@@ -67,6 +67,7 @@ SKILLS = {
     "default_detail": "SP-43",
     "manifest_cut": "SP-88 SP-91",
     "frontmatter_unparsed": "SP-95",
+    "frontmatter_as_text": "SP-166",
     "guide_missing": "SP-242 SP-261",
     "skill_not_wrapped": "SP-161",
     "escape_served": "SP-173",

@@ -40,6 +40,7 @@ DESCRIBE: list[Row] = [
         '"skill_md_frontmatter": { /* parsed YAML frontmatter */ }',
         has(describing.summary, "skill_md_frontmatter", "an object"),
     ),
+    (166, MUST, '"skill_md_frontmatter": { /* parsed YAML frontmatter */ }', describing.frontmatter_keeps_types),
     (163, MUST, '"manifest" | "summary" | "full"', has(describing.manifest_only, "manifest", "an object")),
     (164, MUST, '"manifest" | "summary" | "full"', describing.full_has_the_manifest),
     (
