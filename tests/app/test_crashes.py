@@ -119,7 +119,7 @@ def test_a_full_disk_is_an_error_in_band_and_the_server_lives(tmp_path: Path, sm
                 r'^skillery_disk_free_bytes\{folder="(\w+)"\} (\S+)$', rpc.http.get("/metrics").text, re.M
             )
             assert all(float(count) < 65_536 for _, count in free)
-            assert {"home", "cache", "database"} <= {folder for folder, _ in free}
+            assert {"home", "cache", "database", "storage"} <= {folder for folder, _ in free}
             line = "folders cannot be written, so publishing and runs fail: home ("
             eventually(lambda: line in log.read_text())
             assert rpc.error("describe_skill", name="full.disk")["code"] == -32003

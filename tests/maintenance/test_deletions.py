@@ -255,7 +255,7 @@ def test_uploads_and_deletions_of_one_content_race_and_every_settled_upload_has_
 
 class _Slow(DirectoryStorage):
     def __init__(self, storage: DirectoryStorage) -> None:
-        super().__init__(storage._folder)
+        super().__init__(storage.folder)
 
     def delete(self, digest: str) -> None:
         time.sleep(0.002)

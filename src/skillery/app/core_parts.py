@@ -144,7 +144,7 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
     publisher = _publisher(base, runtime, quotas, compilers)
     stack.push_async_callback(asyncio.to_thread, collector.close)
     reads = ReadCounts()
-    disks = _disks(home, database)
+    disks = _disks(home, database, backends.storage)
     await _start(base, runtime, publisher, reads, disks, stack)
     stack.push_async_callback(preparation.close)
     preparation.start()
@@ -190,10 +190,12 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
     )
 
 
-def _disks(home: Home, database: Database) -> Disks:
+def _disks(home: Home, database: Database, storage: Storage) -> Disks:
     folders = {"home": home.path, "cache": home.path / "cache", "environments": home.path / "environments"}
     if database.is_sqlite and database.url.database:
         folders["database"] = Path(database.url.database).resolve().parent
+    if isinstance(folder := getattr(storage, "folder", None), Path):
+        folders["storage"] = folder
     return Disks(folders)
 
 

@@ -34,7 +34,8 @@ class DirectoryStorage:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
+        """Watched for free bytes, as an attribute of this name of any storage is."""
         self._incoming = folder / "incoming"
         self._incoming.mkdir(parents=True, exist_ok=True)
         for left_over in self._incoming.iterdir():
@@ -59,7 +60,7 @@ class DirectoryStorage:
 
     def stored_before(self, moment: datetime) -> Iterator[tuple[str, int]]:
         until = moment.timestamp()
-        for path in self._folder.glob("[0-9a-f][0-9a-f]/*"):
+        for path in self.folder.glob("[0-9a-f][0-9a-f]/*"):
             with suppress(FileNotFoundError, ContentMissing):  # deleted since, or a foreign file
                 found = self.path_of(path.name).stat()
                 if found.st_mtime < until:
@@ -74,8 +75,8 @@ class DirectoryStorage:
             upload.abort()
 
     def mark(self, made: str) -> str:
-        path = self._folder / MARK
-        partial = self._folder / f".{MARK}.{secrets.token_hex(8)}"
+        path = self.folder / MARK
+        partial = self.folder / f".{MARK}.{secrets.token_hex(8)}"
         try:
             with partial.open("x") as file:
                 file.write(made)
@@ -83,14 +84,14 @@ class DirectoryStorage:
                 os.fsync(file.fileno())
             with suppress(FileExistsError):
                 path.hardlink_to(partial)  # complete or not at all, and never over another mark
-            _flush_folder(self._folder)
+            _flush_folder(self.folder)
         finally:
             partial.unlink(missing_ok=True)
         return path.read_text()
 
     def find_mark(self) -> str | None:
         try:
-            return (self._folder / MARK).read_text()
+            return (self.folder / MARK).read_text()
         except FileNotFoundError:
             return None
 
@@ -100,7 +101,7 @@ class DirectoryStorage:
         """
         if len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):
             raise ContentMissing("not the SHA-256 of a content")
-        return self._folder / digest[:2] / digest
+        return self.folder / digest[:2] / digest
 
 
 class DirectoryUpload:

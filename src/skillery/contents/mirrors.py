@@ -43,6 +43,8 @@ class MirroredStorage:
         self._database = database
         self._name = name
         self._own = own
+        self.folder: Path | None = getattr(own, "folder", None)
+        """The folder of a storage on this machine."""
         self._open_storage = open_storage
         self._mark = own.find_mark() if isinstance(own, KnowsRegistry) else None
         self._second: Second | None = None
