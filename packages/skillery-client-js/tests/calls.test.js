@@ -86,7 +86,7 @@ test("a signal cancels a call, and a deadline ends it", async () => {
     setImmediate(() => controller.abort(reason)); // the request is under way
     return globalThis.fetch(url, init);
   };
-  const cancelled = new Skillery(URL_OF_SERVER, { fetch }).getRun(wait, { signal: controller.signal });
+  const cancelled = new Skillery(URL_OF_SERVER, { fetch, attempts: 1 }).getRun(wait, { signal: controller.signal });
 
   await assert.rejects(cancelled, (error) => error === reason);
   await assert.rejects(client.getRun(wait, { signal: AbortSignal.abort(reason) }), (error) => error === reason);

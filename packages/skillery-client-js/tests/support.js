@@ -53,7 +53,9 @@ export async function scripted(...answers) {
   const server = createHttpServer((request, response) => {
     request.resume();
     request.on("end", () => {
-      const { status = 200, body = "", headers = {} } = answers.shift();
+      const answer = answers.shift();
+      if (answer === undefined) return response.destroy(); // an unexpected request
+      const { status = 200, body = "", headers = {} } = answer;
       response.writeHead(status, { connection: "close", ...headers });
       response.end(typeof body === "string" ? body : JSON.stringify(body));
     });
