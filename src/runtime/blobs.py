@@ -53,6 +53,7 @@ def write_text(content: str, kind: str = "text/plain") -> str:
 
 
 def write_json(obj: Any, kind: str = "application/json") -> str:
+    """Store a value as JSON. Raise ValueError for NaN and infinity, which JSON does not have."""
     return write_bytes(json.dumps(obj, ensure_ascii=False, allow_nan=False).encode(), kind)
 
 

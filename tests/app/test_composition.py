@@ -220,7 +220,7 @@ def test_each_call_is_a_run_of_its_own(server: Server, database_url: str, new_na
     answer = composed.run("from skills.NS.echo import f\ndef main(args): return [f(1), f(2)]", skill)
 
     assert answer["output"] == [{"summary": "got 1"}, {"summary": "got 2"}]
-    assert answer["logs_preview"] == ""
+    assert answer["logs_preview"] == f"[{skill}] inside\n" * 2
     columns = "method, status, summary, logs_preview, output_json"
     query = f"SELECT {columns} FROM runs WHERE parent_run_id = '{answer['run_id']}' ORDER BY started_at"
     if database_url:

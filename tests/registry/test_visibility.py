@@ -106,7 +106,8 @@ HIDDEN = [
 
 @pytest.mark.parametrize("database_kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.full)], indirect=True)
 @pytest.mark.parametrize(("status", "visibility"), HIDDEN)
-@pytest.mark.full(after=2)
+@pytest.mark.smoke
+@pytest.mark.full(after=1)
 def test_what_one_may_not_see_answers_as_what_does_not_exist(
     as_: Callable[[Who], Caller], new_name: str, status: str, visibility: str
 ) -> None:

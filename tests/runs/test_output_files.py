@@ -171,7 +171,7 @@ def test_a_run_that_was_stopped_keeps_its_files(sqlite_rpc: Rpc) -> None:
     assert [file["path"] for file in cancelled["files"]] == found
 
 
-@pytest.mark.parametrize("glob", ["/etc/*", "../*", "", "a//b", "x" * 300])
+@pytest.mark.parametrize("glob", ["/etc/*", "../*", "", "a/../../b", "x" * 300])
 def test_globs_keep_the_rules_of_paths(sqlite_rpc: Rpc, glob: str) -> None:
     error = sqlite_rpc.error("run_code", language="python", code=REPORT, outputs=[glob])
 

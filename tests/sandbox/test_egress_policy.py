@@ -159,7 +159,7 @@ def test_a_refusal_says_which_line_would_allow_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["\u017fttps://a.com", "http\u017f://a.com", "https://\u212a.com", "https://*", "a.com"]
+    "text", ["\u017fttps://a.com", "http\u017f://a.com", "https://\u212a.com", "https://*", "ftp://a.com"]
 )
 def test_a_pattern_that_is_none_is_none_at_the_run_too(text: str) -> None:
     assert isinstance(parse_network_pattern(text), str)

@@ -139,7 +139,7 @@ def group_folders(pid: int) -> list[Path]:
     ]
 
 
-@pytest.mark.full(after=2)
+@pytest.mark.full(after=1)
 class TestLinuxSandbox(SharedSandbox, SandboxContract):  # type: ignore[misc]
     @pytest_asyncio.fixture(scope="class", loop_scope="class")
     @classmethod

@@ -68,13 +68,13 @@ def test_a_folder_is_checked_and_published(server: Server, new_name: str) -> Non
 def test_problems_are_shown_at_their_lines(sqlite_server: Server, new_name: str) -> None:
     browser = Browser(sqlite_server.url, **HTML)
     files = files_of(new_name)
-    files["skill.toml"] += '\n[permissions]\nnetwork = ["https://shop.example.com/path"]\n'
+    files["skill.toml"] += '\n[permissions]\nsecrets = ["NO-NAME"]\n'
     files["code/main.py"] = "def main(args:\n"
     found = browser.get(send(browser, files).headers["location"]).text
     page = html.unescape(re.sub(r"</?(?:bdi|code)[^>]*>", "", found))
 
     assert "skill.toml, line 11" in page
-    assert "network = [" in page
+    assert "secrets = [" in page
     assert "code/main.py, line 1" in page
     assert 'value="publish"' not in found
 

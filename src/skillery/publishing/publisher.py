@@ -44,6 +44,7 @@ from skillery.registry import (
     resolve,
 )
 from skillery.registry.index_names import index_name_warning
+from skillery.registry.resolution import version_if_there
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +82,14 @@ class Published(NamedTuple):
     warnings: tuple[str, ...]
     findings: tuple[CheckFinding, ...] = ()
     examples: tuple[CheckedExample, ...] = ()
+
+
+def _noted(connection: Connection, identity: Identity, created: NewVersion) -> list[str]:
+    """Return the warning about the index name and the stored findings of a version, the same for each repetition."""
+    shared = index_name_warning(connection, identity, created.name)
+    row = version_if_there(connection, identity, created.name, Version.parse(created.version))
+    findings = checks_of(row.checks_json).findings if row else ()
+    return [*([shared] if shared else ()), *(finding.message for finding in findings)]
 
 
 class Publisher:
@@ -132,9 +141,8 @@ class Publisher:
         rules = (rules or self._rules)._replace(submit=submit)
         published = await self.publish(identity, manifest, skill_md, files, rules, quotas, made_by=made_by)
         created = published.created
-        shared = await self._database.read(partial(index_name_warning, identity=identity, name=created.name))
-        found = [finding.message for finding in published.findings]
-        warnings = (*published.warnings, *([shared] if shared else ()), *found)
+        noted = await self._database.read(partial(_noted, identity=identity, created=created))
+        warnings = (*published.warnings, *noted)
         return CreatedSkill(created.name, created.version, created.digest, created.status, warnings)
 
     def rules_with_review(self) -> PublishingRules:
