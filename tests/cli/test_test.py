@@ -117,7 +117,7 @@ def test_a_difference_is_shown_as_a_diff_with_its_line(test: Callable[..., Ended
     lines = [line.strip() for line in ended.out.splitlines()]
     assert '-  "words": 7' in lines
     assert '+  "words": 6' in lines
-    assert "failed   skill.toml:24: example two words" in ended.out
+    assert "failed   skill.toml:25: example two words" in ended.out
     assert "expected a failure of type TypeError, got ValueError: top is -1: give 0 or more" in ended.out
     assert "3 passed, 2 failed" in lines[-1]
 
@@ -171,7 +171,7 @@ def test_every_problem_of_a_bundle_is_a_result(test: Callable[..., Ended], greet
     ended = test(greet, tmp_path / "absent")
 
     assert ended.code == 1
-    assert "failed   skill.toml:2: check skill.toml: version: 'one' is not a version" in ended.out
+    assert "failed   skill.toml:3: check skill.toml: version: 'one' is not a version" in ended.out
     assert "failed   code/main.py:14: check code/main.py" in ended.out
     assert "is not a folder" in ended.out
 
@@ -285,6 +285,6 @@ def test_without_packages_the_tests_that_need_pytest_fail_alone(home: str, greet
     ended = skillery("test", str(greet), SKILLERY_HOME=home)
 
     assert ended.code == 1
-    assert "passed   skill.toml:24: example two words" in ended.out
+    assert "passed   skill.toml:25: example two words" in ended.out
     assert "the tests need pytest, but this server offers no packages" in ended.out
     assert "write the tests with unittest" in ended.out

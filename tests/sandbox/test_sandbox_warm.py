@@ -316,7 +316,7 @@ async def test_runs_with_network_take_no_prepared_place(tmp_path: Path) -> None:
 async def test_a_server_that_may_open_few_files_runs_all_the_same(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = max(map(int, os.listdir("/proc/self/fd")))  # noqa: PTH208 - other tests of this process leave servers open
-    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 100, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 170, hard))
     try:
         async with running(tmp_path, prepared=1) as trial:
             await trial.is_well()

@@ -43,7 +43,7 @@ export interface RuntimeTable {
   /** Packages with versions, e.g. pandas>=2,<3 */
   dependencies?: string[];
   /** Python versions, e.g. >=3.11 */
-  requires-python?: string;
+  "requires-python"?: string;
   /** Whether a skill with permissions runs in workspaces */
   workspace?: boolean;
   /** Whether undeclared arguments fail a run */

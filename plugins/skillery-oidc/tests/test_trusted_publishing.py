@@ -36,7 +36,7 @@ start_server, postgres = conftest.start_server, conftest.postgres
 migrated_postgres_database, shared_server = conftest.migrated_postgres_database, conftest.shared_server
 
 AUDIENCE = "https://skills.example.org"
-NO_NAMES = {"repository": "", "repository_id": "", "owner_id": "", "workflow": ""}
+NO_NAMES = dict.fromkeys(("repository", "repository_id", "owner_id", "workflow"))
 TRUST = {"SKILLERY_PUBLIC_URL": AUDIENCE, "SKILLERY_TRUST_ALLOW_PRIVATE": "127.0.0.0/8"}
 _numbers = itertools.count(1)
 
@@ -428,7 +428,7 @@ def test_several_rules_need_a_target(provider: OidcProvider, sqlite: Server) -> 
 def test_gitlab_jobs_publish(provider: OidcProvider, sqlite: Server) -> None:
     forge = Forge(sqlite, provider)
     name, host = f"group/sub/project{forge.number}", provider.issuer.partition("://")[2]
-    forge.add(target=f"{forge.space}.lab", provider="gitlab", repository=name, workflow="", ref="refs/heads/main")
+    forge.add(target=f"{forge.space}.lab", provider="gitlab", repository=name, workflow=None, ref="refs/heads/main")
     job: dict[str, Any] = {
         "aud": AUDIENCE,
         "jti": str(uuid.uuid4()),

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("name", metavar="FILE", type=click.Choice(["skill.toml", "frontmatter", "tools.json"]))
 def schema(name: str) -> None:
-    """Print the JSON Schema of skill.toml, of the frontmatter of SKILL.md, or of tools.json.
+    """Print the JSON Schema of a file of a skill.
 
-    Editors complete and check files with it. A server has the schemas at /schemas/FILE.json.
+    The files are skill.toml, the frontmatter of SKILL.md, and tools.json. Editors complete and check files with it. A server has the schemas at /schemas/FILE.json.
     """
     from skillery.formats.file_schemas import schema_of_file
 

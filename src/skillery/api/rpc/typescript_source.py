@@ -87,7 +87,8 @@ def _field(name: str, schema: Mapping[str, Any], description: str, *, is_require
     kind = _type(schema)
     if params and kind == UPLOADED:
         kind = f"{UPLOADED} | Record<string, Content>"
-    return f"{_comment(description, '  ')}  {name}{'' if is_required else '?'}: {kind};\n"
+    key = name if name.isidentifier() else f'"{name}"'
+    return f"{_comment(description, '  ')}  {key}{'' if is_required else '?'}: {kind};\n"
 
 
 def _type(schema: Mapping[str, Any]) -> str:
