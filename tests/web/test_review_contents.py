@@ -189,7 +189,7 @@ def test_a_first_version_is_new_in_every_part(team: Team) -> None:
     assert "Files 3, all new" in text_of(page)
 
 
-def test_a_reviewer_does_not_decide_about_an_own_version(team: Team) -> None:
+def test_a_reviewer_rejects_an_own_version_but_does_not_approve_it(team: Team) -> None:
     author = Who(team.bot.name, "read publish review", team.bot.grants)
     team.publish(team.bot, "1.1.0")
     browser = team.browser(author)
@@ -198,10 +198,11 @@ def test_a_reviewer_does_not_decide_about_an_own_version(team: Team) -> None:
 
     assert "You cannot approve this version" in page
     assert 'value="approve"' not in page
-    for action in ("approve", "reject"):
-        form = {**browser.fields("/account"), "action": action, "digest": digest, "note": "mine"}
-        assert browser.post(team.page, form).status_code == 403
+    form = {**browser.fields("/account"), "digest": digest, "note": "mine", "reason": "mine"}
+    assert browser.post(team.page, {**form, "action": "approve"}).status_code == 403
     assert team.status() == "in_review"
+    assert browser.post(team.page, {**form, "action": "reject"}).status_code == 303
+    assert team.status() == "rejected"
 
 
 @pytest.mark.postgres

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 def schema(name: str) -> None:
     """Print the JSON Schema of a file of a skill.
 
-    The files are skill.toml, the frontmatter of SKILL.md, and tools.json. Editors complete and check files with it. A server has the schemas at /schemas/FILE.json.
+    The files are skill.toml, the frontmatter of SKILL.md, and tools.json. Editors complete and check files with a
+    schema. A server has the schemas at /schemas/FILE.json.
     """
     from skillery.formats.file_schemas import schema_of_file
 
