@@ -588,6 +588,49 @@ def test_of_several_folders_the_later_override_the_earlier(
     assert (skill["version"], skill["manifest"]["description"]) == ("1.0.0", "Of 2.")
 
 
+@pytest.mark.parametrize("command", ["import", "sync"])
+def test_later_discovery_folders_of_a_project_override_earlier_ones(
+    command: str, sqlite_server: Server, new_name: str, tmp_path: Path
+) -> None:
+    project = tmp_path / "project"
+
+    def write(path: str, text: str, name: str = "pdf") -> None:
+        (project / path).mkdir(parents=True)
+        (project / path / "SKILL.md").write_text(skill_md(name, text))
+
+    write("skills/pdf", "Of skills.")
+    write("skills/own", "Only here.", "own")
+    write("vendor/skills/own", "Of no agent.", "own")
+    for number, folder in enumerate([".opencode", ".claude", ".agents"]):
+        write(f"{folder}/skills/pdf", f"Of {number // 2}.")  # .opencode and .claude have the same files
+    write(".claude/skills/a/deep", "One.", "deep")
+    write(".claude/skills/b/deep", "Two.", "deep")
+    (project / "skills/linked").symlink_to("../vendor/linked")
+    write("vendor/linked", "Linked.", "linked")
+    write(".opencode/skills/linked", "Overrides the link.", "linked")
+    say = (command, str(project), "--namespace", new_name, "--url", sqlite_server.url)
+
+    for outcome in ("published", "unchanged"):
+        [report] = json.loads(skillery(*say, "--json").out)
+        found = by_path(report)
+        winner = str(project / ".agents/skills/pdf")
+        assert found["skills/pdf"] == {"path": "skills/pdf", "outcome": "overridden", "stated": "pdf", "by": winner}
+        assert [found[f"{one}/skills/pdf"]["outcome"] for one in (".opencode", ".claude")] == ["overridden"] * 2
+        assert found[".agents/skills/pdf"]["name"] == f"{new_name}.pdf"
+        assert found["vendor/skills/own"]["name"] == f"{new_name}.own-2"  # outside of the discovery folders
+        assert found[".claude/skills/b/deep"]["name"] == f"{new_name}.deep-2"  # both in one discovery folder
+        assert found["vendor/linked"]["outcome"] == "overridden"
+        assert (report["counts"], report["total"]) == ({outcome: 6, "overridden": 4, "merged": 1}, 11)
+        assert report["removed"] == []
+    skill = sqlite_server.rpc("describe_skill", name=f"{new_name}.pdf")["skill"]
+    assert (skill["version"], skill["manifest"]["description"]) == ("1.0.0", "Of 1.")
+    assert "overridden" in skillery(*say).out + skillery(*say).err
+
+    (project / ".agents/skills/pdf/SKILL.md").write_text(skill_md("pdf", "Of 0."))
+    [report] = json.loads(skillery(*say, "--json").out)
+    assert report["counts"] == {"published": 1, "unchanged": 5, "overridden": 2, "merged": 3}
+
+
 def test_what_is_refused_says_so_in_the_exit_code_and_the_rest_comes_in(
     folder: Path, sqlite_server: Server, new_name: str, tmp_path: Path
 ) -> None:

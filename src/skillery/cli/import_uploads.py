@@ -42,11 +42,14 @@ class ImportPaths(NamedTuple):
 
     paths: Sequence[Path]
     follow_links: bool
+    is_local: bool = False
+    """Whether the folders are the user's own ones: then later discovery folders override earlier ones."""
 
     def scan_folder(self, *, split: bool) -> list[Folder | None]:
         """Return the scanned folder for each path, or None for an archive.
 
-        If several folders have a skill of the same name, the skill of the last folder overrides the others.
+        If several folders have a skill of the same name, the skill of the last folder overrides the others. The
+        discovery folders in a local project folder count as folders.
         """
         from skillery.cli.archives import scan_folder
         from skillery.cli.overrides import override
@@ -55,7 +58,7 @@ class ImportPaths(NamedTuple):
             scan_folder(path, self.paths, anywhere=self.follow_links, split=split) if path.is_dir() else None
             for path in self.paths
         ]
-        return folders if len(folders) == 1 else override(folders, [name_of(path) for path in self.paths])
+        return override(folders, [name_of(path) for path in self.paths], discover=self.is_local)
 
     def fingerprints(self) -> list[str]:
         """Return a text for each path. The text changes if the files at the path change."""

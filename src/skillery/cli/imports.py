@@ -115,7 +115,7 @@ def import_(
     options = _options(namespace, permissions, dry_run, packages, nested)
     options["review"] = review
     options["take_over"] = take_over
-    sources = ImportPaths(paths, follow_links)
+    sources = ImportPaths(paths, follow_links, is_local=True)
     _run(target, sources, _with_source(options, source, paths), as_json, every if watch else None, dry_run)
 
 
@@ -150,7 +150,7 @@ def sync(
     options["review"] = review
     options["prune"] = prune
     options_of = _with_source(options, source, folders)
-    sources = ImportPaths(folders, follow_links)
+    sources = ImportPaths(folders, follow_links, is_local=True)
     _run(target, sources, options_of, as_json, every if watch else None, dry_run, in_step=True)
 
 

@@ -1,5 +1,6 @@
-"""Overrides between the folders of one import: a skill of a later folder overrides the skill of the same name in an
-earlier folder.
+"""Overrides in one import: a skill of a later folder overrides the skill of the same name in an earlier folder.
+
+The folders are those of the command, and the discovery folders in a project folder (Skill Tools 1.0.0 §7).
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from skillery.formats.repairs import Repairs
 from skillery.formats.skill_toml import toml_manifest
 from skillery.importing.finder import SKILL_MD, SKILL_TOML, LocatedSkill
 
+DISCOVERY = ("skills/", ".opencode/skills/", ".claude/skills/", ".agents/skills/")
+"""Discovery folders of agents. A skill in a later folder overrides a skill of the same name in an earlier one."""
 _MAX_BYTES = 1024 * 1024
 """Limit of the bytes that are read from a file that states the name of a skill."""
 
@@ -27,31 +30,63 @@ class _Skill(NamedTuple):
     found: LocatedSkill
 
 
-def override(folders: Sequence[Folder | None], names: Sequence[str]) -> list[Folder | None]:
-    """Return each folder without the skills that a skill of a later folder overrides.
+def override(folders: Sequence[Folder | None], names: Sequence[str], *, discover: bool) -> list[Folder | None]:
+    """Return each folder without the skills that a skill of a later folder overrides. With `discover`, the discovery
+    folders in a folder count as folders.
 
     `names` are the names of the folders. A skill at the root of a folder has the name of the folder if it states no
     name. None in `folders` stands for an archive, which is not scanned.
     """
+    ranks = [_discovered(folder) if discover and folder is not None else {} for folder in folders]
+    if len(folders) == 1 and not ranks[0]:
+        return list(folders)
     later: dict[str, _Skill] = {}
     kept: list[Folder | None] = []
-    for folder, name in zip(reversed(folders), reversed(names), strict=True):
-        kept.append(_without(folder, name, later) if folder is not None else None)
+    for folder, name, own in list(zip(folders, names, ranks, strict=True))[::-1]:
+        kept.append(_without(folder, name, later, own) if folder is not None else None)
     return kept[::-1]
 
 
-def _without(folder: Folder, name: str, later: dict[str, _Skill]) -> Folder:
-    """Return the folder without the skills that a skill in `later` overrides. Add the other skills to `later`."""
+def _without(folder: Folder, name: str, later: dict[str, _Skill], ranks: Mapping[str, int]) -> Folder:
+    """Return the folder without the skills that a skill in `later`, or in a discovery folder with a higher rank,
+    overrides. Add the other skills to `later`.
+    """
     overridden: dict[str, Override] = {}
     own: dict[str, _Skill] = {}
-    for root, stated in _stated_names(folder, name).items():
-        skill, key = _Skill(str(folder.path / root), folder.finder.skill(root)), alias_key(stated)
-        if key in later:
-            overridden[root] = Override(stated, later[key].path, _is_same(skill.found, later[key].found))
-        else:
-            own.setdefault(key, skill)
+    chosen: dict[str, tuple[int, _Skill]] = {}
+    for root, stated in sorted(_stated_names(folder, name).items(), key=lambda one: -ranks.get(one[0], -1)):
+        skill, key, rank = (
+            _Skill(str(folder.path / root), folder.finder.skill(root)),
+            alias_key(stated),
+            ranks.get(root),
+        )
+        by = later.get(key)
+        if by is None and rank is not None and key in chosen and chosen[key][0] > rank:
+            by = chosen[key][1]
+        if by is not None:
+            overridden[root] = Override(stated, by.path, _is_same(skill.found, by.found))
+            continue
+        own.setdefault(key, skill)
+        if rank is not None:
+            chosen.setdefault(key, (rank, skill))
     later |= own
     return folder.without(overridden)
+
+
+def _discovered(folder: Folder) -> dict[str, int]:
+    """Return the rank of the discovery folder of each skill, by the path of the skill. Other skills are omitted.
+
+    If a link leads to a skill, the later folder counts. Return no ranks if the folder is not the project folder of an
+    agent: all skills are in `skills/`, or none is in a discovery folder.
+    """
+    paths = [(root, root) for root in folder.found.roots]
+    paths += [(link.by, link.path) for link in folder.found.merged if link.by in folder.found.roots]
+    ranks: dict[str, int] = {}
+    for root, path in paths:
+        for rank, prefix in enumerate(DISCOVERY):
+            if path.startswith(prefix):
+                ranks[root] = max(rank, ranks.get(root, 0))
+    return ranks if any(ranks.values()) else {}
 
 
 def _is_same(one: LocatedSkill, other: LocatedSkill) -> bool:
