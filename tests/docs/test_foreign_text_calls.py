@@ -21,6 +21,7 @@ PERMITTED_CALLS = {
     ("cli/connect/settings.py", "difflib"): "the user's own settings, in a command",
     ("cli/export.py", "tarfile.open"): "writes an archive",
     ("client/tool_calls.py", "difflib"): "names of the client's own tools, in its process",
+    ("cli/work_dir.py", "tarfile.open"): "writes an archive; reads it only in a sandbox",
 }
 PERMITTED_PATTERNS = {
     ("environments/uv_errors.py", "_CAUSE"): "ends at the end of the text, so that it never fails",

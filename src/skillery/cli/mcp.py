@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
-from skillery.cli.options import Target, target_options
+from skillery.cli.options import Target, target_options, work_dir_option
 
 
 @click.command()
@@ -17,8 +18,9 @@ from skillery.cli.options import Target, target_options
     metavar="NAME",
     help="Also offer this as a tool: search_skills, create_skill, or a skill (its Skill Tools). Repeatable.",
 )
+@work_dir_option
 @target_options
-def mcp(tools: Sequence[str], target: Target) -> None:
+def mcp(tools: Sequence[str], work_dir: Path | None, target: Target) -> None:
     """Speak MCP over stdin and stdout, one JSON message per line.
 
     The answers come from POST /mcp of a server: the server at --url, the server that holds the home, or this process if
@@ -35,7 +37,7 @@ def mcp(tools: Sequence[str], target: Target) -> None:
             # Connect before the first message, to report errors in the settings early and to make this message fast.
             async with access.client():
                 pass
-            await McpBridge(access.client, tools).run()
+            await McpBridge(access.client, tools, work_dir=work_dir).run()
         finally:
             await access.close()
 

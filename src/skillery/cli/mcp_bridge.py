@@ -1,8 +1,9 @@
 """Bridge between stdin and stdout and `POST /mcp`: messages go to the server, responses come back.
 
-Messages are sent unchanged. The bridge reads only what HTTP needs as headers: version, method and name of a message,
-and the session of clients older than 2026-07-28. A cancellation by a newer client is not sent: the bridge closes the
-response of the cancelled request. Therefore, the bridge works with every protocol version that the server supports.
+Messages are sent unchanged, except calls of the tools of skills with a `WorkDir`. The bridge reads only what HTTP needs
+as headers: version, method and name of a message, and the session of clients older than 2026-07-28. A cancellation by a
+newer client is not sent: the bridge closes the response of the cancelled request. Therefore, the bridge works with all
+protocol versions that the server supports.
 """
 
 from __future__ import annotations
@@ -15,13 +16,16 @@ import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
+from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote
 
 import httpx
 import msgspec
 
-from skillery.client import AsyncClient, ConnectionFailed, LoginError
+from skillery.cli.failures import CheckFailed
+from skillery.cli.work_dir import Mapped, WorkDir, lines_of_report
+from skillery.client import AsyncClient, ClientError
 from skillery.client.async_transfers import lines_of
 from skillery.errors import StartupError
 
@@ -30,6 +34,9 @@ MAX_LINE_BYTES = 128 * 1024 * 1024
 DRAIN_SECONDS = 5.0
 """Seconds to wait for pending responses after the end of stdin."""
 VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
+CAPABILITIES_KEY = "io.modelcontextprotocol/clientCapabilities"
+TASKS = "io.modelcontextprotocol/tasks"
+WORKSPACE_KEY = "skillery/workspace"
 NAMED_BY = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"} | dict.fromkeys(
     ("tasks/get", "tasks/update", "tasks/cancel"), "taskId"
 )
@@ -62,7 +69,10 @@ class McpBridge:
         tools: Sequence[str],
         source: BinaryIO | None = None,
         sink: BinaryIO | None = None,
+        *,
+        work_dir: Path | None = None,
     ) -> None:
+        self._work_dir = WorkDir(work_dir) if work_dir else None
         self._connect = connect
         self._address = f"/mcp?tools={quote(','.join(tools), safe=',')}" if tools else "/mcp"
         self._source, self._sink = source or sys.stdin.buffer, sink or sys.stdout.buffer
@@ -132,14 +142,20 @@ class McpBridge:
 
     async def _exchange(self, message: _Message, line: bytes) -> None:
         try:
-            async with (
-                self._connect() as client,
-                client.stream("POST", self._address, content=line, headers=self._headers(message)) as response,
-            ):
-                await self._forward(message, response)
-        except (StartupError, ConnectionFailed, LoginError) as error:
+            async with self._connect() as client:
+                if self._work_dir is None or not _calls_skill(message):
+                    await self._send(client, message, line, None)
+                    return
+                async with self._work_dir.mapped(client) as mapped:
+                    await self._send(client, message, _in_workspace(line, mapped.workspace), mapped)
+        except (StartupError, CheckFailed, ClientError, OSError) as error:
             if message.id is not msgspec.UNSET:
                 self._write_error(message.id, INTERNAL_ERROR, str(error))
+
+    async def _send(self, client: AsyncClient, message: _Message, line: bytes, mapped: Mapped | None) -> None:
+        headers = self._headers(message)
+        async with client.stream("POST", self._address, content=line, headers=headers) as response:
+            await self._forward(message, response, mapped)
 
     def _headers(self, message: _Message) -> dict[str, str]:
         headers = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
@@ -149,12 +165,12 @@ class McpBridge:
         name = message.params.get(NAMED_BY.get(message.method, ""))
         return headers | ({"mcp-name": _header_value(name)} if isinstance(name, str) else {})
 
-    async def _forward(self, message: _Message, response: httpx.Response) -> None:
+    async def _forward(self, message: _Message, response: httpx.Response, mapped: Mapped | None) -> None:
         kind = response.headers.get("content-type", "").partition(";")[0].strip()
         if kind == "text/event-stream":
             async for line in lines_of(response):
                 if line.startswith(b"data:") and line[5:].strip():
-                    self._forward_message(message, response, line[5:].strip())
+                    await self._forward_message(message, response, line[5:].strip(), mapped)
             return
         body = await response.aread()
         if message.id is msgspec.UNSET:
@@ -162,9 +178,11 @@ class McpBridge:
         if kind != "application/json":
             self._write_error(message.id, INTERNAL_ERROR, f"the server answered HTTP {response.status_code}")
             return
-        self._forward_message(message, response, body)
+        await self._forward_message(message, response, body, mapped)
 
-    def _forward_message(self, message: _Message, response: httpx.Response, body: bytes) -> None:
+    async def _forward_message(
+        self, message: _Message, response: httpx.Response, body: bytes, mapped: Mapped | None
+    ) -> None:
         try:
             answer = msgspec.json.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -177,6 +195,8 @@ class McpBridge:
             answer = {"jsonrpc": "2.0", "id": message.id, "error": answer.get("error")}
         if message.method == INITIALIZE and "result" in answer:
             self._begin_session(answer["result"], response)
+        if mapped is not None and isinstance(answer.get("result"), dict):
+            await _bring_back(answer["result"], mapped)
         self._write(answer)
 
     def _begin_session(self, result: Any, response: httpx.Response) -> None:
@@ -192,6 +212,40 @@ class McpBridge:
     def _write(self, message: dict[str, Any]) -> None:
         self._sink.write(msgspec.json.encode(message) + b"\n")
         self._sink.flush()
+
+
+def _calls_skill(message: _Message) -> bool:
+    """Return whether a message calls a tool that is not a method of the server: a tool of a skill."""
+    from skillery.methods.table import METHODS
+
+    name = message.params.get("name")
+    return message.method == "tools/call" and isinstance(name, str) and name not in METHODS
+
+
+def _in_workspace(line: bytes, workspace: str) -> bytes:
+    """Return a tool call for a workspace. The server must answer the call itself, not a task: without its result, the
+    bridge does not know when the files are complete.
+    """
+    call = msgspec.json.decode(line)
+    meta = call["params"].get("_meta")
+    meta = call["params"]["_meta"] = {**(meta if isinstance(meta, dict) else {}), WORKSPACE_KEY: workspace}
+    capabilities = meta.get(CAPABILITIES_KEY)
+    if isinstance(capabilities, dict) and isinstance(capabilities.get("extensions"), dict):
+        others = {name: value for name, value in capabilities["extensions"].items() if name != TASKS}
+        meta[CAPABILITIES_KEY] = {**capabilities, "extensions": others}
+    return msgspec.json.encode(call)
+
+
+async def _bring_back(result: dict[str, Any], mapped: Mapped) -> None:
+    """Bring back the files of a successful call, and add the report to its result."""
+    answer = result.get("structuredContent")
+    if not isinstance(answer, dict):
+        return
+    if not result.get("isError"):
+        await mapped.bring_back(answer.get("workspace"))
+    answer["work_dir"] = mapped.report
+    if lines := "\n".join(lines_of_report(mapped.report)):
+        result["content"] = [*result.get("content", ()), {"type": "text", "text": lines}]
 
 
 def _header_value(value: str) -> str:

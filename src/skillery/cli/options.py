@@ -6,6 +6,7 @@ import functools
 import getpass
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
@@ -54,6 +55,15 @@ def home_options(command: Callable[..., Any]) -> Callable[..., Any]:
         return command(target=Target(home, config), **others)
 
     return with_target
+
+
+def work_dir_option(command: F) -> F:
+    return click.option(
+        "--work-dir",
+        metavar="DIR",
+        type=click.Path(path_type=Path, exists=True, file_okay=False),
+        help="Send the files of DIR to the server, let tools of skills work on them, and change DIR as the tools do.",
+    )(command)
 
 
 def token_option(command: F) -> F:

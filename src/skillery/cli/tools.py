@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ import click
 from skillery.backends import Language
 from skillery.cli.failures import RUN_FAILED
 from skillery.cli.files import download_files, file_options, read_files, upload_files
-from skillery.cli.options import Target, json_option, name_and_version, target_options
+from skillery.cli.options import Target, json_option, name_and_version, target_options, work_dir_option
 from skillery.cli.output import as_json as as_json_text
 from skillery.cli.output import clean, print_fields, print_json, print_rows
 from skillery.cli.run import ENDINGS, input_options, read_inputs, text_in, text_of, upload_inputs
@@ -93,6 +93,7 @@ def _row(one: Mapping[str, Any]) -> list[str]:
     help="Environment for a skill that declares no packages; '' means none.  [default: the server's]",
 )
 @file_options
+@work_dir_option
 @target_options
 @json_option
 def call(
@@ -107,17 +108,20 @@ def call(
     out: Path | None,
     outputs: Sequence[str],
     workspace: str | None,
+    work_dir: Path | None,
     target: Target,
     as_json: bool,
 ) -> None:
     """Call a tool in a fresh sandbox and print its result."""
     from skillery.cli.connection import with_client
 
+    if work_dir and workspace:
+        raise click.UsageError("--work-dir and --workspace exclude each other: use only one of them")
     inputs, given = read_inputs(pairs, args_json, blobs), read_files(files)
     before, slash, tool_name = name.rpartition("/")
     skill, version = name_and_version(before, None) if slash else (None, None)
 
-    async def call_tool(client: AsyncClient) -> ToolResult:
+    async def call_tool(client: AsyncClient, workspace: str | None = workspace) -> ToolResult:
         args, blob_ids = await upload_inputs(client, inputs)
         answer = await client.call_tool(
             name=tool_name,
@@ -135,14 +139,26 @@ def call(
         await download_files(client, answer, out)
         return answer
 
-    answer = with_client(target, call_tool, sandbox=True)
+    async def call_in_folder(client: AsyncClient, folder: Path) -> Mapping[str, Any]:
+        from skillery.cli.work_dir import WorkDir
+
+        async with WorkDir(folder).mapped(client) as mapped:
+            answer = await call_tool(client, mapped.workspace)
+            if not answer["is_error"]:
+                await mapped.bring_back(answer.get("workspace"))
+        return {**answer, "work_dir": mapped.report}
+
+    def work(client: AsyncClient) -> Coroutine[Any, Any, Mapping[str, Any]]:
+        return call_in_folder(client, work_dir) if work_dir else call_tool(client)
+
+    answer = with_client(target, work, sandbox=True)
     if as_json:
         print_json(answer)
     elif answer["is_error"]:
         _print_error(answer)
     else:
         _print_result(answer)
-    if answer["is_error"]:
+    if answer["is_error"] or (work_dir and answer["work_dir"]["not_changed"]):
         raise click.exceptions.Exit(RUN_FAILED)
 
 
@@ -165,6 +181,11 @@ def _print_rest(answer: Mapping[str, Any], *, err: bool) -> None:
         click.echo(f"{click.style('logs:', bold=True)}\n{clean(answer['logs_preview']).rstrip()}", err=err)
     for label, value in output_fields(answer):
         click.echo(f"{label}: {clean(value)}", err=err)
+    if "work_dir" in answer:
+        from skillery.cli.work_dir import lines_of_report
+
+        for line in lines_of_report(answer["work_dir"]):
+            click.echo(clean(line), err=True)
     of = f"{skill['name']} {skill['version']}" if skill else "a tool of this session"
     click.echo(f"of {clean(of)}{', run ' + clean(answer['run_id']) if answer['run_id'] else ''}", err=err)
 

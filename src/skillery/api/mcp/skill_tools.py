@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -79,9 +79,9 @@ def _free(name: str, taken: Container[str]) -> str:
     return next(one for one in itertools.chain([name], numbered) if one not in taken)
 
 
-def arguments_of(tool: SkillTool, arguments: msgspec.Raw, files: Any = None) -> dict[str, Any]:
-    """Return the params with which the method call_tool calls `tool`. `files` are files for the run, or None."""
-    return {"name": f"{tool.skill}/{tool.tool}", "args": arguments, **({} if files is None else {"files": files})}
+def arguments_of(tool: SkillTool, arguments: msgspec.Raw, more: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the params with which the method call_tool calls `tool`. `more` has the params for its run."""
+    return {"name": f"{tool.skill}/{tool.tool}", "args": arguments, **more}
 
 
 def result_of(answer: dict[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ connection asks for.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -35,8 +35,8 @@ from skillery.runs.active_run import begun_runs
 
 Context = ServerRequestContext[Any, Any]
 KEY_IN_META = "skillery/idempotency-key"
-FILES_IN_META = "skillery/files"
-"""Key in `_meta` of the files for the run of a skill's tool. Files are in `_meta` because the arguments belong to
+IN_META = {"files": "skillery/files", "workspace": "skillery/workspace"}
+"""Keys in `_meta` of the params for the run of a skill's tool. They are in `_meta` because the arguments belong to
 the tool.
 """
 
@@ -74,7 +74,8 @@ async def call_tool(context: Context, asked: CallToolRequestParams) -> dict[str,
     if asked.name not in offered:
         raise _unknown(asked.name, [*_names(visit), *offered])
     one = offered[asked.name]
-    given = (asked.meta or {}).get(FILES_IN_META)
+    meta: Mapping[str, Any] = asked.meta or {}
+    given = {param: meta[key] for param, key in IN_META.items() if meta.get(key) is not None}
     params = msgspec.Raw(encode(arguments_of(one, _arguments(visit, asked), given)))
     answer, error = await _call(context, asked, "call_tool", params)
     if answer is None:
