@@ -328,7 +328,8 @@ async def test_a_server_that_dies_while_files_come_back_changes_nothing(
 # -- MCP -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", ["auto", pytest.param("legacy", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
 async def test_tools_of_an_mcp_client_work_in_the_folder(
     sqlite_server: Server, new_name: str, folder: Path, mode: Any
 ) -> None:
