@@ -44,7 +44,7 @@ class _Fields:
         self.wants: list[str] = []
         self.haves: list[str] = []
         self.shallow: list[str] = []
-        self.without: dict[str, None] = {}
+        self.without: list[str] = []
         self.commits: int | None = None
         self.since: int | None = None
         self.is_relative = False
@@ -67,7 +67,7 @@ class _Fields:
             case b"deepen-since":
                 self.since = _number(rest)
             case b"deepen-not":
-                self.without[_text(rest)] = None
+                self.without.append(_text(rest))
                 if len(self.without) > MOST_WITHOUT:
                     raise MalformedRequest(f"this server takes at most {MOST_WITHOUT} names of deepen-not")
             case b"deepen-relative":
@@ -81,7 +81,7 @@ class _Fields:
         return True
 
     def selection(self) -> Selection:
-        depth = Depth(self.commits, self.is_relative, self.since, tuple(self.without))
+        depth = Depth(self.commits, self.is_relative, self.since, tuple(dict.fromkeys(self.without)))
         return Selection(self.wants, self.haves, self.shallow, depth, self.filter)
 
 
