@@ -18,7 +18,7 @@ from skillery.api.rpc import typescript_source
 from skillery.client import ClientError, LoginError, errors
 from tests.conftest import Server, clean_environment
 from tests.support.browser import token_of
-from tests.support.chromium import OpenPage
+from tests.support.chromium import OpenPage, without_tool
 from tests.support.fake_model import FakeModel, Heard, Wanted
 
 ROOT = Path(__file__).parents[2]
@@ -34,8 +34,7 @@ LIBRARIES = "es2022,dom,dom.iterable,dom.asynciterable"
 def run_node(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run Node.js, which reads TypeScript by removing the types. Skip the test without Node.js and the compiler."""
     if not TSC.exists():
-        reason = "there is no TypeScript: `make test` installs it into .tools"
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(reason)
+        without_tool("there is no TypeScript: `make test` installs it into .tools")
     command = [NODE, "--disable-warning=ExperimentalWarning", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, env=clean_environment(environment))
 

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import AsyncExitStack
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 from urllib.parse import urlsplit
 
 import pytest
@@ -160,12 +160,18 @@ class _Visit:
 _visits: dict[BrowserContext, _Visit] = {}
 
 
+def without_tool(reason: str) -> NoReturn:
+    """Skip the test, because a tool that `make test` installs is missing. In CI, where none may be missing, fail."""
+    if os.environ.get("CI"):
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def chromium() -> AsyncIterator[Browser]:
     """Yield the browser of this process. It starts at its first use."""
     if not CHROMIUM.exists() or not AXE.exists():
-        reason = "there is no browser for the tests: `make test` installs Chromium and axe-core into .tools"
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(reason)
+        without_tool("there is no browser for the tests: `make test` installs Chromium and axe-core into .tools")
     from playwright.async_api import async_playwright
 
     async with async_playwright() as playwright:

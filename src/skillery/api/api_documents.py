@@ -48,7 +48,12 @@ def schema_address(name: str) -> str:
 async def send_schema(name: str, scope: Any, _receive: Any, send: Any, _headers: dict[str, str]) -> None:
     """Answer with the schema of a file. It is public: editors send no token."""
     only(scope, "GET", "HEAD")
-    await send_bytes(send, 200, encode(schema_of_file(name)))
+    await send_bytes(send, 200, _encoded_schema(name))
+
+
+@cache
+def _encoded_schema(name: str) -> bytes:
+    return encode(schema_of_file(name))
 
 
 async def send_openrpc(gate: Gate, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:

@@ -15,6 +15,7 @@ from msgspec import UNSET, Meta, UnsetType
 from skillery.formats import examples, manifest, paths, requirements, tools
 from skillery.formats.inputs import InputType
 from skillery.formats.names import MAX_LENGTH, PATTERN
+from skillery.formats.secret_names import SECRET_NAME
 from skillery.formats.semver import VERSION_PATTERN
 from skillery.formats.shapes import MAX_WORD
 
@@ -77,7 +78,7 @@ class PermissionsTable(msgspec.Struct):
     ) = UNSET
     secrets: (
         Annotated[
-            list[Annotated[Word, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]],
+            list[Annotated[Word, Meta(pattern=f"^{SECRET_NAME.pattern}$")]],
             Meta(description="Names of secrets, which are environment variables of a run"),
         ]
         | UnsetType
@@ -150,7 +151,7 @@ class ParameterTable(msgspec.Struct):
 class ToolEntry(msgspec.Struct):
     """A tool by the convention Skill Tools 1.0.0."""
 
-    name: Annotated[Word, Meta(pattern=r"^[a-z][a-z0-9_]*$")]
+    name: Annotated[Word, Meta(pattern=f"^{tools.TOOL_NAME.pattern}$")]
     description: Annotated[str, Meta(min_length=1, description="Agents choose a tool by this text")]
     script: (
         Annotated[Path, Meta(description="The handler, e.g. scripts/count.py: .js, .mjs, .py or .sh")] | UnsetType

@@ -14,7 +14,7 @@ from skillery.formats.wording import quoted
 
 SECRET_PREFIX = "SKILLERY_SECRET_"  # noqa: S105 - the prefix of the environment variables of secrets, not a secret
 MAX_LENGTH = 128
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+SECRET_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FORM = f"letters, digits and '_', not beginning with a digit, at most {MAX_LENGTH} characters, e.g. 'API_KEY'"
 
 # Compared in capitals. Each name changes which code runs, which peers it trusts, or where it looks for files.
@@ -40,7 +40,7 @@ def secret_name_problem(text: str) -> str | None:
 
 
 def is_variable_name(text: str) -> bool:
-    return len(text) <= MAX_LENGTH and _NAME.fullmatch(text) is not None
+    return len(text) <= MAX_LENGTH and SECRET_NAME.fullmatch(text) is not None
 
 
 def changes_what_runs(name: str) -> bool:

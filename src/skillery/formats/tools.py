@@ -26,7 +26,7 @@ HANDLER_ENDINGS = (".js", ".mjs", ".py", ".sh")
 WORK_DIR = "__workDir"
 """The argument that the server gives to every handler. A value from the caller is ignored."""
 
-_TOOL_NAME = re.compile(r"[a-z][a-z0-9_]*")
+TOOL_NAME = re.compile(r"[a-z][a-z0-9_]*")
 _TOOL_KEYS = ("name", "description", "script", "parameters")
 _PARAMETER_KEYS = ("type", "description", "enum", "optional")
 _PARAMETERS_HINT = (
@@ -117,7 +117,7 @@ class ToolReader(Shapes):
         name = self.text(table, "name", join(where, "name"), required=True)
         if name is None:
             return ""
-        if not _TOOL_NAME.fullmatch(name) or len(name) > MAX_WORD:
+        if not TOOL_NAME.fullmatch(name) or len(name) > MAX_WORD:
             self.problem(
                 join(where, "name"),
                 f"is {quoted(name)}; a tool's name is lowercase letters, digits and underscores, a letter first, at "

@@ -228,7 +228,7 @@ def _has_a_better(namespace: str) -> ColumnElement[bool]:
 
 def _is_in(namespace: ColumnElement[str], name: ColumnElement[str]) -> ColumnElement[bool]:
     below = and_(namespace >= bindparam("below"), namespace < bindparam("past"))
-    # The name decides too: nobody adds a skill to the index of others by stating their namespace.
+    # The name decides too, so that a stated namespace does not add a skill to the index of another team.
     inside = and_(name >= bindparam("below"), name < bindparam("past"))
     stated = and_(or_(namespace == bindparam("in_namespace"), below), inside)
     return or_(stated, name == bindparam("in_namespace"))

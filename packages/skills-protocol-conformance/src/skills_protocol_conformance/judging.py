@@ -123,7 +123,7 @@ def widest_profile(session: Session) -> str:
 
 
 def statements_of(profile: str) -> list[Statement]:
-    """Return the statements of a profile, with those that nobody can test from outside."""
+    """Return the statements of a profile, including those that no call can test."""
     return [statement for statement in STATEMENTS if profile in _profiles(statement)]
 
 

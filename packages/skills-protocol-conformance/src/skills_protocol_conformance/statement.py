@@ -27,7 +27,7 @@ class Level(StrEnum):
 
 MUST, SHOULD, MAY, EXAMPLE = Level.MUST, Level.SHOULD, Level.MAY, Level.EXAMPLE
 Row = tuple[int, Level, str, Check | None]
-"""Number in the document, level, quotation, check. None: nobody can see it from outside of the server."""
+"""Number in the document, level, quotation, check. None: no call to the server can show it."""
 
 
 class Failed(Exception):
