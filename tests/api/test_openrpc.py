@@ -142,6 +142,7 @@ def test_any_token_will_do_and_none_will_not(tokens_server: Server) -> None:
 
 
 @pytest.mark.smoke
+@pytest.mark.full(after=1)
 def test_what_the_server_answers_is_what_the_document_says(rpc: Rpc, new_name: str) -> None:
     """Call nearly every method. A response with a field that the document does not name fails the test."""
     name, second = f"{new_name}.one", {"name": f"{new_name}.one", "version": "1.1.0"}

@@ -36,6 +36,7 @@ def token(tokens_server: Server, new_name: str) -> str:
 
 
 @pytest.mark.smoke
+@pytest.mark.full(after=1)
 def test_openai_creates_reads_and_deletes_skills(sdks: Sdks, server: Server, rpc: Rpc, new_name: str) -> None:
     skills = sdks.openai(server.url).skills
     made = skills.create(files=folder(new_name))
@@ -110,6 +111,7 @@ def test_openai_sets_the_default_version(sdks: Sdks, server: Server, rpc: Rpc, n
     assert skills.retrieve(new_name).default_version == "1.0.0"
 
 
+@pytest.mark.full(after=1)
 def test_openai_uploads_a_new_default_version(sdks: Sdks, sqlite_server: Server, new_name: str) -> None:
     skills = sdks.openai(sqlite_server.url).skills
     skills.create(files=folder(new_name))

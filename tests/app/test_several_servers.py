@@ -113,6 +113,7 @@ def test_a_cursor_of_one_is_good_for_the_others(trio: list[Server], token: str) 
 
 @pytest.mark.smoke
 @pytest.mark.parametrize("era", [MODERN, LEGACY])
+@pytest.mark.full(after=1)
 def test_a_conversation_of_mcp_goes_on_on_any_of_them(trio: list[Server], token: str, era: str) -> None:
     first, second, third = (Mcp(Rpc(server.url, token), era) for server in trio)
     hello = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}

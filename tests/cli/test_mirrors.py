@@ -131,6 +131,7 @@ def asking(shared_server: Callable[..., Server]) -> Server:
 
 @pytest.mark.smoke
 @pytest.mark.parametrize("kind", ["server", "git"])
+@pytest.mark.full(after=1)
 def test_another_server_is_followed_with_the_login_of_the_user(
     kind: str, user: User, asking: Server, rpc: Rpc, new_name: str
 ) -> None:

@@ -110,6 +110,7 @@ def main(args):
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
 
+@pytest.mark.full
 def test_models_that_accept_images_see_the_pictures_of_a_run(client: Client) -> None:
     given = {"language": "python", "code": DRAWS, "entrypoint": "main", "args": {"png": PNG}}
     of_mcp = client.handle({"name": "run_code", "arguments": given})

@@ -124,6 +124,7 @@ def test_busy_webhooks_give_their_places_to_a_waiting_one(
         slow.stop()
 
 
+@pytest.mark.full(after=1)
 def test_events_that_nobody_accepted_in_time_are_kept_as_dead_letters(
     start: Start, receiver: Receiver, add_webhook: AddWebhook
 ) -> None:
