@@ -136,7 +136,7 @@ def test_a_stream_that_is_too_long_to_be_answered_is_a_blob_that_begins_there(se
     [
         ({"argv": "a b"}, "'argv' is a string, and a list of strings is expected"),
         ({"argv": ["a", 1]}, "'argv[1]' is an integer"),
-        ({"argv": ["a\0b"]}, "holds a NUL"),
+        ({"argv": ["a\0b"]}, "contains a NUL character"),
         ({"stdin": {"a": 1}}, "'stdin' is an object"),
         ({"env": ["A=b"]}, "'env' is an array"),
         ({"env": {"A": 1}}, "'env.A' is an integer"),

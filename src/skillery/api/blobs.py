@@ -137,7 +137,9 @@ def _ttl(scope: Any) -> timedelta | None:
     text = query["ttl"][-1]
     if not _DIGITS.fullmatch(text) or not 1 <= int(text) <= MOST_TTL:
         raise InvalidParams(
-            f"the parameter 'ttl' is {quoted(text)}", hint=f"It is seconds, from 1 to {MOST_TTL}.", param="ttl"
+            f"the parameter 'ttl' is {quoted(text)}",
+            hint=f"Write a number of seconds from 1 to {MOST_TTL}.",
+            param="ttl",
         )
     return timedelta(seconds=int(text))
 

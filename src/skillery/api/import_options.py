@@ -48,7 +48,11 @@ def options_of(scope: Any) -> ImportOptions:
     stated, default = (_source(given, key) for key in ("source", "default_source"))
     default = default or (name if name.isprintable() else "")
     if "prune" in given and not (stated or default):
-        raise InvalidParams("'prune' is about what a 'source' holds no more", hint="Give both.", param="prune")
+        raise InvalidParams(
+            "'prune' needs 'source': it yanks the skills that the source no longer has",
+            hint="Give both.",
+            param="prune",
+        )
     return ImportOptions(
         namespace=parse_namespace(given.get("namespace", "")),
         permissions=_permissions(given["permissions"]) if "permissions" in given else None,
@@ -89,7 +93,7 @@ def _names(text: str, *, prune: bool) -> frozenset[str]:
 def _packages(text: str) -> Mode:
     if text not in _PACKAGES:
         raise InvalidParams(
-            f"the parameter 'packages' is {quoted(text)}", hint="It is infer or declared.", param="packages"
+            f"the parameter 'packages' is {quoted(text)}", hint="Write infer or declared.", param="packages"
         )
     return _PACKAGES[text]
 
@@ -108,13 +112,13 @@ def _permissions(text: str) -> dict[str, Any]:
 def _flag(given: dict[str, str], key: str) -> bool:
     text = given.get(key, "false").lower()
     if text not in _FLAGS:
-        raise InvalidParams(f"the parameter {key!r} is {quoted(text)}", hint="It is true or false.", param=key)
+        raise InvalidParams(f"the parameter {key!r} is {quoted(text)}", hint="Write true or false.", param=key)
     return _FLAGS[text]
 
 
 def _nested(text: str) -> str:
     if text not in {"keep", "split"}:
         raise InvalidParams(
-            f"the parameter 'nested' is {quoted(text)}", hint="It is 'keep' (the default) or 'split'.", param="nested"
+            f"the parameter 'nested' is {quoted(text)}", hint="Write keep (the default) or split.", param="nested"
         )
     return text

@@ -69,12 +69,12 @@ class Keys:
             return MultiFernet([Fernet(key) for key in (self._given or self._read_file()).split()])
         except ValueError:
             # Not chained: the cause may contain the invalid key.
-            raise Unavailable("what should be a key of secrets is not 32 bytes in base64") from None
+            raise Unavailable("a key of secrets is not 32 bytes in base64") from None
 
     def make(self) -> None:
         """Create the key file. If another process created it first, keep that file."""
         if not self._may_make:
-            raise Unavailable("the key file of secrets that the settings name is not there")
+            raise Unavailable("the key file of secrets in the settings does not exist")
         from cryptography.fernet import Fernet
 
         partial = self._file.with_name(f".{self._file.name}.{random.token_hex(8)}")
@@ -147,7 +147,7 @@ class DatabaseSecrets:
         except _NoKey:
             if one is not None:
                 raise Unavailable(
-                    "the key that this database's secrets were encrypted with is not here",
+                    "the key that encrypted the secrets of this database is missing",
                     hint="Bring the key file back, or remove the secrets and set them again.",
                 ) from None
             self._keys.make()
@@ -163,7 +163,7 @@ def _check_opens(keys: MultiFernet, name: str, token: bytes) -> None:
     except Unavailable:
         raise Conflict(
             "the secrets of this database were encrypted with another key",
-            hint="Use that key, also as a second one after the new; or remove the secrets and set them again.",
+            hint="Put that key into the key file, alone or below a new key; or remove the secrets and set them again.",
         ) from None
 
 
@@ -175,7 +175,7 @@ def _opened(keys: MultiFernet, name: str, token: bytes) -> str:
     except InvalidToken:
         raise Unavailable(f"the secret '{name}' cannot be decrypted with this server's key") from None
     if plain.name != name:
-        raise Unavailable(f"what is stored as the secret '{name}' belongs to another name")
+        raise Unavailable(f"the stored value of the secret '{name}' belongs to another name")
     return plain.value
 
 

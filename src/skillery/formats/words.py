@@ -111,7 +111,7 @@ def parse_query(text: str) -> tuple[Term, ...]:
     Raise InvalidParams if the query contains a NUL or is too long. A query has no operators.
     """
     if "\0" in text:
-        raise InvalidParams("'query' holds a NUL", hint="Write some words.", param="query")
+        raise InvalidParams("'query' contains a NUL character", hint="Write some words.", param="query")
     if len(text) > MAX_QUERY:
         raise InvalidParams(
             f"'query' has {len(text)} characters, at most {MAX_QUERY} are allowed",

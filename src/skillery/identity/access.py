@@ -106,7 +106,7 @@ def require_grant(identity: Identity, scope: Scope, name: str) -> None:
     below = f"Call it {own}.… instead (an import takes a namespace), or ask" if own and scope == "publish" else "Ask"
     raise NotAllowed(
         f"'{identity.name}' has the scope '{scope}', but no grant of a namespace that covers '{name}'",
-        hint=f"It takes the grant '{grant}'; this identity has {has}. {below} an admin for a token with it.",
+        hint=f"It needs the grant '{grant}', and this identity has {has}. {below} an admin for a token with it.",
         scope=scope,
         grant=grant,
         grants=list(identity.namespaces),

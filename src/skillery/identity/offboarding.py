@@ -85,7 +85,9 @@ def revoke_identity(
     IdentityNotFound if no authenticator keeps a list, and the registry has no token, session or run of the identity.
     """
     if "\0" in name:
-        raise InvalidParams("the name holds a NUL", hint="list_tokens shows the names of tokens.", param="name")
+        raise InvalidParams(
+            "the name contains a NUL character", hint="list_tokens shows the names of tokens.", param="name"
+        )
     if not lists and not _is_known(connection, name):
         raise IdentityNotFound(
             f"no token, session or run has the identity {quoted(name)}",

@@ -92,7 +92,7 @@ def check_room(files: Sequence[RunFile], sizes: Sequence[int], limits: Limits) -
     if taken > room:
         raise InputFilesTooLarge(
             f"the {len(files)} input files of this run take {taken} bytes, and its /workspace has {room}",
-            hint="Ask for a higher disk_mb, or pass large blobs in input_blobs: a run reads them from "
+            hint="Set a higher limit disk_mb, or pass large blobs in input_blobs: a run reads them from "
             "/blobs/<blob_id> without a copy.",
             size_bytes=taken,
             limit=room,

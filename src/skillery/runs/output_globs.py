@@ -24,7 +24,7 @@ def parse_outputs(globs: Sequence[str]) -> tuple[str, ...]:
     if len(globs) > MOST_GLOBS:
         raise InvalidParams(
             f"a run was given {len(globs)} globs in 'outputs', at most {MOST_GLOBS} are allowed",
-            hint="'**' is any number of folders: one glob may name many files.",
+            hint="Write '**' for any number of folders: one glob can match many files.",
             param="outputs",
         )
     globs = list(dict.fromkeys(map(plain_path, globs)))

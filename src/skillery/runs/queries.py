@@ -77,7 +77,7 @@ def find_run(connection: Connection, identity: Identity, run_id: str) -> Row[Any
     Raise RunNotFound if there is no such run, or if it is a run of another identity and the caller is not an admin.
     """
     if "\0" in run_id:
-        raise InvalidParams("the run id holds a NUL", hint="Pass the run_id of an answer.", param="run_id")
+        raise InvalidParams("the run id contains a NUL character", hint="Pass the run_id of an answer.", param="run_id")
     found = connection.execute(_RUN.where(runs.c.id == run_id)).one_or_none()
     if found is None or (found.identity != identity.name and not access.is_admin(identity)):
         raise RunNotFound(f"there is no run '{run_id[:80]}'", hint="list_runs shows yours.", run_id=run_id[:80])

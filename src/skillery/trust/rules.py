@@ -106,7 +106,7 @@ def _named_claims(asked: RuleRequest, issuer: str) -> dict[str, str]:
     provider = PROVIDERS[asked.provider]
     if not provider.claims:
         for name in given:
-            raise InvalidParams(f"'{name}' is for github and gitlab", hint="Put claims into 'claims'.", param=name)
+            raise InvalidParams(f"'{name}' is for github and gitlab", hint="Put its claims into 'claims'.", param=name)
         return {}
     if provider.default_workflow:
         given = {"workflow": provider.default_workflow} | given

@@ -67,7 +67,7 @@ def make_manifest(files: Sequence[KeptFile]) -> Manifest:
         if not _is_plain(file.path) or (file.path in folders):
             raise InvalidPath(f"the path {quoted(file.path[:200])} cannot be kept in a workspace")
     if len(paths) != len(ordered):
-        raise InvalidPath("a workspace holds one path twice")
+        raise InvalidPath("a path occurs twice in the workspace")
     return Manifest(ordered)
 
 

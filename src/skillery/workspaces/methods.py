@@ -63,7 +63,7 @@ class Workspaces:
         if origin and files:
             raise InvalidParams("a fork takes no 'files'", hint="Pass them to its first run.", param="files")
         if "\0" in name:
-            raise InvalidParams("'name' holds a NUL", hint="Write a name.", param="name")
+            raise InvalidParams("'name' contains a NUL character", hint="Write a name.", param="name")
         row = await self._database.write(
             partial(_create, identity=identity, origin=origin, name=name, ttl=ttl_seconds, quotas=self._quotas)
         )

@@ -101,7 +101,7 @@ class BrowserLogin:
             raise Refused("state", "the answer of the identity provider belongs to another login")
         issuer = query.get("iss")
         if issuer is None and metadata.authorization_response_iss_parameter_supported:
-            raise Refused("issuer", "the answer does not say which identity provider has sent it")
+            raise Refused("issuer", "the answer of the login does not name its identity provider")
         if issuer is not None and issuer != self._settings.issuer:
             raise Refused("issuer", f"the answer is from another issuer: this server accepts {self._settings.issuer}")
         if "error" in query:

@@ -54,7 +54,7 @@ def _check_client(claims: dict[str, Any], client_id: str) -> None:
     if client_id not in audiences or claims.get("azp", client_id) != client_id:
         raise Refused("audience", f"the ID token is for another client: this server is the client {client_id!r}")
     if len(audiences) > 1 and "azp" not in claims:
-        raise Refused("audience", "the ID token is for several clients, and does not say which of them has asked")
+        raise Refused("audience", "the ID token is for several clients, and does not name the one that requested it")
 
 
 def _check_nonce(claims: dict[str, Any], nonce: str) -> None:

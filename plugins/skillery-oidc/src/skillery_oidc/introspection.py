@@ -48,7 +48,7 @@ class Introspection:
             raise Refused("introspection", "the token is not valid")
         claims = await self._ask(token)
         if claims.get("active") is not True:
-            raise Refused("introspection", "the identity provider does not accept the token, or no longer")
+            raise Refused("introspection", "the identity provider does not accept the token (any more)")
         checks.append(ExplainedCheck("introspection", "ok", f"{self._settings.issuer} accepts the token"))
         if claims.get("iss", self._settings.issuer) != self._settings.issuer:
             raise Refused("issuer", f"the token is from another issuer: this server accepts {self._settings.issuer}")

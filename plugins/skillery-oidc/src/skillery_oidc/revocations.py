@@ -58,5 +58,5 @@ class Revocations:
     @property
     def _stored(self) -> Values:
         if self._values is None:
-            raise Unavailable("the list of revoked identities is in the database, and there is none")
+            raise Unavailable("the list of revoked identities needs a database, and this process has none")
         return self._values

@@ -53,7 +53,9 @@ def open_verifier(settings: VerifierSettings, place: Place) -> IssuersVerifier:
         permitted = ", ".join(sorted(ASYMMETRIC))
         raise StartupError(f"{SECTION}: algorithms is '{', '.join(unsafe) or 'empty'}': permitted are {permitted}")
     if place.fetch is None:
-        raise StartupError(f"{SECTION}: a server opens the verifier with a function that reads documents")
+        raise StartupError(
+            f"{SECTION}: only a server can open the verifier, because the verifier reads documents over the network"
+        )
     return IssuersVerifier(settings, place.fetch)
 
 

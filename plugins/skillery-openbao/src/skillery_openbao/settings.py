@@ -126,4 +126,4 @@ def _check_login(settings: OpenBaoSettings) -> None:
     if bool(settings.token_file) == bool(settings.role_id):
         raise StartupError(f"{SECTION} token_file, role_id: set one of them, for the login at the server")
     if settings.secret_id_file and not settings.role_id:
-        raise StartupError(f"{SECTION} secret_id_file: it belongs to an AppRole: set role_id")
+        raise StartupError(f"{SECTION} secret_id_file: a secret id needs an AppRole: set role_id too")

@@ -35,9 +35,9 @@ def check_settings(settings: S3Settings) -> None:
     if address.scheme == "http" and not settings.allow_http:
         raise StartupError(f"{SECTION} endpoint: '{settings.endpoint}' has no encryption: use https, or set allow_http")
     if settings.kms_key_id and not settings.encryption.startswith("aws:kms"):
-        raise StartupError(f'{SECTION} kms_key_id: it needs encryption = "aws:kms" or "aws:kms:dsse"')
+        raise StartupError(f'{SECTION} kms_key_id: a key of KMS needs encryption = "aws:kms" or "aws:kms:dsse"')
     if bool(settings.customer_key_file) != (settings.encryption == "sse-c"):
-        raise StartupError(f'{SECTION} customer_key_file: it is for encryption = "sse-c", which needs it')
+        raise StartupError(f'{SECTION} customer_key_file: set it together with encryption = "sse-c", and only then')
     if any(part in {"", ".", ".."} for part in settings.prefix.strip("/").split("/")) and settings.prefix.strip("/"):
         raise StartupError(f"{SECTION} prefix: '{settings.prefix}' has an empty part, '.' or '..'")
 

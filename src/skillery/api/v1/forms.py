@@ -104,7 +104,7 @@ def _is_default(parts: list[MultipartPart]) -> bool:
     found.file.seek(0)
     text: str = found.file.read(_MOST_TEXT).decode("utf-8", "replace").lower()
     if text not in ("true", "false"):
-        raise InvalidParams(f"the field 'default' is {quoted(text)}", hint="It is true or false.", param=DEFAULT)
+        raise InvalidParams(f"the field 'default' is {quoted(text)}", hint="Write true or false.", param=DEFAULT)
     return text == "true"
 
 

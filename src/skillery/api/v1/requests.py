@@ -126,7 +126,7 @@ def limit_of(query: dict[str, str]) -> int:
     text = query.get("limit", str(DEFAULT_LIMIT))
     if not (text.isascii() and text.isdecimal() and len(text) < 10 and 1 <= int(text) <= MOST_LISTED):
         raise InvalidParams(
-            f"the parameter 'limit' is {quoted(text)}", hint=f"It is 1 to {MOST_LISTED}.", param="limit"
+            f"the parameter 'limit' is {quoted(text)}", hint=f"Write a number from 1 to {MOST_LISTED}.", param="limit"
         )
     return int(text)
 
@@ -135,7 +135,7 @@ def order_of(query: dict[str, str]) -> registry.Order | None:
     """Return the order of a list, or None if the query does not state one."""
     text = query.get("order")
     if text not in (None, "asc", "desc"):
-        raise InvalidParams(f"the parameter 'order' is {quoted(text)}", hint="It is asc or desc.", param="order")
+        raise InvalidParams(f"the parameter 'order' is {quoted(text)}", hint="Write asc or desc.", param="order")
     return cast("registry.Order | None", text)
 
 

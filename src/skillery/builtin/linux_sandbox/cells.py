@@ -45,7 +45,7 @@ def heard(raw: bytes) -> CellEnd:
     if len(raw) == STATUS.size:
         return CellEnd("ended", *STATUS.unpack(raw))
     if len(raw) < FAILURE.size:
-        return CellEnd("failed", message="the sandbox said what it never says")
+        return CellEnd("failed", message="the sandbox sent an unknown message")
     step, (answer,) = said(raw[: -FAILURE.size].decode(errors="replace")), FAILURE.unpack(raw[-FAILURE.size :])
     return CellEnd("failed", message=f"{step}: {errno.errorcode.get(-answer, f'it answered {answer}')}")
 

@@ -124,7 +124,7 @@ class LinuxSandbox:
             raise SandboxUnavailable(f"the sandbox `linux` needs Landlock: {probes.LANDLOCK_FIX}")
         if not capabilities.memory_held and not probes.watchdog_possible():
             raise SandboxUnavailable(
-                "nothing here can hold the memory of a run: make cgroups writable for the server, use a kernel with "
+                "this host cannot limit the memory of a run: make cgroups writable for the server, use a kernel with "
                 "CONFIG_PROC_CHILDREN, or set allow_degraded"
             )
 

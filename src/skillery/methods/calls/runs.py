@@ -77,7 +77,7 @@ async def read_run_log(core: Core, identity: Identity, asked: params.ReadRunLog)
 async def list_runs(core: Core, identity: Identity, asked: params.ListRuns) -> RunPage:
     skill = parse_skill_name(asked.skill) if asked.skill else ""
     if "\0" in asked.identity:
-        raise InvalidParams("'identity' holds a NUL", hint="Write the name of a token.", param="identity")
+        raise InvalidParams("'identity' contains a NUL character", hint="Write the name of a token.", param="identity")
     status: Any = "" if asked.status is msgspec.UNSET else asked.status
     work = partial(
         queries.list_runs,

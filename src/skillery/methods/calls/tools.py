@@ -117,5 +117,5 @@ def _session(text: str) -> str:
 
 def _text(text: str, where: str) -> str:
     if "\0" in text:
-        raise InvalidParams(f"'{where}' holds a NUL", hint="Leave it out.", param=where)
+        raise InvalidParams(f"'{where}' contains a NUL character", hint="Leave it out.", param=where)
     return text

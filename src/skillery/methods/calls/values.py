@@ -38,7 +38,7 @@ def sentence(value: str, where: str) -> str:
     `where` is the name of the parameter, for the error.
     """
     if "\0" in value or not value.strip():
-        reason = "holds a NUL" if "\0" in value else "is blank"
+        reason = "contains a NUL character" if "\0" in value else "is blank"
         raise InvalidParams(f"'{where}' {reason}", hint="Write a sentence.", param=where)
     return value.strip()
 
@@ -54,7 +54,9 @@ def identity_name(name: str) -> str:
     authenticators choose the names.
     """
     if "\0" in name:
-        raise InvalidParams("'identity' holds a NUL", hint="Write the name of an identity.", param="identity")
+        raise InvalidParams(
+            "'identity' contains a NUL character", hint="Write the name of an identity.", param="identity"
+        )
     return name
 
 
