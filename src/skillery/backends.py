@@ -328,7 +328,7 @@ class Verifier(Protocol):
     async def verify(self, token: str, issuers: Collection[str], audience: str) -> Mapping[str, Any]:
         """Return the claims of a token that one of the issuers has signed for exactly this audience.
 
-        The signature and the times of the token are valid, and the token is no access token. The caller checks all
+        The signature and the times of the token are valid, and the token is not an access token. The caller checks all
         other claims. Raise NotAuthenticated with a message without secrets if the token is not valid. Raise Unavailable
         if the keys of the issuer cannot be read.
         """

@@ -94,7 +94,7 @@ def _checked_version(name: str, wanted: Any) -> int:
 
 def _plugin_files(folder: Path) -> list[Path]:
     if not folder.is_dir():
-        raise StartupError(f"setting 'plugins_folder' is '{folder}', which is no folder")
+        raise StartupError(f"setting 'plugins_folder' is '{folder}', which is not a folder")
     files = [path for path in folder.glob("*.py") if not path.name.startswith("_")]
     return sorted([*files, *(path.parent for path in folder.glob("*/__init__.py"))])
 

@@ -31,7 +31,7 @@ def open_objects(
 ) -> None:
     """Open the objects that have a section in the settings, and register their hooks. `stack` closes the objects.
 
-    Raise StartupError if an object cannot be opened, or if one of its hooks is no event.
+    Raise StartupError if an object cannot be opened, or if one of its hooks is not an event.
     """
     for name, values in sorted(settings.plugins.items()):
         made = _open(name, plugins.objects[name], values, settings, database, popular_skills)

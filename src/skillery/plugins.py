@@ -168,7 +168,7 @@ class Plugins:
         place = msgspec.structs.replace(place_of(kind, name, settings, database), **more)
         backend = offer.open(settings_of(f"backends.{kind}.{name}", offer, values), place)
         self._check_protocols(kind, name, backend)
-        # The attributes of a Protocol are no functions of its class.
+        # The attributes of a Protocol are not functions of its class.
         methods = [one for one, value in vars(PROTOCOLS[kind]).items() if isfunction(value) and not one.startswith("_")]
         seconds = min(settings.hook_seconds, READ_SECONDS)
         watch_backend(backend, kind, methods, Watch(self._plugin_of[kind][name], self.failures, seconds))

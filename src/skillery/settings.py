@@ -463,7 +463,7 @@ def _environment_setting(variable: str) -> str:
 
 
 def _environment(variable: str, text: str) -> dict[str, Any]:
-    """Return a named environment from the text of an environment variable. Raise StartupError if the text is no JSON
+    """Return a named environment from the text of an environment variable. Raise StartupError if the text is not a JSON
     object.
 
     The text is JSON because package requirements may contain commas.

@@ -272,7 +272,7 @@ def test_pipelined_requests_are_answered_in_order(sqlite_server: Server) -> None
         assert connection.get().status == 200
 
 
-@pytest.mark.parametrize("after", [b"", b"\0 is no request"])
+@pytest.mark.parametrize("after", [b"", b"\0 is not a request"])
 def test_requests_past_the_bound_are_not_read_and_those_before_are_answered(
     sqlite_server: Server, after: bytes
 ) -> None:

@@ -78,7 +78,7 @@ def test_what_cannot_have_an_environment_is_refused(named_rpc: Rpc, scripts: str
 
     assert [one["data"]["param"] for one in (own, shell, unknown)] == ["environment"] * 3
     assert "declares its own packages" in own["message"]
-    assert "is no Python file" in shell["message"]
+    assert "is not a Python file" in shell["message"]
     assert "Did you mean 'data'" in unknown["data"]["hint"]
     assert named_rpc("execute_skill", name=f"{scripts}.own", environment="")["output"] == "2.0"
     assert "environment" not in run(named_rpc, scripts, "show.sh")

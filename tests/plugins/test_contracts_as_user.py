@@ -33,7 +33,7 @@ CONTRACTS = {
 @pytest.mark.parametrize("cases", CONTRACTS.values(), ids=CONTRACTS.keys())
 def test_an_ordinary_user_passes_the_contract(cases: list[str]) -> None:
     as_user = (sys.executable, str(CHECKOUT / "tests/support/ordinary_user.py"), sys.executable)
-    # The database is no part of these backends, and Postgres refuses a user without a name.
+    # The database is not part of these backends, and Postgres refuses a user without a name.
     command = (*as_user, "-m", "pytest", "-p", "no:xdist", "-k", "not postgres", *cases)
     done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=600, check=False)
 

@@ -142,7 +142,7 @@ def test_a_stream_that_is_too_long_to_be_answered_is_a_blob_that_begins_there(se
         ({"env": {"A": 1}}, "'env.A' is an integer"),
         ({"env": {"LD_PRELOAD": "/x.so"}}, "'LD_PRELOAD', which changes which code runs"),
         ({"env": {"path": "/x"}}, "'path', which changes which code runs"),
-        ({"env": {"A-B": "x"}}, "'A-B', which is no name of a variable"),
+        ({"env": {"A-B": "x"}}, "'A-B', which is not a name of a variable"),
         ({"args": ["a"]}, "Unknown argument 'args'"),
     ],
 )

@@ -51,7 +51,7 @@ def test_a_sweep_deletes_old_exchanges_and_old_tokens_of_jobs(database: Database
         ({"event_name": "push", "ref": "refs/heads/main"}, None),
         ({"event_name": "merge_group", "ref": "refs/heads/gh-readonly-queue/main/pr-7"}, None),
         ({"event_name": "pull_request_target", "ref": "refs/heads/main"}, "others can start them"),
-        ({"event_name": "pull_request", "ref": "refs/pull/7/merge"}, "no branch and no tag"),
+        ({"event_name": "pull_request", "ref": "refs/pull/7/merge"}, "neither a branch nor a tag"),
         ({"ref": "refs/heads/main"}, "others can start them"),
     ],
 )

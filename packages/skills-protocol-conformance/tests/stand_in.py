@@ -211,7 +211,7 @@ class StandIn:
         if fault == "no_params_refused" and not params:
             raise Error(-32602, "params are missing")
         if not isinstance(params, dict):
-            raise Error(-32602, "params are no object")
+            raise Error(-32602, "params are not an object")
         if fault != "params_unchecked":
             self.check(method, params, fault)
         try:

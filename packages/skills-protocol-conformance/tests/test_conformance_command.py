@@ -1,4 +1,4 @@
-"""The command: addresses that are no server, exit codes, options and reports."""
+"""The command: addresses without a server, exit codes, options and reports."""
 
 from __future__ import annotations
 

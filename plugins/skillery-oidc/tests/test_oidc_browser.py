@@ -492,7 +492,7 @@ def test_an_id_token_has_the_hash_of_its_access_token(own_site: Site, algorithm:
 @pytest.mark.parametrize(
     ("header", "key", "said"),
     [
-        ({"typ": "at+jwt"}, None, "it is no ID token"),
+        ({"typ": "at+jwt"}, None, "it is not an ID token"),
         ({"typ": None}, new_key(), "does not list"),
     ],
 )

@@ -159,7 +159,7 @@ async def test_the_last_keys_stay_in_use_for_a_while_if_the_provider_is_gone(
         ({METADATA: {"body": "x" * 2_000_000}}, "answers with more than"),
         ({METADATA: {"body": "{}", "gzip": True}}, "answers with a compressed body"),
         ({KEYS: {"status": 404}}, "answers with status 404"),
-        ({KEYS: {"body": "{}"}}, "is no key set"),
+        ({KEYS: {"body": "{}"}}, "is not a key set"),
         ({KEYS: {"body": '{"keys": [{"kty": "EC", "crv'}}, "does not answer with a JSON object"),
         ({KEYS: {"body": '{"keys": [1, {"kty": "EC"}, {"kty": "RSA", "n": 1}]}'}}, "has no key for the algorithms"),
     ],

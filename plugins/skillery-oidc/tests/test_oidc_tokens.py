@@ -452,10 +452,10 @@ async def test_scopes_of_the_token_limit_those_of_the_rule(provider: OidcProvide
         ({"algorithms": ["ES256", "none"]}, "algorithms is 'none'"),
         ({"algorithms": []}, "algorithms is 'empty'"),
         ({"introspection": True}, "introspection needs the settings client_id and client_secret_file"),
-        ({"ca_file": "/nowhere"}, "ca_file is '/nowhere': is no file"),
+        ({"ca_file": "/nowhere"}, "ca_file is '/nowhere': is not a file"),
         ({"rules": []}, "there are no rules"),
         ({"rules": [{"identity": ""}]}, "rule 1: 'identity' is empty"),
-        ({"rules": [{"identity": "{sub}", "namespaces": ["Sales"]}]}, "'Sales' is no namespace grant"),
+        ({"rules": [{"identity": "{sub}", "namespaces": ["Sales"]}]}, "'Sales' is not a namespace grant"),
     ],
 )
 def test_wrong_settings_are_refused(setting: dict[str, Any], said: str, provider: OidcProvider, tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def refusal(open_here: Open, **settings: Any) -> str:
         ({"namespace": "a/../b"}, "namespace: "),
         ({"namespace": "größe"}, "namespace: "),
         ({"field": ""}, "field: "),
-        ({"paths": {"API-KEY": "a#b"}}, "paths: 'API-KEY' is no name"),
+        ({"paths": {"API-KEY": "a#b"}}, "paths: 'API-KEY' is not a name"),
         ({"paths": {"API_KEY": "#b"}}, "paths: "),
         ({"role_id": "role", "token_file": "/token"}, "token_file, role_id: set one of them"),
         ({"token_file": ""}, "token_file, role_id: set one of them"),

@@ -18,7 +18,7 @@ def rules(skill: Skill) -> set[str]:
 
 
 def test_every_rule_has_its_samples() -> None:
-    """`failed` is no rule for skills: tests of the server provoke it."""
+    """`failed` is not a rule for skills: tests of the server provoke it."""
     assert set(SAMPLES) == set(RULES) - {"failed"}
 
 

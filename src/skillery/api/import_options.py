@@ -103,7 +103,7 @@ def _permissions(text: str) -> dict[str, Any]:
         return msgspec.json.decode(text[:MAX_PARAM], type=dict[str, Any])
     except (msgspec.DecodeError, RecursionError):
         raise InvalidParams(
-            "the parameter 'permissions' is no JSON object",
+            "the parameter 'permissions' is not a JSON object",
             hint='Send the [permissions] of a skill.toml as JSON, e.g. {"network": ["https://api.example.org"]}.',
             param="permissions",
         ) from None

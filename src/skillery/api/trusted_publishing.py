@@ -84,5 +84,5 @@ def _asked(body: bytes) -> ExchangeRequest:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         # The error of the decoder could contain a part of the token.
         raise InvalidParams(
-            "the body is no request for an exchange", hint='Send {"token": "…", "target": "sales.report"}.'
+            "the body is not a request for an exchange", hint='Send {"token": "…", "target": "sales.report"}.'
         ) from None

@@ -62,7 +62,7 @@ class TokensAuthenticator:
         """
         header = credentials.headers.get("authorization")
         if header is None:
-            # A missing header is no failed login: many clients first send a request without one to learn the scheme.
+            # A missing header is not a failed login: many clients first send a request without one to learn the scheme.
             raise NotAuthenticated("this server wants a token", hint=HINT)
         digest = hashlib.sha256(header.encode()).digest()
         known = self._memory.find(digest)

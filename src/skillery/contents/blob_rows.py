@@ -139,5 +139,5 @@ def parse_kind(kind: str) -> str:
     if len(kind) <= 255 and _KIND.fullmatch(kind):
         return kind
     raise InvalidParams(
-        f"'kind' is no MIME type: {kind[:80]!r}", hint="Write type/subtype, for example text/csv.", param="kind"
+        f"'kind' is not a MIME type: {kind[:80]!r}", hint="Write type/subtype, for example text/csv.", param="kind"
     )

@@ -180,7 +180,7 @@ def _to_bounds(groups: tuple[str | None, ...], whole: str) -> Iterator[Bound]:
 
 
 def _at_least(version: Version) -> Iterator[Bound]:
-    if version != Version(0, 0, 0):  # as in npm, `>=0.0.0` is no bound
+    if version != Version(0, 0, 0):  # as in npm, `>=0.0.0` is not a bound
         yield Bound(False, version.precedence, _tag(version))
 
 

@@ -80,7 +80,7 @@ def parse_network_pattern(text: str) -> NetworkPattern | str:
 
 
 def host_only(text: str) -> str:
-    """Return the pattern for the whole host of a URL with a path, or "" if the text is no such URL."""
+    """Return the pattern for the whole host of a URL with a path, or "" if the text is not such a URL."""
     match = _WITH_PATH.fullmatch(text)
     pattern = parse_network_pattern(match[1]) if match else ""
     return "" if isinstance(pattern, str) else pattern.text

@@ -59,7 +59,7 @@ def path_problem(text: str) -> str | None:
 
 
 def leads_outside(path: str) -> bool:
-    """Return whether a path, below a folder, names a file outside this folder, or is no path of a file."""
+    """Return whether a path, below a folder, names a file outside this folder, or is not a path of a file."""
     return "\0" in path or not {"", ".", ".."}.isdisjoint(path.split("/"))
 
 

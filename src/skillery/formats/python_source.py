@@ -178,7 +178,7 @@ def _decoded(source: bytes) -> str:
     except UnicodeDecodeError as error:
         line = source.count(b"\n", 0, error.start) + 1
         raise _Undecodable(f"is not {encoding} text", line) from None
-    except (LookupError, ValueError):  # `coding: zlib` and the like are no text encodings
+    except (LookupError, ValueError):  # `coding: zlib` and the like are not text encodings
         raise _Undecodable(f"declares the encoding {quoted(encoding)}, which is not a source encoding", 1) from None
 
 
@@ -226,7 +226,7 @@ def _as_block(statement: ast.Try | ast.TryStar) -> ast.stmt:
 def _blocks(node: ast.AST) -> Iterator[list[ast.stmt]]:
     for field in ("body", "orelse", "finalbody"):
         block = getattr(node, field, None)
-        if isinstance(block, list):  # the body of a lambda or a conditional expression is no list
+        if isinstance(block, list):  # the body of a lambda or a conditional expression is not a list
             yield block
 
 

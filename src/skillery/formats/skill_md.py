@@ -183,7 +183,7 @@ def _frontmatter(source: str) -> dict[str, object]:
     except yaml.reader.ReaderError as error:
         line = source.count("\n", 0, error.position) + 2
         _refuse("has a character in its frontmatter that YAML does not allow", line)
-    except (ValueError, OverflowError):  # an escape such as "\UFFFFFFFF" is no character
+    except (ValueError, OverflowError):  # an escape such as "\UFFFFFFFF" is not a character
         _refuse("has an escape in its frontmatter that names no character", None)
 
 
@@ -236,7 +236,7 @@ class Builder:
         return value
 
     def anchored(self, event: yaml.Event, depth: int) -> object:
-        """Return the value of an event that is no alias."""
+        """Return the value of an event that is not an alias."""
         line = _line(event)
         if getattr(event, "tag", None) is not None:
             _refuse("has a YAML tag in its frontmatter; write the value without it", line)

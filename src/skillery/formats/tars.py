@@ -152,7 +152,7 @@ def _member(block: bytes, kind: bytes, words: dict[bytes, bytes], at: int) -> Me
     size = _number(block[124:136])
     if (stated := words.get(b"size")) is not None:
         if not stated.isdigit() or len(stated) > _LONGEST_NUMBER:
-            raise DamagedTar("is damaged: an extended header has a size that is no number")
+            raise DamagedTar("is damaged: an extended header has a size that is not a number")
         size = int(stated)
     if kind in _FILES:
         kind = FOLDER if kind == b"\0" and name.endswith(b"/") else FILE

@@ -43,7 +43,7 @@ class ToolsFile(msgspec.Struct, frozen=True):
     """
     warnings: tuple[str, ...] = ()
     is_skill_tools: bool = False
-    """False for a file that is no list of tools. `problems` then has the reason."""
+    """False for a file that is not a list of tools. `problems` then has the reason."""
 
     @property
     def has_scripts(self) -> bool:

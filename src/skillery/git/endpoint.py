@@ -135,7 +135,7 @@ def _unpacked(body: bytes) -> bytes:
     try:
         found = unpacking.decompress(body, MOST_BODY + 1)
     except zlib.error:
-        raise MalformedRequest("the body is no gzip") from None
+        raise MalformedRequest("the body is not gzip") from None
     if len(found) > MOST_BODY:
         message = f"the unpacked body is larger than this server takes ({MOST_BODY} bytes)"
         raise _refusal(413, "body_too_large", message, "Fetch fewer objects at once.")
@@ -168,7 +168,7 @@ def _joined(first: bytes, others: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _asked(scope: Any) -> _Asked:
-    """Return the repository and the operation of an address. Raise HttpRefusal 404 if it is no address of git."""
+    """Return the repository and the operation of an address. Raise HttpRefusal 404 if it is not an address of git."""
     _, *parts = segments_of(scope, 3, more=True)
     is_skill = parts[0] == "n" and len(parts) > 2
     name, *rest = parts[1:] if is_skill else parts

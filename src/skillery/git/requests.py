@@ -52,7 +52,7 @@ class _Fields:
         self.is_done = False
 
     def take(self, line: bytes) -> bool:
-        """Read a line. Return False if it is no field of a request for objects. Raise MalformedRequest."""
+        """Read a line. Return False if it is not a field of a request for objects. Raise MalformedRequest."""
         word, _, rest = line.partition(b" ")
         match word:
             case b"want":
@@ -187,7 +187,7 @@ def _id(text: bytes) -> str:
 
 def _number(text: bytes) -> int:
     if not _NUMBER.fullmatch(text):
-        raise MalformedRequest("a depth or a time is no number")
+        raise MalformedRequest("a depth or a time is not a number")
     return int(text)
 
 

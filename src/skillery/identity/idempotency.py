@@ -68,7 +68,7 @@ def parse_key(text: str) -> str:
     """
     if 1 <= len(text) <= LONGEST_KEY and text.isascii() and text.isprintable() and text.strip():
         return text
-    shown = f"{quoted(text)} is no Idempotency-Key" if text else "the Idempotency-Key is empty"
+    shown = f"{quoted(text)} is not an Idempotency-Key" if text else "the Idempotency-Key is empty"
     raise InvalidIdempotencyKey(
         shown, hint=f"Send 1 to {LONGEST_KEY} printable ASCII characters, for example a random UUID."
     )

@@ -43,7 +43,7 @@ class RegistryTokens:
     async def verify(self, token: str) -> VerifiedToken:
         token_id = id_of(token)
         if token_id is None:
-            raise NotAuthenticated("this is no token of a Skillery server")
+            raise NotAuthenticated("this is not a token of a Skillery server")
         return await self._database.read(partial(verify_token, token=token, token_id=token_id))
 
     async def note_use(self, token_id: str) -> None:

@@ -103,5 +103,5 @@ def _begun(values: Iterable[str], text: str) -> Completions:
 
 
 def _name_of(folder: str) -> str | None:
-    """Return the name of the skill with this folder, or None if it is no folder of a skill."""
+    """Return the name of the skill with this folder, or None if it is not a folder of a skill."""
     return next((name for name, rest in skill_paths_of(tuple(folder.split("/"))) if not rest), None)

@@ -61,7 +61,7 @@ def purge_version(connection: Connection, identity: Identity, name: str, version
     """Delete everything that a version contains, except its contents. The caller then deletes unreferenced contents.
 
     The caller runs this function with `Database.erase_now`. The row of the version stays, with its number, digest,
-    author and time, and with `reason`. Raise NotAllowed if the identity is no admin or the name is reserved,
+    author and time, and with `reason`. Raise NotAllowed if the identity is not an admin or the name is reserved,
     SkillNotFound or VersionNotFound if there is no such version, and VersionPurged if the version was purged before.
     """
     access.require(identity, "admin")

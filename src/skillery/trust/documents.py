@@ -83,7 +83,7 @@ class Documents:
 
     async def _addresses(self, url: SplitResult) -> list[str]:
         if url.scheme not in {"http", "https"} or url.username or url.password or url.fragment or not url.hostname:
-            raise Denied("it is no http or https address")
+            raise Denied("it is not an http or https address")
         addresses = self._literal(url.hostname)
         if addresses is None:
             addresses = await checked_addresses(self._lookups, self._rules, canonical_host(url.hostname))

@@ -115,7 +115,7 @@ def _problem_of_start(service: Provider, claims: Mapping[str, Any]) -> str | Non
     if not isinstance(event, str) or event in service.refused_events:
         return f"jobs of the event {quoted(str(event)[:200])} may not publish: others can start them"
     if not isinstance(ref, str) or not ref.startswith(WRITTEN_REFS):
-        return f"jobs of {quoted(str(ref)[:200])} may not publish: it is no branch and no tag"
+        return f"jobs of {quoted(str(ref)[:200])} may not publish: it is neither a branch nor a tag"
     return None
 
 

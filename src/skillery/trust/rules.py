@@ -87,7 +87,7 @@ def _issuer(asked: RuleRequest) -> str:
         )
     if len(issuer) > MOST_CHARACTERS or not _is_address(issuer):
         raise InvalidParams(
-            f"'issuer' {quoted(issuer[:200])} is no address like https://gitlab.example.org",
+            f"'issuer' {quoted(issuer[:200])} is not an address like https://gitlab.example.org",
             hint="Send the claim iss of its tokens, character by character.",
             param="issuer",
         )

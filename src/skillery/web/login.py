@@ -164,7 +164,7 @@ class LoginPages:
         gate, scope, headers = self._visits.gate, request.scope, request.headers
         await gate.authenticate(scope, {**headers, "authorization": f"Bearer {token}"})
         if id_of(token) is None or not self._visits.sessions.accept_tokens:
-            raise NotAllowed("this is no token of the registry", hint="Send a token that begins with sky_.")
+            raise NotAllowed("this is not a token of the registry", hint="Send a token that begins with sky_.")
         try:
             return await self._visits.sessions.sign_in_with_token(token, request.visit.secret)
         except NotAuthenticated as error:

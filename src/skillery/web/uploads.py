@@ -15,7 +15,7 @@ from skillery.web.frame import Form, PageRequest
 MULTIPART = "multipart/form-data"
 MOST_PARTS = 25_000
 MOST_TEXT_BYTES = 1024 * 1024
-"""Bytes of all fields of a form that are no files."""
+"""Bytes of all fields of a form that are not files."""
 
 
 class UploadedFile(NamedTuple):
@@ -82,12 +82,12 @@ async def _left(request: PageRequest, parts: AsyncIterator[_Part], found: _Field
 class _Part(NamedTuple):
     name: str
     file: UploadedFile | None
-    """None for a field that is no file."""
+    """None for a field that is not a file."""
     content: AsyncIterator[bytes]
 
 
 class _Fields:
-    """The fields of a form that are no files, with a limit for their bytes together."""
+    """The fields of a form that are not files, with a limit for their bytes together."""
 
     def __init__(self) -> None:
         self.pairs: Pairs = []

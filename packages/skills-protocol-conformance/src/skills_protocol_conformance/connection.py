@@ -37,7 +37,7 @@ class Reply:
         return self.message.get("error") if isinstance(self.message, dict) else None
 
     def problem(self) -> str | None:
-        """Return why this is no answer of JSON-RPC, or None."""
+        """Return why this is not an answer of JSON-RPC, or None."""
         if self.status in {401, 403}:
             return f"HTTP {self.status}: the server requires a token that may read, run and publish (--token-env NAME)"
         if "html" in self.kind:

@@ -288,7 +288,7 @@ TABLE: list[tuple[str, str, Callable[[Session], str]]] = [
         "an empty blob",
         asks("create_blob", lambda r: f"{r.get('size_bytes')} bytes", content="", kind="text/plain"),
     ),
-    ("odd-kind", "a `kind` that is no MIME type", asks("create_blob", content="x", kind="something")),
+    ("odd-kind", "a `kind` that is not a MIME type", asks("create_blob", content="x", kind="something")),
     ("split", "`max_bytes` inside of a character", _split),
     ("full-max", "`full` with `max_bytes`", _full_with_max),
     ("full-default", "`full` without `max_bytes`", _full_without_max),

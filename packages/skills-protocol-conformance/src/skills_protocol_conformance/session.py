@@ -200,7 +200,7 @@ def rows_of(page: Any) -> list[dict[str, Any]]:
     """Return the `skills` of a page of `list_skills`."""
     rows = at(page, "skills")
     expect(
-        isinstance(rows, list) and all(isinstance(row, dict) for row in rows), "`skills` is no list of objects", page
+        isinstance(rows, list) and all(isinstance(row, dict) for row in rows), "`skills` is not a list of objects", page
     )
     return list(rows)
 

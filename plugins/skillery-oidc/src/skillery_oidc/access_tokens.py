@@ -104,7 +104,7 @@ def read_header(token: str, settings: OidcSettings, types: frozenset[str]) -> He
     if len(token) > MOST_CHARACTERS:
         raise Refused("header", TOO_LONG)
     if token.count(".") != 2:
-        raise Refused("header", "the token is no signed JSON Web Token")
+        raise Refused("header", "the token is not a signed JSON Web Token")
     header = _object(token.partition(".")[0], "header")
     algorithm, kid, kind = header.get("alg"), header.get("kid"), header.get("typ", "")
     if not isinstance(algorithm, str) or algorithm not in settings.algorithms:
@@ -116,7 +116,7 @@ def read_header(token: str, settings: OidcSettings, types: frozenset[str]) -> He
         raise Refused("header", f"the header of the token has '{unknown[0]}', which this server does not support")
     kind = kind.lower() if isinstance(kind, str) else "not a text"
     if kind not in types:
-        wanted = "send an access token" if types & ACCESS_TYPES else "it is no ID token"
+        wanted = "send an access token" if types & ACCESS_TYPES else "it is not an ID token"
         raise Refused("header", f"the token has the type {kind[:40]!r}: {wanted}")
     return Header(algorithm, kid, kind)
 

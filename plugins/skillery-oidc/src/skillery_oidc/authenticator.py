@@ -72,7 +72,7 @@ class OidcAuthenticator:
         return Resource(settings.resource, (settings.issuer,), tuple(settings.scopes), settings.cli_client_id)
 
     def recognizes(self, credentials: Credentials) -> bool:
-        """Return whether the credentials are a bearer token that is no token of a Skillery server."""
+        """Return whether the credentials are a bearer token that is not a token of a Skillery server."""
         token = _token(credentials)
         return bool(token) and not token.startswith(SKILLERY_TOKENS)
 
@@ -161,7 +161,7 @@ class OidcAuthenticator:
         if looks_like_jwt(token):
             return await verify(token, self._keys, self._settings, checks)
         if self._introspection is None:
-            raise Refused("header", "the token is no JSON Web Token, and this server accepts no other tokens")
+            raise Refused("header", "the token is not a JSON Web Token, and this server accepts no other tokens")
         return await self._introspection.verify(token, checks)
 
     async def _explained(self, token: str, checks: Checks) -> Identity:

@@ -1,4 +1,4 @@
-"""Tokens that are no JSON Web Tokens: the provider is asked about each of them (RFC 7662)."""
+"""Tokens that are not JSON Web Tokens: the provider is asked about each of them (RFC 7662)."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Introspection:
 
 
 def _check_purpose(claims: dict[str, Any]) -> None:
-    """Raise Refused for tokens that are no access tokens, and for tokens bound to a key."""
+    """Raise Refused for tokens that are not access tokens, and for tokens bound to a key."""
     if "cnf" in claims:
         raise Refused("purpose", "the token is bound to a key of its client, which this server cannot check")
     stated = {str(claims[name]).lower() for name in PURPOSE_CLAIMS if claims.get(name) is not None}

@@ -83,7 +83,7 @@ class Provider:
         answer = await self._request("GET", metadata.jwks_uri)
         keys = answer.get("keys")
         if not isinstance(keys, list):
-            raise ProviderFailed(f"{metadata.jwks_uri} is no key set")
+            raise ProviderFailed(f"{metadata.jwks_uri} is not a key set")
         return [key for key in keys if isinstance(key, dict)]
 
     async def introspect(self, metadata: Metadata, token: str) -> dict[str, Any]:

@@ -115,7 +115,7 @@ def _grant(grant: str, claims: dict[str, Any], subject: str) -> str:
         text = _text(path, claims, subject)
         # A claim fills one part of a name. A dot or an asterisk would reach into other namespaces.
         if not _SEGMENT.fullmatch(text):
-            raise Refused(subject, f"{subject}: the claim '{path}' is {text[:60]!r}, which is no part of a namespace")
+            raise Refused(subject, f"{subject}: the claim '{path}' is {text[:60]!r}, which is not part of a namespace")
     return _filled(grant, claims, subject)
 
 

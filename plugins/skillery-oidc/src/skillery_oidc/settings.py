@@ -70,7 +70,7 @@ class OidcSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     ca_file: str = ""
     """File with the certificates of the authorities that the provider's certificate may come from."""
     introspection: bool = False
-    """Whether tokens that are no JSON Web Tokens are verified by introspection (RFC 7662)."""
+    """Whether tokens that are not JSON Web Tokens are verified by introspection (RFC 7662)."""
     introspection_seconds: Seconds = 60.0
     """How long the answer of an introspection is used."""
     introspections_at_once: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 8
@@ -112,7 +112,7 @@ def check_settings(settings: OidcSettings) -> None:
     for name in ("ca_file", "client_secret_file"):
         path = getattr(settings, name)
         if path and not Path(path).is_file():
-            raise _wrong(name, path, "is no file")
+            raise _wrong(name, path, "is not a file")
 
 
 def _check_address(name: str, address: str) -> None:
@@ -150,7 +150,9 @@ def _check_rules(settings: OidcSettings) -> None:
             raise StartupError(f"{SECTION}: rule {number}: 'identity' is empty")
         for grant in rule.namespaces:
             if not _GRANT.fullmatch(grant):
-                raise StartupError(f"{SECTION}: rule {number}: '{grant}' is no namespace grant like 'sales.*' or '*'")
+                raise StartupError(
+                    f"{SECTION}: rule {number}: '{grant}' is not a namespace grant like 'sales.*' or '*'"
+                )
 
 
 def _wrong(name: str, value: str, problem: str) -> StartupError:

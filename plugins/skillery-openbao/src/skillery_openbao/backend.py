@@ -60,7 +60,7 @@ class OpenBaoSecrets:
 
     def set(self, name: str, value: str) -> None:
         if not is_name(name):
-            raise InvalidParams(f"'{name[:200]}' is no name of a secret, such as 'API_KEY'")
+            raise InvalidParams(f"'{name[:200]}' is not a name of a secret, such as 'API_KEY'")
         if self.read_only:
             raise self._elsewhere(name, "put")
         with _speaking(f"the secret '{name}' cannot be set now"):

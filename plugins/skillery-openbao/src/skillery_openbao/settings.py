@@ -81,11 +81,11 @@ def check_settings(settings: OpenBaoSettings) -> None:
         raise StartupError(f"{SECTION} field: name the field that contains the value, such as 'value'")
     for name, place in settings.paths.items():
         if not is_name(name):
-            raise StartupError(f"{SECTION} paths: '{name}' is no name of a secret, such as 'API_KEY'")
+            raise StartupError(f"{SECTION} paths: '{name}' is not a name of a secret, such as 'API_KEY'")
         _check_path("paths", place.partition("#")[0])
     _check_login(settings)
     if settings.ca_file and not Path(settings.ca_file).is_file():
-        raise StartupError(f"{SECTION} ca_file: '{settings.ca_file}' is no file")
+        raise StartupError(f"{SECTION} ca_file: '{settings.ca_file}' is not a file")
 
 
 def _check_address(address: str) -> None:

@@ -27,7 +27,7 @@ class CiscoEngine:
     def __init__(self, settings: ScannerSettings) -> None:
         """Raise StartupError if there is no such interpreter."""
         if not Path(settings.cisco_python).is_file():
-            raise StartupError(f"cisco_python is '{settings.cisco_python}', which is no file")
+            raise StartupError(f"cisco_python is '{settings.cisco_python}', which is not a file")
         worker = Path(__file__).with_name("cisco_worker.py")
         # A worker that is killed leaves its files, so the server owns their folder.
         self._folder = tempfile.TemporaryDirectory(prefix="skillery-scan-", ignore_cleanup_errors=True)

@@ -90,7 +90,7 @@ def _publication(folder: Path) -> Publication:
             continue
         size += path.stat().st_size
         if size > MOST_BYTES:
-            raise click.UsageError(f"{folder} has more than {MOST_BYTES} bytes, which is no skill")
+            raise click.UsageError(f"{folder} has more than {MOST_BYTES} bytes, which is not a skill")
         files.append(PublishedFile(relative.as_posix(), path.read_bytes()))
     manifest = _manifest(files)
     name = str(manifest.get("name") or folder.resolve().name)

@@ -142,7 +142,7 @@ def _too_many_calls() -> dict[str, Any]:
     return plain_error(INVALID_REQUEST, f"a batch holds 1 to {MOST_CALLS} calls", "invalid_request")
 
 
-# -- texts that are no request ---------------------------------------------------------------------------------------
+# -- texts that are no requests --------------------------------------------------------------------------------------
 
 
 def _refuse(body: bytes | msgspec.Raw, error: Exception) -> bytes | None:
@@ -205,7 +205,7 @@ def _no_constant(text: str) -> None:
 
 
 def _lone_surrogate() -> dict[str, Any]:
-    message = "a text in this call holds a lone surrogate, which is no character"
+    message = "a text in this call holds a lone surrogate, which is not a character"
     return plain_error(INVALID_PARAMS, message, "invalid_params", "Send valid Unicode.")
 
 

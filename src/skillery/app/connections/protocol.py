@@ -182,7 +182,7 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         if self.parser.get_method() == b"CONNECT":
-            self._refuse("This server is no proxy.")
+            self._refuse("This server is not a proxy.")
         # RFC 9112, section 3.2. A proxy may read the first of two hosts, and this server the second.
         hosts = sum(name == b"host" for name, _ in self.headers)
         if hosts > 1 or (hosts == 0 and self.parser.get_http_version() == "1.1"):

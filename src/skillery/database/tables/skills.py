@@ -62,7 +62,7 @@ Index(
     postgresql_where=skills.c.latest_version_id.is_not(None),
     sqlite_where=skills.c.latest_version_id.is_not(None),
 )
-# Skills whose latest version states a namespace that is no part of its name: skillery.registry.visibility.
+# Skills whose latest version states a namespace that is not part of its name: skillery.registry.visibility.
 FOREIGN_NAMESPACE = "namespace <> '' AND substr(name, 1, length(namespace) + 1) <> namespace || '.'"
 Index(
     "ix_skills_foreign_listing",

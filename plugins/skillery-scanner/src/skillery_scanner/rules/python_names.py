@@ -45,7 +45,7 @@ class Names:
             self.aliases.setdefault(name, dotted)
 
     def dotted(self, node: ast.AST, depth: int = 0) -> str:
-        """Return the dotted name of an expression with aliases resolved, or "" if the expression is no name."""
+        """Return the dotted name of an expression with aliases resolved, or "" if the expression is not a name."""
         if depth > _DEPTH:
             return ""
         if isinstance(node, ast.Name):

@@ -56,7 +56,7 @@ def try_keeping(figure: Any) -> str:
 def reference(value: Any) -> dict[str, Any]:
     """Store a picture, and return the reference that replaces it in the output.
 
-    Raise InvalidOutput if it cannot be stored, TypeError if the value is no picture.
+    Raise InvalidOutput if it cannot be stored, TypeError if the value is not a picture.
     """
     is_figure = is_a(value, "matplotlib.figure", "Figure")
     if not is_figure and not is_a(value, "PIL.Image", "Image"):
