@@ -1,34 +1,15 @@
-"""Each method returns the struct that its row of METHODS names, also if the server passes on stored JSON unchanged."""
+"""Stored JSON that the server passes on unchanged is the struct that the method declares."""
 
 from __future__ import annotations
 
-import typing
 from typing import Any
 
 import msgspec
 
-from skillery.api.rpc.discovery import CALLABLE
-from skillery.formats.json_pieces import JsonPieces
 from skillery.methods.table import METHODS
 from tests.conftest import Rpc, manifest, publisher, skill_files
 
-ENCODED = {msgspec.Raw, JsonPieces}
-ANSWERED_AS_STORED = {"list_skills", "describe_skill", "read_skill_file", "list_tools"}
 TOOLS = [{"name": "greet", "description": "Greets.", "parameters": {}, "script": "scripts/greet.py"}]
-
-
-def test_a_handler_returns_the_result_of_its_row() -> None:
-    wrong, stored = {}, set()
-    for name, method in CALLABLE.items():
-        returned = typing.get_type_hints(method.call)["return"]
-        kinds = set(typing.get_args(returned)) or {returned}
-        if not (kinds - ENCODED <= {method.result} and issubclass(method.result, msgspec.Struct)):
-            wrong[name] = (returned, method.result)
-        if kinds & ENCODED:
-            stored.add(name)
-
-    assert wrong == {}
-    assert stored == ANSWERED_AS_STORED
 
 
 def test_stored_json_is_answered_as_the_struct_says(rpc: Rpc, new_name: str) -> None:

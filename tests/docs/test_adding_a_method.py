@@ -32,13 +32,13 @@ def copy(tmp_path: Path) -> Path:
     # Copies keep their modification times, so the compiled code of unchanged modules stays valid.
     for folder in ("src", "migrations", "skills", "docs"):
         shutil.copytree(ROOT / folder, tmp_path / "tree" / folder)
-    params, handler, row = re.findall(r"`(src/[\w/.]+)`[^`]*?:\n\n +```python\n(.*?)\n +```\n", recipe(), re.DOTALL)
-    append(tmp_path / "tree" / params[0], params[1])
-    append(tmp_path / "tree" / handler[0], handler[1])
+    handler, row = re.findall(r"`(src/[\w/.]+)`[^`]*?:\n\n +```python\n(.*?)\n +```\n", recipe(), re.DOTALL)
+    (tmp_path / "tree" / handler[0]).write_text(textwrap.dedent(handler[1]) + "\n", "utf-8")
     methods = tmp_path / "tree" / row[0]
     text = methods.read_text("utf-8")
-    text = text.replace("METHODS: dict[str, Method] = {\n", f"METHODS: dict[str, Method] = {{\n{row[1]}\n")
-    text = text.replace("\nclass Method(", "\nfrom skillery.methods.calls import greetings\n\n\nclass Method(", 1)
+    text = text.replace(
+        "METHODS = rows(\n", f"from skillery.methods.calls import greetings\n\nMETHODS = rows(\n{row[1]}\n"
+    )
     methods.write_text(text, "utf-8")
     return tmp_path / "tree"
 
@@ -47,11 +47,6 @@ def recipe() -> str:
     # The phrase is between the path and the code block, where the pattern does not expect text.
     section = ARCHITECTURE.read_text("utf-8").partition("\n## Adding a method\n")[2]
     return section.replace(", and import the module there", "")
-
-
-def append(path: Path, block: str) -> None:
-    with path.open("a", encoding="utf-8") as file:
-        file.write("\n\n" + textwrap.dedent(block) + "\n")
 
 
 @pytest.mark.full

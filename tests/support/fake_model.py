@@ -20,7 +20,7 @@ class Wanted(NamedTuple):
     """A tool call: its name, and its arguments as an object or as the text that a faulty model writes."""
 
     name: str
-    arguments: dict[str, Any] | str = {}  # noqa: RUF012 - never changed
+    arguments: dict[str, Any] | str = {}
 
 
 class Heard(NamedTuple):

@@ -57,7 +57,7 @@ ALSO = {
     r"src/skillery/contents/": "s3 maintenance",
     r"src/skillery/publishing/": "scanner environments",
     r"src/skillery/runs/": "ray",
-    r"src/skillery/(methods|client)/|packages/skillery-client/": "api client cli",
+    r"src/skillery/(methods/|client/|method\.py)|packages/skillery-client/": "api client cli",
     r"packages/skills-protocol-conformance/": "api conformance",
     r"src/skillery/edge/": "api web",
     r"src/skillery/events/": "webhooks audit",

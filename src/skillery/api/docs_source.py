@@ -11,7 +11,7 @@ import msgspec
 from skillery.api.rpc.client_results import Field, fields_of, parts_of
 from skillery.api.rpc.discovery import CALLABLE
 from skillery.backends import FailureType
-from skillery.methods.table import Method
+from skillery.method import Method
 
 DOCS = Path(__file__).parents[3] / "docs"
 MOST_FIELDS = 7

@@ -6,7 +6,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from skillery.methods.params import BundleParams, Params, shown
+from skillery.method import Params, about
+from skillery.methods.params import BundleParams
 
 SkillNames = Annotated[list[Annotated[str, Meta(max_length=128)]], Meta(min_length=1, max_length=50)]
 
@@ -18,10 +19,10 @@ class DevelopSkill(BundleParams, frozen=True, kw_only=True):
 class KeepDevelopment(Params, frozen=True, kw_only=True):
     """Keep serving development versions, which end 30 seconds after the last call."""
 
-    names: Annotated[SkillNames, shown("Names of the skills")]
+    names: Annotated[SkillNames, about("Names of the skills")]
 
 
 class EndDevelopment(Params, frozen=True, kw_only=True):
     """Stop serving development versions."""
 
-    names: Annotated[SkillNames, shown("Names of the skills")]
+    names: Annotated[SkillNames, about("Names of the skills")]

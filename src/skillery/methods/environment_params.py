@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from skillery.environments.definitions import Defined, Named
 from skillery.formats.requirements import package_of
-from skillery.methods.params import Params, shown
+from skillery.method import Cursor, PageLimit, Params, about
 
 MOST_SHOWN = 20
 """Packages of an environment that the description of a tool lists. list_environments returns all of them."""
@@ -18,21 +18,21 @@ Subject = Annotated[str, Meta(min_length=1, max_length=100)]
 class ListEnvironments(Params, frozen=True, kw_only=True):
     """List the named environments, with the packages that the code of run_code may import."""
 
-    installed: Annotated[bool, shown("List all installed locks instead (for admins)", default=False)] = False
-    limit: Annotated[int, Meta(ge=1, le=1000), shown("Maximum number of results", default=50)] = 50
-    cursor: Annotated[str, shown("Pagination cursor from previous response")] = ""
+    installed: Annotated[bool, about("List all installed locks instead (for admins)", default=False)] = False
+    limit: PageLimit = 50
+    cursor: Cursor = ""
 
 
 class DescribeEnvironment(Params, frozen=True, kw_only=True):
     """Return one environment, and the versions that use its lock of packages."""
 
-    name: Annotated[Subject, shown("Name of an environment, or the SHA-256 of a lock")]
+    name: Annotated[Subject, about("Name of an environment, or the SHA-256 of a lock")]
 
 
 class RebuildEnvironment(Params, frozen=True, kw_only=True):
     """Lock a named environment again and install the new lock. For the SHA-256 of a lock, reinstall that lock."""
 
-    name: Annotated[Subject, shown("Name of an environment, or the SHA-256 of a lock")]
+    name: Annotated[Subject, about("Name of an environment, or the SHA-256 of a lock")]
 
 
 def shown_properties(defined: Defined) -> dict[str, dict[str, Any]]:

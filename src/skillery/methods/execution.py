@@ -22,13 +22,13 @@ from skillery.formats.json_pieces import JsonPieces, is_exactly
 from skillery.formats.wording import nearest
 from skillery.identity import access
 from skillery.identity.idempotency import canonical, digest_of
+from skillery.method import Json, Method, Params
 from skillery.methods.answers import held_answer
 from skillery.methods.core import Core
 from skillery.methods.errors import METHOD_NOT_FOUND, codes_of, encode, error_object, plain_error, unexpected
 from skillery.methods.param_errors import MOST_SHOWN, explain, known_params, schema_of
-from skillery.methods.params import Params
 from skillery.methods.refusals import is_refusal, subject_of
-from skillery.methods.table import METHODS, Method
+from skillery.methods.table import METHODS
 
 UNKNOWN = "unknown"
 REDUCED = frozenset({"limit", "max_bytes", "wait_ms"})
@@ -95,9 +95,9 @@ def _kept(result: Any) -> Parts:
 
 def encoded_parts(result: Any) -> Parts:
     """Return a result as JSON. A result that is JSON already is not copied."""
-    if isinstance(result, JsonPieces):
-        return result
-    return [memoryview(result)] if isinstance(result, msgspec.Raw) else [encode(result)]
+    if not isinstance(result, Json):
+        return [encode(result)]
+    return result.text if isinstance(result.text, JsonPieces) else [memoryview(result.text)]
 
 
 class _Unknown(Exception):
@@ -152,12 +152,12 @@ def _begin(name: str, method: Method) -> None:
         held.begin(name, is_refusable=not (method.once or method.audits))
 
 
-async def _call_once(core: Core, identity: Identity, name: str, method: Method, params: Any, key: str) -> msgspec.Raw:
+async def _call_once(core: Core, identity: Identity, name: str, method: Method, params: Any, key: str) -> Json[Any]:
     async def work() -> bytes:
-        return encode(await method.call(core, identity, params))
+        return b"".join(encoded_parts(await method.call(core, identity, params)))
 
     asked = await _digest_of(name, params)
-    return msgspec.Raw(await core.once.call(identity, key, asked, work))
+    return Json(msgspec.Raw(await core.once.call(identity, key, asked, work)))
 
 
 async def _digest_of(method: str, params: Any) -> str:

@@ -10,7 +10,7 @@ import msgspec
 
 from skillery.errors import InvalidParams
 from skillery.formats.wording import nearest
-from skillery.methods.params import Params
+from skillery.method import Params
 from skillery.runs.limits import ASKABLE
 
 _MISSING = re.compile(r"missing required field `(\w+)`")

@@ -15,6 +15,7 @@ from msgspec import Meta
 
 from skillery.backends import Language
 from skillery.formats.languages import SkillLanguage
+from skillery.method import HIDDEN, Cursor, PageLimit, Params, about
 from skillery.registry.catalogue_filters import FilterStatus, ListedStatus
 
 DEFAULT_TIMEOUT_MS = 300_000
@@ -25,52 +26,40 @@ MOST_TTL = 315_360_000
 Ttl = Annotated[int, Meta(ge=1, le=MOST_TTL)]
 
 
-def shown(description: str, **schema: Any) -> Meta:
-    """Return the part of a parameter that tool schemas show: its description, and further keys of its JSON Schema."""
-    return Meta(description=description, extra_json_schema=schema)
-
-
-HIDDEN = Meta(extra={"hidden": True})
-
-
-BACKGROUND = shown("Answer at once with the run_id; get_run and read_run_log follow the run", default=False)
+BACKGROUND = about("Answer at once with the run_id; get_run and read_run_log follow the run", default=False)
 EnvironmentName = Annotated[str, Meta(max_length=100)]
 
 
-ONLY_KIND = shown("Only skills of this kind")
-ONLY_TAGS = shown("Only skills with all these tags")
-ONLY_LANGUAGE = shown("Only skills in this language; 'markdown' means without code")
-ONLY_VERIFIED = shown("Only skills whose examples all passed (true), or only others (false)")
-ONLY_NETWORK = shown("Only skills without network access (false), or only with it (true)")
-ONLY_SECRETS = shown("Only skills without secrets (false), or only with secrets (true)")
-WITH_COUNTS = shown("Add the number of matching skills, in all and by value of each filter", default=False)
-WITH_CATALOGUE = shown("Add facts and usage to each skill", default=False)
-
-
-class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of all params. Params are passed by name, and unknown names are refused."""
+ONLY_KIND = about("Only skills of this kind")
+ONLY_TAGS = about("Only skills with all these tags")
+ONLY_LANGUAGE = about("Only skills in this language; 'markdown' means without code")
+ONLY_VERIFIED = about("Only skills whose examples all passed (true), or only others (false)")
+ONLY_NETWORK = about("Only skills without network access (false), or only with it (true)")
+ONLY_SECRETS = about("Only skills without secrets (false), or only with secrets (true)")
+WITH_COUNTS = about("Add the number of matching skills, in all and by value of each filter", default=False)
+WITH_CATALOGUE = about("Add facts and usage to each skill", default=False)
 
 
 class ListSkills(Params, frozen=True, kw_only=True):
     """Enumerate available skills, optionally filtering by namespace. Results are deterministically sorted."""
 
-    namespace: Annotated[str, shown("Optional namespace to filter skills (e.g., 'salesforce')")] = ""
-    detail: Annotated[Literal["names", "summary"], shown("Level of detail to return", default="names")] = "names"
-    limit: Annotated[int, Meta(ge=1, le=1000), shown("Maximum number of results", default=50)] = 50
-    cursor: Annotated[str, shown("Pagination cursor from previous response")] = ""
+    namespace: Annotated[str, about("Optional namespace to filter skills (e.g., 'salesforce')")] = ""
+    detail: Annotated[Literal["names", "summary"], about("Level of detail to return", default="names")] = "names"
+    limit: PageLimit = 50
+    cursor: Cursor = ""
     kind: Annotated[Literal["action", "instruction"] | msgspec.UnsetType, HIDDEN, ONLY_KIND] = msgspec.UNSET
     tags: Annotated[list[str], HIDDEN, ONLY_TAGS] = []
     language: Annotated[SkillLanguage | msgspec.UnsetType, HIDDEN, ONLY_LANGUAGE] = msgspec.UNSET
     status: Annotated[
         FilterStatus | msgspec.UnsetType,
         HIDDEN,
-        shown("Only versions with this status; omit for latest versions, published or deprecated"),
+        about("Only versions with this status; omit for latest versions, published or deprecated"),
     ] = msgspec.UNSET
     verified: Annotated[bool | msgspec.UnsetType, HIDDEN, ONLY_VERIFIED] = msgspec.UNSET
     network: Annotated[bool | msgspec.UnsetType, HIDDEN, ONLY_NETWORK] = msgspec.UNSET
     secrets: Annotated[bool | msgspec.UnsetType, HIDDEN, ONLY_SECRETS] = msgspec.UNSET
     sort: Annotated[
-        Literal["name", "newest", "used"], HIDDEN, shown("Order: by name, by publication, or by runs", default="name")
+        Literal["name", "newest", "used"], HIDDEN, about("Order: by name, by publication, or by runs", default="name")
     ] = "name"
     counts: Annotated[bool, HIDDEN, WITH_COUNTS] = False
     catalogue: Annotated[bool, HIDDEN, WITH_CATALOGUE] = False
@@ -79,9 +68,9 @@ class ListSkills(Params, frozen=True, kw_only=True):
 class DescribeSkill(Params, frozen=True, kw_only=True):
     """Retrieve a skill's manifest and documentation frontmatter."""
 
-    name: Annotated[str, shown("Skill name (e.g., 'salesforce.leads.sync')")]
-    version: Annotated[str, shown("Skill version (omit for latest)")] = ""
-    detail: Annotated[Literal["manifest", "summary", "full"], shown("Level of detail to return", default="summary")] = (
+    name: Annotated[str, about("Skill name (e.g., 'salesforce.leads.sync')")]
+    version: Annotated[str, about("Skill version (omit for latest)")] = ""
+    detail: Annotated[Literal["manifest", "summary", "full"], about("Level of detail to return", default="summary")] = (
         "summary"
     )
 
@@ -89,51 +78,51 @@ class DescribeSkill(Params, frozen=True, kw_only=True):
 class DiffVersions(Params, frozen=True, kw_only=True):
     """Compare two versions of a skill: permissions first, then manifest, instructions and files."""
 
-    name: Annotated[str, shown("Skill name")]
-    from_version: Annotated[str, shown("The older version, as a version spec: exact, range, label or digest")]
-    to_version: Annotated[str, shown("The newer version (omit for latest)")] = ""
+    name: Annotated[str, about("Skill name")]
+    from_version: Annotated[str, about("The older version, as a version spec: exact, range, label or digest")]
+    to_version: Annotated[str, about("The newer version (omit for latest)")] = ""
 
 
 class ReadSkillFile(Params, frozen=True, kw_only=True):
     """Read any file in a skill's directory (e.g., SKILL.md, extra docs, schemas)."""
 
-    name: Annotated[str, shown("Skill name")]
-    version: Annotated[str, shown("Skill version (omit for latest)")] = ""
-    path: Annotated[str, shown("Path to file within skill directory (e.g., 'SKILL.md')")]
+    name: Annotated[str, about("Skill name")]
+    version: Annotated[str, about("Skill version (omit for latest)")] = ""
+    path: Annotated[str, about("Path to file within skill directory (e.g., 'SKILL.md')")]
 
 
 class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A file in the workspace of a run."""
 
-    path: Annotated[str, shown("Path below /workspace (e.g., 'report.docx')")]
-    blob_id: Annotated[str, shown("Blob that is copied there")]
-    executable: Annotated[bool, shown("Whether the copy is executable", default=False)] = False
+    path: Annotated[str, about("Path below /workspace (e.g., 'report.docx')")]
+    blob_id: Annotated[str, about("Blob that is copied there")]
+    executable: Annotated[bool, about("Whether the copy is executable", default=False)] = False
 
 
-OUTPUTS = shown("Globs of files below /workspace to keep, in addition to /workspace/out (e.g., 'report/*.pdf')")
+OUTPUTS = about("Globs of files below /workspace to keep, in addition to /workspace/out (e.g., 'report/*.pdf')")
 WorkspaceMode = Literal["write", "read"]
-WORKSPACE = shown("Workspace (ws_…): the run gets and saves its files. Snapshot (sha256:…): the run gets its files")
-WORKSPACE_MODE = shown("'read': save nothing, so that other runs may use the workspace", default="write")
-FILES = shown("Blobs to copy into the workspace: writable files at their paths")
+WORKSPACE = about("Workspace (ws_…): the run gets and saves its files. Snapshot (sha256:…): the run gets its files")
+WORKSPACE_MODE = about("'read': save nothing, so that other runs may use the workspace", default="write")
+FILES = about("Blobs to copy into the workspace: writable files at their paths")
 
 
 class ExecuteSkill(Params, frozen=True, kw_only=True):
     """Execute a skill's entrypoint in an ephemeral sandbox."""
 
-    name: Annotated[str, shown("Skill name")]
-    version: Annotated[str, shown("Skill version (omit for latest)")] = ""
-    args: Annotated[dict[str, Any], shown("JSON-serializable arguments to pass to the skill")] = {}
-    input_blobs: Annotated[list[str], shown("Blob IDs to mount in the sandbox")] = []
-    timeout_ms: Annotated[TimeoutMs | msgspec.UnsetType, shown("Execution timeout in milliseconds")] = msgspec.UNSET
-    script: Annotated[str, HIDDEN, shown("Path of a file to run as a program, in a skill without an entrypoint")] = ""
+    name: Annotated[str, about("Skill name")]
+    version: Annotated[str, about("Skill version (omit for latest)")] = ""
+    args: Annotated[dict[str, Any], about("JSON-serializable arguments to pass to the skill")] = {}
+    input_blobs: Annotated[list[str], about("Blob IDs to mount in the sandbox")] = []
+    timeout_ms: Annotated[TimeoutMs | msgspec.UnsetType, about("Execution timeout in milliseconds")] = msgspec.UNSET
+    script: Annotated[str, HIDDEN, about("Path of a file to run as a program, in a skill without an entrypoint")] = ""
     environment: Annotated[
         EnvironmentName | msgspec.UnsetType,
         HIDDEN,
-        shown("Named environment, for a skill that declares no packages; '' for none, omit for the default"),
+        about("Named environment, for a skill that declares no packages; '' for none, omit for the default"),
     ] = msgspec.UNSET
-    module: Annotated[str, HIDDEN, shown("Module to run as 'python -m' does, instead of 'script'")] = ""
+    module: Annotated[str, HIDDEN, about("Module to run as 'python -m' does, instead of 'script'")] = ""
     cwd: Annotated[
-        Literal["workspace", "skill"], HIDDEN, shown("Where a script or module starts", default="workspace")
+        Literal["workspace", "skill"], HIDDEN, about("Where a script or module starts", default="workspace")
     ] = "workspace"
     files: Annotated[list[RunFile], HIDDEN, FILES] = []
     outputs: Annotated[list[str], HIDDEN, OUTPUTS] = []
@@ -145,24 +134,24 @@ class ExecuteSkill(Params, frozen=True, kw_only=True):
 class RunCode(Params, frozen=True, kw_only=True):
     """Execute LLM-written code in a sandbox with specified skills and blobs mounted."""
 
-    language: Annotated[Language, shown("Programming language (MVP: python only)", enum=["python"])]
-    code: Annotated[str, shown("Source code to execute")]
-    entrypoint: Annotated[str, shown("Function name to call", default="main")] = "main"
-    args: Annotated[dict[str, Any], shown("Arguments to pass to entrypoint function")] = {}
-    mount_skills: Annotated[list[str], shown("Skill names to mount in sandbox")] = []
-    input_blobs: Annotated[list[str], shown("Blob IDs to mount in sandbox")] = []
+    language: Annotated[Language, about("Programming language (MVP: python only)", enum=["python"])]
+    code: Annotated[str, about("Source code to execute")]
+    entrypoint: Annotated[str, about("Function name to call", default="main")] = "main"
+    args: Annotated[dict[str, Any], about("Arguments to pass to entrypoint function")] = {}
+    mount_skills: Annotated[list[str], about("Skill names to mount in sandbox")] = []
+    input_blobs: Annotated[list[str], about("Blob IDs to mount in sandbox")] = []
     files: Annotated[list[RunFile], HIDDEN, FILES] = []
     outputs: Annotated[list[str], HIDDEN, OUTPUTS] = []
     workspace: Annotated[str, HIDDEN, WORKSPACE] = ""
     workspace_mode: Annotated[WorkspaceMode, HIDDEN, WORKSPACE_MODE] = "write"
     limits: Annotated[
         dict[str, Any],
-        shown("Execution limits", type="object", properties={"timeout_ms": {"type": "integer"}}),
+        about("Execution limits", type="object", properties={"timeout_ms": {"type": "integer"}}),
     ] = {}
     environment: Annotated[
         EnvironmentName | msgspec.UnsetType,
         HIDDEN,
-        shown("Named environment whose Python packages the code may import; '' for none, omit for the default"),
+        about("Named environment whose Python packages the code may import; '' for none, omit for the default"),
     ] = msgspec.UNSET
     background: Annotated[bool, HIDDEN, BACKGROUND] = False
 
@@ -170,8 +159,8 @@ class RunCode(Params, frozen=True, kw_only=True):
 class CreateBlob(Params, frozen=True, kw_only=True):
     """Store large content as a blob and return its ID."""
 
-    content: Annotated[str, shown("Content to store")]
-    kind: Annotated[str, shown("MIME type (e.g., 'text/plain', 'application/json')")]
+    content: Annotated[str, about("Content to store")]
+    kind: Annotated[str, about("MIME type (e.g., 'text/plain', 'application/json')")]
     encoding: Annotated[Literal["utf-8", "base64"], HIDDEN] = "utf-8"
     ttl: Annotated[Ttl | msgspec.UnsetType, HIDDEN] = msgspec.UNSET
 
@@ -179,13 +168,13 @@ class CreateBlob(Params, frozen=True, kw_only=True):
 class ReadBlob(Params, frozen=True, kw_only=True):
     """Retrieve a preview of blob content. Full reads discouraged for large blobs."""
 
-    blob_id: Annotated[str, shown("Blob identifier")]
+    blob_id: Annotated[str, about("Blob identifier")]
     mode: Annotated[
-        Literal["sample_head", "sample_tail", "full"], shown("How to sample the blob", default="sample_head")
+        Literal["sample_head", "sample_tail", "full"], about("How to sample the blob", default="sample_head")
     ] = "sample_head"
     max_bytes: Annotated[
         Annotated[int, Meta(ge=1, le=1_048_576)] | msgspec.UnsetType,
-        shown("Maximum bytes to return", default=2000),
+        about("Maximum bytes to return", default=2000),
     ] = msgspec.UNSET
 
 
@@ -197,20 +186,20 @@ class LoadSkillsProtocolGuide(Params, frozen=True, kw_only=True):
 class SkillFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A file of a new skill."""
 
-    path: Annotated[str, shown("Path within the skill directory (e.g., 'code/main.py')")]
-    content: Annotated[str, shown("Content of the file")]
-    encoding: Annotated[Literal["utf-8", "base64"], shown("How `content` is written", default="utf-8")] = "utf-8"
-    executable: Annotated[bool, shown("Whether the file keeps an executable mode", default=False)] = False
+    path: Annotated[str, about("Path within the skill directory (e.g., 'code/main.py')")]
+    content: Annotated[str, about("Content of the file")]
+    encoding: Annotated[Literal["utf-8", "base64"], about("How `content` is written", default="utf-8")] = "utf-8"
+    executable: Annotated[bool, about("Whether the file keeps an executable mode", default=False)] = False
 
 
 class BundleParams(Params, frozen=True, kw_only=True):
     """A bundle."""
 
     manifest: Annotated[
-        dict[str, Any], shown("skill.toml as JSON: name, version, description, and further declarations")
+        dict[str, Any], about("skill.toml as JSON: name, version, description, and further declarations")
     ]
-    skill_md: Annotated[str, shown("SKILL.md: markdown for the LLM, with YAML frontmatter at the top")]
-    files: Annotated[list[SkillFile], shown("Code and resources of the skill")] = []
+    skill_md: Annotated[str, about("SKILL.md: markdown for the LLM, with YAML frontmatter at the top")]
+    files: Annotated[list[SkillFile], about("Code and resources of the skill")] = []
 
 
 class CreateSkill(BundleParams, frozen=True, kw_only=True):
@@ -219,12 +208,12 @@ class CreateSkill(BundleParams, frozen=True, kw_only=True):
     submit: Annotated[
         bool | msgspec.UnsetType,
         HIDDEN,
-        shown("true: submit the version for review if it is not published at once; false: make it a draft"),
+        about("true: submit the version for review if it is not published at once; false: make it a draft"),
     ] = msgspec.UNSET
 
 
-NAME = shown("Skill name")
-VERSION = shown("Exact version")
+NAME = about("Skill name")
+VERSION = about("Exact version")
 Text = Annotated[str, Meta(min_length=1, max_length=2000)]
 """A text for people: a reason, a note or a message."""
 Limit = Annotated[str, Meta(min_length=1)]
@@ -245,8 +234,8 @@ class ApproveVersion(Params, frozen=True, kw_only=True):
 
     name: Annotated[str, NAME]
     version: Annotated[str, VERSION]
-    digest: Annotated[Limit, shown("Digest of the reviewed bundle: an approval of another digest is refused")] = ""
-    note: Annotated[Annotated[str, Meta(max_length=2000)], shown("Recorded with the approval")] = ""
+    digest: Annotated[Limit, about("Digest of the reviewed bundle: an approval of another digest is refused")] = ""
+    note: Annotated[Annotated[str, Meta(max_length=2000)], about("Recorded with the approval")] = ""
 
 
 class RejectVersion(Params, frozen=True, kw_only=True):
@@ -254,7 +243,7 @@ class RejectVersion(Params, frozen=True, kw_only=True):
 
     name: Annotated[str, NAME]
     version: Annotated[str, VERSION]
-    reason: Annotated[Text, shown("Reason for the author")]
+    reason: Annotated[Text, about("Reason for the author")]
 
 
 class YankVersion(Params, frozen=True, kw_only=True):
@@ -262,7 +251,7 @@ class YankVersion(Params, frozen=True, kw_only=True):
 
     name: Annotated[str, NAME]
     version: Annotated[str, VERSION]
-    reason: Annotated[Text, shown("Reason for callers who request exactly this version")]
+    reason: Annotated[Text, about("Reason for callers who request exactly this version")]
 
 
 class PurgeVersion(Params, frozen=True, kw_only=True):
@@ -270,7 +259,7 @@ class PurgeVersion(Params, frozen=True, kw_only=True):
 
     name: Annotated[str, NAME]
     version: Annotated[str, VERSION]
-    reason: Annotated[Text, shown("Reason, for all readers of the skill")]
+    reason: Annotated[Text, about("Reason, for all readers of the skill")]
 
 
 class UnyankVersion(Params, frozen=True, kw_only=True):
@@ -284,8 +273,8 @@ class DeprecateSkill(Params, frozen=True, kw_only=True):
     """Mark all published versions of a skill as deprecated."""
 
     name: Annotated[str, NAME]
-    message: Annotated[Text, shown("Message that describe_skill shows")]
-    successor: Annotated[str, shown("Name of the skill to use instead")] = ""
+    message: Annotated[Text, about("Message that describe_skill shows")]
+    successor: Annotated[str, about("Name of the skill to use instead")] = ""
 
 
 class UndeprecateSkill(Params, frozen=True, kw_only=True):
@@ -300,11 +289,11 @@ class SetVisibility(Params, frozen=True, kw_only=True):
     name: Annotated[str, NAME]
     visibility: Annotated[
         Literal["public", "namespace", "private"],
-        shown("public: all callers; namespace: callers with a grant that covers the name; private: its publishers"),
+        about("public: all callers; namespace: callers with a grant that covers the name; private: its publishers"),
     ]
 
 
-LABEL = shown("Label (e.g., 'stable')")
+LABEL = about("Label (e.g., 'stable')")
 
 
 class SetLabel(Params, frozen=True, kw_only=True):
@@ -314,7 +303,7 @@ class SetLabel(Params, frozen=True, kw_only=True):
     label: Annotated[str, LABEL]
     version: Annotated[
         Annotated[str, Meta(min_length=1)],
-        shown("New target: a version, or a version spec to resolve now (another label, a range, 'latest')"),
+        about("New target: a version, or a version spec to resolve now (another label, a range, 'latest')"),
     ]
 
 
@@ -335,25 +324,25 @@ class RemoveLabel(Params, frozen=True, kw_only=True):
 class ListSkillUsage(Params, frozen=True, kw_only=True):
     """List how often skills were read and run in the last 30 days."""
 
-    namespace: Annotated[str, shown("Only skills of this namespace and below it")] = ""
-    never_run: Annotated[bool, shown("Only skills that were read and not run", default=False)] = False
-    limit: Annotated[int, Meta(ge=1, le=1000), shown("Maximum number of skills", default=50)] = 50
-    cursor: Annotated[str, shown("Pagination cursor from previous response")] = ""
+    namespace: Annotated[str, about("Only skills of this namespace and below it")] = ""
+    never_run: Annotated[bool, about("Only skills that were read and not run", default=False)] = False
+    limit: Annotated[int, Meta(ge=1, le=1000), about("Maximum number of skills", default=50)] = 50
+    cursor: Cursor = ""
 
 
 class ListLabels(Params, frozen=True, kw_only=True):
     """List the labels of a skill, and their moves, newest first."""
 
     name: Annotated[str, NAME]
-    label: Annotated[str, shown("Only this label")] = ""
-    limit: Annotated[int, Meta(ge=1, le=1000), shown("Maximum number of moves", default=50)] = 50
-    cursor: Annotated[str, shown("Pagination cursor from previous response")] = ""
+    label: Annotated[str, about("Only this label")] = ""
+    limit: Annotated[int, Meta(ge=1, le=1000), about("Maximum number of moves", default=50)] = 50
+    cursor: Cursor = ""
 
 
 class ResolveSkills(Params, frozen=True, kw_only=True):
     """Resolve skills to exact versions and digests, as a lock."""
 
-    skills: Annotated[list[str], shown("'name' or 'name@version spec' each, at most 1000")]
+    skills: Annotated[list[str], about("'name' or 'name@version spec' each, at most 1000")]
 
 
 class LockEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -361,35 +350,35 @@ class LockEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: Annotated[str, NAME]
     version: Annotated[str, VERSION]
-    digest: Annotated[str, shown("Digest of the bundle")]
-    status: Annotated[str, shown("Status of the version when it was locked")] = ""
+    digest: Annotated[str, about("Digest of the bundle")]
+    status: Annotated[str, about("Status of the version when it was locked")] = ""
 
 
 class VerifyLock(Params, frozen=True, kw_only=True):
     """Check whether the locked versions still exist with the same digests."""
 
-    lock: Annotated[Annotated[list[LockEntry], Meta(max_length=1000)], shown("'lock' of resolve_skills")]
+    lock: Annotated[Annotated[list[LockEntry], Meta(max_length=1000)], about("'lock' of resolve_skills")]
 
 
 class SearchSkills(Params, frozen=True, kw_only=True):
     """Find skills by a few words about the task, the best first. Word forms and typos do not matter."""
 
-    query: Annotated[str, shown("A few words or a question; skills with most of the words are found")]
-    kind: Annotated[Literal["action", "instruction"] | msgspec.UnsetType, shown("Only skills of this kind")] = (
+    query: Annotated[str, about("A few words or a question; skills with most of the words are found")]
+    kind: Annotated[Literal["action", "instruction"] | msgspec.UnsetType, about("Only skills of this kind")] = (
         msgspec.UNSET
     )
-    tags: Annotated[list[str], shown("Only skills with all these tags")] = []
-    namespace: Annotated[str, shown("Only skills in this namespace and below it")] = ""
-    limit: Annotated[int, Meta(ge=1, le=100), shown("Maximum number of results", default=20)] = 20
-    cursor: Annotated[str, shown("Pagination cursor from previous response")] = ""
+    tags: Annotated[list[str], about("Only skills with all these tags")] = []
+    namespace: Annotated[str, about("Only skills in this namespace and below it")] = ""
+    limit: Annotated[int, Meta(ge=1, le=100), about("Maximum number of results", default=20)] = 20
+    cursor: Cursor = ""
     language: Annotated[SkillLanguage | msgspec.UnsetType, ONLY_LANGUAGE] = msgspec.UNSET
-    status: Annotated[ListedStatus | msgspec.UnsetType, shown("Only skills with this status")] = msgspec.UNSET
+    status: Annotated[ListedStatus | msgspec.UnsetType, about("Only skills with this status")] = msgspec.UNSET
     verified: Annotated[bool | msgspec.UnsetType, ONLY_VERIFIED] = msgspec.UNSET
     network: Annotated[bool | msgspec.UnsetType, ONLY_NETWORK] = msgspec.UNSET
     secrets: Annotated[bool | msgspec.UnsetType, ONLY_SECRETS] = msgspec.UNSET
     sort: Annotated[
         Literal["best", "name", "newest", "used"],
-        shown("Order: best match, by name, by publication, or by runs", default="best"),
+        about("Order: best match, by name, by publication, or by runs", default="best"),
     ] = "best"
     counts: Annotated[bool, WITH_COUNTS] = False
     catalogue: Annotated[bool, WITH_CATALOGUE] = False
@@ -403,11 +392,11 @@ class WaiveFinding(Params, frozen=True, kw_only=True):
     """Allow versions of a skill to be published in spite of a finding."""
 
     name: Annotated[str, NAME]
-    rule: Annotated[Annotated[str, Meta(min_length=1, max_length=255)], shown("The finding's rule")]
-    reason: Annotated[Text, shown("Reason, for all readers of the skill")]
-    until: Annotated[Limit, shown("End of the waiver: '2027-01-31', a time, or '90d'; omit for no end")] = ""
-    file: Annotated[Annotated[str, Meta(min_length=1, max_length=255)], shown("Only findings in this file")] = ""
-    version: Annotated[Limit, shown("Only this exact version")] = ""
+    rule: Annotated[Annotated[str, Meta(min_length=1, max_length=255)], about("The finding's rule")]
+    reason: Annotated[Text, about("Reason, for all readers of the skill")]
+    until: Annotated[Limit, about("End of the waiver: '2027-01-31', a time, or '90d'; omit for no end")] = ""
+    file: Annotated[Annotated[str, Meta(min_length=1, max_length=255)], about("Only findings in this file")] = ""
+    version: Annotated[Limit, about("Only this exact version")] = ""
 
 
 class RecheckVersion(Params, frozen=True, kw_only=True):
@@ -420,62 +409,62 @@ class RecheckVersion(Params, frozen=True, kw_only=True):
 class ListVersions(Params, frozen=True, kw_only=True):
     """List versions of a skill or of all skills, the most recently created first."""
 
-    name: Annotated[str, shown("Only versions of this skill")] = ""
+    name: Annotated[str, about("Only versions of this skill")] = ""
     status: Annotated[
         Literal["draft", "in_review", "published", "deprecated", "yanked", "rejected", "purged"] | msgspec.UnsetType,
-        shown("Only versions with this status (e.g., 'in_review' for versions that wait for a reviewer)"),
+        about("Only versions with this status (e.g., 'in_review' for versions that wait for a reviewer)"),
     ] = msgspec.UNSET
-    namespace: Annotated[str, shown("Only versions in this namespace and below it")] = ""
-    limit: Annotated[int, Meta(ge=1, le=1000), shown("Maximum number of results", default=50)] = 50
-    cursor: Annotated[str, shown("Pagination cursor from previous response")] = ""
+    namespace: Annotated[str, about("Only versions in this namespace and below it")] = ""
+    limit: PageLimit = 50
+    cursor: Cursor = ""
 
 
 class ListWaivers(Params, frozen=True, kw_only=True):
     """List the waivers of the skills that the caller reviews, newest first."""
 
-    name: Annotated[str, shown("Only waivers of this skill")] = ""
-    limit: Annotated[int, Meta(ge=1, le=1000), shown("Maximum number of results", default=50)] = 50
-    cursor: Annotated[str, shown("Pagination cursor from previous response")] = ""
+    name: Annotated[str, about("Only waivers of this skill")] = ""
+    limit: PageLimit = 50
+    cursor: Cursor = ""
 
 
 class RevokeWaiver(Params, frozen=True, kw_only=True):
     """Revoke a waiver. Versions that were published under it stay."""
 
-    id: Annotated[str, shown("The waiver's id")]
+    id: Annotated[str, about("The waiver's id")]
 
 
 class DeleteBlob(Params, frozen=True, kw_only=True):
     """Delete a blob of the caller. Admins may delete any blob."""
 
-    blob_id: Annotated[str, shown("Blob identifier")]
+    blob_id: Annotated[str, about("Blob identifier")]
 
 
 class GetUsage(Params, frozen=True, kw_only=True):
     """Return the used amount and the limit of each quota."""
 
-    identity: Annotated[str, shown("Identity; omit for the caller (only admins may name others)")] = ""
-    namespace: Annotated[str, shown("Namespace; omit for the namespaces of the caller's grants")] = ""
+    identity: Annotated[str, about("Identity; omit for the caller (only admins may name others)")] = ""
+    namespace: Annotated[str, about("Namespace; omit for the namespaces of the caller's grants")] = ""
 
 
 class CollectGarbage(Params, frozen=True, kw_only=True):
     """Remove unreferenced and expired data."""
 
-    dry_run: Annotated[bool, shown("Only report what a sweep would remove", default=False)] = False
-    steps: Annotated[list[str], shown("Only these steps of a sweep, by their names; omit for all")] = []
+    dry_run: Annotated[bool, about("Only report what a sweep would remove", default=False)] = False
+    steps: Annotated[list[str], about("Only these steps of a sweep, by their names; omit for all")] = []
 
 
 class CreateToken(Params, frozen=True, kw_only=True):
     """Create a token. Only this answer contains it."""
 
-    name: Annotated[str, shown("Name of the identity; tokens with one name are one identity")]
-    scopes: Annotated[list[str], shown("Scopes of the token: read, run, publish, review, admin")]
+    name: Annotated[str, about("Name of the identity; tokens with one name are one identity")]
+    scopes: Annotated[list[str], about("Scopes of the token: read, run, publish, review, admin")]
     namespaces: Annotated[
-        list[str], shown("Namespace grants: names to publish or review ('sales.*'; '*' for all)")
+        list[str], about("Namespace grants: names to publish or review ('sales.*'; '*' for all)")
     ] = []
-    kind: Annotated[Literal["person", "agent"], shown("Whether a person or an agent holds it", default="person")] = (
+    kind: Annotated[Literal["person", "agent"], about("Whether a person or an agent holds it", default="person")] = (
         "person"
     )
-    expires: Annotated[Limit, shown("Lifetime of the token (e.g., '90d'); omit for no end")] = ""
+    expires: Annotated[Limit, about("Lifetime of the token (e.g., '90d'); omit for no end")] = ""
 
 
 class ListTokens(Params, frozen=True, kw_only=True):
@@ -485,63 +474,63 @@ class ListTokens(Params, frozen=True, kw_only=True):
 class RevokeToken(Params, frozen=True, kw_only=True):
     """Revoke a token permanently."""
 
-    id: Annotated[str, shown("The token's id")]
+    id: Annotated[str, about("The token's id")]
 
 
 class RevokeIdentity(Params, frozen=True, kw_only=True):
     """End an identity: its tokens, sessions and runs. Return what it leaves."""
 
     name: Annotated[
-        Annotated[str, Meta(min_length=1, max_length=255)], shown("Name of the identity, as list_tokens shows it")
+        Annotated[str, Meta(min_length=1, max_length=255)], about("Name of the identity, as list_tokens shows it")
     ]
 
 
 class ListAudit(Params, frozen=True, kw_only=True):
     """List changes and refused attempts, newest first."""
 
-    identity: Annotated[str, shown("Only entries of this identity")] = ""
-    action: Annotated[str, shown("Only this action, usually the name of a method")] = ""
-    subject: Annotated[str, shown("Only this subject: a skill (with all its versions), name@version, or an id")] = ""
-    outcome: Annotated[Literal["done", "refused", ""], shown("Only changes, or only refused attempts")] = ""
-    since: Annotated[str, shown("Only entries from this time on (e.g., '2026-11-22T09:30:00Z')")] = ""
-    until: Annotated[str, shown("Only entries before this time")] = ""
-    limit: Annotated[int, Meta(ge=1, le=1000), shown("Maximum number of results", default=50)] = 50
-    cursor: Annotated[str, shown("Pagination cursor from previous response")] = ""
+    identity: Annotated[str, about("Only entries of this identity")] = ""
+    action: Annotated[str, about("Only this action, usually the name of a method")] = ""
+    subject: Annotated[str, about("Only this subject: a skill (with all its versions), name@version, or an id")] = ""
+    outcome: Annotated[Literal["done", "refused", ""], about("Only changes, or only refused attempts")] = ""
+    since: Annotated[str, about("Only entries from this time on (e.g., '2026-11-22T09:30:00Z')")] = ""
+    until: Annotated[str, about("Only entries before this time")] = ""
+    limit: PageLimit = 50
+    cursor: Cursor = ""
 
 
 class GetRun(Params, frozen=True, kw_only=True):
     """Return the record of a run: its result, its caller, its times and its limits."""
 
-    run_id: Annotated[str, shown("The run's id")]
-    wait_ms: Annotated[int, Meta(ge=0, le=60_000), shown("Wait up to this long for the end of the run")] = 0
+    run_id: Annotated[str, about("The run's id")]
+    wait_ms: Annotated[int, Meta(ge=0, le=60_000), about("Wait up to this long for the end of the run")] = 0
 
 
 class ReadRunLog(Params, frozen=True, kw_only=True):
     """Read the log of a run, also while it runs."""
 
-    run_id: Annotated[str, shown("The run's id")]
-    after: Annotated[int, Meta(ge=0), shown("Offset in bytes: 'next' of the previous answer")] = 0
-    max_bytes: Annotated[int, Meta(ge=4, le=1 << 20), shown("Maximum number of bytes")] = 16384
-    wait_ms: Annotated[int, Meta(ge=0, le=60_000), shown("Wait up to this long for more text")] = 0
+    run_id: Annotated[str, about("The run's id")]
+    after: Annotated[int, Meta(ge=0), about("Offset in bytes: 'next' of the previous answer")] = 0
+    max_bytes: Annotated[int, Meta(ge=4, le=1 << 20), about("Maximum number of bytes")] = 16384
+    wait_ms: Annotated[int, Meta(ge=0, le=60_000), about("Wait up to this long for more text")] = 0
 
 
 class ListRuns(Params, frozen=True, kw_only=True):
     """List runs, newest first."""
 
-    skill: Annotated[str, shown("Only runs of this skill")] = ""
+    skill: Annotated[str, about("Only runs of this skill")] = ""
     status: Annotated[
-        Literal["queued", "started", "completed", "failed"] | msgspec.UnsetType, shown("Only runs with this status")
+        Literal["queued", "started", "completed", "failed"] | msgspec.UnsetType, about("Only runs with this status")
     ] = msgspec.UNSET
-    since: Annotated[str, shown("Only runs since then (e.g., '2026-11-22T10:00:00Z' or '24h')")] = ""
-    identity: Annotated[str, shown("Only runs of this identity (only admins may name others)")] = ""
-    limit: Annotated[int, Meta(ge=1, le=1000), shown("Maximum number of results", default=50)] = 50
-    cursor: Annotated[str, shown("Pagination cursor from previous response")] = ""
+    since: Annotated[str, about("Only runs since then (e.g., '2026-11-22T10:00:00Z' or '24h')")] = ""
+    identity: Annotated[str, about("Only runs of this identity (only admins may name others)")] = ""
+    limit: PageLimit = 50
+    cursor: Cursor = ""
 
 
 class CancelRun(Params, frozen=True, kw_only=True):
     """Stop a queued or started run."""
 
-    run_id: Annotated[str, shown("The run's id")]
+    run_id: Annotated[str, about("The run's id")]
 
 
 class Discover(Params, frozen=True, kw_only=True):

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from skillery.methods.params import Params, RunFile, shown
+from skillery.method import Cursor, PageLimit, Params, about
+from skillery.methods.params import RunFile
 
 WORKSPACE_METHODS = (
     "create_workspace",
@@ -26,49 +27,49 @@ class CreateWorkspace(Params, frozen=True, kw_only=True):
     """Create a workspace: files that stay from run to run."""
 
     origin: Annotated[
-        str, shown("Workspace (ws_…) or snapshot (sha256:…) to fork, or a run (run_…) whose snapshot to fork")
+        str, about("Workspace (ws_…) or snapshot (sha256:…) to fork, or a run (run_…) whose snapshot to fork")
     ] = ""
-    name: Annotated[str, Meta(max_length=200), shown("Any text, shown in lists")] = ""
-    files: Annotated[list[RunFile], shown("Blobs to copy into a new workspace")] = msgspec.field(default_factory=list)
+    name: Annotated[str, Meta(max_length=200), about("Any text, shown in lists")] = ""
+    files: Annotated[list[RunFile], about("Blobs to copy into a new workspace")] = msgspec.field(default_factory=list)
     ttl: Annotated[
-        int, Meta(ge=60, le=LONGEST_LIFETIME), shown("Seconds after its last use until it expires", default=LIFETIME)
+        int, Meta(ge=60, le=LONGEST_LIFETIME), about("Seconds after its last use until it expires", default=LIFETIME)
     ] = LIFETIME
 
 
 class ListWorkspaces(Params, frozen=True, kw_only=True):
     """List your workspaces."""
 
-    limit: Annotated[int, Meta(ge=1, le=1000), shown("Maximum number of results", default=50)] = 50
-    cursor: Annotated[str, shown("Pagination cursor from previous response")] = ""
+    limit: PageLimit = 50
+    cursor: Cursor = ""
 
 
 class DescribeWorkspace(Params, frozen=True, kw_only=True):
     """Describe a workspace, its files and its snapshots."""
 
-    workspace: Annotated[Id, shown("The workspace's id")]
-    path: Annotated[str, shown("Only files at or below this path")] = ""
-    limit: Annotated[int, Meta(ge=1, le=1000), shown("Maximum number of files", default=200)] = 200
-    cursor: Annotated[str, shown("Pagination cursor from previous response")] = ""
+    workspace: Annotated[Id, about("The workspace's id")]
+    path: Annotated[str, about("Only files at or below this path")] = ""
+    limit: Annotated[int, Meta(ge=1, le=1000), about("Maximum number of files", default=200)] = 200
+    cursor: Cursor = ""
 
 
 class ReadWorkspaceFile(Params, frozen=True, kw_only=True):
     """Read a file of a workspace."""
 
-    workspace: Annotated[Id, shown("The workspace's id")]
-    path: Annotated[str, shown("Path of the file (e.g., 'data/orders.csv')")]
+    workspace: Annotated[Id, about("The workspace's id")]
+    path: Annotated[str, about("Path of the file (e.g., 'data/orders.csv')")]
 
 
 class ResetWorkspace(Params, frozen=True, kw_only=True):
     """Return a workspace to an earlier snapshot: undo runs with bad results."""
 
-    workspace: Annotated[Id, shown("The workspace's id")]
-    snapshot: Annotated[str, shown("Digest of the snapshot (e.g., 'before' of a run)")]
+    workspace: Annotated[Id, about("The workspace's id")]
+    snapshot: Annotated[str, about("Digest of the snapshot (e.g., 'before' of a run)")]
 
 
 class DeleteWorkspace(Params, frozen=True, kw_only=True):
     """Delete a workspace and its snapshots."""
 
-    workspace: Annotated[Id, shown("The workspace's id")]
+    workspace: Annotated[Id, about("The workspace's id")]
 
 
 _RUN: Mapping[str, Any] = {

@@ -13,11 +13,10 @@ from skillery import registry
 from skillery.backends import Identity
 from skillery.errors import RunEnded
 from skillery.formats.json_pieces import JsonPieces
+from skillery.method import Json, Method, Params
 from skillery.methods.answers import expect_result
 from skillery.methods.core import Core
 from skillery.methods.errors import encode
-from skillery.methods.params import Params
-from skillery.methods.table import Method
 from skillery.registry.resources import Resource, SkillEntry
 from skillery.runs.states import RunState
 
@@ -169,7 +168,7 @@ async def list_resources(core: Core, identity: Identity, asked: ListPage) -> Res
     return ResourcePage(resources=[_resource(one) for one in found], next_cursor=more or msgspec.UNSET)
 
 
-async def read_resource(core: Core, identity: Identity, asked: AtUri) -> JsonPieces:
+async def read_resource(core: Core, identity: Identity, asked: AtUri) -> Json[ResourceContents]:
     """Return the content of a resource as JSON pieces: first the text before the content, then the content, then the
     text after it.
     """
@@ -181,7 +180,7 @@ async def read_resource(core: Core, identity: Identity, asked: AtUri) -> JsonPie
     field, kind = ("text", "text/plain") if found.encoding == "utf-8" else ("blob", "application/octet-stream")
     about = {"uri": found.uri, "mimeType": found.media_type or kind}
     head = b'{"contents":[%s,"%s":' % (encode(about)[:-1], field.encode())
-    return JsonPieces([head, *found.content, b"}],%s" % encode(FRESHNESS)[1:]])
+    return Json(JsonPieces([head, *found.content, b"}],%s" % encode(FRESHNESS)[1:]]))
 
 
 async def read_directory(core: Core, identity: Identity, asked: ListDirectory) -> FolderPage:
@@ -248,14 +247,14 @@ async def cancel_task(core: Core, identity: Identity, asked: OfTask) -> RunState
 
 
 MCP_METHODS: dict[str, Method] = {
-    "resources/list": Method(list_resources, ListPage, ResourcePage, "read", audits=""),
-    "resources/read": Method(read_resource, AtUri, ResourceContents, "read", audits=""),
-    "resources/directory/read": Method(read_directory, ListDirectory, FolderPage, "read", audits=""),
-    "completion/complete": Method(complete, CompleteArgument, CompletedArgument, "read", audits=""),
-    "skills/list": Method(list_skill_entries, ListPage, EntryPage, "read", audits=""),
-    "skills/get": Method(get_skill_entry, AtUri, OneEntry, "read", audits=""),
-    "tasks/get": Method(get_task, OfTask, RunState, "run", audits=""),
-    "tasks/cancel": Method(cancel_task, OfTask, RunState, "run", audits="task_id"),
+    "resources/list": Method(list_resources, "read", audits=""),
+    "resources/read": Method(read_resource, "read", audits=""),
+    "resources/directory/read": Method(read_directory, "read", audits=""),
+    "completion/complete": Method(complete, "read", audits=""),
+    "skills/list": Method(list_skill_entries, "read", audits=""),
+    "skills/get": Method(get_skill_entry, "read", audits=""),
+    "tasks/get": Method(get_task, "run", audits=""),
+    "tasks/cancel": Method(cancel_task, "run", audits="task_id"),
 }
 
 

@@ -19,8 +19,8 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from skillery.api.rpc.client_results import result_source
-from skillery.methods.params import Params
-from skillery.methods.table import METHODS, Method
+from skillery.method import Method, Params
+from skillery.methods.table import METHODS
 
 CLIENT = Path(__file__).parents[2] / "client"
 DOC = '"""Made by `make client`: do not edit."""\n\n'

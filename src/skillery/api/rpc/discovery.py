@@ -11,9 +11,10 @@ import msgspec
 
 from skillery.api.rpc.openrpc import document_of
 from skillery.backends import Identity
+from skillery.method import Method
 from skillery.methods import params
 from skillery.methods.core import Core
-from skillery.methods.table import METHODS, Method
+from skillery.methods.table import METHODS
 
 
 class OpenRpcDocument(msgspec.Struct, frozen=True):
@@ -30,7 +31,7 @@ async def discover(_: Core, __: Identity, ___: params.Discover) -> OpenRpcDocume
 
 
 SYSTEM: dict[str, Method] = {
-    "rpc.discover": Method(discover, params.Discover, OpenRpcDocument, None, audits=""),
+    "rpc.discover": Method(discover, None, audits=""),
 }
 """Methods of JSON-RPC itself. JSON-RPC reserves names with the prefix `rpc.` for such methods."""
 CALLABLE = METHODS | SYSTEM

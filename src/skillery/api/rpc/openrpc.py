@@ -12,8 +12,8 @@ import msgspec
 
 from skillery import __version__
 from skillery.formats.file_schemas import SkillToml
+from skillery.method import Method
 from skillery.methods.errors import CODES, INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR
-from skillery.methods.table import Method
 
 OPENRPC = "1.3.2"
 TEMPLATE = "#/components/schemas/{name}"

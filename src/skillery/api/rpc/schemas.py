@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from skillery.methods.params import Params
+from skillery.method import Params
 
 Format = Literal["openai", "openai-responses", "anthropic", "mcp", "jsonschema"]
 FORMATS: tuple[Format, ...] = typing.get_args(Format)

@@ -10,19 +10,21 @@ import msgspec
 from skillery import registry
 from skillery.backends import Identity
 from skillery.formats.bundle import BundleFile
-from skillery.formats.json_pieces import JsonPieces
 from skillery.formats.names import parse_namespace
 from skillery.formats.paths import parse_path, plain_path
 from skillery.formats.version_diffs import VersionsDiff
 from skillery.formats.version_spec import parse_version_spec
+from skillery.method import Json
 from skillery.methods import development_params, params
 from skillery.methods.answers import expect_result
 from skillery.methods.calls.values import decoded, which
 from skillery.methods.core import Core
 from skillery.publishing import CheckedSkill, CreatedSkill, DevelopedSkill, KeptSkills
 from skillery.registry import (
+    DescribedSkill,
     FoundSkillPage,
     SkillFileContent,
+    SkillPage,
     SkillUsagePage,
 )
 
@@ -36,27 +38,26 @@ class Guide(msgspec.Struct, frozen=True):
     content: str
 
 
-async def list_skills(core: Core, identity: Identity, asked: params.ListSkills) -> msgspec.Raw:
+async def list_skills(core: Core, identity: Identity, asked: params.ListSkills) -> Json[SkillPage]:
     namespace = parse_namespace(asked.namespace) if asked.namespace else ""
     wanted = registry.filter_of(namespace, _text(asked.kind), asked.tags, _facts(asked))
     if asked.counts or asked.catalogue or asked.sort != "name" or wanted != registry.CatalogueFilter(namespace):
         return await _list_catalogue(core, identity, asked, wanted)
-    return await core.registry.read(
-        partial(
-            registry.list_skills,
-            identity=identity,
-            key=core.registry.cursor_key,
-            namespace=namespace,
-            detail=asked.detail,
-            limit=asked.limit,
-            cursor=asked.cursor,
-        )
+    work = partial(
+        registry.list_skills,
+        identity=identity,
+        key=core.registry.cursor_key,
+        namespace=namespace,
+        detail=asked.detail,
+        limit=asked.limit,
+        cursor=asked.cursor,
     )
+    return Json(await core.registry.read(work))
 
 
 async def _list_catalogue(
     core: Core, identity: Identity, asked: params.ListSkills, wanted: registry.CatalogueFilter
-) -> msgspec.Raw:
+) -> Json[SkillPage]:
     work = partial(
         registry.list_catalogue,
         identity=identity,
@@ -70,7 +71,7 @@ async def _list_catalogue(
         counts=core.registry.counts if asked.counts else None,
     )
     # Slow: a filter that few skills pass reads an index of all skills.
-    return await core.registry.read_page(work)
+    return Json(await core.registry.read_page(work))
 
 
 def _facts(asked: params.ListSkills | params.SearchSkills) -> registry.Facts:
@@ -91,7 +92,7 @@ def _text(value: str | msgspec.UnsetType) -> str:
     return "" if value is msgspec.UNSET else value
 
 
-async def describe_skill(core: Core, identity: Identity, asked: params.DescribeSkill) -> msgspec.Raw | JsonPieces:
+async def describe_skill(core: Core, identity: Identity, asked: params.DescribeSkill) -> Json[DescribedSkill]:
     name, spec = which(asked.name, asked.version)
     storage = core.registry.storage
     if asked.detail == "full":
@@ -101,14 +102,16 @@ async def describe_skill(core: Core, identity: Identity, asked: params.DescribeS
         )
         found = await core.registry.read_page(in_full)
         core.reads.note(name, "loads")
-        return found
+        return Json(found)
     work = partial(
         registry.describe_skill, identity=identity, storage=storage, name=name, spec=spec, detail=asked.detail
     )
-    return await core.registry.read(work)
+    return Json(await core.registry.read(work))
 
 
-async def read_skill_file(core: Core, identity: Identity, asked: params.ReadSkillFile) -> SkillFileContent | JsonPieces:
+async def read_skill_file(
+    core: Core, identity: Identity, asked: params.ReadSkillFile
+) -> SkillFileContent | Json[SkillFileContent]:
     name, spec = which(asked.name, asked.version)
     path = parse_path(asked.path)
     small = partial(registry.read_inline_file, identity=identity, name=name, spec=spec, path=path)
@@ -128,7 +131,7 @@ async def read_skill_file(core: Core, identity: Identity, asked: params.ReadSkil
     )
     found = await core.registry.read_page(work)
     core.reads.note_file(name, path)
-    return found
+    return Json(found)
 
 
 async def list_skill_usage(core: Core, identity: Identity, asked: params.ListSkillUsage) -> SkillUsagePage:
@@ -173,7 +176,7 @@ async def search_skills(core: Core, identity: Identity, asked: params.SearchSkil
     return await core.registry.read_page(work)
 
 
-async def load_guide(core: Core, identity: Identity, _: params.LoadSkillsProtocolGuide) -> Guide:
+async def load_skills_protocol_guide(core: Core, identity: Identity, _: params.LoadSkillsProtocolGuide) -> Guide:
     return Guide(core.guide)
 
 

@@ -11,26 +11,27 @@ from skillery.backends import Identity
 from skillery.errors import InvalidParams
 from skillery.formats.names import parse_namespace, parse_skill_name
 from skillery.formats.version_spec import parse_reference, parse_version_spec
+from skillery.method import Json
 from skillery.methods import tool_params as params
 from skillery.methods.calls.values import given, run_files
 from skillery.methods.core import Core
 from skillery.publishing import DefinedTool, Definition
+from skillery.registry import ToolPage
 from skillery.runs import ToolRequest, parse_outputs
 from skillery.runs.results import ToolResult
 
 
-async def list_tools(core: Core, identity: Identity, asked: params.ListTools) -> msgspec.Raw:
-    return await core.registry.read(
-        partial(
-            registry.list_tools,
-            identity=identity,
-            key=core.registry.cursor_key,
-            skill=parse_reference(asked.skill) if asked.skill else None,
-            session=_session(asked.session),
-            limit=asked.limit,
-            cursor=asked.cursor,
-        )
+async def list_tools(core: Core, identity: Identity, asked: params.ListTools) -> Json[ToolPage]:
+    work = partial(
+        registry.list_tools,
+        identity=identity,
+        key=core.registry.cursor_key,
+        skill=parse_reference(asked.skill) if asked.skill else None,
+        session=_session(asked.session),
+        limit=asked.limit,
+        cursor=asked.cursor,
     )
+    return Json(await core.registry.read(work))
 
 
 async def call_tool(core: Core, identity: Identity, asked: params.CallTool) -> ToolResult:
