@@ -16,6 +16,7 @@ from skillery.audit import SERVER
 from skillery.database import Database
 from skillery.database.tables import dead_letters, event_readers, webhooks
 from skillery.database.tables import events as outbox
+from skillery.webhooks.dead_letters import DeadLetter, read_dead_letters
 from skillery.webhooks.leases import Lease, claim, release, release_own, renew
 from skillery.webhooks.queue import (
     BURY_BATCH,
@@ -29,8 +30,7 @@ from skillery.webhooks.queue import (
     next_events,
     note_failed,
 )
-from skillery.webhooks.results import DeadLetter
-from skillery.webhooks.targets import add_webhook, find_webhook, list_dead_letters, list_webhooks
+from skillery.webhooks.targets import find_webhook, insert_webhook, read_webhooks
 
 WRITERS, EACH = 6, 25
 HOUR = timedelta(hours=1)
@@ -38,7 +38,7 @@ HOUR = timedelta(hours=1)
 
 @pytest.fixture
 def webhook_id(database: Database) -> str:
-    work = partial(add_webhook, actor=SERVER, url="https://localhost/", kinds=events.EVENT_TYPES, skills=())
+    work = partial(insert_webhook, actor=SERVER, url="https://localhost/", kinds=events.EVENT_TYPES, skills=())
     return database.write_now(work).id
 
 
@@ -55,7 +55,7 @@ def _record_many(count: int) -> Callable[[Connection], None]:
 
 
 def _letters(database: Database, webhook_id: str) -> list[DeadLetter]:
-    listed = partial(list_dead_letters, key=b"x" * 32, webhook_id=webhook_id, limit=1000, cursor="")
+    listed = partial(read_dead_letters, key=b"x" * 32, webhook_id=webhook_id, limit=1000, cursor="")
     return database.read_now(listed).dead_letters
 
 
@@ -186,7 +186,7 @@ def test_all_events_that_have_waited_long_enough_are_given_up_together(database:
 
 def test_a_webhook_keeps_its_newest_dead_letters(database: Database, webhook_id: str) -> None:
     other = database.write_now(
-        partial(add_webhook, actor=SERVER, url="https://b.test/", kinds=["yanked"], skills=())
+        partial(insert_webhook, actor=SERVER, url="https://b.test/", kinds=["yanked"], skills=())
     ).id
     rules = RetryRules(timedelta(seconds=1), HOUR, 24 * HOUR)
     letter = {
@@ -212,7 +212,7 @@ def test_a_webhook_keeps_its_newest_dead_letters(database: Database, webhook_id:
     first = database.read_now(partial(next_events, lease=lease)).events[0]
     database.write_now(partial(note_failed, lease=lease, queued=first, error="no answer", rules=rules))
 
-    listed = {row.id: row.dead_letters for row in database.read_now(list_webhooks).webhooks}
+    listed = {row.id: row.dead_letters for row in database.read_now(read_webhooks).webhooks}
     assert listed == {other: 1, webhook_id: MOST_DEAD_LETTERS}
     assert _letters(database, webhook_id)[0].event_id == "evt_5"
 

@@ -28,7 +28,7 @@ from skillery.edge.operations import Operation, Response
 from skillery.environments.named import NamedEnvironments
 from skillery.plugin_calls import Failures
 from skillery.runs import Runner
-from skillery.webhooks import Deliveries
+from skillery.webhooks.deliveries import Deliveries
 
 if TYPE_CHECKING:
     from skillery.edge.exchanges import Exchange

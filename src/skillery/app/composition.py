@@ -254,7 +254,7 @@ def _metrics(
         core.runner,
         core.sandbox,
         core.environments.named,
-        core.webhooks.deliveries,
+        core.deliveries,
         database.connections,
         additions.failures,
         core.disks,

@@ -73,7 +73,8 @@ from skillery.runs.preparation import Preparer
 from skillery.runs.records import Recorder
 from skillery.settings import Settings
 from skillery.trust import Trust
-from skillery.webhooks import Deliveries, Webhooks
+from skillery.webhooks.deliveries import Deliveries
+from skillery.webhooks.targets import Webhooks
 from skillery.workspaces.methods import Workspaces
 from skillery.workspaces.usage import RunWorkspaces
 
@@ -151,9 +152,10 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
     sender = sender_of(base.settings)
     deliveries = Deliveries(database, home.server_id, sender, retry_rules(base.settings), base.events)
     stack.push_async_callback(deliveries.close)
+    registry = Registry(database, backends.storage, database.write_now(cursor_key))
     return Core(
         guide=await asyncio.to_thread(packaged_guide),
-        registry=Registry(database, backends.storage, database.write_now(cursor_key)),
+        registry=registry,
         reads=reads,
         blobs=runtime.blobs,
         signed=SignedDownloads(database, backends.storage, base.settings.signed_downloads_seconds),
@@ -164,7 +166,8 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
         developer=Developer(publisher.checks, Overlays(), runtime.packages.environments),
         importer=_importer(base, publisher),
         tools=_tool_maker(base, runtime.runner, publisher, quotas, compilers),
-        webhooks=Webhooks(database, sender, deliveries),
+        webhooks=Webhooks(registry, sender),
+        deliveries=deliveries,
         trust=Trust(database, backends.verifier, backends.authenticator, base.settings.public_url),
         environments=runtime.environments,
         exports=exports,

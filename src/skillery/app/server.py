@@ -173,7 +173,7 @@ async def _opened(process: Process) -> AsyncIterator[tuple[Core, Edge]]:
         await _start_authenticator(core.authenticator)
         await core.sandbox.start()
         core.environments.named.start()
-        await core.webhooks.deliveries.start()
+        await core.deliveries.start()
         yield core, edge
 
 

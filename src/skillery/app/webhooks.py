@@ -7,7 +7,8 @@ from datetime import timedelta
 from skillery import __version__
 from skillery.errors import StartupError
 from skillery.settings import Settings
-from skillery.webhooks import RetryRules, Sender
+from skillery.webhooks.queue import RetryRules
+from skillery.webhooks.sending import Sender
 
 
 def sender_of(settings: Settings) -> Sender:

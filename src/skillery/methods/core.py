@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
 
 from skillery.audit import Refusals
 from skillery.backends import Authenticator, Sandbox
@@ -27,7 +29,8 @@ from skillery.registry.read_counts import ReadCounts
 from skillery.registry.registry import Registry
 from skillery.runs import Runner
 from skillery.trust import Trust
-from skillery.webhooks import Webhooks
+from skillery.webhooks.deliveries import Deliveries
+from skillery.webhooks.targets import Webhooks
 from skillery.workspaces.methods import Workspaces
 
 
@@ -39,8 +42,9 @@ class EnvironmentParts(NamedTuple):
     rebuilds: Rebuilds
 
 
-class Core(NamedTuple):
-    """The parts of the core that methods use. An endpoint gets only the parts that it needs."""
+@dataclass(frozen=True)
+class Core:
+    """The parts of the core that methods use. A method and an endpoint get only the part that they need."""
 
     guide: str
     """The Skills Protocol Guide of the package, in Markdown."""
@@ -56,6 +60,7 @@ class Core(NamedTuple):
     importer: Importer
     tools: ToolMaker
     webhooks: Webhooks
+    deliveries: Deliveries
     trust: Trust
     environments: EnvironmentParts
     exports: Exports
@@ -71,3 +76,8 @@ class Core(NamedTuple):
     signer: Signer
     sandbox: Sandbox
     disks: Disks
+
+    @cached_property
+    def parts(self) -> dict[type, Any]:
+        """The parts by type. A method names the type of its part in its first annotation."""
+        return {type(part): part for part in (self, *vars(self).values())}

@@ -129,7 +129,7 @@ async def _call_method(
         if method.develops:
             identity = core.developer.overlays.of(identity)
         if key is None or not method.once:
-            return await method.call(core, identity, params)
+            return await method.call(core.parts[method.part], identity, params)
         return await _call_once(core, identity, name, method, params, key)
     except SkilleryError as error:
         if is_refusal(error, method.audits):
@@ -154,7 +154,7 @@ def _begin(name: str, method: Method) -> None:
 
 async def _call_once(core: Core, identity: Identity, name: str, method: Method, params: Any, key: str) -> Json[Any]:
     async def work() -> bytes:
-        return b"".join(encoded_parts(await method.call(core, identity, params)))
+        return b"".join(encoded_parts(await method.call(core.parts[method.part], identity, params)))
 
     asked = await _digest_of(name, params)
     return Json(msgspec.Raw(await core.once.call(identity, key, asked, work)))

@@ -8,7 +8,7 @@ import msgspec
 
 from skillery.errors import Conflict, NotAllowed, NotFound, Refused, SkilleryError
 from skillery.formats.tokens import PREFIX
-from skillery.webhooks.urls import origin_of
+from skillery.webhooks.sending import origin_of
 
 OF_CHANGES = (NotAllowed, NotFound, Conflict, Refused)
 """Errors that count as the refusal of a change. Errors of malformed, too large or too frequent calls do not count."""

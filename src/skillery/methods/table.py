@@ -13,9 +13,9 @@ from skillery.methods.calls import (
     skills,
     tools,
     trust,
-    webhooks,
     workspaces,
 )
+from skillery.webhooks import dead_letters, targets
 
 METHODS = rows(
     Method(skills.list_skills, "read", is_tool=True, audits="", develops=True),
@@ -78,11 +78,8 @@ METHODS = rows(
     Method(administration.list_tokens, "admin", audits=""),
     Method(administration.revoke_token, "admin", audits="id"),
     Method(administration.revoke_identity, "admin", audits="name"),
-    Method(webhooks.add_webhook, "admin", audits="url"),
-    Method(webhooks.list_webhooks, "admin", audits=""),
-    Method(webhooks.test_webhook, "admin", audits=""),
-    Method(webhooks.remove_webhook, "admin", audits="id"),
-    Method(webhooks.list_dead_letters, "admin", audits=""),
+    *targets.METHODS,
+    *dead_letters.METHODS,
     Method(trust.add_trust_rule, "publish", audits="target"),
     Method(trust.list_trust_rules, "publish", audits=""),
     Method(trust.remove_trust_rule, "publish", audits="id"),

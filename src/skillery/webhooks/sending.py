@@ -1,29 +1,39 @@
-"""One attempt to send an event: a signed POST to an address that the rules of the egress proxy allow."""
+"""One attempt to send an event: a POST to an address that the rules of the egress proxy allow, signed by the Standard
+Webhooks scheme (https://www.standardwebhooks.com).
+"""
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
+import hmac
 import ipaddress
+import secrets
 import ssl
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
+from urllib.parse import urlsplit
 
 import httpx
 import msgspec
 
 from skillery.backends import Event
+from skillery.errors import InvalidParams
+from skillery.formats.wording import quoted
 from skillery.sandboxing.egress.lookups import Bounds, LookUpThreads, RunLookUps
-from skillery.sandboxing.egress.policy import Denied
+from skillery.sandboxing.egress.policy import Denied, Scheme, Target, parse_target
 from skillery.sandboxing.egress.resolver import AddressRules, checked_addresses, is_public
 from skillery.sandboxing.egress.streams import Caps
-from skillery.webhooks.signatures import signed_headers
-from skillery.webhooks.urls import WebhookUrl, parse_webhook_url
 
 MOST_ANSWER_BYTES = 64 * 1024
 GONE = 410
+MOST_CHARACTERS = 2000
+PREFIX = "whsec_"
+_SECRET_BYTES = 32
 
 
 class Sent(NamedTuple):
@@ -136,3 +146,71 @@ def _reason(error: Exception) -> str:
     """Return the reason in a few words, without the address, which the host name has already been replaced with."""
     text = str(error) or type(error).__name__
     return text.splitlines()[0][:200]
+
+
+# -- addresses and signatures ------------------------------------------------------------------------------------------
+
+
+class WebhookUrl(NamedTuple):
+    """A checked URL: the host and port to connect to, and the path with the query."""
+
+    target: Target
+    path: str
+
+    @property
+    def authority(self) -> str:
+        """The value of the header `Host`."""
+        return self.target.origin.partition("://")[2]
+
+
+def parse_webhook_url(text: str) -> WebhookUrl:
+    """Return the parts of a URL. Raise InvalidParams if it is not an http(s) URL with a DNS name.
+
+    The rules for host names are those of the network of runs: no IP address, no user, no escape.
+    """
+    if len(text) > MOST_CHARACTERS or not text.isascii() or not text.isprintable() or " " in text or "\\" in text:
+        raise _invalid(text, f"has characters other than printable ASCII, or more than {MOST_CHARACTERS}")
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        raise _invalid(text, "is not a URL") from None
+    if parts.scheme not in {"http", "https"} or parts.fragment:
+        raise _invalid(text, "is not an http or https URL without a fragment")
+    try:
+        target = parse_target(cast(Scheme, parts.scheme), parts.netloc)
+    except Denied as error:
+        raise _invalid(text, f"is not allowed: {error.reason}") from None
+    return WebhookUrl(target, (parts.path or "/") + (f"?{parts.query}" if parts.query else ""))
+
+
+def origin_of(text: str) -> str:
+    """Return the origin of a URL, or "" if the URL is invalid. Many targets accept any caller that knows the path."""
+    try:
+        return parse_webhook_url(text).target.origin
+    except InvalidParams:
+        return ""
+
+
+def _invalid(text: str, problem: str) -> InvalidParams:
+    return InvalidParams(
+        f"'url' {quoted(text[:200])} {problem}",
+        hint="Write a URL such as https://hooks.example.org/skillery.",
+        param="url",
+    )
+
+
+def new_secret() -> str:
+    """Return a secret of 256 random bits: `whsec_` and base64."""
+    return PREFIX + base64.b64encode(secrets.token_bytes(_SECRET_BYTES)).decode()
+
+
+def signed_headers(secret: str, message_id: str, timestamp: int, body: bytes) -> dict[str, str]:
+    """Return the three headers of a message. `timestamp` is the time of this attempt, in Unix seconds."""
+    key = base64.b64decode(secret.removeprefix(PREFIX))
+    signed = f"{message_id}.{timestamp}.".encode() + body
+    signature = base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
+    return {
+        "webhook-id": message_id,
+        "webhook-timestamp": str(timestamp),
+        "webhook-signature": f"v1,{signature}",
+    }

@@ -1,43 +1,86 @@
-"""The webhooks of a database: add, list and remove them, and read their dead letters."""
+"""Webhooks: targets that get events as signed HTTP requests. Add, list, test and remove them."""
 
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Sequence
-from datetime import datetime
-from typing import Any
+from datetime import UTC, datetime
+from functools import partial
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
+from msgspec import Meta
 from sqlalchemy import Connection, delete, func, insert, select
 
 from skillery import audit
 from skillery.audit import Actor
+from skillery.backends import Identity
 from skillery.database import in_utc
 from skillery.database.tables import dead_letters, events, webhooks
 from skillery.errors import Conflict, InvalidParams, WebhookNotFound
 from skillery.events import BY_REQUEST, EVENT_TYPES
 from skillery.formats.secret_names import parse_grantee
 from skillery.formats.wording import did_you_mean, quoted
-from skillery.registry.cursors import make_cursor, read_cursor
-from skillery.registry.pages import fitting_items
+from skillery.method import Method, Params, about
+from skillery.registry.registry import Registry
+from skillery.sandboxing.egress.policy import Denied
 from skillery.webhooks.leases import database_now
 from skillery.webhooks.queue import head_of, wanted
-from skillery.webhooks.results import (
-    MOST_COUNTED,
-    AddedWebhook,
-    DeadLetter,
-    DeadLetterPage,
-    RemovedWebhook,
-    State,
-    Webhook,
-    WebhookList,
-)
-from skillery.webhooks.signatures import new_secret
-from skillery.webhooks.urls import origin_of
+from skillery.webhooks.sending import Sender, message, new_secret, origin_of
 
 MOST_WEBHOOKS = 100
 MOST_SKILLS = 100
+MOST_COUNTED = 10_000
+"""Waiting events that are counted for one webhook."""
+State = Literal["live", "failing", "gone"]
+WebhookId = Annotated[str, Meta(min_length=1, max_length=64)]
 _texts = msgspec.json.Decoder(tuple[str, ...])
+
+
+class Webhooks(NamedTuple):
+    """The parts of the core that the methods for webhooks use."""
+
+    registry: Registry
+    sender: Sender
+
+
+# -- add_webhook -------------------------------------------------------------------------------------------------------
+
+
+class AddWebhook(Params, frozen=True, kw_only=True):
+    """Send events to a URL, as signed HTTP requests. Only this answer contains the secret."""
+
+    url: Annotated[str, about("Target of the requests (e.g., 'https://hooks.example.org/skillery')")]
+    events: Annotated[list[str], about("Types of events; omit for all except run_failed")] = []
+    skills: Annotated[
+        list[str], about("Only events about these: skills ('sales.report') or namespaces ('sales.*'); omit for all")
+    ] = msgspec.field(default_factory=list)
+
+
+class AddedWebhook(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of `add_webhook`. No other method returns `secret`."""
+
+    id: str
+    url: str
+    events: tuple[str, ...]
+    skills: tuple[str, ...]
+    secret: Annotated[str, Meta(description="The receiver verifies signatures with it")]
+
+
+async def add_webhook(webhooks: Webhooks, identity: Identity, params: AddWebhook) -> AddedWebhook:
+    """Add a webhook. Raise InvalidParams if a param is invalid, or if the host of the URL may not be reached."""
+    kinds, patterns = parse_events(params.events), parse_skills(params.skills)
+    try:
+        await webhooks.sender.check(params.url)
+    except Denied as error:
+        raise InvalidParams(
+            f"'url' cannot be a webhook: {error.reason}",
+            hint="An admin of this server can list private addresses in the setting webhooks.allow_private.",
+            param="url",
+        ) from None
+    work = partial(insert_webhook, actor=identity, url=params.url, kinds=kinds, skills=patterns)
+    return await webhooks.registry.write(work)
 
 
 def parse_events(words: Sequence[str]) -> tuple[str, ...]:
@@ -62,7 +105,7 @@ def parse_skills(patterns: Sequence[str]) -> tuple[str, ...]:
     return tuple(parse_grantee(pattern) for pattern in patterns)
 
 
-def add_webhook(
+def insert_webhook(
     connection: Connection, actor: Actor, *, url: str, kinds: Sequence[str], skills: Sequence[str]
 ) -> AddedWebhook:
     """Add a webhook, which gets the events after this transaction. The caller has checked the params. The audit trail
@@ -95,62 +138,45 @@ def add_webhook(
     return AddedWebhook(id=webhook_id, url=url, events=tuple(kinds), skills=tuple(skills), secret=secret)
 
 
-def list_webhooks(connection: Connection) -> WebhookList:
+# -- list_webhooks -----------------------------------------------------------------------------------------------------
+
+
+class ListWebhooks(Params, frozen=True, kw_only=True):
+    """List all webhooks, without their secrets."""
+
+
+class Webhook(msgspec.Struct, frozen=True, kw_only=True):
+    """A webhook without its secret."""
+
+    id: str
+    url: str
+    events: Annotated[tuple[str, ...], Meta(description="Types of the events that it gets")]
+    skills: Annotated[tuple[str, ...], Meta(description="Skills and namespaces whose events it gets; empty: all")]
+    state: Annotated[State, Meta(description="gone: the target answered 410 and gets no more events")]
+    waiting: Annotated[int, Meta(description=f"Events that are not delivered yet. At most {MOST_COUNTED} are counted")]
+    dead_letters: Annotated[int, Meta(description="Events that could not be delivered in time")]
+    delivered: Annotated[int, Meta(description="Events that the target has accepted")]
+    delivered_at: datetime | None
+    attempts: Annotated[int, Meta(description="Failed attempts to send the next event")]
+    next_at: Annotated[datetime | None, Meta(description="When the next event is sent again, after a failure")]
+    last_error: Annotated[str | None, Meta(description="Why the last attempt failed; null after a success")]
+    created_at: datetime
+    created_by: str
+
+
+class WebhookList(msgspec.Struct, frozen=True):
+    """Every webhook, oldest first."""
+
+    webhooks: list[Webhook]
+
+
+async def list_webhooks(registry: Registry, _: Identity, __: ListWebhooks) -> WebhookList:
+    return await registry.read_page(read_webhooks)
+
+
+def read_webhooks(connection: Connection) -> WebhookList:
     rows = connection.execute(select(webhooks).order_by(webhooks.c.created_at, webhooks.c.id)).all()
     return WebhookList([_webhook(connection, row) for row in rows])
-
-
-def find_webhook(connection: Connection, webhook_id: str) -> Any:
-    """Return the row of a webhook. Raise WebhookNotFound if it does not exist."""
-    row = connection.execute(select(webhooks).where(webhooks.c.id == webhook_id.replace("\0", ""))).one_or_none()
-    if row is None:
-        raise WebhookNotFound(f"there is no webhook {quoted(webhook_id[:80])}", hint="list_webhooks shows all of them.")
-    return row
-
-
-def remove_webhook(connection: Connection, actor: Actor, webhook_id: str) -> RemovedWebhook:
-    """Remove a webhook with its dead letters. Raise WebhookNotFound if it does not exist."""
-    row = find_webhook(connection, webhook_id)
-    dropped = _waiting(connection, row)
-    dropped += connection.execute(delete(dead_letters).where(dead_letters.c.webhook_id == row.id)).rowcount
-    connection.execute(delete(webhooks).where(webhooks.c.id == row.id))
-    audit.record(connection, actor, "remove_webhook", row.id, before={"url": origin_of(row.url)})
-    return RemovedWebhook(row.id, row.url, dropped)
-
-
-def list_dead_letters(
-    connection: Connection, key: bytes, *, webhook_id: str, limit: int, cursor: str
-) -> DeadLetterPage:
-    """Return a page of the dead letters of a webhook. Raise WebhookNotFound, and InvalidCursor for a foreign cursor."""
-    row = find_webhook(connection, webhook_id)
-    bound_to = ("list_dead_letters", row.id)
-    after = int(read_cursor(key, bound_to, cursor, 1)[0]) if cursor else 0
-    found = select(dead_letters).where(dead_letters.c.webhook_id == row.id, dead_letters.c.id > after)
-    rows = connection.execute(found.order_by(dead_letters.c.id).limit(limit + 1)).all()
-    page = fitting_items([_dead_letter(one) for one in rows[:limit]])
-    more = make_cursor(key, bound_to, (str(rows[len(page) - 1].id),)) if len(rows) > len(page) else None
-    return DeadLetterPage(list(page), more)
-
-
-class WebhookCounts(msgspec.Struct, frozen=True):
-    """The figures of all webhooks, for metrics and `skillery doctor`."""
-
-    webhooks: int = 0
-    failing: int = 0
-    gone: int = 0
-    waiting: int = 0
-    dead_letters: int = 0
-
-
-def count_webhooks(connection: Connection) -> WebhookCounts:
-    found = list_webhooks(connection).webhooks
-    return WebhookCounts(
-        webhooks=len(found),
-        failing=sum(one.state == "failing" for one in found),
-        gone=sum(one.state == "gone" for one in found),
-        waiting=sum(one.waiting for one in found),
-        dead_letters=sum(one.dead_letters for one in found),
-    )
 
 
 def _webhook(connection: Connection, row: Any) -> Webhook:
@@ -194,13 +220,103 @@ def _waiting(connection: Connection, row: Any) -> int:
     return connection.scalar(select(func.count()).select_from(counted)) or 0
 
 
-def _dead_letter(row: Any) -> DeadLetter:
-    return DeadLetter(
-        event_id=row.event_id,
-        type=row.type,
-        at=in_utc(row.event_at),
-        data=msgspec.json.decode(row.data_json),
-        attempts=row.attempts,
-        error=row.error,
-        died_at=in_utc(row.died_at),
+class WebhookCounts(msgspec.Struct, frozen=True):
+    """The figures of all webhooks, for metrics and `skillery doctor`."""
+
+    webhooks: int = 0
+    failing: int = 0
+    gone: int = 0
+    waiting: int = 0
+    dead_letters: int = 0
+
+
+def count_webhooks(connection: Connection) -> WebhookCounts:
+    found = read_webhooks(connection).webhooks
+    return WebhookCounts(
+        webhooks=len(found),
+        failing=sum(one.state == "failing" for one in found),
+        gone=sum(one.state == "gone" for one in found),
+        waiting=sum(one.waiting for one in found),
+        dead_letters=sum(one.dead_letters for one in found),
     )
+
+
+# -- test_webhook ------------------------------------------------------------------------------------------------------
+
+
+class TestWebhook(Params, frozen=True, kw_only=True):
+    """Send a message of the type test to a webhook now."""
+
+    __test__ = False  # pytest collects classes with this prefix
+
+    id: Annotated[WebhookId, about("The webhook's id")]
+
+
+class WebhookTest(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of `test_webhook`."""
+
+    id: str
+    ok: bool
+    status: Annotated[int | None, Meta(description="HTTP status of the answer; null if there was no answer")]
+    error: Annotated[str | None, Meta(description="Why the target did not accept the event")]
+    duration_ms: float
+
+
+async def test_webhook(webhooks: Webhooks, identity: Identity, params: TestWebhook) -> WebhookTest:
+    """Send an event of the type `test` at once, next to the queue. Raise WebhookNotFound."""
+    row = await webhooks.registry.read(partial(find_webhook, webhook_id=params.id))
+    test = message(f"evt_{secrets.token_hex(12)}", "test", datetime.now(UTC), {"by": identity.name})
+    begun = time.monotonic()
+    async with webhooks.sender.connections() as client:
+        sent = await webhooks.sender.send(client, row.url, row.secret, test)
+    duration_ms = round((time.monotonic() - begun) * 1000, 1)
+    return WebhookTest(id=row.id, ok=sent.error is None, status=sent.status, error=sent.error, duration_ms=duration_ms)
+
+
+def find_webhook(connection: Connection, webhook_id: str) -> Any:
+    """Return the row of a webhook. Raise WebhookNotFound if it does not exist."""
+    row = connection.execute(select(webhooks).where(webhooks.c.id == webhook_id.replace("\0", ""))).one_or_none()
+    if row is None:
+        raise WebhookNotFound(f"there is no webhook {quoted(webhook_id[:80])}", hint="list_webhooks shows all of them.")
+    return row
+
+
+# -- remove_webhook ----------------------------------------------------------------------------------------------------
+
+
+class RemoveWebhook(Params, frozen=True, kw_only=True):
+    """Remove a webhook, its waiting events and its dead letters."""
+
+    id: Annotated[WebhookId, about("The webhook's id")]
+
+
+class RemovedWebhook(msgspec.Struct, frozen=True):
+    """Result of `remove_webhook`."""
+
+    id: str
+    url: str
+    dropped: Annotated[
+        int, Meta(description=f"Waiting events (at most {MOST_COUNTED} are counted) and dead letters that were lost")
+    ]
+
+
+async def remove_webhook(registry: Registry, identity: Identity, params: RemoveWebhook) -> RemovedWebhook:
+    return await registry.write(partial(delete_webhook, actor=identity, webhook_id=params.id))
+
+
+def delete_webhook(connection: Connection, actor: Actor, webhook_id: str) -> RemovedWebhook:
+    """Remove a webhook with its dead letters. Raise WebhookNotFound if it does not exist."""
+    row = find_webhook(connection, webhook_id)
+    dropped = _waiting(connection, row)
+    dropped += connection.execute(delete(dead_letters).where(dead_letters.c.webhook_id == row.id)).rowcount
+    connection.execute(delete(webhooks).where(webhooks.c.id == row.id))
+    audit.record(connection, actor, "remove_webhook", row.id, before={"url": origin_of(row.url)})
+    return RemovedWebhook(row.id, row.url, dropped)
+
+
+METHODS = (
+    Method(add_webhook, "admin", audits="url"),
+    Method(list_webhooks, "admin", audits=""),
+    Method(test_webhook, "admin", audits=""),
+    Method(remove_webhook, "admin", audits="id"),
+)
