@@ -33,6 +33,10 @@ HIDDEN = Meta(extra={"hidden": True})
 """A param with this annotation is accepted, and is not part of the tool schemas of the Skills Protocol."""
 PageLimit = Annotated[int, Meta(ge=1, le=1000), about("Maximum number of results", default=50)]
 Cursor = Annotated[str, about("Pagination cursor from previous response")]
+Given = Annotated[str, Meta(min_length=1)]
+"""A param that limits what a call permits. An empty text, such as an unset variable of a shell, is not the same as no
+limit.
+"""
 
 
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

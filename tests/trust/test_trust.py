@@ -4,29 +4,35 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection, func, insert, select
 
 from skillery.backends import Identity, Provenance
+from skillery.builtin.directory_storage import DirectoryStorage
 from skillery.builtin.open_authenticator import OpenAuthenticator
 from skillery.database import Database
+from skillery.database.registry import Registry
 from skillery.database.tables import exchanged_tokens, tokens
 from skillery.errors import InvalidName, TrustedPublishingOff
 from skillery.formats.tokens import parse_token_name
 from skillery.identity.tokens import create_short_token
-from skillery.trust import RuleRequest, Trust, forget_expired
+from skillery.trust.exchange import Exchange, forget_expired
 from skillery.trust.matching import mismatch
-from skillery.trust.results import TrustRule
+from skillery.trust.rules import AddTrustRule, Trust, TrustRule, add_trust_rule
 
 JOB = Identity("ci:github:acme/x", "agent", frozenset({"publish"}), ("a.b",), Provenance("https://x", "y"))
 
 
-async def test_without_a_plugin_the_answers_name_the_remedy(database: Database) -> None:
-    trust = Trust(database, None, OpenAuthenticator(), "https://skills.example.org")
-    rule = RuleRequest("a.b", "github", "", "acme/x", "1", "2", "x.yml", "", "", {}, "agent")
+async def test_without_a_plugin_the_answers_name_the_remedy(database: Database, tmp_path: Path) -> None:
+    trust = Trust(Registry(database, DirectoryStorage(tmp_path), b"key"), None, OpenAuthenticator())
+    exchange, admin = Exchange(trust, "https://skills.example.org"), Identity("ann", scopes=frozenset({"admin"}))
 
-    for call in (trust.exchange("x.y.z", ""), trust.add_rule(Identity("ann", scopes=frozenset({"admin"})), rule)):
+    for call in (
+        exchange.exchange("x.y.z", ""),
+        add_trust_rule(trust, admin, AddTrustRule(target="a.b", provider="github")),
+    ):
         with pytest.raises(TrustedPublishingOff) as caught:
             await call
         assert caught.value.hint == "An admin installs one: pip install skillery-oidc."

@@ -8,6 +8,7 @@ from urllib.parse import parse_qs
 from skillery.api.code_contract import OPT_IN, explained
 from skillery.api.prompt import prompt_for
 from skillery.api.rpc.schemas import FORMATS, tool
+from skillery.database.registry import Registry
 from skillery.edge.gate import Gate
 from skillery.edge.http import HttpRefusal, only, send_bytes
 from skillery.edge.operations import Operation, Response, in_query
@@ -16,7 +17,6 @@ from skillery.methods.environment_params import shown_properties
 from skillery.methods.errors import INVALID_PARAMS, encode, plain_error
 from skillery.methods.table import METHODS
 from skillery.methods.workspace_params import with_workspaces
-from skillery.registry.registry import Registry
 
 Object = dict[str, Any]
 TEXT = "text/plain"

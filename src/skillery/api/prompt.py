@@ -11,8 +11,8 @@ from functools import partial
 from skillery import registry
 from skillery.api.code_contract import PROMPT_LINES
 from skillery.backends import Identity
+from skillery.database.registry import Registry
 from skillery.identity.access import is_admin
-from skillery.registry.registry import Registry
 
 MANY = 200
 """Number of visible skills above which the prompt advises a model to search."""

@@ -48,7 +48,7 @@ def _plain_routes(core: Core, edge: Edge) -> list[Route]:
     events = run_events.RunEvents(gate, core.runner, edge.streams)
     workspace_parts = workspaces.WorkspaceParts(gate, core.workspaces, answers)
     rpc_endpoint = rpc.RpcEndpoint(gate, core, bodies, answers, edge.max_body_bytes)
-    trust = trusted_publishing.TrustParts(gate, core.trust, bodies)
+    trust = trusted_publishing.TrustParts(gate, core.exchange, bodies)
     metrics = edge.metrics
     return [
         *([Route("/metrics", metrics.answer, metrics.operations)] if metrics is not None else []),

@@ -17,8 +17,7 @@ from skillery.errors import ExchangeRefused, InvalidParams, NotAuthenticated
 from skillery.formats.tokens import CI_PREFIX
 from skillery.methods.budgets import Bodies
 from skillery.methods.errors import encode
-from skillery.trust import Trust
-from skillery.trust.results import ExchangedToken
+from skillery.trust.exchange import Exchange, ExchangedToken
 
 ADDRESS = "/auth/exchange"
 ACTION = "exchange_token"
@@ -55,7 +54,7 @@ class TrustParts(NamedTuple):
     """The parts of the server that the endpoint uses."""
 
     gate: Gate
-    trust: Trust
+    exchange: Exchange
     bodies: Bodies
 
 
@@ -65,7 +64,7 @@ async def exchange_token(parts: TrustParts, scope: Any, receive: Any, send: Any,
     with parts.bodies.hold() as held:
         asked = _asked(await read_body(receive, headers, MOST_BYTES, held))
     try:
-        exchanged = await parts.trust.exchange(asked.token, asked.target)
+        exchanged = await parts.exchange.exchange(asked.token, asked.target)
     except NotAuthenticated as error:
         raise _refusal(parts.gate, scope, headers, error) from None
     await send_bytes(send, 200, encode(exchanged), headers=[("cache-control", "no-store")])

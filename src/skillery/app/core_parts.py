@@ -31,6 +31,7 @@ from skillery.contents.signed_downloads import SignedDownloads
 from skillery.context.disks import Disks
 from skillery.context.queue import Queue
 from skillery.database import Database
+from skillery.database.registry import Registry
 from skillery.exports import Exports, FactsPreparation
 from skillery.exports.marketplaces import Marketplaces
 from skillery.formats.bundle import BundleLimits
@@ -60,9 +61,10 @@ from skillery.publishing import (
     Undeclared,
 )
 from skillery.registry import cursor_key
+from skillery.registry.catalogue_counts import CountsCache
 from skillery.registry.development import Overlays
+from skillery.registry.first_skills import FirstSkills
 from skillery.registry.read_counts import ReadCounts
-from skillery.registry.registry import Registry
 from skillery.runs import Runner, UnrecordedRuns
 from skillery.runs.admission import Admission
 from skillery.runs.cache import Cache
@@ -72,7 +74,8 @@ from skillery.runs.orphans import close_left_over
 from skillery.runs.preparation import Preparer
 from skillery.runs.records import Recorder
 from skillery.settings import Settings
-from skillery.trust import Trust
+from skillery.trust.exchange import Exchange
+from skillery.trust.rules import Trust
 from skillery.webhooks.deliveries import Deliveries
 from skillery.webhooks.targets import Webhooks
 from skillery.workspaces.methods import Workspaces
@@ -153,9 +156,12 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
     deliveries = Deliveries(database, home.server_id, sender, retry_rules(base.settings), base.events)
     stack.push_async_callback(deliveries.close)
     registry = Registry(database, backends.storage, database.write_now(cursor_key))
+    trust = Trust(registry, backends.verifier, backends.authenticator)
     return Core(
         guide=await asyncio.to_thread(packaged_guide),
         registry=registry,
+        counts=CountsCache(),
+        first_skills=FirstSkills(registry),
         reads=reads,
         blobs=runtime.blobs,
         signed=SignedDownloads(database, backends.storage, base.settings.signed_downloads_seconds),
@@ -168,7 +174,8 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
         tools=_tool_maker(base, runtime.runner, publisher, quotas, compilers),
         webhooks=Webhooks(registry, sender),
         deliveries=deliveries,
-        trust=Trust(database, backends.verifier, backends.authenticator, base.settings.public_url),
+        trust=trust,
+        exchange=Exchange(trust, base.settings.public_url),
         environments=runtime.environments,
         exports=exports,
         repositories=Repositories(

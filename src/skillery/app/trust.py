@@ -5,7 +5,7 @@ from __future__ import annotations
 from skillery import __version__
 from skillery.errors import StartupError
 from skillery.settings import Settings
-from skillery.trust import Documents
+from skillery.trust.documents import Documents
 
 
 def documents_of(settings: Settings) -> Documents:

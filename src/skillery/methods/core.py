@@ -11,6 +11,7 @@ from skillery.backends import Authenticator, Sandbox
 from skillery.contents.blobs import Blobs
 from skillery.contents.signed_downloads import SignedDownloads
 from skillery.context.disks import Disks
+from skillery.database.registry import Registry
 from skillery.environments.named import NamedEnvironments
 from skillery.environments.queries import EnvironmentQueries
 from skillery.environments.rebuilds import Rebuilds
@@ -25,10 +26,12 @@ from skillery.importing import Importer
 from skillery.maintenance.garbage import Collector
 from skillery.maintenance.purges import Purger
 from skillery.publishing import Developer, Publisher, Rechecks, ToolMaker
+from skillery.registry.catalogue_counts import CountsCache
+from skillery.registry.first_skills import FirstSkills
 from skillery.registry.read_counts import ReadCounts
-from skillery.registry.registry import Registry
 from skillery.runs import Runner
-from skillery.trust import Trust
+from skillery.trust.exchange import Exchange
+from skillery.trust.rules import Trust
 from skillery.webhooks.deliveries import Deliveries
 from skillery.webhooks.targets import Webhooks
 from skillery.workspaces.methods import Workspaces
@@ -49,6 +52,8 @@ class Core:
     guide: str
     """The Skills Protocol Guide of the package, in Markdown."""
     registry: Registry
+    counts: CountsCache
+    first_skills: FirstSkills
     reads: ReadCounts
     blobs: Blobs
     signed: SignedDownloads
@@ -62,6 +67,7 @@ class Core:
     webhooks: Webhooks
     deliveries: Deliveries
     trust: Trust
+    exchange: Exchange
     environments: EnvironmentParts
     exports: Exports
     repositories: Repositories

@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from skillery.backends import Language
 from skillery.formats.languages import SkillLanguage
-from skillery.method import HIDDEN, Cursor, PageLimit, Params, about
+from skillery.method import HIDDEN, Cursor, Given, PageLimit, Params, about
 from skillery.registry.catalogue_filters import FilterStatus, ListedStatus
 
 DEFAULT_TIMEOUT_MS = 300_000
@@ -216,10 +216,6 @@ NAME = about("Skill name")
 VERSION = about("Exact version")
 Text = Annotated[str, Meta(min_length=1, max_length=2000)]
 """A text for people: a reason, a note or a message."""
-Limit = Annotated[str, Meta(min_length=1)]
-"""A param that limits what a call permits. An empty text, such as an unset variable of a shell, is not the same as no
-limit.
-"""
 
 
 class SubmitVersion(Params, frozen=True, kw_only=True):
@@ -234,7 +230,7 @@ class ApproveVersion(Params, frozen=True, kw_only=True):
 
     name: Annotated[str, NAME]
     version: Annotated[str, VERSION]
-    digest: Annotated[Limit, about("Digest of the reviewed bundle: an approval of another digest is refused")] = ""
+    digest: Annotated[Given, about("Digest of the reviewed bundle: an approval of another digest is refused")] = ""
     note: Annotated[Annotated[str, Meta(max_length=2000)], about("Recorded with the approval")] = ""
 
 
@@ -394,9 +390,9 @@ class WaiveFinding(Params, frozen=True, kw_only=True):
     name: Annotated[str, NAME]
     rule: Annotated[Annotated[str, Meta(min_length=1, max_length=255)], about("The finding's rule")]
     reason: Annotated[Text, about("Reason, for all readers of the skill")]
-    until: Annotated[Limit, about("End of the waiver: '2027-01-31', a time, or '90d'; omit for no end")] = ""
+    until: Annotated[Given, about("End of the waiver: '2027-01-31', a time, or '90d'; omit for no end")] = ""
     file: Annotated[Annotated[str, Meta(min_length=1, max_length=255)], about("Only findings in this file")] = ""
-    version: Annotated[Limit, about("Only this exact version")] = ""
+    version: Annotated[Given, about("Only this exact version")] = ""
 
 
 class RecheckVersion(Params, frozen=True, kw_only=True):
@@ -464,7 +460,7 @@ class CreateToken(Params, frozen=True, kw_only=True):
     kind: Annotated[Literal["person", "agent"], about("Whether a person or an agent holds it", default="person")] = (
         "person"
     )
-    expires: Annotated[Limit, about("Lifetime of the token (e.g., '90d'); omit for no end")] = ""
+    expires: Annotated[Given, about("Lifetime of the token (e.g., '90d'); omit for no end")] = ""
 
 
 class ListTokens(Params, frozen=True, kw_only=True):

@@ -12,9 +12,9 @@ from skillery.methods.calls import (
     runs,
     skills,
     tools,
-    trust,
     workspaces,
 )
+from skillery.trust import rules
 from skillery.webhooks import dead_letters, targets
 
 METHODS = rows(
@@ -80,8 +80,6 @@ METHODS = rows(
     Method(administration.revoke_identity, "admin", audits="name"),
     *targets.METHODS,
     *dead_letters.METHODS,
-    Method(trust.add_trust_rule, "publish", audits="target"),
-    Method(trust.list_trust_rules, "publish", audits=""),
-    Method(trust.remove_trust_rule, "publish", audits="id"),
+    *rules.METHODS,
     Method(administration.list_audit, "admin", audits=""),
 )

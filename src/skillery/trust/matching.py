@@ -16,7 +16,7 @@ from skillery.formats.tokens import CI_PREFIX
 from skillery.formats.wording import quoted
 from skillery.identity.access import grant_covers
 from skillery.trust.providers import BY_START, PROVIDERS, WRITTEN_REFS, Provider, service_of
-from skillery.trust.results import TrustRule
+from skillery.trust.rules import TrustRule
 
 FRESH = timedelta(hours=1)
 """The greatest age of a token. GitLab makes the token when the job starts, and a job may work before it publishes."""

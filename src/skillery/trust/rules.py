@@ -1,17 +1,34 @@
-"""Trust rules from the params of `add_trust_rule`."""
+"""Trust rules: which CI jobs may publish which skills. Add, list and remove them."""
 
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from datetime import UTC, datetime
+from functools import partial
+from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
-from skillery.errors import InvalidParams
+import msgspec
+from msgspec import Meta
+from sqlalchemy import Connection, delete, func, insert, select
+
+from skillery import audit
+from skillery.audit import Actor
+from skillery.backends import Authenticator, Identity, KeepsTokens, Verifier
+from skillery.database import in_utc
+from skillery.database.registry import Registry
+from skillery.database.tables import trust_rules
+from skillery.errors import Conflict, InvalidParams, NotAllowed, TrustedPublishingOff, TrustRuleNotFound
 from skillery.formats.secret_names import parse_grantee
 from skillery.formats.wording import quoted
+from skillery.identity import access
+from skillery.identity.tokens import revoke_tokens_of_rule
+from skillery.method import Given, Method, Params, about
 from skillery.trust.providers import BY_START, PROVIDERS, Name
 
+MOST_RULES = 1000
 MOST_CLAIMS = 20
 MOST_CHARACTERS = 500
 NAMED = ("repository", "repository_id", "owner_id", "workflow", "ref", "environment")
@@ -30,22 +47,50 @@ _FORMS = {
     "ref": (_REF, "refs/heads/main, refs/tags/v1, or refs/tags/* for every tag"),
     "environment": (re.compile(r"[^\x00-\x1f]+"), "release"),
 }
+_claims = msgspec.json.Decoder(dict[str, str])
 
 
-class RuleRequest(NamedTuple):
-    """The params of `add_trust_rule`."""
+class Trust(NamedTuple):
+    """The parts of the core that the methods for trust rules use."""
 
-    target: str
+    registry: Registry
+    verifier: Verifier | None
+    authenticator: Authenticator
+
+
+class TrustRule(msgspec.Struct, frozen=True, kw_only=True):
+    """A rule that lets CI jobs publish."""
+
+    id: str
+    target: Annotated[str, Meta(description="The skill, or the namespace and '.*', that the jobs may publish")]
     provider: Name
     issuer: str
-    repository: str
-    repository_id: str
-    owner_id: str
-    workflow: str
-    ref: str
-    environment: str
-    claims: Mapping[str, str]
-    kind: Literal["person", "agent"]
+    claims: Annotated[dict[str, str], Meta(description="Claims that the token of a job must have")]
+    kind: Annotated[Literal["person", "agent"], Meta(description="Whose publishing rules apply to the jobs")]
+    created_by: str
+    created_at: datetime
+    last_used_at: datetime | None
+
+
+# -- add_trust_rule ----------------------------------------------------------------------------------------------------
+
+
+class AddTrustRule(Params, frozen=True, kw_only=True):
+    """Let CI jobs publish a skill or a namespace, without a stored token."""
+
+    target: Annotated[str, about("The skill ('sales.report') or the namespace ('sales.*') that the jobs may publish")]
+    provider: Annotated[Literal["github", "gitlab", "oidc"], about("The CI service; oidc for another issuer")]
+    issuer: Annotated[str, about("Issuer of the tokens; omit for github.com and gitlab.com")] = ""
+    repository: Annotated[Given, about("Repository (e.g., 'acme/skills'), for github and gitlab")] = ""
+    repository_id: Annotated[Given, about("Number of the repository or project")] = ""
+    owner_id: Annotated[Given, about("Number of the owner (github) or group (gitlab)")] = ""
+    workflow: Annotated[
+        Given, about("File of the workflow (e.g., 'release.yml'); for gitlab, default .gitlab-ci.yml")
+    ] = ""
+    ref: Annotated[Given, about("Branch or tag (e.g., 'refs/heads/main', 'refs/tags/*'); omit for all")] = ""
+    environment: Annotated[Given, about("Environment of the job; omit for all")] = ""
+    claims: Annotated[dict[str, str], about("Further claims that a token must have")] = {}
+    kind: Annotated[Literal["person", "agent"], about("Whose publishing rules apply to the jobs")] = "agent"
 
 
 class NewRule(NamedTuple):
@@ -63,11 +108,31 @@ class NewRule(NamedTuple):
         return bool(self.issuer) and self.issuer == PROVIDERS[self.provider].issuer
 
 
-def parse_rule(asked: RuleRequest) -> NewRule:
+async def add_trust_rule(trust: Trust, identity: Identity, params: AddTrustRule) -> TrustRule:
+    """Add a rule. Raise InvalidParams, NotAllowed, Conflict, or TrustedPublishingOff."""
+    verifier = installed(trust.verifier)
+    rule = parse_rule(params)
+    _check_author(identity, rule)
+    if not rule.has_public_issuer:
+        await verifier.check_issuer(rule.issuer)
+    return await trust.registry.write(partial(insert_rule, actor=identity, rule=rule))
+
+
+def installed(verifier: Verifier | None) -> Verifier:
+    if verifier is None:
+        raise off("no plugin verifies tokens of CI jobs", "An admin installs one: pip install skillery-oidc.")
+    return verifier
+
+
+def off(problem: str, hint: str) -> TrustedPublishingOff:
+    return TrustedPublishingOff(f"trusted publishing is off: {problem}", hint=hint)
+
+
+def parse_rule(params: AddTrustRule) -> NewRule:
     """Return the rule. Raise InvalidParams if a param is missing, not valid, or does not fit the provider."""
-    issuer = _issuer(asked)
-    named = _named_claims(asked, issuer)
-    claims = _further_claims(asked.claims)
+    issuer = _issuer(params)
+    named = _named_claims(params, issuer)
+    claims = _further_claims(params.claims)
     for name in named.keys() & claims.keys():
         raise InvalidParams(f"the claim '{name}' is given twice", param="claims")
     if not named and all(value.endswith("*") for value in claims.values()):
@@ -76,11 +141,11 @@ def parse_rule(asked: RuleRequest) -> NewRule:
             hint="Name claims that do not change, such as sub.",
             param="claims",
         )
-    return NewRule(parse_grantee(asked.target), asked.provider, issuer, named | claims, asked.kind)
+    return NewRule(parse_grantee(params.target), params.provider, issuer, named | claims, params.kind)
 
 
-def _issuer(asked: RuleRequest) -> str:
-    issuer = asked.issuer or PROVIDERS[asked.provider].issuer
+def _issuer(params: AddTrustRule) -> str:
+    issuer = params.issuer or PROVIDERS[params.provider].issuer
     if not issuer:
         raise InvalidParams(
             "the provider 'oidc' needs 'issuer'", hint="Send the claim iss of its tokens.", param="issuer"
@@ -101,24 +166,24 @@ def _is_address(text: str) -> bool:
         return False
 
 
-def _named_claims(asked: RuleRequest, issuer: str) -> dict[str, str]:
-    given = {name: value for name in NAMED if (value := getattr(asked, name))}
-    provider = PROVIDERS[asked.provider]
+def _named_claims(params: AddTrustRule, issuer: str) -> dict[str, str]:
+    named = {name: value for name in NAMED if (value := getattr(params, name))}
+    provider = PROVIDERS[params.provider]
     if not provider.claims:
-        for name in given:
+        for name in named:
             raise InvalidParams(f"'{name}' is for github and gitlab", hint="Put its claims into 'claims'.", param=name)
         return {}
     if provider.default_workflow:
-        given = {"workflow": provider.default_workflow} | given
+        named = {"workflow": provider.default_workflow} | named
     for name in (*REQUIRED, "workflow"):
-        if name not in given:
-            raise InvalidParams(f"a rule for {asked.provider} needs '{name}'", hint=_hint(name), param=name)
-    for name, value in given.items():
+        if name not in named:
+            raise InvalidParams(f"a rule for {params.provider} needs '{name}'", hint=_hint(name), param=name)
+    for name, value in named.items():
         if len(value) > MOST_CHARACTERS or not _FORMS[name][0].fullmatch(value):
             raise InvalidParams(f"'{name}' {quoted(value[:200])} is not valid", hint=_hint(name), param=name)
     host = urlsplit(issuer).netloc
-    given["workflow"] = provider.workflow_pattern(host, given["repository"], given["workflow"])
-    return {provider.claims[name]: value for name, value in given.items()}
+    named["workflow"] = provider.workflow_pattern(host, named["repository"], named["workflow"])
+    return {provider.claims[name]: value for name, value in named.items()}
 
 
 def _further_claims(claims: Mapping[str, str]) -> dict[str, str]:
@@ -137,3 +202,135 @@ def _further_claims(claims: Mapping[str, str]) -> dict[str, str]:
 
 def _hint(name: str) -> str:
     return f"Send {_FORMS[name][1]}."
+
+
+def _check_author(identity: Identity, rule: NewRule) -> None:
+    """Raise NotAllowed if the identity may not add the rule.
+
+    A rule works until a person removes it. So only people add rules, for names that their grants cover. Only admins add
+    a rule with another issuer, because the server sends requests to this issuer and trusts its tokens.
+    """
+    check_person(identity)
+    access.require_namespace(identity, "publish", rule.target)
+    if not rule.has_public_issuer and not access.is_admin(identity):
+        raise NotAllowed(
+            f"only an admin may trust the issuer '{rule.issuer}'",
+            hint="Without an admin, the issuers are those of github.com and gitlab.com.",
+            scope="admin",
+        )
+
+
+def check_person(identity: Identity) -> None:
+    """Raise NotAllowed if the identity is an agent or a CI job. Admins may be agents."""
+    if identity.provenance is not None or (identity.kind == "agent" and not access.is_admin(identity)):
+        raise NotAllowed(
+            f"'{identity.name}' is an agent or a CI job, and only people manage trust rules", scope="admin"
+        )
+
+
+def insert_rule(connection: Connection, actor: Actor, rule: NewRule) -> TrustRule:
+    """Add a checked rule. Raise Conflict if there are too many rules."""
+    count = connection.scalar(select(func.count()).select_from(trust_rules)) or 0
+    if count >= MOST_RULES:
+        raise Conflict(f"there are {count} trust rules, which is the limit", hint="Remove one: remove_trust_rule.")
+    added = TrustRule(
+        id=f"trust_{secrets.token_hex(12)}",
+        target=rule.target,
+        provider=rule.provider,
+        issuer=rule.issuer,
+        claims=rule.claims,
+        kind=rule.kind,
+        created_by=actor.name,
+        created_at=datetime.now(UTC),
+        last_used_at=None,
+    )
+    values = msgspec.structs.asdict(added)
+    values["claims_json"] = msgspec.json.encode(values.pop("claims")).decode()
+    connection.execute(insert(trust_rules).values(**values))
+    audit.record(connection, actor, "add_trust_rule", added.id, after=rule._asdict())
+    return added
+
+
+# -- list_trust_rules --------------------------------------------------------------------------------------------------
+
+
+class ListTrustRules(Params, frozen=True, kw_only=True):
+    """List the trust rules for the namespaces of the caller."""
+
+
+class TrustRules(msgspec.Struct, frozen=True):
+    """The trust rules for the namespaces of the caller, oldest first. Admins get all rules."""
+
+    rules: list[TrustRule]
+
+
+async def list_trust_rules(registry: Registry, identity: Identity, _: ListTrustRules) -> TrustRules:
+    return await registry.read_page(partial(read_rules, identity=identity))
+
+
+def read_rules(connection: Connection, identity: Identity) -> TrustRules:
+    rows = connection.execute(select(trust_rules).order_by(trust_rules.c.created_at, trust_rules.c.id))
+    return TrustRules([rule for row in rows if access.covers(identity, (rule := rule_of(row)).target)])
+
+
+def rule_of(row: Any) -> TrustRule:
+    return TrustRule(
+        id=row.id,
+        target=row.target,
+        provider=row.provider,
+        issuer=row.issuer,
+        claims=_claims.decode(row.claims_json),
+        kind=row.kind,
+        created_by=row.created_by,
+        created_at=in_utc(row.created_at),
+        last_used_at=in_utc(row.last_used_at),
+    )
+
+
+# -- remove_trust_rule -------------------------------------------------------------------------------------------------
+
+
+class RemoveTrustRule(Params, frozen=True, kw_only=True):
+    """Remove a trust rule, and end the tokens that CI jobs got by it."""
+
+    id: Annotated[str, Meta(min_length=1, max_length=64), about("The rule's id")]
+
+
+class RemovedTrustRule(msgspec.Struct, frozen=True):
+    """Result of `remove_trust_rule`."""
+
+    id: str
+    target: str
+    ended: Annotated[int, Meta(description="Tokens of CI jobs that ended with the rule")]
+
+
+async def remove_trust_rule(trust: Trust, identity: Identity, params: RemoveTrustRule) -> RemovedTrustRule:
+    """Remove a rule. The tokens that jobs got by it end at once. Raise TrustRuleNotFound or NotAllowed."""
+    removed = await trust.registry.write(partial(delete_rule, identity=identity, rule_id=params.id))
+    if isinstance(trust.authenticator, KeepsTokens):
+        trust.authenticator.forget()
+    return removed
+
+
+def delete_rule(connection: Connection, identity: Identity, rule_id: str) -> RemovedTrustRule:
+    """Remove a rule, and end the tokens that jobs got by it. Raise TrustRuleNotFound or NotAllowed."""
+    row = connection.execute(select(trust_rules).where(trust_rules.c.id == rule_id.replace("\0", ""))).one_or_none()
+    if row is None or not access.covers(identity, row.target):
+        raise TrustRuleNotFound(
+            f"there is no trust rule {quoted(rule_id[:80])} for your namespaces", hint="list_trust_rules shows them."
+        )
+    check_person(identity)
+    # An exchange locks the row of its rule. After this statement, no other exchange can use the rule.
+    connection.execute(delete(trust_rules).where(trust_rules.c.id == row.id))
+    ended = revoke_tokens_of_rule(connection, row.id)
+    rule = rule_of(row)
+    before = {"target": rule.target, "provider": rule.provider, "issuer": rule.issuer, "claims": rule.claims}
+    audit.record(connection, identity, "remove_trust_rule", row.id, before=before, after={"ended": ended})
+    return RemovedTrustRule(row.id, row.target, ended)
+
+
+METHODS = (
+    Method(add_trust_rule, "publish", audits="target"),
+    Method(list_trust_rules, "publish", audits=""),
+    Method(remove_trust_rule, "publish", audits="id"),
+)

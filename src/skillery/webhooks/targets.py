@@ -17,13 +17,13 @@ from skillery import audit
 from skillery.audit import Actor
 from skillery.backends import Identity
 from skillery.database import in_utc
+from skillery.database.registry import Registry
 from skillery.database.tables import dead_letters, events, webhooks
 from skillery.errors import Conflict, InvalidParams, WebhookNotFound
 from skillery.events import BY_REQUEST, EVENT_TYPES
 from skillery.formats.secret_names import parse_grantee
 from skillery.formats.wording import did_you_mean, quoted
 from skillery.method import Method, Params, about
-from skillery.registry.registry import Registry
 from skillery.sandboxing.egress.policy import Denied
 from skillery.webhooks.leases import database_now
 from skillery.webhooks.queue import head_of, wanted

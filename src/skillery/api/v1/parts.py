@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from skillery.api.exports import DownloadParts
+from skillery.database.registry import Registry
 from skillery.edge.gate import Gate
 from skillery.importing import Importer
 from skillery.methods.budgets import Bodies
-from skillery.registry.registry import Registry
 
 
 class V1Parts(NamedTuple):

@@ -12,6 +12,7 @@ import msgspec
 from skillery import registry
 from skillery.api.v1.parts import V1Parts
 from skillery.backends import Identity
+from skillery.database.registry import Registry
 from skillery.edge.http import HttpRefusal, send_bytes
 from skillery.errors import InvalidParams, SkilleryError, VersionNotFound
 from skillery.formats.semver import Version
@@ -19,7 +20,6 @@ from skillery.formats.version_spec import VersionSpec
 from skillery.formats.wording import quoted
 from skillery.methods.errors import NOT_FOUND, encode, plain_error
 from skillery.methods.refusals import is_refusal
-from skillery.registry.registry import Registry
 
 DEFAULT_LIMIT = 20
 MOST_LISTED = 1000

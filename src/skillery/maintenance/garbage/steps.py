@@ -26,7 +26,7 @@ from skillery.maintenance.garbage.collector import Sweep, Swept
 from skillery.registry.purges import purged_among
 from skillery.runs.cache import Cache
 from skillery.runs.records import count_old_runs, cutoff_of, forget_runs
-from skillery.trust import forget_expired
+from skillery.trust.exchange import forget_expired
 from skillery.workspaces.sweeps import AT_ONCE as EXPIRED_AT_ONCE
 from skillery.workspaces.sweeps import count_expired, forget_contents, remove_expired
 

@@ -136,8 +136,8 @@ async def _others(request: PageRequest, filters: Filters) -> list[Choice]:
     """Return the statuses that only publishers and reviewers see, with the number of versions in each."""
     if filters.q or not (request.may("publish") or request.may("review")):
         return []
-    registry, identity, asked = request.site.core.registry, request.identity, filters.of_versions()
-    counted = await registry.read_page(lambda connection: count_unlisted(connection, identity, asked, registry.counts))
+    core, identity, asked = request.site.core, request.identity, filters.of_versions()
+    counted = await core.registry.read_page(lambda connection: count_unlisted(connection, identity, asked, core.counts))
     found = [(str(one.value), one.count) for one in counted if one.value != filters.status]
     return [Choice(STATUSES[one], number, filters.address(status=one), is_set=False) for one, number in found]
 
@@ -163,7 +163,7 @@ async def _steps(request: PageRequest, filters: Filters) -> Steps | None:
     """Return the first steps until a user has published a skill or has hidden the steps."""
     if request.known is None or filters.address() != "/" or cookie_of(request.headers, STEPS_COOKIE) == "off":
         return None
-    if await request.site.core.registry.has_skills_of_others():
+    if await request.site.core.first_skills.exist():
         return None
     try:
         await request.call("describe_skill", {"name": _FIRST_SKILL, "detail": "manifest"})

@@ -11,8 +11,6 @@ from sqlalchemy import Connection
 from skillery.backends import Storage
 from skillery.context.threads import COMPARISONS
 from skillery.database import Database
-from skillery.registry.catalogue_counts import CountsCache
-from skillery.registry.first_skills import has_skills_of_others
 
 T = TypeVar("T")
 
@@ -25,8 +23,6 @@ class Registry:
         self._database = database
         self.storage = storage
         self.cursor_key = cursor_key
-        self.counts = CountsCache()
-        self._has_skills_of_others = False
 
     def read(self, work: Callable[[Connection], T]) -> Awaitable[T]:
         """Return the result of a function that reads a few rows. Raise Unavailable if the database fails.
@@ -42,11 +38,6 @@ class Registry:
     def read_and_compare(self, work: Callable[[Connection], T]) -> Awaitable[T]:
         """Return the result of a function that compares foreign texts, in the threads of comparisons."""
         return COMPARISONS.run(self._database.read_now, work)
-
-    async def has_skills_of_others(self) -> bool:
-        """Return whether a version exists that is not one of the bundled skills."""
-        self._has_skills_of_others = self._has_skills_of_others or await self.read(has_skills_of_others)
-        return self._has_skills_of_others
 
     def write(self, work: Callable[[Connection], T]) -> Awaitable[T]:
         """Return the result of a function that changes something. If the function raises an error, the transaction is
