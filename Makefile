@@ -130,6 +130,7 @@ check: install ## check style, types, import contracts, and calls with foreign t
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m checks
 	$(BIN)/pytest -q tests/docs/test_foreign_text_calls.py
 
 TEST_TOOLS := $(BWRAP) $(SKILLS_CLI) $(CONFORMANCE) $(WEED) $(OPENBAO) $(RAY) $(FORMER_SDKS) $(OIDC_PROVIDER) $(CLIENT_JS_TOOLS) $(CHROMIUM) $(AXE)

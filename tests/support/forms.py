@@ -64,7 +64,7 @@ ALSO = {
     r"src/skillery/git_views/": "git",
     r"pyproject\.toml|requirements\.lock|packaging/|src/skillery/authoring/": "app cli docs plugins",
     r"docs/|examples/|skills/|[^/]+\.md|mkdocs\.yml|Makefile": "docs",
-    r"bench/": "bench",
+    r"bench/|checks/": "bench",
 }
 DIALECT = re.compile(r"dialect|postgresql")
 """Text of a source file that behaves differently on Postgres: its change adds the subject `postgres`."""
