@@ -1,4 +1,5 @@
-# All requirements are installed into the checkout: .tools (uv) and .venv (the locked packages).
+# All requirements are installed into the checkout: .tools (uv) and .venv (the locked packages). `make demo` installs only
+# the packages of a server, and the other targets add the plugins and the tools of developers.
 PYTHON ?= python3
 UV := .tools/bin/uv
 BIN := .venv/bin
@@ -28,9 +29,19 @@ export UV_PROJECT_ENVIRONMENT := .venv
 install: .venv/.installed
 
 $(UV):
-	PIP_ROOT_USER_ACTION=ignore $(PYTHON) -m pip install --quiet --no-warn-script-location --target .tools 'uv>=0.8,<1'
+	@echo "make: downloading uv from PyPI into .tools (20 MB, 40 MB on the disk)"
+	@PIP_ROOT_USER_ACTION=ignore $(PYTHON) -m pip install --quiet --no-warn-script-location --target .tools 'uv>=0.8,<1'
+
+.venv/.server: $(UV) requirements-server.lock pyproject.toml ## Skillery alone, without plugins and development tools
+	@echo "make: installing Skillery and $$(grep -c ^[a-z] requirements-server.lock) packages into .venv" \
+	  "(45 MB to download, 140 MB on the disk); plugins and development tools are not needed"
+	@$(UV) venv --quiet --allow-existing --python $(PYTHON) .venv
+	@$(UV) pip sync --quiet --require-hashes --python $(BIN)/python requirements-server.lock
+	@$(UV) pip install --quiet --no-deps --no-build-isolation --python $(BIN)/python --editable .
+	@touch $@
 
 .venv/.installed: $(UV) requirements.lock pyproject.toml $(PACKAGES:%=%pyproject.toml)
+	@echo "make: installing Skillery, its plugins and the tools of developers into .venv (700 MB on the disk)"
 	$(UV) venv --quiet --allow-existing --python $(PYTHON) .venv
 	$(UV) pip sync --quiet --compile-bytecode --require-hashes --python $(BIN)/python requirements.lock
 	$(UV) pip install --quiet --compile-bytecode --no-deps --no-build-isolation --python $(BIN)/python \
@@ -119,8 +130,8 @@ $(AXE): $(NODE) ## checks of accessibility, used by the tests of the web pages
 	  axe-core@$(@:$(@D)/.installed-%=%)
 	touch $@
 
-demo: install ## install, serve, and run the protocol's workflow on real data
-	$(BIN)/skillery demo --home .demo
+demo: $(or $(wildcard .venv/.installed),.venv/.server) ## install Skillery alone, serve, and run the protocol's workflow
+	@PATH=$(CURDIR)/.tools/bin:$$PATH $(BIN)/skillery demo --home .demo
 
 serve: install ## serve the home of the current user
 	$(BIN)/skillery serve
@@ -222,6 +233,8 @@ client-js: $(CLIENT_JS_TOOLS) ## build the JavaScript client: dist/skillery-clie
 lock: $(UV) ## pin the ranges of pyproject.toml, with hashes
 	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 	  --group dev pyproject.toml -o requirements.lock
+	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+	  --no-annotate --constraint requirements.lock --group build pyproject.toml -o requirements-server.lock
 	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 	  --group docs -o requirements-docs.lock
 	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -113,3 +116,38 @@ def test_a_plugin_is_installed_alone(plugin: Path, wheel: Path, tmp_path: Path) 
     assert imported.returncode == 0, imported.stderr
     assert str(tmp_path) in imported.stdout
     assert row["version"] == "0.1.0"
+
+
+# -- make demo -------------------------------------------------------------------------------------------------------
+
+MAX_MB = 150
+DEMO_FILES = ("Makefile", "pyproject.toml", "requirements-server.lock", "README.md", "LICENSE", "migrations", "skills")
+
+
+def test_the_demo_installs_versions_of_the_development_lock() -> None:
+    pins = {
+        name: set(re.findall(r"^([a-z].*?) \\$", (ROOT / name).read_text(), re.MULTILINE))
+        for name in ("requirements-server.lock", "requirements.lock")
+    }
+
+    assert pins["requirements-server.lock"]
+    assert pins["requirements-server.lock"] <= pins["requirements.lock"]
+
+
+@pytest.mark.full
+@pytest.mark.long
+def test_make_demo_installs_no_plugins_and_no_development_tools(tmp_path: Path) -> None:
+    for name in (*DEMO_FILES, "src"):
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copyfile
+        copy(ROOT / name, tmp_path / name)
+    (tmp_path / ".tools" / "bin").mkdir(parents=True)
+    shutil.copy2(UV, tmp_path / ".tools" / "bin")
+    command = ["make", "demo", f"PYTHON={sys.executable}"]
+    shown = subprocess.run(command, cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, check=True)
+    os.kill(int(re.findall(r"Stop it: kill (\d+)", shown.stdout)[0]), signal.SIGTERM)
+    files = [path for path in (tmp_path / ".venv").rglob("*") if path.is_file() and not path.is_symlink()]
+
+    assert "installing Skillery and " in shown.stdout.splitlines()[0]
+    assert "All steps succeeded." in shown.stdout
+    assert sum(path.stat().st_size for path in files) < MAX_MB * 1024 * 1024
+    assert [path.name for path in files if re.match(r"(pytest|mypy|skillery_\w+)-", path.parent.name)] == []
