@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from sqlalchemy import Connection, select
 
 from skillery.database import Database
@@ -27,14 +28,20 @@ from skillery.registry import resolve, set_visibility, undeprecate_skill, unyank
 PACKAGED = Path(__file__).parents[1] / "_skills"
 IN_CHECKOUT = Path(__file__).parents[3] / "skills"
 GUIDE = "skills.protocol.guide"
-# Skillery's own tests import the bundled skills and run their examples, so that a first start need not wait for a
-# sandbox.
-RULES = PublishingRules(trials=False)
+PASSED = "passed.json"
 
 
 def bundled_folders() -> list[Path]:
-    root = PACKAGED if PACKAGED.is_dir() else IN_CHECKOUT
-    return sorted(path.parent for path in root.glob("*/skill.toml"))
+    return sorted(path.parent for path in _root().glob("*/skill.toml"))
+
+
+def passed_digests() -> list[str]:
+    """Return the digests of the bundled skills whose examples passed in the tests of Skillery."""
+    return list(msgspec.json.decode((_root() / PASSED).read_bytes(), type=dict[str, str]).values())
+
+
+def _root() -> Path:
+    return PACKAGED if PACKAGED.is_dir() else IN_CHECKOUT
 
 
 def packaged_guide() -> str:
@@ -50,10 +57,13 @@ async def publish_bundled(publisher: Publisher, database: Database) -> None:
     """
     if await database.read(lambda connection: _is_hidden(connection) or bool(_changed(connection))):
         await database.write(_restore_guide)
+    # Skillery's own tests import the bundled skills and run their examples, so that a first start need not wait for a
+    # sandbox. An edited skill has another digest and is not verified.
+    rules = PublishingRules(trials=False, passed=await asyncio.to_thread(passed_digests))
     for folder in await asyncio.to_thread(bundled_folders):
         manifest = toml_manifest((folder / "skill.toml").read_bytes())
         if not await database.read(partial(_is_there, manifest=manifest)):
-            await _publish(publisher, await asyncio.to_thread(read_skill_folder, folder))
+            await _publish(publisher, await asyncio.to_thread(read_skill_folder, folder), rules)
 
 
 def _changed(connection: Connection) -> list[tuple[str, str, bool]]:
@@ -98,10 +108,10 @@ def _is_there(connection: Connection, manifest: Mapping[str, Any]) -> bool:
     return True
 
 
-async def _publish(publisher: Publisher, skill: SkillFolder) -> None:
+async def _publish(publisher: Publisher, skill: SkillFolder, rules: PublishingRules) -> None:
     try:
         # Unlimited, because a quota must not prevent a start.
-        await publisher.create_skill(BUNDLER, skill.manifest, skill.skill_md, skill.files, RULES, UNLIMITED)
+        await publisher.create_skill(BUNDLER, skill.manifest, skill.skill_md, skill.files, rules, UNLIMITED)
     except Conflict:
         return  # the version exists
     except Exception as error:

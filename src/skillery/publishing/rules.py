@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Literal, NamedTuple
 
 from skillery.backends import Identity
@@ -27,6 +28,8 @@ class PublishingRules(NamedTuple):
     """First status of the first version of a skill, if the version has permissions."""
     trials: bool = True
     """Whether the entrypoint is imported and the examples run before a version is published."""
+    passed: Collection[str] = ()
+    """Digests of bundles whose examples have passed before. They count as passed, without `trials` too."""
     approval: ApprovalRules = ApprovalRules()
     """Which reviewers approve versions."""
     submit: bool | None = None
