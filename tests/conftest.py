@@ -152,14 +152,17 @@ class Server:
         return code
 
 
+INDEX_VARIABLES = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "UV_INDEX", "UV_DEFAULT_INDEX", "UV_EXTRA_INDEX_URL")
+
+
 def clean_environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the environment of this process without settings of Skillery, for commands and for FORKED.
+    """Return the environment of this process without settings of Skillery and indexes of pip, for commands and FORKED.
 
     Compiled code is kept, which makes a start faster.
     """
-    dropped = ("SKILLERY_", "PYTHONDONTWRITEBYTECODE")
+    dropped = ("SKILLERY_", "PYTHONDONTWRITEBYTECODE", *INDEX_VARIABLES)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
-    return {**kept, **prefork().variables, **(more or {})}
+    return {**kept, "PIP_CONFIG_FILE": os.devnull, **prefork().variables, **(more or {})}
 
 
 @pytest.fixture(scope="session")

@@ -976,9 +976,11 @@ class Probe(msgspec.Struct, frozen=True):
     ok: bool
     detail: str
     fix: str = ""
-    """The remedy if `ok` is false."""
+    """The remedy if `ok` is false. If `off` is true: how to turn the part on."""
     required: bool = True
     """False: without the property, runs are `degraded`, but safe."""
+    off: bool = False
+    """Whether the settings turn this part off. `ok` is then true."""
 
 
 class Capability(StrEnum):

@@ -1,7 +1,7 @@
 """The settings of a server. They are read once and never change.
 
 Sources in the order of precedence: flags of the command line, environment variables `SKILLERY_*`, `skillery.toml`,
-defaults.
+the configuration of pip (for `packages.index_urls`), defaults.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import msgspec
 import platformdirs
 
 from skillery.errors import StartupError
+from skillery.formats.pip_indexes import configured_indexes
 from skillery.formats.secret_names import SECRET_PREFIX
 from skillery.formats.wording import nearest
 
@@ -32,6 +33,8 @@ BACKENDS_PREFIX = "SKILLERY_BACKENDS_"
 PLUGINS_PREFIX = "SKILLERY_PLUGINS_"
 ENVIRONMENTS_PREFIX = "SKILLERY_ENVIRONMENTS_"
 CONFIG_NAME = "skillery.toml"
+PIP = "pip"
+"""The source of a setting that the configuration of pip or uv sets."""
 RENAMED_IN_ENVIRONMENT = {"SKILLERY_CONFIG": "--config"}
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
@@ -391,6 +394,12 @@ def load_settings(
             _put(tree, name, value)
             sources[name] = source
     tree["home"] = home
+    if not sources.keys() & {"packages.index_urls", "packages.wheelhouse"}:
+        # Not an explicit setting, so credentials in it must not stop a server that builds packages from source.
+        indexes = configured_indexes(variables)
+        if indexes and not (tree.get("packages", {}).get("build_from_source") and any("@" in one for one in indexes)):
+            _put(tree, "packages.index_urls", indexes)
+            sources["packages.index_urls"] = PIP
     return LoadedSettings(_convert(tree, sources), sources)
 
 

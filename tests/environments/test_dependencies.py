@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from skillery.environments import PackageSources
 from skillery.formats.requirements import InvalidLock, read_lock
+from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server, manifest, skill_files
 from tests.support.needing import CODE, create, lock_of, needing, pins, refused
 from tests.support.package_index import PackageIndex
@@ -283,6 +284,25 @@ def test_an_index_gives_what_it_has_and_a_yanked_release_is_refused(
     assert "it loses data" in error["message"]
 
 
+@pytest.mark.full
+def test_the_index_of_pip_provides_packages_and_its_login_is_in_no_file(
+    start_server: Callable[..., Server], new_name: str, package_index: PackageIndex
+) -> None:
+    server = start_server(env={"PIP_INDEX_URL": package_index.url.replace("//", "//ann:geheim@")})
+
+    create(server.rpc, needing(new_name, "frames<2"))
+    lock = lock_of(server.rpc, new_name)
+    shown = skillery(
+        "config", "show", "--home", str(server.home), PIP_INDEX_URL="https://ann:geheim@example.org/simple"
+    )
+    server.stop()
+
+    assert pins(lock) == {"frames": "1.5", "figures": "2.0"}
+    assert "localhost" not in lock
+    assert [path for path in server.home.rglob("*") if path.is_file() and b"geheim" in path.read_bytes()] == []
+    assert 'packages.index_urls\t["https://***@example.org/simple"]\tpip' in shown.out
+
+
 def test_what_was_uploaded_after_the_cut_off_date_is_not_there(
     indexed: Server, new_name: str, package_index: PackageIndex
 ) -> None:
@@ -330,7 +350,8 @@ def test_a_server_without_uv_says_so(start_server: Callable[..., Server], new_na
     (tmp_path / "uv.py").write_text("def find_uv_bin():\n    raise FileNotFoundError\n")
     house = tmp_path / "house"
     house.mkdir()
-    running = start_server(env={"SKILLERY_PACKAGES_WHEELHOUSE": str(house), "PYTHONPATH": str(tmp_path)})
+    without_uv = {"PYTHONPATH": str(tmp_path), "PATH": str(house)}
+    running = start_server(env={"SKILLERY_PACKAGES_WHEELHOUSE": str(house), **without_uv})
 
     error = refused(running.rpc, needing(new_name, "frames"))
 

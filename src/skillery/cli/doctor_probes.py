@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import sys
 import tempfile
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,14 +15,22 @@ from skillery.backends import Probe
 from skillery.cli.database import open_database
 from skillery.cli.doctor_webhooks import webhooks_probe
 from skillery.cli.services import service_problem
-from skillery.errors import SkilleryError, StartupError
+from skillery.errors import PackagesNotOffered, SkilleryError, StartupError
+from skillery.settings import PIP
 
 if TYPE_CHECKING:
     from skillery.plugins import Plugins
     from skillery.settings import Settings
 
 
-def installation_probes(plugins: Plugins, settings: Settings) -> list[Probe]:
+AUTH_ON = "Set auth to 'tokens' before users of other computers call this server."
+PACKAGES_ON = (
+    "Set packages.index_urls, for example to https://pypi.org/simple, or packages.wheelhouse. "
+    "Skills with packages need one of them."
+)
+
+
+def installation_probes(plugins: Plugins, settings: Settings, sources: Mapping[str, str]) -> list[Probe]:
     """Return the results of all probes, except that of the capabilities of a started sandbox."""
     return [
         _python(),
@@ -30,7 +39,7 @@ def installation_probes(plugins: Plugins, settings: Settings) -> list[Probe]:
         _storage(plugins, settings),
         _authenticator(plugins, settings),
         _secrets(plugins, settings),
-        _packages(settings),
+        _packages(settings, sources),
         _runs(settings),
         webhooks_probe(settings),
         *_sandbox(plugins, settings),
@@ -91,6 +100,8 @@ def _authenticator(plugins: Plugins, settings: Settings) -> Probe:
         problem = str(error)
     if problem is not None:
         return Probe("authenticator", False, problem, fix)
+    if settings.authenticators == ("open",):
+        return Probe("authenticator", True, "open: callers need no token", AUTH_ON, off=True)
     return Probe("authenticator", True, ", ".join(settings.authenticators))
 
 
@@ -106,33 +117,32 @@ def _secrets(plugins: Plugins, settings: Settings) -> Probe:
     return Probe("secrets", True, settings.secrets)
 
 
-def _packages(settings: Settings) -> Probe:
+def _packages(settings: Settings, sources: Mapping[str, str]) -> Probe:
     """Check the requirements for packages of skills and environments: an index or wheelhouse, and the program uv."""
     from skillery.app.named_environments import defined_in
+    from skillery.environments.jobs import find_uv
 
     wanted = settings.packages
+    is_from_pip = sources.get("packages.index_urls") == PIP
     try:
         named = len(defined_in(settings))
     except StartupError as error:
         return Probe("packages", False, str(error), "Check the settings [environments.<name>] and [packages].")
     if not (wanted.index_urls or wanted.wheelhouse):
-        return Probe(
-            "packages", True, "off: skills with packages need the setting packages.index_urls or packages.wheelhouse"
-        )
+        return Probe("packages", True, "no index and no wheelhouse", PACKAGES_ON, off=True)
     if wanted.wheelhouse and not Path(wanted.wheelhouse).expanduser().is_dir():
         fix = "Check the setting 'packages.wheelhouse'."
         return Probe("packages", False, f"the folder '{wanted.wheelhouse}' does not exist", fix)
     try:
-        from uv import find_uv_bin
-
-        program = find_uv_bin()
-    except (ImportError, FileNotFoundError):
-        return Probe(
-            "packages", False, "uv is missing, so packages cannot be locked", "pip install 'skillery[packages]'"
-        )
+        program = find_uv()
+    except PackagesNotOffered as error:
+        # Only the settings of Skillery require packages. The configuration of pip is for other programs too.
+        unused = is_from_pip and not named
+        return Probe("packages", unused, error.message, "pip install 'skillery[packages]'", off=unused)
     hosts = ", ".join(urlsplit(address).hostname or "an index" for address in wanted.index_urls)
     source = f"the wheelhouse {wanted.wheelhouse}" if wanted.wheelhouse else f"from {hosts}"
-    return Probe("packages", True, f"{source}, by {program}; named environments: {named}")
+    origin = " (the index of pip)" if is_from_pip else ""
+    return Probe("packages", True, f"{source}{origin}, by {program}; named environments: {named}")
 
 
 def _runs(settings: Settings) -> Probe:

@@ -30,7 +30,7 @@ def webhooks_probe(settings: Settings) -> Probe:
     except SkilleryError as error:
         return Probe("webhooks", False, error.message, "Check the setting 'database'.", required=False)
     if counts is None or not counts.webhooks:
-        return Probe("webhooks", True, "none")
+        return Probe("webhooks", True, "none", "skillery webhook add URL sends the events to URL.", off=True)
     bad = counts.failing + counts.gone + counts.dead_letters
     found = (
         f"{counts.webhooks}: {counts.failing} failing, {counts.gone} gone, {counts.waiting} events wait, "

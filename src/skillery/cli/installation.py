@@ -30,13 +30,14 @@ if TYPE_CHECKING:
 def doctor(target: Target, as_json: bool) -> None:
     """Test everything that a server needs on this computer.
 
-    For each failure, the output contains a remedy.
+    Each line begins with ok, off, degraded or FAILED. The last column says how to turn on a part that is off, or how to
+    fix a part that does not work.
     """
     from skillery.plugins import load_plugins
 
-    settings = target.load().settings
+    settings, sources = target.load()
     loaded = load_plugins(settings.plugins_folder)
-    probes = installation_probes(loaded, settings)
+    probes = installation_probes(loaded, settings, sources)
     capabilities, ready, programs = _capabilities(loaded, settings)
     probes.append(ready)
     healthy = all(probe.ok or not probe.required for probe in probes)
@@ -58,20 +59,23 @@ def doctor(target: Target, as_json: bool) -> None:
 
 
 def _print_probes(probes: list[Probe], settings: Settings) -> None:
-    rows = [(_mark(probe), probe.name, probe.detail, "" if probe.ok else probe.fix) for probe in probes]
-    print_rows(["", "what", "found", "fix"], rows, title=f"sandbox {settings.sandbox}, home {settings.home}")
+    rows = [
+        (_mark(probe), probe.name, probe.detail, "" if probe.ok and not probe.off else probe.fix) for probe in probes
+    ]
+    print_rows(["", "what", "found", "remedy"], rows, title=f"sandbox {settings.sandbox}, home {settings.home}")
     failed = [probe for probe in probes if not probe.ok]
     if any(probe.required for probe in failed):
         click.echo("Some required parts do not work here.", err=True)
     elif failed:
         click.echo("All required parts work. The rows with degraded say what is limited.", err=True)
     elif is_terminal():
-        click.echo("Everything works.")
+        off = any(probe.off for probe in probes)
+        click.echo("All required parts work. Parts that are off are optional." if off else "Everything works.")
 
 
 def _mark(probe: Probe) -> str:
     if probe.ok:
-        return "ok"
+        return "off" if probe.off else "ok"
     return "FAILED" if probe.required else "degraded"
 
 
@@ -125,6 +129,8 @@ def _visible_value(name: str, value: Any) -> Any:
     """Return the value of a setting with its credentials removed."""
     if name == "database" and isinstance(value, str):
         return hide_password(value)
+    if name == "packages.index_urls":
+        return [re.sub(r"//.*@", f"//{HIDDEN}@", address) for address in value]
     if name.startswith(("backends.", "plugins.")) and is_secret(name.rpartition(".")[2]):
         return HIDDEN
     return msgspec.to_builtins(value)

@@ -61,10 +61,8 @@ def hidden_link(program: str) -> str:
         return ""
     target = os.path.realpath(path)
     if target.startswith("/usr/"):
-        return (
-            f"{path} is a link through a folder that runs do not see. To fix: ln -s {target} /usr/local/bin/{program}"
-        )
-    return f"{path} is a link to {target}, and runs see only programs in /usr: install it there"
+        return f"Runs cannot follow the link {path}. To fix: ln -s {target} /usr/local/bin/{program}"
+    return f"Runs cannot call {program}: {path} is a link to {target}. Install {program} in /usr."
 
 
 def print_programs(seen: Sequence[SeenProgram]) -> None:
@@ -78,12 +76,11 @@ def print_programs(seen: Sequence[SeenProgram]) -> None:
         )
         for package in USUAL
     ]
+    title = "System programs that public skills call. All of them are optional."
+    columns = ["Debian package", "runs can call", "runs cannot call"]
     if not is_terminal():
-        click.echo(
-            "\nprograms that public skills call: Debian package, programs that runs see, programs that are missing"
-        )
-    title = "programs that public skills call (all are optional)"
-    print_rows(["Debian package", "runs see", "not installed or not visible"], rows, title=title)
+        click.echo("\n" + title + "\n" + "\t".join(columns))
+    print_rows(columns, rows, title=title)
     for one in seen:
         if one.note:
             click.echo(one.note, err=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import shutil
 import ssl
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -227,12 +228,16 @@ def workers() -> int:
 
 
 def find_uv() -> Path:
-    """Return the path of uv, which the extra `packages` installs. Raise PackagesNotOffered if it is missing."""
+    """Return the path of uv, which the extra `packages` installs, or else of uv on the PATH. Raise PackagesNotOffered
+    if both are missing.
+    """
     try:
         from uv import find_uv_bin
 
         return Path(find_uv_bin())
     except (ImportError, FileNotFoundError):
+        if program := shutil.which("uv"):
+            return Path(program).resolve()
         raise PackagesNotOffered(
             "uv is missing on this server, so packages cannot be locked",
             hint="The admin can install uv: pip install 'skillery[packages]'.",
