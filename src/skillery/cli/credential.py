@@ -26,12 +26,12 @@ USER = "skillery"
 @url_option
 @home_options
 def credential(operation: Operation, url: str | None, target: Target) -> None:
-    """Hand out the login for a server, renewed if it ends soon.
+    """Print the login for a server, for git and other programs. A login that ends soon is renewed first.
 
-    `get` speaks the protocol of git's credential helpers: git writes what it asks for to stdin, and reads a user and a
-    password. With --url, the command answers only questions about this server, and also knows SKILLERY_TOKEN. `headers`
-    prints a JSON object with the header Authorization. `store` and `erase` change nothing: only `skillery login` and
-    `skillery logout` do. `skillery connect` prints the settings of each client that use this command.
+    `get` is for git: it reads the address of the server from stdin, and prints a user and a password (the protocol of
+    git credential helpers). With --url, `get` answers only for this server, and SKILLERY_TOKEN is a login too.
+    `headers` prints a JSON object with the header Authorization. `store` and `erase` change nothing: only
+    `skillery login` and `skillery logout` do. `skillery connect` prints the settings of clients that call this command.
     """
     from skillery.cli.login import server_of_home
     from skillery.client.logins.login import server_of

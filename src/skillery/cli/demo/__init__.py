@@ -33,7 +33,7 @@ def demo(target: Target, token: str | None, port: int, as_json: bool) -> None:
 
     The steps use a real CSV file. Afterwards, the server continues in the background. The first line gives the
     address of the pages, the last lines the command that stops the server.
-    If a server already holds the home, the demo uses that server.
+    If a server already runs on the home, the demo uses that server.
     """
     import asyncio
 
