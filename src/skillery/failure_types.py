@@ -70,7 +70,7 @@ class FailureType(StrEnum):
     VALIDATION_ERROR = (
         "ValidationError",
         "The args do not match `[inputs]` of the skill, or the parameters of the tool.",
-        "The message names the arg. `describe_skill` and `list_tools` show what is expected.",
+        "The message names all wrong args, the inputs in brief, and one correct call.",
     )
     QUOTA_EXCEEDED = (
         "QuotaExceeded",

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skillery.errors import InvalidManifest
-from skillery.formats.inputs import Input, InputInvalid, apply_inputs, blob_args
+from skillery.formats.inputs import Input, InputInvalid, apply_inputs, blob_args, with_usage
 from skillery.formats.manifest import manifest_toml, parse_manifest, same_manifest, toml_manifest
 from skillery.formats.semver import Version
 
@@ -411,6 +411,38 @@ def test_missing_and_unlisted_arguments_are_named() -> None:
         apply_inputs({"x": Input("string", "Who", required=True)}, {})
     with pytest.raises(InputInvalid, match=r"'x' is true, allowed are: 1, 2"):
         apply_inputs({"x": Input("any", enum=(1, 2))}, {"x": True})
+
+
+def test_all_wrong_arguments_are_reported_with_one_correct_call() -> None:
+    inputs = {
+        "top": Input("integer", default=3, has_default=True),
+        "mode": Input("string", enum=("fast", "slow")),
+        "text": Input("string", "What to count", required=True),
+        "at": Input("blob", required=True),
+    }
+    args = {"top": "7", "mode": "x", "at": "blob:1", "other": 1}
+    with pytest.raises(InputInvalid) as caught:
+        apply_inputs(inputs, args)
+
+    assert with_usage(caught.value, "acme.count", inputs, args).splitlines() == [
+        "Argument 'top' is a string (\"7\"), expected type integer.",
+        'Argument \'mode\' is "x", allowed are: "fast", "slow".',
+        "Missing argument 'text': it is required (type string: What to count).",
+        'Inputs: text: string, at: blob, top?: integer = 3, mode?: "fast"|"slow"',
+        'A correct call: {"name":"acme.count","args":{"at":"blob:1","top":3,"mode":"fast","text":"text"}}',
+    ]
+
+
+@pytest.mark.parametrize("count", [1, 3, 400])
+def test_the_message_about_wrong_arguments_is_limited(count: int) -> None:
+    inputs = {f"{'x' * 200}{number}": Input("string", "y" * 500, required=True) for number in range(count)}
+    with pytest.raises(InputInvalid) as caught:
+        apply_inputs(inputs, {})
+
+    text = with_usage(caught.value, "a.b", inputs, {})
+    assert len(text) <= 1000
+    assert "\nInputs: " in text
+    assert '\nA correct call: {"name":"a.b"' in text
 
 
 def test_blob_arguments_are_found_by_their_declaration() -> None:

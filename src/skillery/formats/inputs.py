@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Literal, TypeAlias, get_args
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 
 from skillery.formats.json_values import kind_of, same
-from skillery.formats.wording import did_you_mean, printable, quoted
+from skillery.formats.wording import did_you_mean, one_line, printable, quoted
 
 InputType: TypeAlias = Literal["string", "integer", "number", "boolean", "object", "array", "blob", "any"]
 INPUT_TYPES: tuple[InputType, ...] = get_args(InputType)
+MOST_TEXT, MOST_COMPACT, MOST_CALL = 1000, 300, 250
+"""Limits of the characters of a message, of the compact inputs in it, and of the call in it."""
 MOST_WARNINGS = 10
 """The maximum number of undeclared arguments with a separate warning. One more warning counts the others."""
 
@@ -28,9 +30,31 @@ class Input(msgspec.Struct, frozen=True):
 
 
 class InputInvalid(ValueError):
-    """Raised if the arguments of a run do not fit the skill's `[inputs]`. The message names the argument, and says
-    what is expected.
+    """Raised if the arguments of a run do not fit the skill's `[inputs]`. The message has one line for each wrong
+    argument: it names the argument, and says what is expected.
     """
+
+    def __init__(self, problems: Mapping[str, str]) -> None:
+        super().__init__("\n".join(problems.values()))
+        self.problems = problems
+        """The line of each wrong argument, by its name."""
+
+
+def inputs_in(table: Mapping[str, Mapping[str, Any]]) -> dict[str, Input]:
+    """Return the inputs in `[inputs]` of a manifest, or in the parameters of a tool, without those of unknown form."""
+    found = {}
+    for name, one in table.items():
+        try:
+            found[name] = msgspec.convert({"type": "any", **_known(one)}, Input)
+        except msgspec.ValidationError:
+            continue
+    return found
+
+
+def _known(one: Mapping[str, Any]) -> dict[str, Any]:
+    fields = {field.name for field in msgspec.structs.fields(Input)}
+    known = {key: value for key, value in one.items() if key in fields}
+    return known | ({"has_default": True} if "default" in one and "has_default" in fields else {})
 
 
 def apply_inputs(inputs: Mapping[str, Input], args: Mapping[str, object], *, strict: bool = False) -> dict[str, object]:
@@ -39,13 +63,11 @@ def apply_inputs(inputs: Mapping[str, Input], args: Mapping[str, object], *, str
     For an input of type integer, `1.0` becomes `1`. Raise InputInvalid if an argument does not fit its declaration, if
     a required argument is missing, or, with `strict`, if an argument is not declared.
     """
+    problems = {name: problem for name, each in inputs.items() if (problem := _problem(name, each, args))}
     if strict:
-        _refuse_undeclared(inputs, args)
-    for name, declared in inputs.items():
-        if name in args:
-            _check(name, declared, args[name])
-        elif declared.required and not declared.has_default:
-            raise InputInvalid(f"Missing argument {quoted(name)}: it is required ({_declaration(declared)}).")
+        problems |= {name: _undeclared(name, inputs) for name in args if name not in inputs}
+    if problems:
+        raise InputInvalid(problems)
     defaults = {name: each.default for name, each in inputs.items() if each.has_default and name not in args}
     return {name: _plain(inputs.get(name), value) for name, value in args.items()} | defaults
 
@@ -101,23 +123,117 @@ _FITS: dict[InputType, Callable[[object], bool]] = {
 }
 
 
-def _check(name: str, declared: Input, value: object) -> None:
+_SAMPLES: dict[InputType, object] = {
+    "string": "text",
+    "integer": 1,
+    "number": 1.5,
+    "boolean": True,
+    "object": {},
+    "array": [],
+    "blob": "blob:ID",
+    "any": "value",
+}
+
+
+def _problem(name: str, declared: Input, args: Mapping[str, object]) -> str:
+    """Return the problem of one argument, or ""."""
+    if name not in args:
+        is_missing = declared.required and not declared.has_default
+        return f"Missing argument {quoted(name)}: it is required ({_declaration(declared)})." if is_missing else ""
+    value = args[name]
     if not fits(declared.type, value):
         shown = "" if value is None else f" ({_shown(value)})"
-        raise InputInvalid(f"Argument {quoted(name)} is {kind_of(value)}{shown}, expected {_declaration(declared)}.")
+        return f"Argument {quoted(name)} is {kind_of(value)}{shown}, expected {_declaration(declared)}."
     if declared.enum is not None and not any(same(value, allowed) for allowed in declared.enum):
         allowed = ", ".join(_shown(each) for each in declared.enum[:20])
-        raise InputInvalid(f"Argument {quoted(name)} is {_shown(value)}, allowed are: {allowed}.")
+        return f"Argument {quoted(name)} is {_shown(value)}, allowed are: {allowed}."
+    return ""
 
 
-def _refuse_undeclared(inputs: Mapping[str, Input], args: Mapping[str, object]) -> None:
-    unknown = next((name for name in args if name not in inputs), None)
-    if unknown is not None:
-        declared = ", ".join(map(quoted, list(inputs)[:20])) or "none"
-        raise InputInvalid(
-            f"Argument {quoted(unknown)} is not declared{did_you_mean(unknown, inputs)}. The skill accepts only "
-            f"declared arguments: {declared}."
-        )
+def _undeclared(name: str, inputs: Mapping[str, Input]) -> str:
+    declared = ", ".join(map(quoted, list(inputs)[:20])) or "none"
+    return (
+        f"Argument {quoted(name)} is not declared{did_you_mean(name, inputs)}. The skill accepts only declared "
+        f"arguments: {declared}."
+    )
+
+
+# -- texts for callers -------------------------------------------------------------------------------------------------
+
+
+def with_usage(error: InputInvalid, name: str, inputs: Mapping[str, Input], args: Mapping[str, object]) -> str:
+    """Return all problems of a call, the compact inputs, and one correct call of the skill or tool `name`.
+
+    The call has the given arguments that fit, and sample values for the wrong and missing ones. At most MOST_TEXT
+    characters.
+    """
+    call = _correct_call(name, inputs, args, error.problems)
+    usage = f"\nInputs: {compact_inputs(inputs) or 'none'}\nA correct call: {call}"
+    return f"{printed_lines(error.problems.values(), MOST_TEXT - len(usage))}{usage}"
+
+
+def printed_lines(lines: Collection[str], room: int) -> str:
+    """Return the lines that fit into `room` characters, at least a part of the first, and the number of the others."""
+    room -= len("\n100000 more problems.")
+    text = ""
+    for number, line in enumerate(lines):
+        if number and len(text) + len(line) >= room:
+            return f"{text}\n{len(lines) - number} more problems."
+        text = f"{text}\n{line}" if text else line[:room]
+    return text
+
+
+def compact_inputs(inputs: Mapping[str, Input]) -> str:
+    """Return inputs as in `text: string, top?: integer = 5, mode?: "a"|"b"`, the required ones first. A question mark
+    means optional.
+    """
+    return _joined([_compact(name, inputs[name]) for name in _by_need(inputs)], MOST_COMPACT)
+
+
+def signature_of(inputs: Mapping[str, Input], limit: int) -> str:
+    """Return the names of the required inputs as in `text, top, …`. The dots stand for optional inputs."""
+    required = [one_line(name, 40) for name in inputs if not _is_optional(inputs[name])]
+    return _joined([*required, *["…"] * (len(required) < len(inputs))], limit)
+
+
+def _by_need(inputs: Mapping[str, Input]) -> list[str]:
+    return sorted(inputs, key=lambda name: _is_optional(inputs[name]))
+
+
+def _is_optional(declared: Input) -> bool:
+    return not declared.required or declared.has_default
+
+
+def _compact(name: str, declared: Input) -> str:
+    kind = "|".join(map(_shown, declared.enum[:8])) if declared.enum else declared.type
+    default = f" = {_shown(declared.default)}" if declared.has_default else ""
+    return f"{one_line(name, 40)}{'?' * _is_optional(declared)}: {kind}{default if len(default) < 24 else ''}"
+
+
+def _joined(parts: Sequence[str], room: int) -> str:
+    text = ""
+    for number, part in enumerate(parts):
+        if len(text) + len(part) > room:
+            return f"{text}, and {len(parts) - number} more" if text else part[:room]
+        text = f"{text}, {part}" if text else part
+    return text
+
+
+def _correct_call(name: str, inputs: Mapping[str, Input], args: Mapping[str, object], problems: Collection[str]) -> str:
+    fitting = {key: args[key] for key in args if key in inputs and key not in problems}
+    wrong = {key: sample_of(inputs[key]) for key in inputs if key in problems}
+    call = {"name": name, "args": {**fitting, **wrong}}
+    if len(text := _json(call)) > MOST_CALL:
+        required = {key: sample_of(each) for key, each in inputs.items() if each.required and not each.has_default}
+        text = _json({"name": name, "args": required})
+    return text[:MOST_CALL]
+
+
+def sample_of(declared: Input) -> object:
+    """Return a value that the input accepts: its default, its first allowed value, or a value of its type."""
+    if declared.has_default:
+        return declared.default
+    return declared.enum[0] if declared.enum else _SAMPLES[declared.type]
 
 
 def _plain(declared: Input | None, value: object) -> object:
@@ -131,4 +247,8 @@ def _declaration(declared: Input) -> str:
 
 
 def _shown(value: object) -> str:
-    return printable(msgspec.json.encode(value).decode(), 60)
+    return printable(_json(value), 60)
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()

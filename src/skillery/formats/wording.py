@@ -25,6 +25,12 @@ def printable(text: str, limit: int = 200) -> str:
     return quoted(text, limit)[1:-1]
 
 
+def one_line(text: str, limit: int) -> str:
+    """Return `text` as one line of at most `limit` characters, without control and invisible characters."""
+    text = " ".join("".join(letter if letter.isprintable() else " " for letter in text[: 4 * limit]).split())
+    return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"
+
+
 def near_words(word: str, known: Iterable[str], most: int = 3, cutoff: float = 0.6) -> list[str]:
     """Return up to `most` known words similar to `word`, most similar first. `cutoff` is the least similarity, from 0
     to 1.

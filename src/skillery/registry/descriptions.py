@@ -22,7 +22,7 @@ from skillery.registry.lookups import Lookup
 from skillery.registry.package_locks import lock_json
 from skillery.registry.resolution import resolve_with
 from skillery.registry.usage import USAGE, usage_from
-from skillery.registry.version_rows import VersionRow
+from skillery.registry.version_rows import VersionRow, standing_warnings
 
 _USAGE_OF_ROW = [
     select(column).where(version_usage.c.version_id == skill_versions.c.id).scalar_subquery().label(f"usage_{place}")
@@ -125,7 +125,8 @@ def _with_more_warnings(row: VersionRow, more: str | None) -> str:
     Each deprecation, yank or rejection is also a warning.
     """
     standing: dict[str, Any] = msgspec.json.decode(row.standing_json) if row.standing_json else {}
-    warnings = [*msgspec.json.decode(row.warnings_json), *_warnings(standing), *([more] if more else [])]
+    stored = [*msgspec.json.decode(row.warnings_json), *standing_warnings(row.standing_json)]
+    warnings = [*stored, more] if more else stored
     fields = {
         "name": row.name,
         "version": row.version,
@@ -138,12 +139,3 @@ def _with_more_warnings(row: VersionRow, more: str | None) -> str:
         "manifest": msgspec.Raw(row.whole_manifest_json.encode()),
     }
     return _json(fields)[1:-1]
-
-
-def _warnings(standing: dict[str, Any]) -> list[str]:
-    found = []
-    if deprecated := standing.get("deprecated"):
-        instead = f" Use '{deprecated['successor']}' instead." if deprecated["successor"] else ""
-        found.append(f"deprecated: {deprecated['message']}{instead}")
-    found += [f"{status}: {standing[status]['reason']}" for status in ("yanked", "rejected") if status in standing]
-    return found

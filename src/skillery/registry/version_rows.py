@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -27,6 +27,21 @@ class _Stated(msgspec.Struct):
 
 
 _stated = msgspec.json.Decoder(_Stated)
+
+
+def standing_warnings(standing_json: str | None) -> list[str]:
+    """Return a sentence for the deprecation, the yank and the rejection of a version."""
+    standing: dict[str, Any] = msgspec.json.decode(standing_json) if standing_json else {}
+    found = []
+    if deprecated := standing.get("deprecated"):
+        instead = f" Use '{deprecated['successor']}' instead." if deprecated["successor"] else ""
+        found.append(f"deprecated: {deprecated['message']}{instead}")
+    return [*found, *(f"{one}: {standing[one]['reason']}" for one in ("yanked", "rejected") if one in standing)]
+
+
+def with_warnings(item_json: str, warnings: list[str]) -> str:
+    """Return the JSON text of an item of a listing with its warnings, if there are any."""
+    return f'{item_json[:-1]},"warnings":{msgspec.json.encode(warnings).decode()}}}' if warnings else item_json
 
 
 class VersionRow(NamedTuple):

@@ -9,7 +9,7 @@ import msgspec
 
 from skillery.backends import Failure, FailureType
 from skillery.context.threads import JSON
-from skillery.formats.inputs import Input, InputInvalid, apply_inputs, blob_args, undeclared_args
+from skillery.formats.inputs import Input, InputInvalid, apply_inputs, blob_args, undeclared_args, with_usage
 from skillery.formats.json_values import is_larger
 from skillery.formats.manifest import Runtime
 
@@ -35,9 +35,9 @@ NO_ARGUMENTS = Arguments(b"{}", [])
 
 
 async def checked_arguments(
-    inputs: Mapping[str, Input], args: Mapping[str, Any], runtime: Runtime | None = None
+    name: str, inputs: Mapping[str, Input], args: Mapping[str, Any], runtime: Runtime | None = None
 ) -> Arguments:
-    """Return the arguments of a run, checked against `inputs` and with defaults for omitted ones.
+    """Return the arguments of a run of `name`, checked against `inputs` and with defaults for omitted ones.
 
     If the `runtime` has strict inputs, an undeclared argument is a failure. A worker thread checks large arguments and
     enums.
@@ -45,15 +45,16 @@ async def checked_arguments(
     strict = runtime is not None and runtime.strict_inputs
     enums = [each.enum for each in inputs.values() if each.enum is not None]
     if is_larger([args, enums, list(inputs)], MOST_ON_THE_LOOP):
-        return await JSON.run(_checked, inputs, args, strict)
-    return _checked(inputs, args, strict)
+        return await JSON.run(_checked, name, inputs, args, strict)
+    return _checked(name, inputs, args, strict)
 
 
-def _checked(inputs: Mapping[str, Input], args: Mapping[str, Any], strict: bool) -> Arguments:
+def _checked(name: str, inputs: Mapping[str, Input], args: Mapping[str, Any], strict: bool) -> Arguments:
     try:
         applied = apply_inputs(inputs, args, strict=strict)
     except InputInvalid as error:
-        return Arguments(msgspec.json.encode(args), [], Failure(FailureType.VALIDATION_ERROR, str(error)))
+        failure = Failure(FailureType.VALIDATION_ERROR, with_usage(error, name, inputs, args))
+        return Arguments(msgspec.json.encode(args), [], failure)
     return Arguments(
         msgspec.json.encode(applied), blob_args(inputs, applied), warnings=tuple(undeclared_args(inputs, args))
     )

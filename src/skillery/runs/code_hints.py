@@ -20,6 +20,11 @@ NO_NAME = re.compile(r"cannot import name '([A-Za-z0-9_]{1,128})' from 'skills' 
 WRITABLE = ("/workspace", "/tmp")  # noqa: S108 - paths of the sandbox
 WRONG_CALL = re.compile(r"^(\w{1,128})\(\) (?:takes|missing) ")
 IN_WORKSPACE = re.compile(r"\[Errno 2\] No such file or directory: '(?:/workspace/)?([^/'][^']{0,300})'$")
+MORE_OF_A_LIMIT = {
+    "TimeoutError": "do less in one call, or pass a larger limits={'timeout_ms': ...}",
+    "MemoryLimitExceeded": "read data in parts, or pass a larger limits={'memory_mb': ...}",
+    "MemoryError": "read data in parts, or pass a larger limits={'memory_mb': ...}",
+}
 READABLE = ("/skills/", "/packages/", "/usr/", "/proc/", "/dev/")
 _IMPORTED = re.compile(r"\b(?:from|import)[ \t]++skills\.([A-Za-z0-9_.]{1,128})")
 _FROM_PARENT = re.compile(
@@ -48,6 +53,10 @@ def _code_only(call: CodeCall, failure: Failure) -> str | None:
     """Return the hint on code of run_code that breaks its contract."""
     if failure.type == "SystemExit":
         return f"return a value from {call.function} instead"
+    if failure.type == "SyntaxError" and call.code.lstrip().startswith("```"):
+        return "send only the code, without the lines of ``` around it"
+    if failure.type in MORE_OF_A_LIMIT:
+        return MORE_OF_A_LIMIT[failure.type]
     called = WRONG_CALL.search(failure.message)
     if failure.type == "TypeError" and called and called[1] == call.function:
         return f"a run passes one argument, the object args: def {call.function}(args):"

@@ -19,6 +19,7 @@ from skillery.formats.version_spec import parse_version_spec
 from skillery.identity.access import ApprovalRules
 from skillery.registry import FoundTool, VersionRow, find_tool, resolve
 from skillery.registry.files import find_module, stored_path
+from skillery.registry.version_rows import standing_warnings
 from skillery.runs.arguments import NO_ARGUMENTS, Arguments, checked_arguments
 from skillery.runs.cache import Cache
 from skillery.runs.declarations import Declarations
@@ -126,7 +127,7 @@ class Preparer:
     async def _entrypoint(
         self, identity: Identity, request: SkillRequest, version: VersionRow, manifest: Manifest, runtime: Runtime
     ) -> Prepared:
-        args = await checked_arguments(manifest.inputs, request.args, runtime)
+        args = await checked_arguments(version.name, manifest.inputs, request.args, runtime)
         rows = await self._mounts.find_blobs(identity, [*request.input_blobs, *args.blobs])
         given = granted(identity, version, manifest, self._approval)
         limits = self._limits.for_skill(runtime.limits, request.timeout_ms)
@@ -189,7 +190,7 @@ class Preparer:
 
     async def tool(self, identity: Identity, request: ToolRequest, tool: FoundTool, script: str) -> Prepared:
         """Prepare a call of the tool's handler, the file `script`."""
-        args = await checked_arguments(await self._declarations.inputs(tool), tool_args(request.args))
+        args = await checked_arguments(request.name, await self._declarations.inputs(tool), tool_args(request.args))
         rows = await self._mounts.find_blobs(identity, request.input_blobs)
         version = tool.version
         manifest = await self._declarations.manifest(version) if version else None
@@ -259,7 +260,9 @@ class Preparer:
             for version, mount in zip(mounted, job.skills, strict=True)
             if not mount.stub
         ]
-        made = Prepared("run_code", job, stubs=stubs, workspace=await self._workspaces.find(identity, request))
+        warnings = [f"'{one.name}' is {text}" for one in mounted for text in standing_warnings(one.standing_json)]
+        target = await self._workspaces.find(identity, request)
+        made = Prepared("run_code", job, stubs=stubs, workspace=target, warnings=tuple(warnings))
         return await self._with_packages(made, needing, chosen, request.limits.get("timeout_ms"))
 
     async def called(
@@ -308,4 +311,5 @@ def _made(
 ) -> Prepared:
     """Return a run before it has packages."""
     failure, secrets = args.failure or given.failure, given.permissions.secrets
-    return Prepared(method, job, version, failure, secrets, why_less=given.why_less, warnings=args.warnings)
+    warnings = (*(standing_warnings(version.standing_json) if version else ()), *args.warnings)
+    return Prepared(method, job, version, failure, secrets, why_less=given.why_less, warnings=warnings)

@@ -178,7 +178,9 @@ def _own_summary(outcome: Outcome) -> str | None:
 
 def _generated(outcome: Outcome) -> str:
     if outcome.failure is not None:
-        first = (outcome.failure.message[:MESSAGE_CHARACTERS].strip().splitlines() or [""])[0]
+        first, *more = outcome.failure.message[:MESSAGE_CHARACTERS].strip().splitlines() or [""]
+        # The next lines have code or a call to copy, which half a line cannot show.
+        first = f"{first.rstrip(':')} (error.message has more)" if more else first
         return f"Failed with {outcome.failure.type}: {first}" if first else f"Failed with {outcome.failure.type}."
     return f"Completed in {outcome.duration_ms:.0f} ms and returned {_described(outcome.result or b'null')}."
 

@@ -10,9 +10,10 @@ from functools import partial
 from typing import Any
 
 from skillery.errors import NotFound
+from skillery.formats.inputs import inputs_in
 from skillery.runs import args_of
 from skillery.web.frame import CallFailed, Form, Page, PageRequest, SeeOther, path_of
-from skillery.web.runs.checks import Declared, inputs_in, refused
+from skillery.web.runs.checks import Declared, refused
 from skillery.web.runs.fields import Field, args_of_form, fields_of, filled, inputs_of_schema
 from skillery.web.skills.opened import Opened, open_version, page_of
 from skillery.web.uploads import UploadedFile, is_multipart, read_multipart

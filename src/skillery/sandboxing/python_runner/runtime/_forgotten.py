@@ -23,9 +23,16 @@ def lines(code: str, name: str) -> str:
 
 
 def shown(value: ast.expr) -> ast.expr:
-    """Return the expression that a call of print shows, or the expression itself."""
-    is_print = isinstance(value, ast.Call) and getattr(value.func, "id", "") == "print"
-    return value.args[0] if is_print and isinstance(value, ast.Call) and len(value.args) == 1 else value
+    """Return the expression that a call of print shows, or the expression itself. JSON text is shown as its value."""
+    for name in ("print", "dumps"):
+        if isinstance(value, ast.Call) and value.args and called(value) == name:
+            value = value.args[0] if name == "dumps" or len(value.args) == 1 else value
+    return value
+
+
+def called(call: ast.Call) -> str:
+    """Return the name of the called function, without its module."""
+    return getattr(call.func, "id", "") or getattr(call.func, "attr", "")
 
 
 def source(code: str, node: ast.AST) -> str:
