@@ -1,7 +1,8 @@
 """An agent on the Anthropic messages API, with the skills of a Skillery server.
 
 pip install dist/skillery_client-*.whl anthropic
-SKILLERY_URL=http://127.0.0.1:8080 ANTHROPIC_API_KEY=… python examples/anthropic_agent.py "How many columns? a,b …"
+export SKILLERY_URL=http://127.0.0.1:8080 ANTHROPIC_API_KEY=… MODEL=claude-…
+python examples/anthropic_agent.py "How many columns? a,b …"
 """
 
 import os
@@ -12,7 +13,7 @@ from anthropic import Anthropic
 
 from skillery.client import Client
 
-MODEL = os.environ.get("MODEL", "claude-sonnet-4-5")
+MODEL = os.environ["MODEL"]  # a model that your key may use: names of models end
 
 
 def ask(question: str) -> str:

@@ -1,7 +1,8 @@
 """An agent on the Anthropic messages API, with the skills of a Skillery server over MCP. Skillery is not installed.
 
 pip install mcp anthropic
-SKILLERY_URL=http://127.0.0.1:8080 ANTHROPIC_API_KEY=… python examples/mcp_agent.py "How many columns? a,b …"
+export SKILLERY_URL=http://127.0.0.1:8080 ANTHROPIC_API_KEY=… MODEL=claude-…
+python examples/mcp_agent.py "How many columns? a,b …"
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from anthropic.types import ToolUseBlock
 from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
 
-MODEL = os.environ.get("MODEL", "claude-sonnet-4-5")
+MODEL = os.environ["MODEL"]  # a model that your key may use: names of models end
 URL = os.environ.get("SKILLERY_URL", "http://127.0.0.1:8080")
 TOKEN = os.environ.get("SKILLERY_TOKEN")
 HEADERS = {"authorization": f"Bearer {TOKEN}"} if TOKEN else {}
@@ -23,7 +24,7 @@ HEADERS = {"authorization": f"Bearer {TOKEN}"} if TOKEN else {}
 
 async def ask(question: str) -> str:
     http = httpx2.AsyncClient(headers=HEADERS, timeout=httpx2.Timeout(10, read=None))
-    transport = streamable_http_client(f"{URL}/mcp", http_client=http)
+    transport = streamable_http_client(f"{URL}/mcp?tools=search_skills", http_client=http)
     async with http, AsyncAnthropic() as anthropic, Client(transport) as skillery:
         options: Any = {"model": MODEL, "max_tokens": 4096, "system": skillery.instructions or ""}
         options["tools"] = [

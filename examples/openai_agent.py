@@ -1,7 +1,8 @@
 """An agent on the OpenAI chat completions API, or a compatible server, with the skills of a Skillery server.
 
 pip install dist/skillery_client-*.whl openai
-SKILLERY_URL=http://127.0.0.1:8080 OPENAI_API_KEY=… python examples/openai_agent.py "How many columns? a,b …"
+export SKILLERY_URL=http://127.0.0.1:8080 OPENAI_API_KEY=… MODEL=gpt-…
+python examples/openai_agent.py "How many columns? a,b …"
 """
 
 import os
@@ -12,7 +13,7 @@ from openai import OpenAI
 
 from skillery.client import Client
 
-MODEL = os.environ.get("MODEL", "gpt-5")
+MODEL = os.environ["MODEL"]  # a model that your key may use: names of models end
 
 
 def ask(question: str) -> str:

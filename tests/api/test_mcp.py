@@ -180,7 +180,31 @@ def test_search_skills_is_a_tool_of_connections_that_ask_for_it(sqlite_rpc: Rpc,
         "create_skill",
     }
     found = mcp.tool("search_skills", query=new_name)["structuredContent"]["skills"]
-    assert [one["name"] for one in found] == [new_name]
+    assert [(one["name"], "score" in one) for one in found] == [(new_name, False)]
+
+
+def test_tools_have_output_schemas_only_on_request(sqlite_rpc: Rpc) -> None:
+    plain, asking = (Mcp(sqlite_rpc, tools=tools).all("tools/list", "tools") for tools in ("", "output_schemas"))
+
+    assert [one["name"] for one in plain] == [one["name"] for one in asking]
+    assert ["outputSchema" in one for one in plain] == [False] * 8
+    assert {one["outputSchema"]["type"] for one in asking} == {"object"}
+
+
+def test_the_instructions_have_the_guide_in_short(sqlite_rpc: Rpc) -> None:
+    greetings = {
+        LEGACY: (
+            "initialize",
+            {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "a", "version": "1"}},
+        ),
+        MODERN: ("server/discover", {}),
+    }
+    for era, (method, params) in greetings.items():
+        plain, searching = (
+            Mcp(sqlite_rpc, era, tools=tools)(method, **params)["instructions"] for tools in ("", "search_skills")
+        )
+        assert "def main(args):" in plain
+        assert ("search_skills" in plain, "`search_skills`" in searching) == (False, True)
 
 
 def test_create_skill_is_a_tool_of_connections_that_ask_for_it(sqlite_rpc: Rpc, new_name: str) -> None:

@@ -116,7 +116,11 @@ def test_entries_of_the_user_stay(user: ClientUser) -> None:
     assert text.startswith('# mine\nmodel = "x"\n\n[mcp_servers.other]\ncommand = "other" # kept\n')
     servers = tomllib.loads(text)["mcp_servers"]
     name = next(one for one in servers if one != "other")
-    assert servers[name]["args"] == found["mcpServers"][name]["args"] == ["mcp", "--url", user.url]
+    assert (
+        servers[name]["args"]
+        == found["mcpServers"][name]["args"]
+        == ["mcp", "--tools", "search_skills", "--url", user.url]
+    )
 
 
 def test_an_entry_of_a_former_version_is_replaced(user: ClientUser) -> None:

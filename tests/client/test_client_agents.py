@@ -129,9 +129,10 @@ def test_models_that_accept_images_see_the_pictures_of_a_run(client: Client) -> 
 def test_tools_are_those_of_the_server(client: Client, form: Any) -> None:
     found = client.tools(form, include=["create_skill"])
 
-    assert [(one.get("function") or one)["name"] for one in found][-2:] == [
+    assert [(one.get("function") or one)["name"] for one in found][7:] == [
         "load_skills_protocol_guide",
         "create_skill",
+        "search_skills",
     ]
 
 
@@ -149,12 +150,14 @@ def test_tools_of_openai_responses_are_flat(client: Client) -> None:
 
 
 def test_a_model_finds_skills_with_search_skills(client: Client) -> None:
-    client.tools("mcp", include=["search_skills"])
+    client.tools("mcp")
 
     message = client.handle({"name": "search_skills", "arguments": {"query": "how does the protocl guide work"}})
 
     found = [one["name"] for one in message["structuredContent"]["skills"]]
     assert "skills.protocol.guide" in found
+    assert "score" not in message["structuredContent"]["skills"][0]
+    assert "`search_skills`" in client.prompt()
 
 
 def test_what_is_no_tool_call_is_the_programs_mistake(client: Client) -> None:

@@ -186,5 +186,5 @@ async def test_the_package_works_in_chromium(project: Path, sqlite_server: Serve
         "part": 1000,
         "isNotFound": True,
         "cancelled": "AbortError",
-        "tools": 8,
+        "tools": 9,
     }

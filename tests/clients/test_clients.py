@@ -158,7 +158,7 @@ def test_codex_installs_a_plugin_and_knows_the_mcp_server(user: ClientUser, skil
     assert [path for path in user.files() if path.endswith(f"{index_name(skill)}/SKILL.md")]
     [server] = [one for one in servers if one["name"] == name]
     assert server["enabled"] is True
-    assert server["transport"]["args"] == ["mcp", "--url", user.url]
+    assert server["transport"]["args"] == ["mcp", "--tools", "search_skills", "--url", user.url]
 
 
 @pytest.mark.parametrize("pinned", [False, True], ids=["latest", "pinned"])

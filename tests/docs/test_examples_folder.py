@@ -79,6 +79,7 @@ def test_an_agent_lists_describes_uploads_and_runs(name: str, sqlite_server: Ser
             SKILLERY_URL=sqlite_server.url,
             OPENAI_BASE_URL=f"{model.url}/v1",
             OPENAI_API_KEY="none",
+            MODEL="scripted",
             ANTHROPIC_BASE_URL=model.url,
             ANTHROPIC_API_KEY="none",
         )

@@ -71,7 +71,7 @@ def test_a_thin_plugin_has_instructions_and_no_script(server: Server, tmp_path: 
 @pytest.mark.full
 def test_clients_find_the_thin_plugin_in_every_catalogue(server: Server, tmp_path: Path) -> None:
     git = Git(tmp_path / "git", server.url)
-    connection = {"type": "stdio", "command": "skillery", "args": ["mcp", "--url", URL]}
+    connection = {"type": "stdio", "command": "skillery", "args": ["mcp", "--tools", "search_skills", "--url", URL]}
     entry = {
         "name": "acme-thin",
         "source": "./thin/acme",

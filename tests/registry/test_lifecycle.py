@@ -277,6 +277,33 @@ def test_a_deprecated_skill_still_resolves_and_says_so(team: dict[str, Caller], 
     assert (shown["status"], shown["warnings"], shown.get("deprecated")) == ("published", [], None)
 
 
+def test_agents_read_the_warning_of_a_deprecated_or_yanked_version(team: dict[str, Caller], new_name: str) -> None:
+    name, author, reader = f"{new_name}.a", team["author"], team["reader"]
+    for version in ("1.0.0", "1.1.0"):
+        bring_to(team, name, "published", version)
+    bring_to(team, f"{new_name}.b", "published")
+    author("deprecate_skill", name=name, message="Use b.", successor=f"{new_name}.b")
+    take(author, "yank_version", name, "1.0.0")
+    told = f"deprecated: Use b. Use '{new_name}.b' instead."
+    code = f"import skills.{new_name}.a\ndef main(args): pass".replace("-", "_")
+
+    rows = [
+        reader("list_skills", namespace=new_name),
+        reader("list_skills", namespace=new_name, detail="summary"),
+        reader("list_skills", namespace=new_name, sort="newest"),
+        reader("search_skills", query=name, namespace=new_name),
+        reader("search_skills", query=name, namespace=new_name, detail="brief"),
+    ]
+    for page in rows:
+        shown = {one["name"]: one.get("warnings") for one in page["skills"]}
+        assert shown == {name: [told], f"{new_name}.b": None}
+    assert reader("execute_skill", name=name)["warnings"] == [told]
+    assert reader("execute_skill", name=name, version="1.0.0")["warnings"] == [told, "yanked: It loses leads."]
+    assert "warnings" not in reader("execute_skill", name=f"{new_name}.b")
+    ran = reader("run_code", language="python", code=code, mount_skills=[name])
+    assert ran["warnings"] == [f"'{name}' is {told}"]
+
+
 def test_an_approval_is_bound_to_the_digest(team: dict[str, Caller], new_name: str) -> None:
     name, reviewer = f"{new_name}.a", team["reviewer"]
     digest = bring_to(team, name, "in_review")["digest"]

@@ -188,11 +188,43 @@ def test_no_word_is_an_operator(rpc: Rpc, new_name: str, new_word: str, query: s
     assert sorted(found) == [f"{new_name}.a", f"{new_name}.b"]
 
 
-def test_a_query_that_is_too_much_is_refused(rpc: Rpc) -> None:
-    for query in ("a\0b", "x" * 201, " ".join(f"w{number}" for number in range(17)), "x" * 1_000_000):
-        error = rpc.error("search_skills", query=query)
-        assert (error["code"], error["data"]["param"]) == (-32602, "query")
-        assert len(error["message"]) < 200
+def test_a_long_query_is_cut_with_a_warning(rpc: Rpc, new_name: str, new_word: str) -> None:
+    publish(rpc, f"{new_name}.a", description=f"{new_word} and more")
+    words = [f"w{number}" for number in range(20)]
+    for query in (f"{new_word} {' '.join(words)}", f"{new_word} {'x' * 1_000_000}", " ".join([new_word, *words] * 99)):
+        found = rpc("search_skills", query=query)
+        assert found["warnings"][0].startswith("The query was cut after its first ")
+    found = rpc("search_skills", query=f"{new_word} and more " + "the " * 3000, namespace=new_name)
+    assert [one["name"] for one in found["skills"]] == [f"{new_name}.a"]
+    assert "warnings" not in rpc("search_skills", query=new_word)
+
+
+def test_the_first_two_results_have_compact_inputs(rpc: Rpc, new_name: str, new_word: str) -> None:
+    inputs = {
+        "top": {"type": "integer", "default": 5, "description": "How many"},
+        "text": {"type": "string", "required": True, "description": "The text"},
+        "mode": {"type": "string", "enum": ["a", "b"]},
+    }
+    for number in range(3):
+        long = f"{new_word} " + "long " * number * 50
+        made = manifest(f"{new_name}.s{number}", description=long, inputs=inputs)
+        files = [{"path": "code/main.py", "content": f"def main(args): return {number}"}]
+        rpc("create_skill", manifest=made, skill_md=f"# {number}\n", files=files)
+    told = 'text: string, top?: integer = 5, mode?: "a"|"b"'
+
+    whole, brief = (search(rpc, new_word, namespace=new_name, detail=detail) for detail in ("summary", "brief"))
+    assert [one.get("compact_inputs") for one in whole] == [told, told, None]
+    assert [one["inputs"] for one in whole] == [inputs] * 3
+    assert [list(one) for one in brief] == [
+        *[["name", "version", "description", "kind", "compact_inputs"]] * 2,
+        ["name", "version", "description", "kind"],
+    ]
+    assert max(len(one["description"]) for one in brief) <= 200
+
+
+def test_params_that_no_query_can_have_are_refused(rpc: Rpc) -> None:
+    error = rpc.error("search_skills", query="a\0b")
+    assert (error["code"], error["data"]["param"]) == (-32602, "query")
     tags: list[Any] = [["a\0"], ["a\nb"], ["x"] * 17, "x"]
     more: list[dict[str, Any]] = [{"limit": 0}, {"limit": 10.5}, {"kind": "x"}, {"namespace": "X"}]
     for wrong in [*more, *({"tags": one} for one in tags)]:
@@ -385,7 +417,7 @@ def meant(term: Term, near: list[str], models: list[Model]) -> Meant | None:
 
 
 def ranked(models: list[Model], query: str) -> list[str]:
-    terms = parse_query(query)
+    terms = parse_query(query).terms
     joined = [stem_of(one.spelt + two.spelt) for one, two in itertools.pairwise(terms)]
     near = [[*joined[max(0, place - 1) : place + 1]] for place in range(len(terms))]
     looked_up = [one for term, more in zip(terms, near, strict=True) if (one := meant(term, more, models)) is not None]
@@ -494,7 +526,7 @@ def test_words_hold_nothing_that_an_index_could_take_for_something_else(text: st
 @given(st.text(max_size=200))
 def test_what_a_text_says_is_found_by_its_own_words(text: str) -> None:
     try:
-        terms = parse_query(text)
+        terms = parse_query(text).terms
     except InvalidParams:
         return
     there = words_of(text)
@@ -519,14 +551,14 @@ def test_endless_marks_take_no_longer_than_anything_else() -> None:
     """If sorting Unicode marks took quadratic time, this text would block the whole server for an hour."""
     marks = "a" + "\u0315\u0300" * 500_000
     assert len(words_of(marks)) == 1
-    assert snippet_of([marks], parse_query("a"))
+    assert snippet_of([marks], parse_query("a").terms)
     assert registry_name(marks) == "a"
 
 
 @given(st.lists(st.text(max_size=400), max_size=2), st.text(max_size=30))
 def test_a_snippet_is_short_and_plain(texts: list[str], query: str) -> None:
     try:
-        terms = parse_query(query)
+        terms = parse_query(query).terms
     except InvalidParams:
         return
     snippet = snippet_of(texts, terms)
@@ -540,7 +572,7 @@ def test_a_snippet_is_short_and_plain(texts: list[str], query: str) -> None:
 
 def test_a_snippet_shows_the_part_with_most_of_the_words() -> None:
     text = "alpha " + "x " * 300 + "alpha beta gamma " + "y " * 300
-    snippet = snippet_of(["nothing", text], parse_query("beta alpha"))
+    snippet = snippet_of(["nothing", text], parse_query("beta alpha").terms)
 
     assert "«alpha» «beta» gamma" in snippet
     assert snippet.startswith("… x ")
@@ -556,7 +588,7 @@ def test_a_snippet_shows_the_part_with_most_of_the_words() -> None:
     ],
 )
 def test_what_a_text_brings_along_is_no_mark_and_stays_text(text: str, shown: str) -> None:
-    assert snippet_of([text], parse_query("word")) == shown
+    assert snippet_of([text], parse_query("word").terms) == shown
 
 
 # -- the migration and the command -----------------------------------------------------------------------------------

@@ -90,7 +90,7 @@ TASKS = {
         3,
     ),
     "return unique words": Task(
-        ("Turn sets and dates into\n  lists and strings",),
+        ("Turn sets and dates into lists and strings",),
         {"code": "def main(args):\n    return set('b a b'.split())"},
         ("is not JSON", "sorted(…)"),
         write(code="def main(args):\n    return sorted(set('b a b'.split()))"),
@@ -142,7 +142,7 @@ TASKS = {
         42,
     ),
     "fetch a page": Task(
-        ("Network",),
+        ("There is no network",),
         {
             "code": "import urllib.request\ndef main(args):\n    return urllib.request.urlopen('https://example.com').status"
         },
@@ -177,6 +177,10 @@ def test_an_agent_that_knows_only_the_texts_solves_the_task(sqlite_rpc: Rpc, nam
         ("total = 3", "def main(args):\n    total = 3\n    return total"),
         ("a = 1\nprint(a + 1)", "def main(args):\n    ...  # your code, indented by four spaces\n    return a + 1"),
         ("import os", "def main(args):\n    ...  # your code, indented by four spaces\n    return result"),
+        (
+            "import json\nprint(json.dumps([1, 2]))",
+            "def main(args):\n    ...  # your code, indented by four spaces\n    return [1, 2]",
+        ),
     ],
 )
 def test_a_forgotten_function_gets_three_lines(sqlite_rpc: Rpc, code: str, lines: str) -> None:
@@ -188,6 +192,37 @@ def test_a_forgotten_function_gets_three_lines(sqlite_rpc: Rpc, code: str, lines
 def test_a_write_to_a_read_only_path_names_the_workspace(sqlite_rpc: Rpc, path: str) -> None:
     code = f"def main(args):\n    open({path!r}, 'w')"
     assert "below /workspace" in sqlite_rpc("run_code", language="python", code=code)["error"]["message"]
+
+
+def test_errors_of_code_name_the_remedy(sqlite_rpc: Rpc) -> None:
+    blob_id = sqlite_rpc("create_blob", content="a", kind="text/plain")["blob_id"]
+    tries: dict[str, tuple[dict[str, Any], str]] = {
+        "fences": ({"code": "```python\ndef main(args):\n    return 1\n```"}, "without the lines of ```"),
+        "no input blob": (
+            {"code": f"from runtime import blobs\ndef main(args):\n    return blobs.read_text('{blob_id}')"},
+            "pass its id in input_blobs",
+        ),
+        "mount without skills.": (
+            {
+                "code": "from text.csv.profile import main as profile\ndef main(args):\n    return 1",
+                "mount_skills": ["text.csv.profile"],
+            },
+            "write from skills.text.csv.profile import",
+        ),
+        "time": (
+            {"code": "def main(args):\n    while True: pass", "limits": {"timeout_ms": 200}},
+            "larger limits={'timeout_ms': ...}",
+        ),
+        "memory": ({"code": "def main(args):\n    return len('x' * (3 << 30))"}, "larger limits={'memory_mb': ...}"),
+    }
+    errors = {name: sqlite_rpc("run_code", language="python", **asked)["error"] for name, (asked, _) in tries.items()}
+
+    assert {name: errors[name] for name, (_, told) in tries.items() if told not in errors[name]["message"]} == {}
+
+
+def test_a_summary_of_several_lines_refers_to_the_message(sqlite_rpc: Rpc) -> None:
+    ran = sqlite_rpc("run_code", language="python", code="print(1)")
+    assert ran["summary"].endswith("write these three lines (error.message has more)")
 
 
 def test_the_guide_is_the_text_of_the_specification_and_then_the_contract(sqlite_rpc: Rpc) -> None:
@@ -205,6 +240,14 @@ def test_the_guide_and_the_prompt_name_only_params_of_the_default_schemas(sqlite
 
     for text in (sqlite_rpc("load_skills_protocol_guide")["content"], sqlite_rpc.http.get("/prompt").text):
         assert {name for name in hidden if f"`{name}`" in text or f"`{name}:" in text} == set()
+        assert "search_skills" not in text
+    wider = sqlite_rpc.http.get("/prompt?include=search_skills,code_contract").text
+    assert "`search_skills`" in wider
+    assert "`files`" in wider
+
+
+def test_the_own_part_of_the_guide_has_at_most_half_of_its_former_length() -> None:
+    assert len(CONTRACT) <= 1549 / 2
 
 
 def test_schemas_explain_the_contract_to_connections_that_ask(sqlite_rpc: Rpc) -> None:
@@ -217,4 +260,18 @@ def test_schemas_explain_the_contract_to_connections_that_ask(sqlite_rpc: Rpc) -
     shown = told["run_code"]["inputSchema"]["properties"]
     assert "def main(args)" in shown["code"]["description"]
     assert "from skills.text.csv.profile import" in shown["mount_skills"]["description"]
+    params = next(one for one in openrpc(sqlite_rpc)["methods"] if one["name"] == "run_code")["params"]
+    of_method = {param["name"]: param["schema"] for param in params}
+    assert shown.keys() <= of_method.keys()
     assert shown["files"]["items"]["required"] == ["path", "blob_id"]
+    assert shown["files"]["items"]["properties"].keys() == run_file(sqlite_rpc)["properties"].keys()
+
+
+def openrpc(rpc: Rpc) -> dict[str, Any]:
+    document: dict[str, Any] = rpc.http.get("/openrpc.json").json()
+    return document
+
+
+def run_file(rpc: Rpc) -> dict[str, Any]:
+    schema: dict[str, Any] = openrpc(rpc)["components"]["schemas"]["RunFile"]
+    return schema

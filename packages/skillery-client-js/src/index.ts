@@ -3,7 +3,7 @@ import { type Content, Blobs } from "./blobs.ts";
 import { type CallOptions, Connection, type Options, decoded, errorIn, fieldOf } from "./connection.ts";
 import { foreignAnswer, newKey, piecesOf, sleep, textOf, valueOf } from "./connection.ts";
 import { AnsweredError, ConnectionFailed, NotAuthenticated } from "./errors.ts";
-import { ONCE, REPEATABLE, TOOLS, type Progress, type RunRecord } from "./methods.ts";
+import { FOR_MODELS, ONCE, REPEATABLE, TOOLS, type Progress, type RunRecord } from "./methods.ts";
 import type * as tools from "./tools.ts";
 import { ModelMistake, type Picture, isPicture, offeredNames, pictureFiles, readToolCall } from "./tools.ts";
 
@@ -30,7 +30,7 @@ export interface FollowOptions {
 }
 
 export interface ToolOptions {
-  /** Methods that are tools too, for example `search_skills`. */
+  /** Further methods that are tools too, for example `create_skill`. */
   include?: readonly string[];
   signal?: AbortSignal;
 }
@@ -41,6 +41,8 @@ export interface HandleOptions {
   signal?: AbortSignal;
 }
 
+/** The tool that models get in addition to those of the protocol. */
+const SEARCH = "search_skills";
 /** One request waits this long for a run, so that a dead server is noticed. */
 const WAIT_MS = 10_000;
 const MOST_EVENT_CHARACTERS = 8 * 1024 * 1024;
@@ -145,18 +147,17 @@ export class Skillery extends Blobs {
 
   // -- tools of a model ------------------------------------------------------------------------------------------
 
-  /** Return the system prompt for a model with the tools. */
+  /** Return the system prompt for a model with the tools of `toolsFor`. */
   async prompt(options: { signal?: AbortSignal } = {}): Promise<string> {
-    return this.connection.exchange("/prompt", {}, textOf, this.#reading(options.signal));
+    return this.connection.exchange(`/prompt?include=${SEARCH}`, {}, textOf, this.#reading(options.signal));
   }
 
-  /** Return the schemas of the eight tools of the Skills Protocol, in the format of an SDK. */
+  /** Return the schemas of the eight tools of the Skills Protocol and of `search_skills`, in the format of an SDK. */
   async toolsFor<Form extends keyof tools.ToolForms>(
     form: Form,
     options: ToolOptions = {},
   ): Promise<tools.ToolForms[Form][]> {
-    const query = new URLSearchParams({ format: form });
-    if (options.include?.length) query.set("include", options.include.join(","));
+    const query = new URLSearchParams({ format: form, include: [SEARCH, ...(options.include ?? [])].join(",") });
     const found = await this.connection.exchange(`/tools?${query}`, {}, valueOf, this.#reading(options.signal));
     for (const name of offeredNames(found)) this.#offered.add(name);
     return found;
@@ -179,7 +180,7 @@ export class Skillery extends Blobs {
     const call = readToolCall(toolCall);
     try {
       call.checkName(this.#offered);
-      const result = await this.#call(call.name, call.params(), { signal });
+      const result = await this.#call(call.name, { ...FOR_MODELS[call.name], ...call.params() }, { signal });
       return call.answered(result, images && call.showsImages ? await this.#pictures(result, signal) : []);
     } catch (error) {
       const isOfModel = error instanceof ModelMistake || error instanceof AnsweredError;

@@ -147,6 +147,8 @@ export interface SkillRow {
   inputs?: Record<string, unknown>;
   /** With detail 'summary' */
   tools?: string[];
+  /** If the version is deprecated or yanked, with the successor */
+  warnings?: string[];
   /** With catalogue: true */
   catalogue?: CatalogueEntry;
 }
@@ -742,6 +744,8 @@ export interface FoundSkillPage {
   total_is_more?: boolean;
   /** With counts: true */
   facets?: Facets;
+  /** If the query was cut */
+  warnings?: string[];
 }
 
 /** A skill that a search found. */
@@ -749,14 +753,25 @@ export interface FoundSkill {
   name: string;
   version: string;
   description: string;
-  namespace: string;
   kind: "action" | "instruction";
-  tags: string[];
-  inputs: Record<string, unknown>;
-  tools: string[];
-  score: number;
-  snippet: string;
-  copies: number;
+  /** With detail 'summary' */
+  namespace?: string;
+  /** With detail 'summary' */
+  tags?: string[];
+  /** With detail 'summary' */
+  inputs?: Record<string, unknown>;
+  /** With detail 'summary' */
+  tools?: string[];
+  /** With detail 'summary' */
+  score?: number;
+  /** With detail 'summary' */
+  snippet?: string;
+  /** With detail 'summary' */
+  copies?: number;
+  /** Of the first two skills; a question mark means optional */
+  compact_inputs?: string;
+  /** If the version is deprecated or yanked, with the successor */
+  warnings?: string[];
   /** With catalogue: true */
   catalogue?: CatalogueEntry;
 }
@@ -1658,6 +1673,8 @@ export interface SearchSkillsParams {
   counts?: boolean;
   /** Add facts and usage to each skill */
   catalogue?: boolean;
+  /** brief: what a model needs to choose a skill */
+  detail?: "brief" | "summary";
 }
 
 /** Params of `check_skill`. */
@@ -2097,6 +2114,8 @@ export const TOOLS: readonly string[] = [
   "read_blob",
   "load_skills_protocol_guide"
 ];
+/** The defaults of params in tool calls of models, if they differ from those of the method. */
+export const FOR_MODELS: Record<string, object> = {"search_skills": {"limit": 5, "detail": "brief"}};
 /** Every method of the server. */
 export abstract class Methods {
   abstract call(method: string, params?: object, options?: CallOptions): Promise<any>;

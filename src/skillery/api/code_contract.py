@@ -1,13 +1,17 @@
 """The code contract: the rules that a model must know to write code for `run_code`.
 
 The guide (`load_skills_protocol_guide`), `/prompt` and, on request, the schemas explain these rules. The guide is a
-bundled skill, and its SKILL.md ends with CONTRACT. A test compares the two texts. Both name only params that the
+bundled skill, and its SKILL.md ends with CONTRACT. A test compares the two texts. The guide names only params that the
 schemas of every connection have: the schemas that have more params (`files`, `environment`, `workspace`) explain them.
 """
 
 from __future__ import annotations
 
+import typing
 from typing import Any
+
+from skillery.api.rpc.schemas import field_schema
+from skillery.methods.params import RunCode
 
 OPT_IN = "code_contract"
 """The name by which a client asks for schemas that explain the contract."""
@@ -20,31 +24,13 @@ def main(args):
     return {"sum": args["a"] + args["b"]}
 ```
 
-- **Function.** Define `def main(args):`. `args` is the object `args` of the call. The returned value is `output`;
-  printed text is only in the log.
-- **Result.** Return JSON: dicts with string keys, lists, strings, numbers, booleans, None. Turn sets and dates into
-  lists and strings. A large result becomes a blob.
-- **Skills.** To use a skill, name it in `mount_skills` and import it: `mount_skills: ["text.csv.profile"]`, then
-  `from skills.text.csv.profile import main as profile`. Write `-` in a name as `_`. Without the mount, the import
-  fails.
-- **Blobs.** Name a blob in `input_blobs` and read the file `/blobs/<blob_id>`; the whole id is the file name:
-  `open("/blobs/" + args["blob_id"]).read()`. To write one: `from runtime import blobs`, then
-  `blobs.write_text(text)` returns its id.
-- **Files out.** `os.makedirs("out", exist_ok=True)`, then write below `/workspace/out`. The run lists these files with
-  their blob ids.
-- **Writing.** Only `/workspace` (the working directory) and `/tmp` are writable. Everything except blobs and `out` is
-  gone after the run: the next call starts empty.
-- **Packages.** The standard library. `pip install` does not work.
-- **Refused.** Network, secrets, `sys.exit`, `input()`, and writing anywhere else. A function of a mounted skill may
-  use the network and secrets that this skill was granted.
-- **Failures.** A failed run says in `error.message` what to change. Change that and call again.
-"""
-
-PROMPT_LINES = """
-Code for `run_code` defines `def main(args):` and returns JSON. To import a skill
-(`from skills.text.csv.profile import main`), name it in `mount_skills`. Blobs of `input_blobs` are files in
-`/blobs`, and files written to `/workspace/out` are kept. Nothing else is writable except `/workspace` and `/tmp`.
-There is no network. The guide explains more.
+- `args` is the object `args` of the call. The returned value is `output`; printed text is only in the log.
+- Return JSON with string keys. Turn sets and dates into lists and strings.
+- Name a skill in `mount_skills` and import it: `from skills.text.csv.profile import main as profile`. `-` becomes `_`.
+- Name a blob in `input_blobs` and read it: `open("/blobs/" + args["blob_id"]).read()`. To write one:
+  `from runtime import blobs`, then `blobs.write_text(text)` returns its id.
+- Files in `/workspace/out` are kept: `os.makedirs("out", exist_ok=True)`. Only `/workspace` and `/tmp` are writable.
+- There is no network, no `pip install`, no `sys.exit`.
 """
 
 _RUN_CODE = {
@@ -61,15 +47,6 @@ _RUN_CODE = {
     ),
     "input_blobs": "Ids of the blobs that the code reads as files: open('/blobs/' + blob_id)",
 }
-_FILES = {
-    "type": "array",
-    "description": "Blobs to copy into /workspace before the code starts: path 'in/a.csv' is /workspace/in/a.csv",
-    "items": {
-        "type": "object",
-        "properties": {"path": {"type": "string"}, "blob_id": {"type": "string"}},
-        "required": ["path", "blob_id"],
-    },
-}
 
 
 def explained(name: str, schema: dict[str, Any]) -> None:
@@ -80,4 +57,4 @@ def explained(name: str, schema: dict[str, Any]) -> None:
         return
     for parameter, text in _RUN_CODE.items():
         schema["properties"][parameter] = {**schema["properties"][parameter], "description": text}
-    schema["properties"]["files"] = _FILES
+    schema["properties"]["files"] = field_schema(typing.get_type_hints(RunCode, include_extras=True)["files"])

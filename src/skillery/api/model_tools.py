@@ -8,11 +8,11 @@ from urllib.parse import parse_qs
 from skillery.api.code_contract import OPT_IN, explained
 from skillery.api.prompt import prompt_for
 from skillery.api.rpc.schemas import FORMATS, tool
-from skillery.database.registry import Registry
 from skillery.edge.gate import Gate
 from skillery.edge.http import HttpRefusal, only, send_bytes
 from skillery.edge.operations import Operation, Response, in_query
 from skillery.environments.named import NamedEnvironments
+from skillery.methods.core import Core
 from skillery.methods.environment_params import shown_properties
 from skillery.methods.errors import INVALID_PARAMS, encode, plain_error
 from skillery.methods.table import METHODS
@@ -40,7 +40,12 @@ TOOLS_OPERATIONS = (
 
 PROMPT_OPERATIONS = (
     Operation(
-        "GET", "/prompt", "The system prompt for a model with the tools", {200: Response("Text.", kinds=(TEXT,))}
+        "GET",
+        "/prompt",
+        "The system prompt for a model with the tools",
+        {200: Response("Text.", kinds=(TEXT,))},
+        (400,),
+        parameters=(in_query("include", "What `/tools` got: the prompt names only tools and params of the model."),),
     ),
 )
 
@@ -59,11 +64,8 @@ class ToolsEndpoint:
         form = query.get("format", ["openai"])[-1]
         if form not in FORMATS:
             raise _refused(f"there is no format {form[:40]!r}", f"There are {', '.join(FORMATS)}.")
-        included = {name for part in query.get("include", []) for name in part.split(",") if name}
+        included = _included(query)
         explain = explained if OPT_IN in included else None
-        unknown = sorted(included - METHODS.keys() - {OPT_IN})
-        if unknown:
-            raise _refused(f"there is no method {unknown[0][:40]!r} to include")
         more = with_workspaces(shown_properties(self._named.defined), included)
         tools = [
             tool(name, one.params, form, more, explain)
@@ -76,15 +78,25 @@ class ToolsEndpoint:
 class PromptEndpoint:
     """Answers `GET /prompt`."""
 
-    def __init__(self, gate: Gate, registry: Registry) -> None:
+    def __init__(self, gate: Gate, core: Core) -> None:
         self._gate = gate
-        self._registry = registry
+        self._core = core
 
     async def answer(self, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
         only(scope, "GET", "HEAD")
         identity = await self._gate.authenticate(scope, headers)
-        text = await prompt_for(self._registry, identity)
+        included = _included(parse_qs(scope.get("query_string", b"").decode("latin-1")))
+        text = await prompt_for(self._core, identity, included)
         await send_bytes(send, 200, text.encode(), "text/plain; charset=utf-8")
+
+
+def _included(query: dict[str, list[str]]) -> set[str]:
+    """Return the names in `include`. Raise HttpRefusal if one is neither a method nor `code_contract`."""
+    included = {name for part in query.get("include", []) for name in part.split(",") if name}
+    unknown = sorted(included - METHODS.keys() - {OPT_IN})
+    if unknown:
+        raise _refused(f"there is no method {unknown[0][:40]!r} to include")
+    return included
 
 
 def _refused(message: str, hint: str | None = None) -> HttpRefusal:

@@ -42,7 +42,7 @@ def make_routes(core: Core, edge: Edge, pages: Sequence[Route] = ()) -> list[Any
 def _plain_routes(core: Core, edge: Edge) -> list[Route]:
     gate, bodies, answers = edge.gate, edge.bodies, edge.answers
     tools = model_tools.ToolsEndpoint(gate, core.environments.named)
-    prompt = model_tools.PromptEndpoint(gate, core.registry)
+    prompt = model_tools.PromptEndpoint(gate, core)
     blob_parts = blobs.BlobParts(gate, core.blobs, core.signed, core.once, answers)
     import_parts = imports.ImportParts(gate, core.importer)
     events = run_events.RunEvents(gate, core.runner, edge.streams)

@@ -18,7 +18,7 @@ from skillery.client.deadlines import exchange_async
 from skillery.client.errors import AnsweredError, ClientError, NotAuthenticated
 from skillery.client.pictures import Pictures
 from skillery.client.retrying import Patience, Retries
-from skillery.client.tool_calls import TOOLS, ModelMistake, offered_names, read_tool_call
+from skillery.client.tool_calls import FOR_MODELS, SEARCH, TOOLS, ModelMistake, offered_names, read_tool_call
 from skillery.client.waiting import sleep_async
 from skillery.client.wire import (
     JSON,
@@ -135,8 +135,8 @@ class AsyncClient(AsyncTransfers):
     # -- tools of a model ----------------------------------------------------------------------------------------
 
     async def prompt(self) -> str:
-        """Return the system prompt for a model with the tools: `GET /prompt`."""
-        return text_of(await self._get("/prompt"))
+        """Return the system prompt for a model with the tools of `tools`: `GET /prompt`."""
+        return text_of(await self._get(f"/prompt?include={SEARCH}"))
 
     async def tools(
         self,
@@ -144,12 +144,13 @@ class AsyncClient(AsyncTransfers):
         *,
         include: Sequence[str] = (),
     ) -> list[Any]:
-        """Return the schemas of the eight tools of the Skills Protocol, in the format of a model SDK.
+        """Return the schemas of the eight tools of the Skills Protocol and of `search_skills`, in the format of a model
+        SDK.
 
-        `include` adds methods as tools, for example `search_skills` to find skills among many.
+        `include` adds further methods as tools, for example `create_skill`.
         """
-        more = f"&include={quote(','.join(include))}" if include else ""
-        found = list_of(await self._get(f"/tools?format={quote(form)}{more}"))
+        included = ",".join(dict.fromkeys((SEARCH, *include)))
+        found = list_of(await self._get(f"/tools?format={quote(form)}&include={quote(included)}"))
         self._offered |= dict.fromkeys(offered_names(found))
         return found
 
@@ -168,7 +169,7 @@ class AsyncClient(AsyncTransfers):
         asked = read_tool_call(tool_call)
         try:
             asked.check_name(self._offered)
-            result = await self.call(asked.name, asked.params())
+            result = await self.call(asked.name, FOR_MODELS.get(asked.name, {}) | asked.params())
             return asked.answered(result, await self._pictures(result) if images and asked.shows_images else ())
         except ModelMistake as mistake:
             return asked.refused(mistake.error)

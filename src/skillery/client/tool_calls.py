@@ -8,10 +8,12 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from skillery.client.generated.calls import TOOLS
+from skillery.client.generated.calls import FOR_MODELS, TOOLS
 
 Dialect = Literal["openai", "openai-responses", "anthropic", "mcp"]
 INVALID_PARAMS = -32602
+SEARCH = "search_skills"
+"""The tool that models get in addition to those of the protocol."""
 
 
 class ToolCall(NamedTuple):
@@ -132,4 +134,4 @@ def offered_names(tools: Collection[Any]) -> tuple[str, ...]:
     return tuple(_text(_field(tool, "function") or tool, "name") for tool in tools)
 
 
-__all__ = ["TOOLS", "ModelMistake", "ToolCall", "offered_names", "read_tool_call"]
+__all__ = ["FOR_MODELS", "SEARCH", "TOOLS", "ModelMistake", "ToolCall", "offered_names", "read_tool_call"]

@@ -37,8 +37,14 @@ class ThinPlugins(NamedTuple):
     def servers(self) -> dict[str, Any]:
         """The MCP servers of a thin plugin, as in `mcp.json`. They contain no token."""
         if self.can_log_in:
-            return {self.server: {"type": "streamable-http", "url": f"{self.address}/mcp"}}
-        return {self.server: {"type": "stdio", "command": "skillery", "args": ["mcp", "--url", self.address]}}
+            return {self.server: {"type": "streamable-http", "url": f"{self.address}/mcp?tools=search_skills"}}
+        return {
+            self.server: {
+                "type": "stdio",
+                "command": "skillery",
+                "args": ["mcp", "--tools", "search_skills", "--url", self.address],
+            }
+        }
 
     def namespace_of(self, name: str) -> str | None:
         """Return the namespace whose thin plugin has the skill `name`, or None. The longest namespace counts."""

@@ -20,7 +20,7 @@ from skillery.formats.stems import stem_of
 
 MAX_WORD = 64
 """The number of characters of a word that count. The rest is cut off."""
-MAX_QUERY = 200
+MAX_QUERY = 2000
 MAX_QUERY_WORDS = 16
 
 _ALONE = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
@@ -105,30 +105,31 @@ def words_of(text: str) -> list[str]:
     return list(dict.fromkeys(map(stem_of, spelt_words(text))))
 
 
-def parse_query(text: str) -> tuple[Term, ...]:
-    """Return the words that a query searches for, each stem once, or () if the query has no word.
+class Query(NamedTuple):
+    """A query without the words that do not count."""
 
-    Raise InvalidParams if the query contains a NUL or is too long. A query has no operators.
+    terms: tuple[Term, ...]
+    """The words that are searched for, each stem once. () if the query has no word."""
+    warnings: list[str]
+    """What was cut off."""
+
+
+def parse_query(text: str) -> Query:
+    """Return the words of a query. A query has no operators. Of a long query, only the start is searched for.
+
+    Raise InvalidParams if the query contains a NUL.
     """
     if "\0" in text:
         raise InvalidParams("'query' contains a NUL character", hint="Write some words.", param="query")
-    if len(text) > MAX_QUERY:
-        raise InvalidParams(
-            f"'query' has {len(text)} characters, at most {MAX_QUERY} are allowed",
-            hint="Write fewer words.",
-            param="query",
-        )
-    raw = [word for match in _WORD.finditer(normalized("NFC", text)) if (word := _plain(match[0]))]
+    is_cut = len(text) > MAX_QUERY
+    raw = [word for match in _WORD.finditer(normalized("NFC", text[:MAX_QUERY])) if (word := _plain(match[0]))]
     last = raw[-1] if raw else ""
     asked = [word for word in dict.fromkeys(raw) if word not in FILLERS] or list(dict.fromkeys(raw))
-    if len(asked) > MAX_QUERY_WORDS:
-        raise InvalidParams(
-            f"'query' has {len(asked)} significant words, at most {MAX_QUERY_WORDS} are allowed",
-            hint="Write fewer words.",
-            param="query",
-        )
+    is_cut = is_cut or len(asked) > MAX_QUERY_WORDS
+    asked = asked[:MAX_QUERY_WORDS]
     terms = {stem_of(word): Term(stem_of(word), word, word == last) for word in asked}
-    return tuple(terms.values())
+    warning = f"The query was cut after its first {len(asked)} significant words. Fewer words find more."
+    return Query(tuple(terms.values()), [warning] if is_cut else [])
 
 
 def beginning_of(stem: str) -> str:

@@ -360,24 +360,32 @@ class SearchSkills(Params, frozen=True, kw_only=True):
     """Find skills by a few words about the task, the best first. Word forms and typos do not matter."""
 
     query: Annotated[str, about("A few words or a question; skills with most of the words are found")]
-    kind: Annotated[Literal["action", "instruction"] | msgspec.UnsetType, about("Only skills of this kind")] = (
-        msgspec.UNSET
-    )
-    tags: Annotated[list[str], about("Only skills with all these tags")] = []
-    namespace: Annotated[str, about("Only skills in this namespace and below it")] = ""
+    kind: Annotated[Literal["action", "instruction"] | msgspec.UnsetType, HIDDEN, ONLY_KIND] = msgspec.UNSET
+    tags: Annotated[list[str], HIDDEN, about("Only skills with all these tags")] = []
+    namespace: Annotated[str, HIDDEN, about("Only skills in this namespace and below it")] = ""
     limit: Annotated[int, Meta(ge=1, le=100), about("Maximum number of results", default=20)] = 20
-    cursor: Cursor = ""
-    language: Annotated[SkillLanguage | msgspec.UnsetType, ONLY_LANGUAGE] = msgspec.UNSET
-    status: Annotated[ListedStatus | msgspec.UnsetType, about("Only skills with this status")] = msgspec.UNSET
-    verified: Annotated[bool | msgspec.UnsetType, ONLY_VERIFIED] = msgspec.UNSET
-    network: Annotated[bool | msgspec.UnsetType, ONLY_NETWORK] = msgspec.UNSET
-    secrets: Annotated[bool | msgspec.UnsetType, ONLY_SECRETS] = msgspec.UNSET
+    cursor: Annotated[str, HIDDEN, about("Pagination cursor from previous response")] = ""
+    language: Annotated[SkillLanguage | msgspec.UnsetType, HIDDEN, ONLY_LANGUAGE] = msgspec.UNSET
+    status: Annotated[ListedStatus | msgspec.UnsetType, HIDDEN, about("Only skills with this status")] = msgspec.UNSET
+    verified: Annotated[bool | msgspec.UnsetType, HIDDEN, ONLY_VERIFIED] = msgspec.UNSET
+    network: Annotated[bool | msgspec.UnsetType, HIDDEN, ONLY_NETWORK] = msgspec.UNSET
+    secrets: Annotated[bool | msgspec.UnsetType, HIDDEN, ONLY_SECRETS] = msgspec.UNSET
     sort: Annotated[
         Literal["best", "name", "newest", "used"],
+        HIDDEN,
         about("Order: best match, by name, by publication, or by runs", default="best"),
     ] = "best"
-    counts: Annotated[bool, WITH_COUNTS] = False
-    catalogue: Annotated[bool, WITH_CATALOGUE] = False
+    counts: Annotated[bool, HIDDEN, WITH_COUNTS] = False
+    catalogue: Annotated[bool, HIDDEN, WITH_CATALOGUE] = False
+    detail: Annotated[
+        Literal["brief", "summary"],
+        HIDDEN,
+        about("brief: what a model needs to choose a skill", default="summary"),
+    ] = "summary"
+
+
+FOR_MODELS: dict[str, dict[str, Any]] = {"search_skills": {"limit": 5, "detail": "brief"}}
+"""The defaults of params in tool calls of models, if they differ from those of the method."""
 
 
 class CheckSkill(CreateSkill, frozen=True, kw_only=True):

@@ -59,7 +59,7 @@ from skillery.registry.lifecycle import (
     yank_skill,
     yank_version,
 )
-from skillery.registry.listings import cursor_after_skill, list_skills, sees_more_skills_than
+from skillery.registry.listings import cursor_after_skill, first_skills, list_skills
 from skillery.registry.locks import Lock, Locked, Pin, Verified, resolve_skills, verify_lock
 from skillery.registry.new_versions import NewVersion, insert_version, state_of
 from skillery.registry.resolution import resolve
@@ -186,6 +186,7 @@ __all__ = [
     "find_same_files",
     "find_tool",
     "find_version",
+    "first_skills",
     "free_name",
     "get_skill_entry",
     "holder_of",
@@ -223,7 +224,6 @@ __all__ = [
     "revoke_waiver",
     "rollback_label",
     "search_skills",
-    "sees_more_skills_than",
     "set_label",
     "set_visibility",
     "skills_with_index_name",

@@ -16,6 +16,7 @@ from skillery.database.tables import catalogue, labels, skill_versions
 from skillery.formats.languages import SkillLanguage
 from skillery.registry.catalogue_filters import FilterStatus
 from skillery.registry.usage_days import SUMS, from_first_day, sums_from
+from skillery.registry.version_rows import standing_warnings
 
 
 class Deprecation(msgspec.Struct, frozen=True):
@@ -50,6 +51,7 @@ class Shown(msgspec.Struct, frozen=True):
     names_json: str
     summary_json: str
     entry: CatalogueEntry
+    warnings: list[str]
 
 
 class _Permissions(msgspec.Struct):
@@ -134,7 +136,7 @@ def _shown(
         success_rate_30d=round(completed / counted, 4) if counted else None,
         deprecated=_standing.decode(standing_json).deprecated if standing_json else None,
     )
-    return Shown(version_id, names_json, summary_json, entry)
+    return Shown(version_id, names_json, summary_json, entry, standing_warnings(standing_json))
 
 
 def with_entry(item_json: str, entry: CatalogueEntry) -> str:

@@ -19,6 +19,7 @@ from skillery.registry.catalogue_entries import Shown, show, with_entry
 from skillery.registry.catalogue_filters import CatalogueFilter, condition_parameters, conditions, is_listed
 from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.registry.pages import fitting, read_until_full, text_bytes
+from skillery.registry.version_rows import with_warnings
 from skillery.registry.visibility import View, view_of
 
 Sort = Literal["name", "newest", "used"]
@@ -148,7 +149,7 @@ def _stored(row: Shown, detail: Literal["names", "summary"]) -> str:
 
 
 def _item(row: Shown, detail: Literal["names", "summary"], entries: bool) -> str:
-    stored = _stored(row, detail)
+    stored = with_warnings(_stored(row, detail), row.warnings)
     return with_entry(stored, row.entry) if entries else stored
 
 

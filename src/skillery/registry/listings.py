@@ -29,13 +29,23 @@ from skillery.database.tables import skill_versions, skills
 from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.registry.development import merged, overlay_of
 from skillery.registry.pages import fitting, read_until_full, text_bytes
+from skillery.registry.version_rows import standing_warnings, with_warnings
 from skillery.registry.visibility import View, is_own, parameters, seen_by_namespace, view_of
 
 Detail = Literal["names", "summary"]
 Item = Literal["names", "summary", "key"]
-ITEMS: dict[Item, Column[Any]] = {
-    "names": skill_versions.c.names_json,
-    "summary": skill_versions.c.summary_json,
+_LINE: ColumnElement[str] = literal_column("'\n'")
+_IS_DEPRECATED = skill_versions.c.status == literal_column("'deprecated'")
+
+
+def _item_of(column: Column[Any]) -> ColumnElement[Any]:
+    """Return the stored item of a version. A deprecated version has its standing before the item, both in lines."""
+    return case((_IS_DEPRECATED, _LINE + skill_versions.c.standing_json + _LINE + column), else_=column)
+
+
+ITEMS: dict[Item, ColumnElement[Any]] = {
+    "names": _item_of(skill_versions.c.names_json),
+    "summary": _item_of(skill_versions.c.summary_json),
     "key": skill_versions.c.id,
 }
 
@@ -209,10 +219,22 @@ def seen_rows(
     return rows
 
 
-def sees_more_skills_than(connection: Connection, identity: Identity, count: int) -> bool:
-    return len(seen_rows(connection, identity, "key", count + 1, ("", ""))) > count
+def first_skills(connection: Connection, identity: Identity, count: int) -> list[dict[str, Any]]:
+    """Return the first `count` rows of list_skills with `summary`."""
+    rows = seen_rows(connection, identity, "summary", count, ("", ""))
+    return [msgspec.json.decode(_with_warnings(row[2])) for row in rows]
 
 
 def _answer(items: Sequence[str], next_cursor: str | None) -> msgspec.Raw:
+    shown = ",".join(items)
+    if "\n" in shown:  # JSON has no line feeds: there is a deprecated version
+        shown = ",".join(map(_with_warnings, items))
     closing = f'"{next_cursor}"' if next_cursor else "null"
-    return msgspec.Raw(f'{{"skills":[{",".join(items)}],"next_cursor":{closing}}}'.encode())
+    return msgspec.Raw(f'{{"skills":[{shown}],"next_cursor":{closing}}}'.encode())
+
+
+def _with_warnings(item: str) -> str:
+    if not item.startswith("\n"):
+        return item
+    standing_json, item_json = item[1:].split("\n")
+    return with_warnings(item_json, standing_warnings(standing_json))

@@ -22,6 +22,7 @@ from skillery.registry.visibility import Visibility
 Object = dict[str, Any]
 _SUMMARY = Meta(description="With detail 'summary'")
 _FROM_SUMMARY = Meta(description="From detail 'summary' on")
+_DEPRECATED = Meta(description="If the version is deprecated or yanked, with the successor")
 _FULL = Meta(description="With detail 'full'")
 _CATALOGUE = Meta(description="With catalogue: true")
 _TOTAL = Meta(description="With counts: true: the number of matching rows of all pages, at most 1000")
@@ -40,6 +41,7 @@ class SkillRow(Struct, frozen=True):
     tags: Annotated[list[str] | UnsetType, _SUMMARY] = UNSET
     inputs: Annotated[Object | UnsetType, _SUMMARY] = UNSET
     tools: Annotated[list[str] | UnsetType, _SUMMARY] = UNSET
+    warnings: Annotated[list[str] | UnsetType, _DEPRECATED] = UNSET
     catalogue: Annotated[CatalogueEntry | UnsetType, _CATALOGUE] = UNSET
 
 
@@ -59,14 +61,18 @@ class FoundSkill(Struct, frozen=True):
     name: str
     version: str
     description: str
-    namespace: str
     kind: Kind
-    tags: list[str]
-    inputs: Object
-    tools: list[str]
-    score: float
-    snippet: str
-    copies: int
+    namespace: Annotated[str | UnsetType, _SUMMARY] = UNSET
+    tags: Annotated[list[str] | UnsetType, _SUMMARY] = UNSET
+    inputs: Annotated[Object | UnsetType, _SUMMARY] = UNSET
+    tools: Annotated[list[str] | UnsetType, _SUMMARY] = UNSET
+    score: Annotated[float | UnsetType, _SUMMARY] = UNSET
+    snippet: Annotated[str | UnsetType, _SUMMARY] = UNSET
+    copies: Annotated[int | UnsetType, _SUMMARY] = UNSET
+    compact_inputs: Annotated[
+        str | UnsetType, Meta(description="Of the first two skills; a question mark means optional")
+    ] = UNSET
+    warnings: Annotated[list[str] | UnsetType, _DEPRECATED] = UNSET
     catalogue: Annotated[CatalogueEntry | UnsetType, _CATALOGUE] = UNSET
 
 
@@ -78,6 +84,7 @@ class FoundSkillPage(Struct, frozen=True):
     total: Annotated[int | UnsetType, _TOTAL] = UNSET
     total_is_more: Annotated[bool | UnsetType, _IS_MORE] = UNSET
     facets: Annotated[Facets | UnsetType, _FACETS] = UNSET
+    warnings: Annotated[list[str] | UnsetType, Meta(description="If the query was cut")] = UNSET
 
 
 class ToolRow(Struct, frozen=True):

@@ -7,7 +7,7 @@ words, even if skills are published in between.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -17,6 +17,7 @@ from sqlalchemy import Connection, and_, bindparam, select
 
 from skillery.backends import Identity
 from skillery.database.tables import objects, search_words, skill_files, skill_versions
+from skillery.formats.inputs import compact_inputs, inputs_in
 from skillery.formats.snippets import snippet_of
 from skillery.formats.words import Term, parse_query
 from skillery.registry.catalogue_counts import Counts, count_found
@@ -32,10 +33,16 @@ from skillery.registry.search_ranking import most_points, ranking_of
 from skillery.registry.search_statements import MOST_FOUND, Filters
 from skillery.registry.search_terms import Meaning, meanings_of
 from skillery.registry.search_visibility import VisibleSkills, seen_by
+from skillery.registry.version_rows import standing_warnings
 
 Kind = Literal["", "action", "instruction"]
+Detail = Literal["brief", "summary"]
+WITH_INPUTS = 2
+"""Number of items of a page that have the inputs in compact form."""
+BRIEF_DESCRIPTION = 200
 Sort = Literal["best"] | ListSort
 NO_FACTS = Facts()
+NOT_BRIEF = ("namespace", "tags", "inputs", "tools", "score", "snippet", "copies")
 _LEAST_SCORE = 0.001
 _meanings = msgspec.json.Decoder(list[Meaning])
 
@@ -56,6 +63,7 @@ _DETAILS = (
         search_words.c.skill_id,
         search_words.c.version_id,
         skill_versions.c.summary_json,
+        skill_versions.c.standing_json,
         skill_versions.c.skill_md_start,
         objects.c.data,
     )
@@ -102,22 +110,25 @@ def search_skills(
     sort: Sort = "best",
     entries: bool = False,
     counts: bool = False,
+    detail: Detail = "summary",
 ) -> FoundSkillPage:
     """Return a page of skills for a query, best first, or sorted by `sort`.
 
-    Each item has the fields of list_skills with `summary`, and `score` (above 0, at most 1), `snippet` and `copies`.
+    With detail `summary`, each item has the fields of list_skills with `summary`, and `score` (above 0, at most 1),
+    `snippet` and `copies`. With `brief`, an item has what a model needs to choose a skill. The first items have the
+    inputs in compact form too.
     `entries` adds the entry of the catalogue to each item. `counts` adds the totals and facets of all pages.
     Only skills that the identity sees are searched. A query without words finds nothing. Raise InvalidParams if `query`
     or `tags` is invalid, and InvalidCursor if the cursor belongs to another query.
     """
-    terms = parse_query(query)
+    terms, warnings = parse_query(query)
     asked_tags = check_tags(tags)
     bound_to = _bound_to(terms, kind, asked_tags, namespace, facts, sort)
     visible = seen_by(connection, identity)
     page_start = _page_start(connection, visible, key, bound_to, terms, cursor)
     if not page_start.meanings:
         counted = count_found(connection, [], namespace, False) if counts else None
-        return _page([], None, counted)
+        return _page([], None, warnings, counted)
     filters = Filters(visible.visibility_shape, bool(kind), bool(namespace), len(asked_tags), tuple(facts.given))
     given = visible.parameters | _filtering(kind, asked_tags, namespace) | fact_parameters(facts)
     wanted = limit + 1 if sort == "best" and not counts else MOST_FOUND + 1
@@ -132,7 +143,8 @@ def search_skills(
     next_cursor = make_cursor(key, bound_to, _next_position(page_start, page[-1])) if more and page else None
     shown = _entries(connection, page) if entries else {}
     items = [_item(one, page_start.meanings, shown.get(one.details.version_id)) for one in page]
-    return _page(items, next_cursor, counted)
+    items = [*map(_with_inputs, items[:WITH_INPUTS]), *items[WITH_INPUTS:]]
+    return _page([_brief(one) for one in items] if detail == "brief" else items, next_cursor, warnings, counted)
 
 
 def _bound_to(
@@ -165,10 +177,15 @@ def _entries(connection: Connection, page: Sequence[Result]) -> dict[int, Catalo
     return {one.version_id: one.entry for one in show(connection, [one.details.version_id for one in page])}
 
 
-def _page(items: list[FoundSkill], next_cursor: str | None, counted: Counts | None) -> FoundSkillPage:
+def _page(
+    items: list[FoundSkill], next_cursor: str | None, warnings: list[str], counted: Counts | None
+) -> FoundSkillPage:
+    page = FoundSkillPage(items, next_cursor, warnings=warnings or UNSET)
     if counted is None:
-        return FoundSkillPage(items, next_cursor)
-    return FoundSkillPage(items, next_cursor, counted.total, counted.total_is_more, counted.facets)
+        return page
+    return msgspec.structs.replace(
+        page, total=counted.total, total_is_more=counted.total_is_more, facets=counted.facets
+    )
 
 
 def _page_start(
@@ -214,5 +231,18 @@ def _item(one: Result, meanings: Sequence[Meaning], entry: CatalogueEntry | None
     body = body_in(one.details.skill_md_start, one.details.data)
     score = max(_LEAST_SCORE, round(one.points / most_points(meanings), 3))
     snippet = snippet_of((summary.description, body), meanings)
-    fields = {**msgspec.structs.asdict(summary), "catalogue": entry or UNSET}
+    warnings = standing_warnings(one.details.standing_json)
+    fields = {**msgspec.structs.asdict(summary), "catalogue": entry or UNSET, "warnings": warnings or UNSET}
     return FoundSkill(**fields, score=score, snippet=snippet, copies=one.copies)
+
+
+def _with_inputs(item: FoundSkill) -> FoundSkill:
+    if item.kind == "instruction" or not isinstance(item.inputs, Mapping):
+        return item
+    return msgspec.structs.replace(item, compact_inputs=compact_inputs(inputs_in(item.inputs)))
+
+
+def _brief(item: FoundSkill) -> FoundSkill:
+    cut = item.description[: BRIEF_DESCRIPTION - 1] + "…"
+    description = item.description if len(item.description) <= BRIEF_DESCRIPTION else cut
+    return msgspec.structs.replace(item, description=description, **dict.fromkeys(NOT_BRIEF, UNSET))

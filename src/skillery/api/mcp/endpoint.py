@@ -16,6 +16,7 @@ from litestar.openapi.spec.enums import OpenAPIType
 
 from skillery.api.mcp.large_messages import without_arguments
 from skillery.api.mcp.requests import SCOPE_KEY, ActiveCalls, TaskTerms, Visit, asked_tools
+from skillery.api.prompt import short_guide
 from skillery.context.request import current
 from skillery.edge.gate import Gate
 from skillery.edge.http import JSON, HttpRefusal, check_json, only, read_body
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 SESSION = b"mcp-session-id"
 INITIALIZE, CANCELLED = "initialize", "notifications/cancelled"
+GREETINGS = {INITIALIZE, "server/discover"}
+"""The requests whose results have instructions."""
 
 
 EVENTS = "text/event-stream"
@@ -128,6 +131,8 @@ class McpEndpoint:
             message = _peek(body)
             if message.method == CANCELLED:
                 self._take_back(visit, message)
+            if message.method in GREETINGS:
+                await _set_instructions(visit)
             if message.method == INITIALIZE and visit.session is None:
                 send = _with_session(send)
             await manager.handle_request(_scope_of(scope, visit), _again(body, receive), visit.splices.into(send))
@@ -192,6 +197,12 @@ def _asked(scope: Any) -> tuple[str, ...]:
     except InvalidParams as error:
         refused = plain_error(INVALID_PARAMS, error.message, "invalid_params", error.hint)
         raise HttpRefusal(400, refused) from None
+
+
+async def _set_instructions(visit: Visit) -> None:
+    from skillery.api.mcp.server import INSTRUCTIONS, instructions
+
+    instructions.set(f"{INSTRUCTIONS} {await short_guide(visit.core, visit.identity, visit.included)}")
 
 
 def _peek(body: bytes) -> _Message:

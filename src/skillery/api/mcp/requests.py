@@ -22,6 +22,9 @@ from skillery.methods.workspace_params import WORKSPACE_METHODS
 SCOPE_KEY = "skillery.visit"
 ON_REQUEST = ("create_skill", "search_skills", *WORKSPACE_METHODS)
 """Methods that a connection can ask for as tools, in addition to the eight tools of the Skills Protocol."""
+OUTPUTS = "output_schemas"
+"""The name by which a client asks for the output schemas of tools. They are six times as long as the tools."""
+FURTHER = (*ON_REQUEST, OPT_IN, OUTPUTS)
 MOST_SKILLS = 32
 CallKey = tuple[str, str, str | int]
 """Key of a tool call: name of the identity, id of the session, and JSON-RPC id of the request."""
@@ -86,7 +89,11 @@ class Visit:
         """Methods that the connection gets as tools, in addition to the eight tools."""
         self.explains_code = OPT_IN in asked
         """Whether the schemas explain the code contract."""
-        self.skills = tuple(name for name in asked if name not in (*ON_REQUEST, OPT_IN))
+        self.included = frozenset(asked) & frozenset((*ON_REQUEST, OPT_IN))
+        """What the connection gets in addition to the eight tools, apart from tools of skills."""
+        self.shows_outputs = OUTPUTS in asked
+        """Whether the tools have output schemas."""
+        self.skills = tuple(name for name in asked if name not in FURTHER)
         """Skills that the connection names, to get their tools."""
         self.arguments: msgspec.Raw | None = None
         """Arguments of the called tool, if they are too large for the SDK."""
@@ -117,13 +124,13 @@ def asked_tools(query: bytes) -> tuple[str, ...]:
     if unknown:
         raise InvalidParams(
             f"there is no parameter {unknown[0][:40]!r}",
-            hint=f"/mcp takes tools: {', '.join((*ON_REQUEST, OPT_IN))}, and names of skills.",
+            hint=f"/mcp takes tools: {', '.join(FURTHER)}, and names of skills.",
         )
     names = [name.strip() for part in given.get("tools", []) for name in part.split(",")]
     asked = tuple(dict.fromkeys(name for name in names if name))
     if len(asked) > MOST_SKILLS:
         raise InvalidParams(f"'tools' names {len(asked)} skills", hint=f"At most {MOST_SKILLS}.", param="tools")
     for name in asked:
-        if name not in (*ON_REQUEST, OPT_IN):
+        if name not in FURTHER:
             parse_skill_name(name)
     return asked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from typing import Any
 
 import msgspec
@@ -31,14 +32,9 @@ from skillery.api.mcp.tools import call_tool, list_tools
 
 Context = ServerRequestContext[Any, Any]
 SKILLS_EXTENSION = "io.modelcontextprotocol/skills"
-INSTRUCTIONS = (
-    "Skillery keeps, finds and runs the skills of an organisation. Call load_skills_protocol_guide first: it says how "
-    "the tools work together. list_skills and describe_skill find a skill, execute_skill runs one, run_code runs code "
-    "of yours over several: it defines def main(args), returns JSON, and imports the skills of mount_skills. If you "
-    "have the tool search_skills, find skills with it: it reads a few words about the task. Large data goes through "
-    "blobs. The SKILL.md of every skill is a resource too, its other files are children of its folder: "
-    "skill://skills/protocol/guide/SKILL.md is the guide."
-)
+INSTRUCTIONS = "Skillery keeps, finds and runs the skills of an organisation."
+instructions: ContextVar[str] = ContextVar("instructions", default=INSTRUCTIONS)
+"""The instructions for the caller of the current request."""
 TEMPLATES = [
     {
         "uriTemplate": "skill://{+skill}/{+path}",
@@ -74,13 +70,15 @@ class _Server(Server[Any]):
             found.extensions = {name: value for name, value in found.extensions.items() if name != TASKS_EXTENSION}
         return found
 
+    # Read for each request: callers see different skills.
+    instructions = property(lambda _: instructions.get(), lambda _, __: None)
+
 
 def make_server() -> Server[Any]:
     server = _Server(
         "skillery",
         version=__version__,
         title="Skillery",
-        instructions=INSTRUCTIONS,
         # No parameter is sent as a header. Without this, the SDK would call tools/list before each call.
         get_tool_input_schema=lambda _: None,
     )

@@ -29,6 +29,7 @@ from skillery.api.rpc.schemas import tool
 from skillery.methods.environment_params import shown_properties
 from skillery.methods.errors import encode
 from skillery.methods.execution import Parts, perform
+from skillery.methods.params import FOR_MODELS
 from skillery.methods.table import METHODS
 from skillery.methods.workspace_params import with_workspaces
 from skillery.runs.active_run import begun_runs
@@ -45,10 +46,9 @@ async def list_tools(context: Context, _: PaginatedRequestParams) -> dict[str, A
     visit = visit_of(context)
     more = with_workspaces(shown_properties(visit.core.environments.named.defined), visit.methods)
     explain = explained if visit.explains_code else None
-    shown = [
-        tool(name, METHODS[name].params, "mcp", more, explain) | {"outputSchema": output_schema(METHODS[name].result)}
-        for name in _names(visit)
-    ]
+    shown = [tool(name, METHODS[name].params, "mcp", more, explain) for name in _names(visit)]
+    if visit.shows_outputs:
+        shown = [one | {"outputSchema": output_schema(METHODS[one["name"]].result)} for one in shown]
     offered = await skill_tools(visit)
     return {"tools": [*shown, *(one.shown() for one in offered.values())], **FRESHNESS}
 
@@ -86,7 +86,9 @@ async def call_tool(context: Context, asked: CallToolRequestParams) -> dict[str,
 
 
 def _arguments(visit: Visit, asked: CallToolRequestParams) -> msgspec.Raw:
-    return visit.arguments if visit.arguments is not None else msgspec.Raw(encoded(asked.arguments or {}))
+    if visit.arguments is not None:
+        return visit.arguments
+    return msgspec.Raw(encoded(FOR_MODELS.get(asked.name, {}) | (asked.arguments or {})))
 
 
 async def _call(

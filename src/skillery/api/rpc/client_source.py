@@ -20,11 +20,13 @@ import msgspec
 
 from skillery.api.rpc.client_results import result_source
 from skillery.method import Method, Params
+from skillery.methods.params import FOR_MODELS
 from skillery.methods.table import METHODS
 
 CLIENT = Path(__file__).parents[2] / "client"
 DOC = '"""Made by `make client`: do not edit."""\n\n'
 MADE = f"{DOC}from __future__ import annotations\n\n"
+ABOUT_MODELS = "The defaults of params in tool calls of models, if they differ from those of the method."
 AWAITED = {"asynchronous.py": "synchronous.py", "async_transfers.py": "generated/transfers.py"}
 """Modules with coroutines, and the module that is generated from each: the same code without coroutines."""
 AS_ANSWERED = {"LockEntry": "Locked"}
@@ -126,7 +128,8 @@ def _calls() -> str:
         f'{name} = {repr(tuple(names)) if name == "TOOLS" else f"frozenset({names!r})"}\n"""{description}"""\n'
         for name, (description, names) in tables().items()
     ]
-    return MADE + "".join(lines)
+    models = f'FOR_MODELS: dict[str, dict[str, Any]] = {FOR_MODELS!r}\n"""{ABOUT_MODELS}"""\n'
+    return MADE + "from typing import Any\n\n" + "".join(lines) + models
 
 
 def _is_harmless(method: Method) -> bool:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from skillery.method import Params
+from skillery.methods.params import FOR_MODELS
 
 Format = Literal["openai", "openai-responses", "anthropic", "mcp", "jsonschema"]
 FORMATS: tuple[Format, ...] = typing.get_args(Format)
@@ -32,6 +33,9 @@ def tool(
     """
     description, schema = inspect.cleandoc(params.__doc__ or "").replace("\n", " "), parameters_schema(params)
     schema["properties"] |= more.get(name, {})
+    for param, default in FOR_MODELS.get(name, {}).items():
+        if param in schema["properties"]:
+            schema["properties"][param]["default"] = default
     if explain is not None:
         explain(name, schema)
     match form:
@@ -56,7 +60,7 @@ def parameters_schema(struct: type[msgspec.Struct]) -> dict[str, Any]:
     shown = [(field, kind) for field, kind in fields if not _is_hidden(kind)]
     schema: dict[str, Any] = {
         "type": "object",
-        "properties": {field.encode_name: _field_schema(kind) for field, kind in shown},
+        "properties": {field.encode_name: field_schema(kind) for field, kind in shown},
     }
     required = [field.encode_name for field, _ in shown if field.required]
     if required:
@@ -64,7 +68,8 @@ def parameters_schema(struct: type[msgspec.Struct]) -> dict[str, Any]:
     return schema
 
 
-def _field_schema(annotated: Any) -> dict[str, Any]:
+def field_schema(annotated: Any) -> dict[str, Any]:
+    """Return the JSON Schema of one param, hidden or not."""
     schema = _type_schema(annotated)
     for meta in _metas(annotated):
         extra = dict(meta.extra_json_schema or {})

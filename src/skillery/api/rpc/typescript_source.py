@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from skillery.api.rpc.client_source import tables
+from skillery.api.rpc.client_source import ABOUT_MODELS, tables
 from skillery.api.rpc.openrpc import document_of
+from skillery.methods.params import FOR_MODELS
 from skillery.methods.table import METHODS
 
 TARGET = Path(__file__).parents[4] / "packages" / "skillery-client-js" / "src" / "methods.ts"
@@ -44,6 +45,7 @@ def source(document: Mapping[str, Any], lists: Mapping[str, tuple[str, list[str]
             f"{_comment(description)}export const {name}: readonly string[] = {json.dumps(names, indent=2)};"
             for name, (description, names) in lists.items()
         ),
+        f"{_comment(ABOUT_MODELS)}export const FOR_MODELS: Record<string, object> = {json.dumps(FOR_MODELS)};",
         "/** Every method of the server. */\nexport abstract class Methods {",
         f"  {CALL}\n",
         *(_method(method) for method in methods),

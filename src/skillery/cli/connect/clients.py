@@ -39,7 +39,7 @@ class Server(NamedTuple):
     @property
     def mcp(self) -> dict[str, Any]:
         """The MCP server as a command."""
-        return {"command": self.program, "args": ["mcp", "--url", self.url]}
+        return {"command": self.program, "args": ["mcp", "--tools", "search_skills", "--url", self.url]}
 
 
 class Plan(NamedTuple):

@@ -592,6 +592,7 @@ class AsyncMethods:
         sort: Literal["best", "name", "newest", "used"] | None = None,
         counts: bool | None = None,
         catalogue: bool | None = None,
+        detail: Literal["brief", "summary"] | None = None,
     ) -> FoundSkillPage:
         """Find skills by a few words about the task, the best first. Word forms and typos do not matter.
 
@@ -609,6 +610,7 @@ class AsyncMethods:
         sort: Order: best match, by name, by publication, or by runs
         counts: Add the number of matching skills, in all and by value of each filter
         catalogue: Add facts and usage to each skill
+        detail: brief: what a model needs to choose a skill
         """
         answer: FoundSkillPage = await self.call(
             "search_skills",
@@ -627,6 +629,7 @@ class AsyncMethods:
                 "sort": sort,
                 "counts": counts,
                 "catalogue": catalogue,
+                "detail": detail,
             },
         )
         return answer

@@ -581,6 +581,7 @@ class BatchMethods:
         sort: Literal["best", "name", "newest", "used"] | None = None,
         counts: bool | None = None,
         catalogue: bool | None = None,
+        detail: Literal["brief", "summary"] | None = None,
     ) -> Pending[FoundSkillPage]:
         """Find skills by a few words about the task, the best first. Word forms and typos do not matter.
 
@@ -598,6 +599,7 @@ class BatchMethods:
         sort: Order: best match, by name, by publication, or by runs
         counts: Add the number of matching skills, in all and by value of each filter
         catalogue: Add facts and usage to each skill
+        detail: brief: what a model needs to choose a skill
         """
         answer: Pending[FoundSkillPage] = self.call(
             "search_skills",
@@ -616,6 +618,7 @@ class BatchMethods:
                 "sort": sort,
                 "counts": counts,
                 "catalogue": catalogue,
+                "detail": detail,
             },
         )
         return answer

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 ONCE = frozenset(
     ["execute_skill", "run_code", "create_blob", "create_skill", "call_tool", "define_tool", "create_workspace"]
 )
@@ -56,3 +58,5 @@ TOOLS = (
     "load_skills_protocol_guide",
 )
 """The tools of the protocol."""
+FOR_MODELS: dict[str, dict[str, Any]] = {"search_skills": {"limit": 5, "detail": "brief"}}
+"""The defaults of params in tool calls of models, if they differ from those of the method."""

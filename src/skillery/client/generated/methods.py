@@ -586,6 +586,7 @@ class Methods:
         sort: Literal["best", "name", "newest", "used"] | None = None,
         counts: bool | None = None,
         catalogue: bool | None = None,
+        detail: Literal["brief", "summary"] | None = None,
     ) -> FoundSkillPage:
         """Find skills by a few words about the task, the best first. Word forms and typos do not matter.
 
@@ -603,6 +604,7 @@ class Methods:
         sort: Order: best match, by name, by publication, or by runs
         counts: Add the number of matching skills, in all and by value of each filter
         catalogue: Add facts and usage to each skill
+        detail: brief: what a model needs to choose a skill
         """
         answer: FoundSkillPage = self.call(
             "search_skills",
@@ -621,6 +623,7 @@ class Methods:
                 "sort": sort,
                 "counts": counts,
                 "catalogue": catalogue,
+                "detail": detail,
             },
         )
         return answer

@@ -53,6 +53,8 @@ class SkillRow(TypedDict):
     """With detail 'summary'."""
     tools: NotRequired[list[str]]
     """With detail 'summary'."""
+    warnings: NotRequired[list[str]]
+    """If the version is deprecated or yanked, with the successor."""
     catalogue: NotRequired[CatalogueEntry]
     """With catalogue: true."""
 
@@ -681,14 +683,25 @@ class FoundSkill(TypedDict):
     name: str
     version: str
     description: str
-    namespace: str
     kind: Literal["action", "instruction"]
-    tags: list[str]
-    inputs: dict[str, Any]
-    tools: list[str]
-    score: float
-    snippet: str
-    copies: int
+    namespace: NotRequired[str]
+    """With detail 'summary'."""
+    tags: NotRequired[list[str]]
+    """With detail 'summary'."""
+    inputs: NotRequired[dict[str, Any]]
+    """With detail 'summary'."""
+    tools: NotRequired[list[str]]
+    """With detail 'summary'."""
+    score: NotRequired[float]
+    """With detail 'summary'."""
+    snippet: NotRequired[str]
+    """With detail 'summary'."""
+    copies: NotRequired[int]
+    """With detail 'summary'."""
+    compact_inputs: NotRequired[str]
+    """Of the first two skills; a question mark means optional."""
+    warnings: NotRequired[list[str]]
+    """If the version is deprecated or yanked, with the successor."""
     catalogue: NotRequired[CatalogueEntry]
     """With catalogue: true."""
 
@@ -705,6 +718,8 @@ class FoundSkillPage(TypedDict):
     """With counts: true: whether there are more than total."""
     facets: NotRequired[Facets]
     """With counts: true."""
+    warnings: NotRequired[list[str]]
+    """If the query was cut."""
 
 
 class CheckedSkill(TypedDict):

@@ -171,6 +171,7 @@ async def search_skills(core: Core, identity: Identity, asked: params.SearchSkil
         sort=asked.sort,
         entries=asked.catalogue,
         counts=asked.counts,
+        detail=asked.detail,
     )
     # Slow: a search for a word that every skill has reads all skills.
     return await core.registry.read_page(work)

@@ -80,7 +80,7 @@ def _withheld(status: str) -> str:
 
 def _mcp(server: str, opened: Opened, tools: Sequence[Tool]) -> Snippet:
     """Return the settings of an MCP client. With tools, the address names the skill, so that the client gets them."""
-    address = f"{server}/mcp?tools={opened.name}" if tools else f"{server}/mcp"
+    address = f"{server}/mcp?tools=search_skills{f',{opened.name}' if tools else ''}"
     headers = {"Authorization": "Bearer $SKILLERY_TOKEN"}
     made = json.dumps({"mcpServers": {"skillery": {"url": address, "headers": headers}}}, indent=2)
     how = "Put your token in place of $SKILLERY_TOKEN."

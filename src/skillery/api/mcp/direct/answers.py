@@ -19,6 +19,7 @@ from skillery.api.mcp.requests import SCOPE_KEY, Visit
 from skillery.api.mcp.tool_results import result_of_method, tool_result
 from skillery.methods.errors import encode
 from skillery.methods.execution import perform
+from skillery.methods.params import FOR_MODELS
 from skillery.methods.table import METHODS
 
 log = logging.getLogger(__name__)
@@ -58,7 +59,7 @@ class DirectAnswers:
 
     async def _called(self, visit: Visit, message: DirectMessage) -> dict[str, bytes]:
         """Call the tool. Return the values for the gaps of the form."""
-        params = msgspec.Raw(encode(message.arguments))
+        params = msgspec.Raw(encode(FOR_MODELS.get(message.tool, {}) | message.arguments))
         answer, error = await perform(visit.core, visit.identity, message.tool, params, visit.key)
         visit.body.give_back()
         is_modern = message.kind.is_modern
@@ -68,7 +69,7 @@ class DirectAnswers:
         return _encoded(is_modern, result_of_method(visit, answer, error))
 
     async def _form(self, visit: Visit, scope: Any, message: DirectMessage) -> Form | None:
-        key = (message.kind, visit.methods, visit.explains_code)
+        key = (message.kind, visit.included, visit.shows_outputs)
         if key in self._forms:
             self._forms.move_to_end(key)
             return self._forms[key]
