@@ -17,6 +17,7 @@ from skillery.cli.options import Target, name_and_version
 if TYPE_CHECKING:
     from skillery.client import AsyncClient
     from skillery.publishing import SkillFolder
+    from skillery.settings import Settings
 
 T = TypeVar("T")
 
@@ -55,7 +56,7 @@ def with_skills(
 
     async def connected() -> T:
         found = await _read(target, skills)
-        async with _temporary(target, found) as client:
+        async with temporary_client(target.load().settings, found) as client:
             references = [f"{skill.manifest.get('name')}@{skill.manifest.get('version')}" for skill in found]
             return await work(client, references)
 
@@ -93,14 +94,14 @@ async def _published(client: AsyncClient, reference: str) -> SkillFolder:
 
 
 @asynccontextmanager
-async def _temporary(target: Target, skills: Sequence[SkillFolder]) -> AsyncIterator[AsyncClient]:
+async def temporary_client(settings: Settings, skills: Sequence[SkillFolder]) -> AsyncIterator[AsyncClient]:
+    """Context manager: yield a client of a temporary registry in this process, which has the skills."""
     from skillery.app.composition import create_app
     from skillery.authoring.temporary_home import open_temporary_home
     from skillery.cli.connection import SENT_ONCE, HomeClient
     from skillery.cli.in_process import BASE_URL, InProcessTransport
     from skillery.cli.log_lines import show_log
 
-    settings = target.load().settings
     show_log(settings)
     async with open_temporary_home(settings, skills) as (core, edge):
         await core.sandbox.start()

@@ -135,11 +135,11 @@ def _print_line(key: str, report: Mapping[str, Any]) -> None:
         name = f"{report.get('name', '')} {report.get('version', '')}".strip()
         by = f" by {report.get('by') or '.'}" if report["outcome"] in {"merged", "overridden"} else ""
         click.echo(clean(f"{report['outcome']}{by}\t{name or report.get('stated', '')}\t{where}"))
-    for line in _details(report):
+    for line in details(report):
         click.echo(clean(f"  {line}"), err=True)
 
 
-def _details(report: Mapping[str, Any]) -> list[str]:
+def details(report: Mapping[str, Any]) -> list[str]:
     """Return lines about the repairs, omitted files, warnings and findings of a skill.
 
     Each line names its location, because these lines go to stderr and the line of the skill goes to stdout.

@@ -52,7 +52,7 @@ def add(source: str, namespace: str, review: bool, every: str | None, as_json: b
     from skillery.formats.durations import parse_duration
     from skillery.formats.names import parse_namespace
 
-    source = _checked(source)
+    source = checked_source(source)
     made = Mirror(
         id=id_of(source, namespace),
         source=source,
@@ -197,7 +197,7 @@ def _imported(one: Mirror, folder: Path, target: Target, as_json: bool) -> tuple
     return result, fingerprint if is_complete else ""
 
 
-def _checked(source: str) -> str:
+def checked_source(source: str) -> str:
     """Return the source in its normal form. Raise InvalidParams if it cannot be followed."""
     from urllib.parse import urlsplit
 

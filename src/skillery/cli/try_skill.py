@@ -1,0 +1,236 @@
+"""`skillery try`: import a skill into a temporary registry, show what it contains and may do, and run a part of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from skillery.cli.failures import CHECK_FAILED, RUN_FAILED
+from skillery.cli.options import Target, home_options, json_option
+from skillery.cli.output import as_json as as_json_text
+from skillery.cli.output import clean, print_fields, print_json
+
+if TYPE_CHECKING:
+    from skillery.cli.archives import Folder
+    from skillery.client import AsyncClient
+    from skillery.settings import Settings
+
+MOST_NAMES, MOST_LINES, MOST_CHARACTERS, TIMEOUT_MS = 20, 12, 1200, 60_000
+_REMOTE = re.compile(r"(?:https?://|ssh://|[\w.-]+@[\w.-]+:).+")
+_FRONTMATTER = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)
+_LAST = ("tests/", "test_", "__init__", "_")
+"""Beginnings of paths and names of scripts that are tried only if there is no other one."""
+
+
+class Tried(NamedTuple):
+    """What the trial has found: the facts about the skill, its import report, and the run, or None."""
+
+    facts: dict[str, object]
+    report: Mapping[str, Any]
+    run: Mapping[str, Any] | None
+
+
+@click.command("try", short_help="Try a foreign skill, and leave nothing behind.")
+@click.argument("source", metavar="PATH|GIT-URL")
+@click.option("--skill", metavar="NAME", help="The skill to try if there are several.  [default: the first one]")
+@click.option("--script", metavar="PATH", help="The script to run.  [default: the first one, with --help]")
+@click.argument("argv", metavar="[-- ARGV…]", nargs=-1)
+@home_options
+@json_option
+def try_(
+    source: str, skill: str | None, script: str | None, argv: Sequence[str], target: Target, as_json: bool
+) -> None:
+    """Show what a foreign skill contains and may do, and run an example or a script of it in the sandbox.
+
+    The skill is imported into a temporary registry, which is deleted at the end. The run reaches no network and gets no
+    secrets. Without examples and scripts, the first lines of SKILL.md are printed. The settings choose the sandbox.
+    """
+    import asyncio
+
+    from skillery.cli.mirror.command import checked_source
+    from skillery.cli.mirror.git_source import copy_repository
+
+    if argv and script is None:
+        raise click.UsageError(f"'{argv[0]}' requires --script PATH")
+    with TemporaryDirectory(prefix="skillery-try-") as temporary:
+        folder = Path(source)
+        if _REMOTE.fullmatch(source):
+            folder = Path(temporary, "tree")
+            copy_repository(checked_source(source), folder, "")
+        elif not folder.is_dir():
+            raise click.UsageError(f"'{source}' is neither a folder nor the address of a git repository")
+        chosen, names = _choose(folder, source, skill)
+        tried = asyncio.run(_try(target.load().settings, chosen, source, (script, argv)))
+    facts = {**({"skills": _names(names)} if len(names) > 1 else {}), **tried.facts}
+    if as_json:
+        print_json({**facts, "report": tried.report, "run": tried.run})
+    else:
+        _print(facts, tried)
+    if tried.report["outcome"] == "refused":
+        raise click.exceptions.Exit(CHECK_FAILED)
+    if tried.run is not None and not _is_successful(tried.run):
+        raise click.exceptions.Exit(RUN_FAILED)
+
+
+def _choose(path: Path, source: str, name: str | None) -> tuple[Folder, list[str]]:
+    """Return the folder with only the chosen skill, and the names of all skills of the folder. Raise UsageError if the
+    folder does not have the skill.
+    """
+    from skillery.cli.archives import scan_folder
+    from skillery.cli.sources import printable
+
+    folder = scan_folder(path)
+    own = re.split(r"[/:]", source.rstrip("/").removesuffix(".git"))[-1] or path.resolve().name
+    names = {printable(root.rpartition("/")[2]) if root else own: root for root in reversed(folder.found.roots)}
+    listed = sorted(names)
+    if not names:
+        raise click.UsageError(f"'{source}' has no skill: no folder in it has a SKILL.md")
+    if name is not None and name not in names:
+        raise click.UsageError(f"'{source}' has no skill '{name}', only {_names(listed)}")
+    root = names[name or listed[0]]
+    return folder._replace(found=folder.found._replace(roots=[root])), listed
+
+
+def _names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return f"{len(names)}: {', '.join(names[:MOST_NAMES])}{more} (--skill NAME chooses one)"
+
+
+async def _try(settings: Settings, folder: Folder, source: str, asked: tuple[str | None, Sequence[str]]) -> Tried:
+    """Import the skill into a temporary registry, and run a part of it.
+
+    The version waits for a review, so that its runs and examples get no permissions.
+    """
+    import msgspec
+
+    from skillery.cli.archives import tar_chunks
+    from skillery.cli.folder_skills import temporary_client
+    from skillery.settings import Publishing
+
+    [located] = folder.skills()
+    # No environments of the settings: they are stored in the home of the user.
+    isolated = msgspec.structs.replace(settings, environments={}, publishing=Publishing())
+    async with temporary_client(isolated, []) as client:
+        report: Mapping[str, Any] = {}
+        options: Any = {"source": "try", "name": Path(located.root).name or "skill", "review": True}
+        async for key, event in client.import_archive(tar_chunks(folder), **options):
+            report = event if key == "skill" else report
+        if report["outcome"] == "refused":
+            return Tried({"skill": report.get("name") or report.get("stated") or source}, report, None)
+        exact = {"name": report["name"], "version": report["version"]}
+        described: Any = (await client.describe_skill(**exact, detail="full"))["skill"]
+        facts = dict(_facts(described, report))
+        return await _run(client, Tried(facts, report, None), described, asked)
+
+
+def _facts(skill: Mapping[str, Any], report: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    """Yield what the skill contains and may do, one fact at a time."""
+    from skillery.formats.languages import is_source
+
+    manifest, front = skill["manifest"], skill.get("skill_md_frontmatter") or {}
+    paths = [file["path"] for file in skill["files"]]
+    code = sum(map(is_source, paths))
+    yield "skill", f"{skill['name']} {skill['version']}"
+    yield "description", " ".join(str(manifest.get("description", "")).split())
+    if front.get("license"):
+        yield "license", str(front["license"])
+    yield "contains", f"{report['files']} files, {code} of them code, {max(1, report['size_bytes'] // 1000)} kB"
+    if skill.get("tools"):
+        yield "tools", ", ".join(skill["tools"])
+    if pins := (skill.get("lock") or {}).get("packages"):
+        yield "packages", ", ".join(f"{pin['name']} {pin['version']}" for pin in pins)
+    permissions = manifest.get("permissions") or {}
+    for key in ("network", "secrets"):
+        listed = permissions.get(key)
+        yield key, f"{', '.join(listed)} (not in this trial)" if listed else "none"
+    if examples := report.get("examples"):
+        statuses = [one["status"] for one in examples]
+        words = {"passed": "passed", "failed": "failed", "not_run": "not run", "waiting": "need permissions"}
+        yield (
+            "examples",
+            ", ".join(f"{statuses.count(one)} {word}" for one, word in words.items() if one in statuses),
+        )
+
+
+async def _run(
+    client: AsyncClient, tried: Tried, skill: Mapping[str, Any], asked: tuple[str | None, Sequence[str]]
+) -> Tried:
+    """Return the run of an example, else of the chosen script, else of the entrypoint. If there are none, add the first
+    lines of SKILL.md to the facts.
+    """
+    facts, exact = tried.facts, {"name": skill["name"], "version": skill["version"]}
+    manifest, (script, argv) = skill["manifest"], asked
+    has_entrypoint = bool((manifest.get("runtime") or {}).get("entrypoint"))
+    example = next((one for one in tried.report.get("examples", ()) if one.get("run_id")), None)
+    if script is None and example is not None:
+        facts["example"] = example["name"]
+        return tried._replace(run=await client.get_run(run_id=example["run_id"]))
+    if script is None and has_entrypoint:
+        if needed := [name for name, one in (manifest.get("inputs") or {}).items() if one.get("required")]:
+            facts["not run"] = f"it needs the inputs {', '.join(needed)}, and has no example"
+            return tried
+        return tried._replace(run=await client.execute_skill(**exact, timeout_ms=TIMEOUT_MS))
+    chosen = script or _first_script([file["path"] for file in skill["files"]])
+    if chosen is None:
+        facts["SKILL.md"] = _short(_FRONTMATTER.sub("", skill["skill_md"]).strip())
+        return tried
+    words = list(argv) if script else ["--help"]
+    facts["script"] = " ".join([chosen, *words])
+    run = await client.execute_skill(**exact, script=chosen, args={"argv": words}, timeout_ms=TIMEOUT_MS)
+    return tried._replace(run=run)
+
+
+def _first_script(paths: Sequence[str]) -> str | None:
+    from skillery.formats.languages import is_source
+
+    def last(path: str) -> tuple[bool, bool, str]:
+        name = path.rpartition("/")[2]
+        return any(one.startswith(_LAST) for one in (path, name)), not path.startswith("scripts/"), path
+
+    return min(filter(is_source, paths), key=last, default=None)
+
+
+def _is_successful(run: Mapping[str, Any]) -> bool:
+    """Return whether the run completed and, if it ran a script, whether the exit code is 0."""
+    output = run["output"]
+    return run["status"] == "completed" and not (isinstance(output, dict) and output.get("exit_code"))
+
+
+def _print(facts: Mapping[str, object], tried: Tried) -> None:
+    """Print the facts, the run, and on stderr the details of the import and the end of the trial."""
+    from skillery.cli.failures import print_error
+    from skillery.cli.import_report import details
+
+    if tried.report["outcome"] == "refused":
+        findings = {"findings": tried.report.get("findings")}
+        error = tried.report.get("error") or {"message": "the checks refuse it", "data": findings}
+        print_error({**error, "subject": facts["skill"]})
+        return
+    print_fields([*facts.items(), *(_run_fields(tried.run, is_script="script" in facts) if tried.run else ())])
+    for line in details(tried.report):
+        click.echo(clean(line), err=True)
+    click.echo("deleted: the copy of the skill and the temporary registry", err=True)
+
+
+def _run_fields(run: Mapping[str, Any], *, is_script: bool) -> Iterator[tuple[str, object]]:
+    output, took = run["output"], f"in {run['duration_ms']:.0f} ms"
+    if run["status"] != "completed":
+        yield "failed", f"{run['error']['type']}: {run['error']['message']}"
+    elif is_script:
+        yield "exit code", f"{output['exit_code']} {took}"
+        yield from ((name, _short(output[name])) for name in ("stdout", "stderr", "hint") if output.get(name))
+    else:
+        yield "completed", took
+        yield "output", _short(as_json_text(output, -1))
+
+
+def _short(text: str) -> str:
+    """Return the first lines of a text."""
+    lines = text.splitlines()
+    short = "\n".join(lines[:MOST_LINES])[:MOST_CHARACTERS]
+    return short if len(short) == len("\n".join(lines)) else f"{short} …"
