@@ -117,6 +117,16 @@ def test_try_grants_no_permissions(skills: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.full
+def test_try_lists_the_tools_of_a_skill_and_runs_an_example_of_them(tmp_path: Path) -> None:
+    assert skillery("new", str(tmp_path / "count"), "--kind", "tools", "--name", "count").code == 0
+
+    shown = skillery("try", str(tmp_path / "count"), "--home", str(tmp_path / "home"), "--json")
+
+    assert (shown.json["tools"], shown.json["examples"]) == ("count_words", "2 passed")
+    assert shown.json["run"]["output"] == {"count": 2}
+
+
+@pytest.mark.full
 def test_try_prints_the_instructions_of_a_skill_without_code(skills: Path, tmp_path: Path) -> None:
     shown = skillery("try", str(skills), "--skill", "beta", "--home", str(tmp_path / "home"))
 

@@ -58,14 +58,14 @@ def try_(
     if argv and script is None:
         raise click.UsageError(f"'{argv[0]}' requires --script PATH")
     with TemporaryDirectory(prefix="skillery-try-") as temporary:
-        folder = Path(source)
+        folder, own = Path(source), Path(source).resolve().name
         if _REMOTE.fullmatch(source):
-            folder = Path(temporary, "tree")
+            folder, own = Path(temporary, "tree"), re.split("[/:]", source.rstrip("/").removesuffix(".git"))[-1]
             copy_repository(checked_source(source), folder, "")
         elif not folder.is_dir():
             raise click.UsageError(f"'{source}' is neither a folder nor the address of a git repository")
-        chosen, names = _choose(folder, source, skill)
-        tried = asyncio.run(_try(target.load().settings, chosen, source, (script, argv)))
+        chosen, names = _choose(folder, own, skill)
+        tried = asyncio.run(_try(target.load().settings, chosen, own, (script, argv)))
     facts = {**({"skills": _names(names)} if len(names) > 1 else {}), **tried.facts}
     if as_json:
         print_json({**facts, "report": tried.report, "run": tried.run})
@@ -77,21 +77,20 @@ def try_(
         raise click.exceptions.Exit(RUN_FAILED)
 
 
-def _choose(path: Path, source: str, name: str | None) -> tuple[Folder, list[str]]:
-    """Return the folder with only the chosen skill, and the names of all skills of the folder. Raise UsageError if the
-    folder does not have the skill.
+def _choose(path: Path, own: str, name: str | None) -> tuple[Folder, list[str]]:
+    """Return the folder with only the chosen skill, and the names of all skills of the folder. `own` is the name of
+    the folder. Raise UsageError if the folder does not have the skill.
     """
     from skillery.cli.archives import scan_folder
     from skillery.cli.sources import printable
 
     folder = scan_folder(path)
-    own = re.split(r"[/:]", source.rstrip("/").removesuffix(".git"))[-1] or path.resolve().name
-    names = {printable(root.rpartition("/")[2]) if root else own: root for root in reversed(folder.found.roots)}
+    names = {printable(root.rpartition("/")[2] or own): root for root in reversed(folder.found.roots)}
     listed = sorted(names)
     if not names:
-        raise click.UsageError(f"'{source}' has no skill: no folder in it has a SKILL.md")
+        raise click.UsageError(f"'{own}' has no skill: no folder in it has a SKILL.md")
     if name is not None and name not in names:
-        raise click.UsageError(f"'{source}' has no skill '{name}', only {_names(listed)}")
+        raise click.UsageError(f"'{own}' has no skill '{name}', only {_names(listed)}")
     root = names[name or listed[0]]
     return folder._replace(found=folder.found._replace(roots=[root])), listed
 
@@ -101,7 +100,7 @@ def _names(names: Sequence[str]) -> str:
     return f"{len(names)}: {', '.join(names[:MOST_NAMES])}{more} (--skill NAME chooses one)"
 
 
-async def _try(settings: Settings, folder: Folder, source: str, asked: tuple[str | None, Sequence[str]]) -> Tried:
+async def _try(settings: Settings, folder: Folder, own: str, asked: tuple[str | None, Sequence[str]]) -> Tried:
     """Import the skill into a temporary registry, and run a part of it.
 
     The version waits for a review, so that its runs and examples get no permissions.
@@ -110,6 +109,7 @@ async def _try(settings: Settings, folder: Folder, source: str, asked: tuple[str
 
     from skillery.cli.archives import tar_chunks
     from skillery.cli.folder_skills import temporary_client
+    from skillery.client import AnsweredError
     from skillery.settings import Publishing
 
     [located] = folder.skills()
@@ -117,18 +117,36 @@ async def _try(settings: Settings, folder: Folder, source: str, asked: tuple[str
     isolated = msgspec.structs.replace(settings, environments={}, publishing=Publishing())
     async with temporary_client(isolated, []) as client:
         report: Mapping[str, Any] = {}
-        options: Any = {"source": "try", "name": Path(located.root).name or "skill", "review": True}
+        options: Any = {"source": "try", "name": Path(located.root).name or own, "review": True}
         async for key, event in client.import_archive(tar_chunks(folder), **options):
             report = event if key == "skill" else report
         if report["outcome"] == "refused":
-            return Tried({"skill": report.get("name") or report.get("stated") or source}, report, None)
+            return Tried({"skill": report.get("name") or report.get("stated") or own}, report, None)
         exact = {"name": report["name"], "version": report["version"]}
         described: Any = (await client.describe_skill(**exact, detail="full"))["skill"]
-        facts = dict(_facts(described, report))
-        return await _run(client, Tried(facts, report, None), described, asked)
+        facts = dict(_facts(described, report, await _tools(client, described)))
+        tried = Tried(facts, report, None)
+        try:
+            return await _run(client, tried, described, asked)
+        except AnsweredError as error:
+            if asked[0] is not None:
+                raise
+            facts["not run"] = error.message
+            return tried
 
 
-def _facts(skill: Mapping[str, Any], report: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+async def _tools(client: AsyncClient, skill: Mapping[str, Any]) -> list[str]:
+    """Return the names of the tools in tools.json."""
+    from skillery.formats.tools_json import FILE, read_tools
+
+    paths = {file["path"] for file in skill["files"]}
+    if FILE not in paths:
+        return []
+    read: Any = await client.read_skill_file(name=skill["name"], version=skill["version"], path=FILE)
+    return [tool.name for tool in read_tools(read["content"].encode(), paths).tools]
+
+
+def _facts(skill: Mapping[str, Any], report: Mapping[str, Any], tools: Sequence[str]) -> Iterator[tuple[str, object]]:
     """Yield what the skill contains and may do, one fact at a time."""
     from skillery.formats.languages import is_source
 
@@ -140,8 +158,8 @@ def _facts(skill: Mapping[str, Any], report: Mapping[str, Any]) -> Iterator[tupl
     if front.get("license"):
         yield "license", str(front["license"])
     yield "contains", f"{report['files']} files, {code} of them code, {max(1, report['size_bytes'] // 1000)} kB"
-    if skill.get("tools"):
-        yield "tools", ", ".join(skill["tools"])
+    if tools:
+        yield "tools", ", ".join(tools)
     if pins := (skill.get("lock") or {}).get("packages"):
         yield "packages", ", ".join(f"{pin['name']} {pin['version']}" for pin in pins)
     permissions = manifest.get("permissions") or {}
