@@ -154,14 +154,14 @@ def test_a_test_that_no_signal_stops_is_stopped_from_outside(test: Callable[...,
     assert results(ended)["test_main.Hanging.test_b"] == "passed"
 
 
-def test_an_example_without_its_file_fails_alone(test: Callable[..., Ended], tmp_path: Path) -> None:
+def test_an_example_without_its_file_is_a_failed_check(test: Callable[..., Ended], tmp_path: Path) -> None:
     folder = tmp_path / "profile"
     shutil.copytree(PROFILE, folder)
     edit(folder / "skill.toml", '"resources/orders.csv" }', '"resources/no.csv" }')
     ended = test(folder, "--json")
 
     failed = [one for one in ended.json[0]["results"] if one["status"] == "failed"]
-    assert [(one["name"], one["line"]) for one in failed] == [("an uploaded CSV", 23)]
+    assert [(one["name"], one["line"]) for one in failed] == [("examples[0].blobs.csv_blob", 23)]
     assert "resources/no.csv" in failed[0]["message"]
 
 
@@ -288,3 +288,24 @@ def test_without_packages_the_tests_that_need_pytest_fail_alone(home: str, greet
     assert "passed   skill.toml:25: example two words" in ended.out
     assert "the tests need pytest, but this server offers no packages" in ended.out
     assert "write the tests with unittest" in ended.out
+
+
+def test_permissions_are_given_on_request_and_secrets_are_redacted(
+    test: Callable[..., Ended], greet: Path, tmp_path: Path
+) -> None:
+    shutil.rmtree(greet / "tests")
+    (greet / "code/main.py").write_text(
+        "import os\n\ndef main(args):\n    return {'key': os.environ['API_KEY'] + '!'}\n"
+    )
+    toml = (greet / "skill.toml").read_text().partition("[[examples]]")[0]
+    example = "[[examples]]\nname = 'a key'\nargs = { text = 'a' }\nneeds_permissions = true\nexpect = { key = 'no' }\n"
+    (greet / "skill.toml").write_text(f"{toml}\n[permissions]\nsecrets = ['API_KEY']\n\n{example}")
+    (tmp_path / ".env").write_text("# keys\nexport API_KEY='a-secret-value'\n")
+
+    assert results(test(greet, "--json")) == {"a key": "skipped"}
+    ended = test(greet, "--with-secrets-from", tmp_path / ".env")
+    assert ended.code == 1
+    assert '+  "key": "[API_KEY]!"' in ended.out
+    assert "a-secret-value" not in ended.out
+    (tmp_path / ".env").write_text("OTHER=1\n")
+    assert "the file of --with-secrets-from has no API_KEY" in test(greet, "--with-secrets-from", tmp_path / ".env").out

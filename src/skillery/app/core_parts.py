@@ -52,6 +52,7 @@ from skillery.publishing import (
     CompilePool,
     Developer,
     ExampleRuns,
+    Gate,
     ImportCheck,
     Publisher,
     PublishingRules,
@@ -267,17 +268,16 @@ def _publisher(base: Base, runtime: _Runtime, quotas: Quotas, compilers: Compile
         ImportCheck(runtime.unrecorded, cache, compilers, asked.import_seconds),
         ExampleRuns(runtime.runner, cache, asked.examples_seconds),
     )
-    checks = BundleChecks(
-        database,
-        backends.storage,
-        events,
+    gate = Gate(
         base.bundle_limits,
         msgspec.structs.asdict(settings.max_limits),
-        trials,
-        runtime.packages.locks,
         compilers,
+        runtime.packages.locks,
         Undeclared(compilers, runtime.packages.locks, runtime.environments.named, settings.packages.infer),
+        trials,
+        events,
     )
+    checks = BundleChecks(database, backends.storage, gate)
     rules = _publishing_rules(settings)
     return Publisher(database, backends.storage, events, checks, rules, quotas, runtime.packages.environments)
 

@@ -1,107 +1,56 @@
-"""The examples of a folder, run as publishing runs them, and the differences between expected and actual values."""
+"""The results of examples: the differences between expected and actual values."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator
 from difflib import unified_diff
-from pathlib import Path
-from typing import Any, NamedTuple
 
 import msgspec
 
-from skillery.authoring.checked_folder import ListedExample
-from skillery.authoring.folder_runs import FolderRuns
 from skillery.authoring.results import Result
-from skillery.backends import BlobMount, Outcome, PackageMount
-from skillery.formats.bundle import Bundle
-from skillery.formats.examples import Example
-from skillery.formats.ids import new_blob_id
-from skillery.formats.manifest import Permissions
-from skillery.publishing.example_results import blob_args, problem_of
-from skillery.runs.trials import Trial, trial_job
+from skillery.backends import Outcome
+from skillery.formats.examples import Example, Examples
+from skillery.publishing.example_runs import Tested
 
 MAX_DIFF_BYTES = 64 * 1024
 MAX_DIFF_LINES = 60
 MAX_LOG_LINES = 20
-WHY_LESS = (
-    "an example runs without network and secrets; if it needs them, set needs_permissions = true, and it runs when "
-    "the version is published"
-)
+WAITS = "needs network or secrets: --allow-network and --with-secrets-from FILE give them, and publishing runs it"
 
 
-class Tried(NamedTuple):
-    """The result of an example, and the outcome of its run. The outcome is None if the example did not run."""
-
-    listed: ListedExample
-    result: Result
-    outcome: Outcome | None = None
-
-
-class Mounted(NamedTuple):
-    """A bundle with its files in a folder of this machine, and its packages."""
-
-    bundle: Bundle
-    folder: Path
-    packages: tuple[PackageMount, ...] = ()
-
-
-async def run_examples(
-    runs: FolderRuns, mounted: Mounted, examples: Sequence[ListedExample], timeout_ms: int
-) -> list[Tried]:
-    """Run the examples and return their results in the given order. `timeout_ms` limits each of them."""
-    return list(await asyncio.gather(*(_try(runs, mounted, one, timeout_ms) for one in examples)))
+def example_results(examples: Examples, tested: Tested, timeout_ms: int) -> list[Result]:
+    """Return a result for each example. `timeout_ms` is the limit of each example."""
+    found = iter(tested.findings)
+    outcomes = tested.outcomes or (None,) * len(examples.read)
+    parts = zip(examples.read, examples.lines, tested.examples, outcomes, strict=True)
+    results = []
+    for example, line, checked, outcome in parts:
+        if checked.status == "waiting":
+            results.append(Result("example", example.name, "skipped", WAITS, "skill.toml", line))
+            continue
+        is_passed = checked.status == "passed"
+        said = "" if is_passed else next(found).message.removeprefix(f"{example.name}: ")
+        message = "" if is_passed else "\n".join(_lines_of(example, outcome, said, timeout_ms))
+        took = checked.duration_ms or 0.0
+        results.append(
+            Result("example", example.name, "passed" if is_passed else "failed", message, "skill.toml", line, took)
+        )
+    return results
 
 
-async def _try(runs: FolderRuns, mounted: Mounted, listed: ListedExample, timeout_ms: int) -> Tried:
-    example = listed.example
-    if listed.problems:
-        return Tried(listed, _result(listed, "failed", "\n".join(one.message for one in listed.problems)))
-    if example.needs_permissions:
-        return Tried(listed, _result(listed, "skipped", "needs network or secrets: it runs at publication"))
-    trial = _trial(mounted, example, timeout_ms)
-    job, failure = trial_job(trial, runs.limits)
-    if failure is not None:
-        outcome = Outcome(failure=failure)
-    else:
-        outcome = await runs.run(job, packages=mounted.packages, why_less=trial.why_less)
-    wrong = await problem_of(example, outcome)
-    message = _message(example, outcome, wrong, timeout_ms) if wrong else ""
-    return Tried(listed, _result(listed, "failed" if wrong else "passed", message, outcome.duration_ms), outcome)
-
-
-def _trial(mounted: Mounted, example: Example, timeout_ms: int) -> Trial:
-    manifest = mounted.bundle.manifest
-    assert manifest.runtime is not None, "examples are checked with the bundle"
-    ids = {path: new_blob_id() for path in example.files}
-    has_more = bool(manifest.permissions.network or manifest.permissions.secrets)
-    return Trial(
-        manifest=manifest,
-        runtime=manifest.runtime,
-        digest=mounted.bundle.digest,
-        folder=mounted.folder,
-        args=example.args | blob_args(example, ids),
-        blobs=tuple(BlobMount(blob_id, mounted.folder / path) for path, blob_id in ids.items()),
-        timeout_ms=timeout_ms,
-        permissions=Permissions(),
-        why_less=WHY_LESS if has_more else "",
-    )
-
-
-def _result(listed: ListedExample, status: Any, message: str, duration_ms: float = 0.0) -> Result:
-    name, line = listed.example.name, listed.line
-    return Result("example", name, status, message, "skill.toml", line, round(duration_ms, 3))
-
-
-def _message(example: Example, outcome: Outcome, wrong: str, timeout_ms: int) -> str:
-    """Return what differs: a diff of the outputs, or the failure with its traceback and the end of its log."""
-    failure = outcome.failure
-    if failure is None:
-        return _output_diff(example, outcome) or wrong
-    lines = [wrong, failure.traceback.strip(), _end_of_log(outcome)]
+def _lines_of(example: Example, outcome: Outcome | None, said: str, timeout_ms: int) -> Iterator[str]:
+    """Yield what differs: a diff of the outputs, or the failure with its traceback and the end of its log."""
+    failure = outcome.failure if outcome else None
+    if outcome is None or failure is None:
+        yield (outcome and _output_diff(example, outcome)) or said
+        return
+    yield said
+    if failure.traceback.strip():
+        yield failure.traceback.strip()
+    if log := _end_of_log(outcome):
+        yield log
     if failure.type == "TimeoutError":
-        lines.append(f"an example may take {timeout_ms} ms here (--timeout-ms)")
-    return "\n".join(line for line in lines if line)
+        yield f"an example may take {timeout_ms} ms here (--timeout-ms)"
 
 
 def _output_diff(example: Example, outcome: Outcome) -> str:

@@ -6,58 +6,142 @@ Limits, mounts, hints and failures are the same as for a published skill. A run 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import shutil
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from tempfile import TemporaryDirectory, mkdtemp
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from skillery.app.limits import limit_rules
 from skillery.authoring.host import FolderHost
-from skillery.backends import Failure, FailureType, Job, Outcome, PackageMount, Progress, Sandbox
+from skillery.backends import (
+    ALL_SCOPES,
+    Failure,
+    FailureType,
+    Identity,
+    Job,
+    Outcome,
+    Progress,
+    PublishedFile,
+    Sandbox,
+)
+from skillery.environments.definitions import Defined, Named
 from skillery.errors import SkilleryError
-from skillery.plugins import load_plugins
+from skillery.formats.bundle import BundleFile, BundleLimits, SourceFile
+from skillery.formats.imports import Import, imports_of_all
+from skillery.formats.manifest import Manifest, Permissions
+from skillery.formats.problems import Problem
+from skillery.formats.python_source import source_problem
+from skillery.formats.relative_imports import RelativeImport, relative_imports_of_all
+from skillery.plugin_events import PluginEvents
+from skillery.plugins import Plugins, load_plugins
+from skillery.publishing.example_runs import ExampleRuns
+from skillery.publishing.gate import Gate, Trials
+from skillery.publishing.import_check import ImportCheck
+from skillery.publishing.undeclared import Undeclared
 from skillery.runs.checked_results import checked
 from skillery.runs.hints import with_hint
+from skillery.runs.missing_programs import name_missing_program
 from skillery.runs.needs import needs_of, why_refused
+from skillery.runs.redaction import Redaction
+from skillery.runs.trials import Trial, TrialResult, code_job, trial_job
 from skillery.settings import Settings
 
 if TYPE_CHECKING:
     from skillery.authoring.packages import FolderPackages
+    from skillery.environments.named_rows import NamedLock
+    from skillery.environments.package_choice import Choice
+    from skillery.formats.import_names import Providers
+
+AUTHOR = Identity("local", "person", ALL_SCOPES, ("*",))
+MIB = 1024 * 1024
+
+
+class Allowed(NamedTuple):
+    """The permissions that the author gives to runs of the folder: `--allow-network` and `--with-secrets-from`."""
+
+    network: bool = False
+    secrets: Mapping[str, str] | None = None
+
+    def permits(self, asked: Permissions) -> bool:
+        """Return whether runs get all these permissions of a manifest."""
+        return (self.network or not asked.network) and (self.secrets is not None or not asked.secrets)
+
+
+NOTHING = Allowed()
 
 
 class FolderRuns:
     """Runs jobs. At most `settings.runs_at_once` run at a time, as on a server."""
 
-    def __init__(self, settings: Settings, sandbox: Sandbox, stack: AsyncExitStack) -> None:
+    def __init__(
+        self, settings: Settings, sandbox: Sandbox, plugins: Plugins, allowed: Allowed, stack: AsyncExitStack
+    ) -> None:
         """`stack` closes the parts that are opened at their first use."""
         self.settings = settings
-        self.sandbox = sandbox
+        self.allowed = allowed
         self.limits = limit_rules(settings)
+        self._sandbox = sandbox
+        self._events = PluginEvents(plugins.manager, settings.hook_seconds)
         self._stack = stack
+        self._folder = Path(stack.enter_context(TemporaryDirectory(prefix="skillery-")))
         self._packages: FolderPackages | None = None
         self._opening = asyncio.Lock()
         self._turns = asyncio.Semaphore(settings.runs_at_once)
 
-    async def run(
-        self,
-        job: Job,
-        *,
-        packages: tuple[PackageMount, ...] = (),
-        why_less: str = "",
-        on_progress: Callable[[Progress], None] | None = None,
-    ) -> Outcome:
-        """Run a job to its end. A failed run is an outcome too."""
-        job = msgspec.structs.replace(job, packages=packages) if packages else job
-        async with self._turns:
-            refusal = await self._refusal(job)
-            if refusal is not None:
-                return Outcome(failure=refusal)
-            with TemporaryDirectory(prefix="skillery-") as blobs:
-                outcome = await checked(await self.sandbox.run(job, FolderHost(Path(blobs), job, on_progress)))
-        return with_hint(job, outcome, why_less)
+    def gate(self, timeout_ms: int) -> Gate:
+        """Return the gate of publishing, with these runs. `timeout_ms` limits each example."""
+        settings, compilers, locks = self.settings, _Compilers(), _Locks(self)
+        limits = BundleLimits(max_bytes=settings.bundle_max_mb * MIB, max_files=settings.bundle_max_files)
+        examples = ExampleRuns(self, self, settings.publishing.examples_seconds, timeout_ms)
+        return Gate(
+            limits,
+            msgspec.structs.asdict(settings.max_limits),
+            compilers,
+            locks,
+            Undeclared(compilers, locks, locks, settings.packages.infer),
+            Trials(ImportCheck(self, self, compilers, settings.publishing.import_seconds), examples),
+            self._events,
+        )
+
+    def lend(self, files: Sequence[PublishedFile | BundleFile]) -> Path:
+        """Return a new folder with these files, as a run finds them. Blocking."""
+        folder = Path(mkdtemp(dir=self._folder))
+        for file in files:
+            path = folder / file.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(file.content)
+            path.chmod(0o555 if file.executable else 0o444)
+        folder.chmod(0o755)
+        return folder
+
+    def take_back(self, folder: Path) -> None:
+        """Delete a folder from `lend`. Blocking."""
+        shutil.rmtree(folder, ignore_errors=True)
+
+    async def run(self, identity: Identity, trial: Trial, code: str) -> Outcome:
+        """Run `code` with the files of the trial, without hints and permissions."""
+        job, _ = code_job(trial, self.limits, code)
+        return await self._execute(await self._with_packages(trial, job), Permissions())
+
+    async def try_skill(self, identity: Identity, trial: Trial) -> TrialResult:
+        """Run files that are not published. The result has no run id, because nothing is recorded."""
+        job, failure = trial_job(trial, self.limits)
+        if failure is not None:
+            return TrialResult("", Outcome(failure=failure))
+        job_or_failure = await self._with_packages(trial, job)
+        outcome = await self._execute(job_or_failure, trial.permissions)
+        return TrialResult("", name_missing_program(job, with_hint(job, outcome, trial.why_less)))
+
+    async def run_tests(self, job: Job, permissions: Permissions, on_progress: Callable[[Progress], None]) -> Outcome:
+        """Run the tests of a folder. A failed run is an outcome too."""
+        permissions = permissions if self.allowed.permits(permissions) else Permissions()
+        network = tuple(pattern.text for pattern in permissions.network)
+        job = msgspec.structs.replace(job, network=network)
+        return with_hint(job, await self._execute(job, permissions, on_progress))
 
     async def packages(self) -> FolderPackages:
         """Return the locks and environments. The first call opens them, because most folders do not need them. Raise
@@ -68,27 +152,97 @@ class FolderRuns:
                 # The import of the database takes as long as a test of most folders.
                 from skillery.authoring.packages import open_packages
 
-                self._packages = await open_packages(self.settings, self.sandbox, self._stack)
+                self._packages = await open_packages(self.settings, self._sandbox, self._stack)
         return self._packages
+
+    def needs_packages(self, manifest: Manifest) -> bool:
+        """Return whether a run of the skill has packages: those of the skill, or of the default environment."""
+        runtime = manifest.runtime
+        declares = runtime is not None and bool(runtime.dependencies or runtime.requires_python)
+        return declares or any(one.default for one in self.settings.environments.values())
+
+    async def _with_packages(self, trial: Trial, job: Job) -> Job | Failure:
+        if not self.needs_packages(trial.manifest):
+            return job
+        return await (await self.packages()).in_job(trial, job)
+
+    async def _execute(
+        self,
+        job: Job | Failure,
+        permissions: Permissions,
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> Outcome:
+        if isinstance(job, Failure):
+            return Outcome(failure=job)
+        values = {name: (self.allowed.secrets or {}).get(name) for name in permissions.secrets}
+        missing = [name for name, value in values.items() if value is None]
+        if missing:
+            said = f"the file of --with-secrets-from has no {' and no '.join(missing)}, which permissions.secrets lists"
+            return Outcome(failure=Failure(FailureType.SECRET_MISSING, said))
+        secrets = {name: value for name, value in values.items() if value is not None}
+        job = msgspec.structs.replace(job, environment=secrets)
+        async with self._turns:
+            refusal = await self._refusal(job)
+            if refusal is not None:
+                return Outcome(failure=refusal)
+            with TemporaryDirectory(prefix="skillery-") as blobs:
+                outcome = await checked(await self._sandbox.run(job, FolderHost(Path(blobs), job, on_progress)))
+        return Redaction(secrets).outcome(outcome) if secrets else outcome
 
     async def _refusal(self, job: Job) -> Failure | None:
         try:
-            await self.sandbox.start()
+            await self._sandbox.start()
         except SkilleryError as error:
             return Failure(FailureType.SANDBOX_ERROR, error.message)
-        return why_refused(self.settings.sandbox, self.sandbox.capabilities, job, needs_of(job))
+        return why_refused(self.settings.sandbox, self._sandbox.capabilities, job, needs_of(job))
+
+
+class _Compilers:
+    """Compiles in this process: the author trusts the own folder, and the start of a worker takes time."""
+
+    async def check(self, caller: str, sources: Sequence[SourceFile]) -> dict[str, Problem]:
+        found = {one.path: source_problem(one.path, one.content, one.export) for one in sources}
+        return {path: problem for path, problem in found.items() if problem}
+
+    async def imports(self, caller: str, sources: Mapping[str, bytes]) -> dict[str, tuple[Import, ...]] | None:
+        return dict(zip(sources, imports_of_all(tuple(sources.values())), strict=True))
+
+    async def relative_imports(self, caller: str, sources: Sequence[bytes]) -> tuple[tuple[RelativeImport, ...], ...]:
+        return relative_imports_of_all(tuple(sources))
+
+
+class _Locks:
+    """The locks of packages and the named environments, opened at their first use."""
+
+    def __init__(self, runs: FolderRuns) -> None:
+        self._runs = runs
+        asked = runs.settings.environments.items()
+        self.defined = Defined([Named(name, **msgspec.structs.asdict(one)) for name, one in asked])
+
+    async def make(self, requirements: Sequence[str], caller: str = "") -> bytes:
+        return await (await self._runs.packages()).locks.make(requirements)
+
+    async def verify(self, requirements: Sequence[str], lock: bytes, caller: str = "") -> None:
+        await (await self._runs.packages()).locks.verify(requirements, lock)
+
+    async def choose(self, modules: Sequence[Providers]) -> list[Choice]:
+        return await (await self._runs.packages()).locks.choose(modules)
+
+    async def find(self, one: Named) -> NamedLock | None:
+        return await (await self._runs.packages()).named.find(one)
 
 
 @asynccontextmanager
-async def open_runs(settings: Settings) -> AsyncIterator[FolderRuns]:
+async def open_runs(settings: Settings, allowed: Allowed = NOTHING) -> AsyncIterator[FolderRuns]:
     """Context manager: open the sandbox of the settings. The sandbox starts in the background. Raise StartupError if it
     cannot be opened.
     """
-    sandbox: Sandbox = load_plugins(settings.plugins_folder).open("sandbox", settings)
+    plugins = load_plugins(settings.plugins_folder)
+    sandbox: Sandbox = plugins.open("sandbox", settings)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(sandbox.close)
         starting = asyncio.create_task(sandbox.start())
         # The first run reports an error of the start.
         stack.push_async_callback(asyncio.wait, {starting})
         await asyncio.sleep(0)  # the process of the sandbox starts now, while the caller imports further modules
-        yield FolderRuns(settings, sandbox, stack)
+        yield FolderRuns(settings, sandbox, plugins, allowed, stack)

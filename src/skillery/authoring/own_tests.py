@@ -11,14 +11,14 @@ import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from skillery.authoring.examples import Mounted
 from skillery.authoring.folder_runs import FolderRuns
 from skillery.authoring.results import Result, Status
-from skillery.backends import CodeCall, Job, Outcome, Progress, SkillMount
+from skillery.backends import CodeCall, Job, Outcome, PackageMount, Progress, SkillMount
+from skillery.errors import SkilleryError
 from skillery.formats.bundle import Bundle, BundleFile
 from skillery.formats.ids import new_run_id
 from skillery.formats.names import import_name
@@ -49,8 +49,32 @@ def framework_of(bundle: Bundle) -> Framework | None:
     return "pytest" if any(_uses_pytest(file.content) for file in [*files, *others]) else "unittest"
 
 
-async def run_tests(runs: FolderRuns, mounted: Mounted, framework: Framework, timeout_ms: int) -> list[Result]:
-    """Run the tests and return their results. `timeout_ms` limits each test.
+async def run_tests(runs: FolderRuns, bundle: Bundle, timeout_ms: int) -> list[Result]:
+    """Run the tests and return their results, if there are tests. `timeout_ms` limits each test.
+
+    Packages that cannot be installed are a failed result.
+    """
+    framework = framework_of(bundle)
+    if framework is None:
+        return []
+    folder = await asyncio.to_thread(runs.lend, bundle.files)
+    try:
+        packages = await _packages(runs, bundle, framework)
+        return await _run(runs, Mounted(bundle, folder, packages), framework, timeout_ms)
+    except SkilleryError as error:
+        return [Result("test", "tests", "failed", f"{error.message}\n{error.hint or ''}".strip())]
+    finally:
+        await asyncio.to_thread(runs.take_back, folder)
+
+
+async def _packages(runs: FolderRuns, bundle: Bundle, framework: Framework) -> tuple[PackageMount, ...]:
+    if framework == "pytest":
+        return await (await runs.packages()).with_pytest(bundle)
+    return await (await runs.packages()).of_bundle(bundle) if runs.needs_packages(bundle.manifest) else ()
+
+
+async def _run(runs: FolderRuns, mounted: Mounted, framework: Framework, timeout_ms: int) -> list[Result]:
+    """Run the tests until each has a result.
 
     If a run fails outside of a test, or after MAX_RUNS runs, the remaining tests have no result.
     """
@@ -70,6 +94,14 @@ async def run_tests(runs: FolderRuns, mounted: Mounted, framework: Framework, ti
     return list(found.values())
 
 
+class Mounted(NamedTuple):
+    """A bundle with its files in a folder of this machine, and its packages."""
+
+    bundle: Bundle
+    folder: Path
+    packages: tuple[PackageMount, ...]
+
+
 class _Watched:
     """A run of tests, which is stopped if one test takes too long."""
 
@@ -81,7 +113,8 @@ class _Watched:
 
     async def outcome(self, runs: FolderRuns, job: Job, mounted: Mounted) -> Outcome | None:
         """Return the outcome of the run, None if it was stopped."""
-        run = asyncio.create_task(runs.run(job, packages=mounted.packages, on_progress=self._progressed))
+        permissions = mounted.bundle.manifest.permissions
+        run = asyncio.create_task(runs.run_tests(job, permissions, self._progressed))
         while not run.done():
             left = self._deadline - time.monotonic()
             if left <= 0:
@@ -116,6 +149,7 @@ def _job(runs: FolderRuns, mounted: Mounted, framework: Framework, timeout_ms: i
         args=msgspec.json.encode(args),
         skills=(SkillMount(manifest.name, mounted.folder, entrypoint),),
         limits=runs.limits.for_skill(manifest.runtime.limits if manifest.runtime else {}, None),
+        packages=mounted.packages,
     )
 
 

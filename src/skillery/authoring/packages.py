@@ -15,13 +15,16 @@ from pathlib import Path
 from skillery.app.environments import packages_of
 from skillery.app.home import Home
 from skillery.app.named_environments import defined_in
-from skillery.backends import Failure, PackageMount, Sandbox
+from skillery.backends import Failure, Job, PackageMount, Sandbox
 from skillery.database import Database, migrate
-from skillery.environments import Environments, Locks, check_python
+from skillery.environments import Environments, Locks
 from skillery.environments.named import NamedEnvironments
 from skillery.errors import PackagesNotOffered, StartupError, Unavailable
-from skillery.formats.bundle import Bundle, BundleFile, BundleLimits, with_file
-from skillery.formats.requirements import LOCK, Pin, read_lock
+from skillery.formats.bundle import Bundle
+from skillery.formats.requirements import Pin, read_lock
+from skillery.publishing.package_locks import lock_of
+from skillery.runs.packages import Needing, chosen_for, packages_in, packages_of_skills
+from skillery.runs.trials import Trial
 from skillery.settings import Settings
 
 FOLDER = "authoring"
@@ -36,50 +39,46 @@ class FolderPackages:
     """
 
     def __init__(self, locks: Locks, environments: Environments, named: NamedEnvironments) -> None:
-        self._locks = locks
+        self.locks = locks
+        self.named = named
         self._environments = environments
-        self._named = named
 
-    async def install(self, bundle: Bundle, limits: BundleLimits) -> tuple[Bundle, tuple[PackageMount, ...]]:
-        """Lock and install the declared packages of a skill. Return the bundle with its lock, and the packages of its
-        runs.
+    async def in_job(self, trial: Trial, job: Job) -> Job | Failure:
+        """Return the job of a trial with its packages, as a server chooses them."""
+        skills = [Needing(trial.manifest.name, trial.manifest, trial.folder)]
+        chosen, wait_ms = chosen_for(self.named.defined, trial.manifest), int(BUILD_SECONDS * 1000)
+        if chosen is None:
+            found = await packages_of_skills(self._environments, skills, wait_ms)
+        else:
+            found = await packages_in(self._environments, self.named, chosen, skills, wait_ms)
+        return found.failure or found.in_job(job)
 
-        A skill without dependencies gets the default environment.
-        """
-        runtime = bundle.manifest.runtime
-        check_python(runtime.requires_python if runtime else "")
-        if runtime is None or not runtime.dependencies:
-            default = self._named.defined.default
-            return bundle, () if default is None else await self._mounts(await self._lock_of_default())
-        given = next((file.content for file in bundle.files if file.path == LOCK), None)
-        if given is not None:
-            await self._locks.verify(runtime.dependencies, given)
-            return bundle, await self._mounts(given)
-        lock = await self._locks.make(runtime.dependencies)
-        return with_file(bundle, BundleFile(LOCK, lock), limits), await self._mounts(lock)
+    async def of_bundle(self, bundle: Bundle) -> tuple[PackageMount, ...]:
+        """Return the packages of the bundle, or of the default environment."""
+        return await self._mounts(await self._lock_in(bundle) or b"")
 
-    async def with_pytest(self, bundle: Bundle, packages: tuple[PackageMount, ...]) -> tuple[PackageMount, ...]:
-        """Return an environment with the same versions of the same packages, and pytest."""
+    async def with_pytest(self, bundle: Bundle) -> tuple[PackageMount, ...]:
+        """Return an environment with the versions of the packages of the bundle, and pytest."""
         lock = await self._lock_in(bundle)
         pins = read_lock(lock) if lock is not None else ()
         if any(pin.name == "pytest" for pin in pins):
-            return packages
+            return await self._mounts(lock or b"")
         try:
-            return await self._mounts(await self._locks.make([*_exact(pins), "pytest"]))
+            return await self._mounts(await self.locks.make([*_exact(pins), "pytest"]))
         except PackagesNotOffered as error:
             hint = "Set packages.index_urls or packages.wheelhouse, or write the tests with unittest."
             raise PackagesNotOffered(f"the tests need pytest, but {error.message}", hint=hint) from None
 
     async def _lock_in(self, bundle: Bundle) -> bytes | None:
-        runtime = bundle.manifest.runtime
-        if runtime is not None and runtime.dependencies:
-            return next(file.content for file in bundle.files if file.path == LOCK)
-        return None if self._named.defined.default is None else await self._lock_of_default()
+        lock = lock_of(bundle)
+        if lock is not None or self.named.defined.default is None:
+            return lock
+        return await self._lock_of_default()
 
     async def _lock_of_default(self) -> bytes:
-        default = self._named.defined.default
+        default = self.named.defined.default
         assert default is not None
-        found = await self._named.lock(default, BUILD_SECONDS)
+        found = await self.named.lock(default, BUILD_SECONDS)
         if isinstance(found, Failure):
             raise Unavailable(found.message)
         return found.content

@@ -1,94 +1,93 @@
-"""`skillery test`: check a folder, run its examples and its own tests, and report all results."""
+"""`skillery test`: the gate of publishing for a folder, then the folder's own tests. All results are reported."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from skillery.authoring.checked_folder import CheckedFolder, check_folder, write_files
-from skillery.authoring.examples import Mounted, Tried, run_examples
-from skillery.authoring.folder_runs import FolderRuns
-from skillery.authoring.own_tests import Framework, framework_of, run_tests
+from skillery.authoring.examples import example_results
+from skillery.authoring.folder_runs import AUTHOR, FolderRuns
+from skillery.authoring.own_tests import run_tests
 from skillery.authoring.results import Report, Result, failed_checks
-from skillery.backends import PackageMount
-from skillery.errors import BundleTooLarge, InvalidParams, SkilleryError
-from skillery.formats.bundle import Bundle, BundleLimits
+from skillery.backends import Finding
+from skillery.errors import InvalidParams, SkilleryError
+from skillery.formats.bundle import Bundle
+from skillery.formats.check_results import CheckFinding
 from skillery.formats.problems import problems_of
-
-MIB = 1024 * 1024
+from skillery.formats.semver import Version
+from skillery.publishing.example_runs import Subject, Tested
+from skillery.publishing.folders import SkillFolder, read_skill_folder
+from skillery.publishing.gate import Gate, as_found, publication_of, published_files
 
 
 async def test_folder(runs: FolderRuns, folder: Path, timeout_ms: int, *, update: bool) -> Report:
     """Test the skill in a folder. Each problem is a failed result; no problem of the folder raises.
 
-    `timeout_ms` limits each example and each test. `update` writes actual values into skill.toml as expectations.
+    `timeout_ms` limits each example and each test. `update` writes actual values into skill.toml as expectations. If a
+    check refuses the folder, its examples and tests do not run, as when the folder is published.
     """
-    settings = runs.settings
-    limits = BundleLimits(max_bytes=settings.bundle_max_mb * MIB, max_files=settings.bundle_max_files)
+    gate = runs.gate(timeout_ms)
     try:
-        found = await asyncio.to_thread(check_folder, folder, limits)
+        skill = await asyncio.to_thread(read_skill_folder, folder)
+        bundle, findings = await _checked(gate, skill)
     except InvalidParams as error:
         return Report(str(folder), "", "", failed_checks(problems_of(error), error.hint))
-    except BundleTooLarge as error:
+    except SkilleryError as error:
         return Report(str(folder), "", "", (_failed(error),))
     except OSError as error:
         return Report(str(folder), "", "", (Result("check", str(folder), "failed", str(error)),))
-    return await _test(runs, folder, found, limits, timeout_ms, update)
+    results = [_refusal(one) for one in findings if one.refuses]
+    if not results:
+        results = await _results(runs, gate, folder, bundle, timeout_ms, update)
+    warnings = (*bundle.warnings, *(_as_warning(one) for one in findings if not one.refuses))
+    return Report(str(folder), bundle.manifest.name, str(bundle.manifest.version), tuple(results), warnings)
 
 
-async def _test(
-    runs: FolderRuns, folder: Path, found: CheckedFolder, limits: BundleLimits, timeout_ms: int, update: bool
-) -> Report:
-    manifest, framework = found.bundle.manifest, framework_of(found.bundle)
-    with TemporaryDirectory(prefix="skillery-") as lent:
-        try:
-            mounted = await _mounted(runs, found.bundle, Path(lent), limits)
-        except SkilleryError as error:
-            results = [_failed(error)]
-        else:
-            tried, tests = await asyncio.gather(
-                run_examples(runs, mounted, found.examples, timeout_ms),
-                _tests(runs, mounted, framework, timeout_ms),
-            )
-            results = [*_with_updates(folder, tried, update), *tests]
-    return Report(str(folder), manifest.name, str(manifest.version), tuple(results), found.bundle.warnings)
+async def _checked(gate: Gate, skill: SkillFolder) -> tuple[Bundle, tuple[CheckFinding, ...]]:
+    bundle = await gate.bundle(AUTHOR.name, skill.manifest, skill.skill_md, skill.files)
+    bundle, scan = await gate.locked(AUTHOR.name, bundle, skill.files, None, _kept)
+    publication = publication_of(bundle, AUTHOR)
+    return bundle, await gate.findings(publication, bundle, scan, AUTHOR, _judge, trials=True)
 
 
-async def _mounted(runs: FolderRuns, bundle: Bundle, folder: Path, limits: BundleLimits) -> Mounted:
-    """Return the bundle with its files in a folder, and its packages. Raise SkilleryError."""
-    packages: tuple[PackageMount, ...] = ()
-    if _needs_packages(runs, bundle):
-        bundle, packages = await (await runs.packages()).install(bundle, limits)
-    await asyncio.to_thread(write_files, bundle, folder)
-    return Mounted(bundle, folder, packages)
+async def _kept(name: str, version: Version) -> tuple[str, bytes | None]:
+    return "", None
 
 
-def _needs_packages(runs: FolderRuns, bundle: Bundle) -> bool:
-    runtime = bundle.manifest.runtime
-    declares = runtime is not None and bool(runtime.dependencies or runtime.requires_python)
-    return declares or any(one.default for one in runs.settings.environments.values())
+async def _judge(findings: Sequence[Finding]) -> tuple[CheckFinding, ...]:
+    return as_found(findings)
 
 
-async def _tests(runs: FolderRuns, mounted: Mounted, framework: Framework | None, timeout_ms: int) -> list[Result]:
-    if framework is None:
-        return []
-    if framework == "pytest":
-        try:
-            packages = await (await runs.packages()).with_pytest(mounted.bundle, mounted.packages)
-        except SkilleryError as error:
-            return [Result("test", "tests", "failed", f"{error.message}\n{error.hint or ''}".strip())]
-        mounted = mounted._replace(packages=packages)
-    return await run_tests(runs, mounted, framework, timeout_ms)
+async def _results(
+    runs: FolderRuns, gate: Gate, folder: Path, bundle: Bundle, timeout_ms: int, update: bool
+) -> list[Result]:
+    """Run the examples and the tests. With `update`, write the actual values of examples that failed."""
+    try:
+        tested, tests = await asyncio.gather(_examples(runs, gate, bundle), run_tests(runs, bundle, timeout_ms))
+    except SkilleryError as error:
+        return [_failed(error)]
+    results = example_results(bundle.examples, tested, timeout_ms)
+    if update and any(one.status == "failed" for one in results):
+        from skillery.authoring.updates import update_expectations
+
+        results = update_expectations(folder / "skill.toml", bundle.examples.read, results, tested.outcomes)
+    return [*results, *tests]
 
 
-def _with_updates(folder: Path, tried: list[Tried], update: bool) -> list[Result]:
-    """Return the results. With `update`, write the actual values of examples that failed into skill.toml."""
-    if not update or all(one.result.status != "failed" for one in tried):
-        return [one.result for one in tried]
-    from skillery.authoring.updates import update_expectations
+async def _examples(runs: FolderRuns, gate: Gate, bundle: Bundle) -> Tested:
+    subject = Subject(bundle.manifest, bundle.digest, published_files(bundle.files))
+    permitted = runs.allowed.permits(bundle.manifest.permissions)
+    return await gate.trials.examples.test(AUTHOR, subject, bundle.examples, permitted=permitted)
 
-    return update_expectations(folder / "skill.toml", tried)
+
+def _refusal(finding: CheckFinding) -> Result:
+    return Result("check", finding.file or finding.rule, "failed", finding.message, finding.file, finding.line)
+
+
+def _as_warning(finding: CheckFinding) -> str:
+    place = f"{finding.file}:{finding.line}: " if finding.line else f"{finding.file}: " if finding.file else ""
+    return f"{place}{finding.message}"
 
 
 def _failed(error: SkilleryError) -> Result:

@@ -12,8 +12,10 @@ import msgspec
 import tomlkit
 from tomlkit.items import InlineTable, Item, Table
 
-from skillery.authoring.examples import Tried, like
+from skillery.authoring.examples import like
 from skillery.authoring.results import Result
+from skillery.backends import Outcome
+from skillery.formats.examples import Example
 
 _BLOB_ID = re.compile(r"blob:[0-9A-Za-z]{22}")
 
@@ -26,7 +28,9 @@ class _Omitted:
     """A value that cannot be expected: null, which TOML does not have, or the random id of a blob."""
 
 
-def update_expectations(skill_toml: Path, tried: Sequence[Tried]) -> list[Result]:
+def update_expectations(
+    skill_toml: Path, examples: Sequence[Example], results: Sequence[Result], outcomes: Sequence[Outcome | None]
+) -> list[Result]:
     """Write the expectations of the examples that failed, and return all results.
 
     An example whose run failed keeps its expected output: only the author knows which of the two is wrong.
@@ -34,14 +38,14 @@ def update_expectations(skill_toml: Path, tried: Sequence[Tried]) -> list[Result
     document = tomlkit.parse(skill_toml.read_bytes().decode("utf-8-sig"))
     # unwrap() on an array of tables would copy it, so that a change would be lost.
     tables: Any = document.get("examples", [])
-    results = [_update(tables[number], one) for number, one in enumerate(tried)]
-    if any(result.status == "updated" for result in results):
+    parts = zip(tables, examples, results, outcomes, strict=True)
+    updated = [_update(*part) for part in parts]
+    if any(result.status == "updated" for result in updated):
         _write(skill_toml, tomlkit.dumps(document))
-    return results
+    return updated
 
 
-def _update(table: Any, tried: Tried) -> Result:
-    result, outcome, example = tried.result, tried.outcome, tried.listed.example
+def _update(table: Any, example: Example, result: Result, outcome: Outcome | None) -> Result:
     if result.status != "failed" or outcome is None or example.expectation is None:
         return result
     try:

@@ -17,7 +17,7 @@ from skillery.cli.options import Target, home_options, json_option
 from skillery.cli.output import clean, print_json
 
 if TYPE_CHECKING:
-    from skillery.authoring.folder_runs import FolderRuns
+    from skillery.authoring.folder_runs import Allowed, FolderRuns
     from skillery.authoring.results import Report, Result
     from skillery.settings import Settings
 
@@ -37,26 +37,64 @@ DIFF_COLOURS = {"+": "green", "-": "red"}
     show_default=True,
     help="Limit of each example and of each test.",
 )
+@click.option("--allow-network", is_flag=True, help="Give runs the hosts of permissions.network.")
+@click.option(
+    "--with-secrets-from",
+    "secrets",
+    metavar="FILE",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Give runs the secrets of the skill, from lines NAME=value.",
+)
 @home_options
 @json_option
-def test(folders: Sequence[Path], update: bool, watch: bool, timeout_ms: int, target: Target, as_json: bool) -> None:
-    """Test the skill in each DIR: check its files, and run its examples and its tests/ in the sandbox.
+def test(
+    folders: Sequence[Path],
+    update: bool,
+    watch: bool,
+    timeout_ms: int,
+    allow_network: bool,
+    secrets: Path | None,
+    target: Target,
+    as_json: bool,
+) -> None:
+    """Test the skill in each DIR: the checks of `skillery publish`, its examples and its tests/ in the sandbox.
 
     Nothing is published and no registry is opened. The settings choose the sandbox and its limits.
     """
     import asyncio
 
+    from skillery.authoring.folder_runs import Allowed
+
     settings = target.load().settings
     show_log(settings)
-    session = _Session(folders, timeout_ms, update, as_json)
+    allowed = Allowed(allow_network, None if secrets is None else _secrets_in(secrets))
+    session = _Session(folders, timeout_ms, update, as_json, allowed)
     if not asyncio.run(session.run(settings, watch=watch)):
         raise click.exceptions.Exit(CHECK_FAILED)
+
+
+def _secrets_in(file: Path) -> dict[str, str]:
+    """Return the values of a file with lines NAME=value. Comments, `export` and quotes are as in a shell."""
+    import shlex
+
+    values: dict[str, str] = {}
+    for number, line in enumerate(file.read_text("utf-8").splitlines(), 1):
+        stated = line.strip().removeprefix("export ").strip()
+        if not stated or stated.startswith("#"):
+            continue
+        name, is_value, value = stated.partition("=")
+        if not is_value:
+            raise click.UsageError(f"{file}:{number}: this is no line NAME=value")
+        quoted = value.strip()[:1] in {"'", '"'}
+        values[name.strip()] = " ".join(shlex.split(value)) if quoted else value.strip()
+    return values
 
 
 class _Session:
     """One execution of `skillery test`. All its rounds share one sandbox."""
 
-    def __init__(self, folders: Sequence[Path], timeout_ms: int, update: bool, as_json: bool) -> None:
+    def __init__(self, folders: Sequence[Path], timeout_ms: int, update: bool, as_json: bool, allowed: Allowed) -> None:
+        self._allowed = allowed
         self._folders = folders
         self._timeout_ms = timeout_ms
         self._update = update
@@ -69,7 +107,7 @@ class _Session:
         from skillery.authoring.folder_runs import open_runs
         from skillery.authoring.watching import changes
 
-        async with open_runs(settings) as runs:
+        async with open_runs(settings, self._allowed) as runs:
             if not watch:
                 return await self._round(runs, self._folders)
             async for changed in changes(self._folders):

@@ -8,13 +8,14 @@ from typing import Any, Literal
 import msgspec
 
 from skillery.errors import SkilleryError
+from skillery.formats.check_results import CheckedExample, CheckFinding
 from skillery.formats.repairs import Repair
 from skillery.importing.entries import shown
 from skillery.importing.finder import LocatedSkill
 from skillery.importing.left_out import LeftOut
 from skillery.importing.nested_skills import nested_in
 from skillery.importing.preparation import PreparedSkill
-from skillery.registry import CheckedExample, CheckFinding, Removed
+from skillery.registry import Removed
 
 log = logging.getLogger(__name__)
 Outcome = Literal["published", "draft", "unchanged", "checked", "merged", "overridden", "refused"]

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 from skillery.context.late_imports import late_names
 
 if TYPE_CHECKING:
-    from skillery.publishing.bundle_checks import BundleChecks, Trials
+    from skillery.publishing.bundle_checks import BundleChecks
     from skillery.publishing.compile_pool import CompileLimits, CompilePool
     from skillery.publishing.developer import DevelopedSkill, Developer, KeptSkills
     from skillery.publishing.example_runs import ExampleRuns
     from skillery.publishing.folders import SkillFolder, read_skill_folder
+    from skillery.publishing.gate import Gate, Trials
     from skillery.publishing.import_check import ImportCheck
     from skillery.publishing.publisher import CheckedSkill, CreatedSkill, Published, Publisher
     from skillery.publishing.rechecks import RecheckedVersion, Rechecks
@@ -24,11 +25,12 @@ else:
     __getattr__ = late_names(
         __name__,
         {
-            "bundle_checks": ("BundleChecks", "Trials"),
+            "bundle_checks": ("BundleChecks",),
             "compile_pool": ("CompileLimits", "CompilePool"),
             "developer": ("DevelopedSkill", "Developer", "KeptSkills"),
             "example_runs": ("ExampleRuns",),
             "folders": ("SkillFolder", "read_skill_folder"),
+            "gate": ("Gate", "Trials"),
             "import_check": ("ImportCheck",),
             "publisher": ("CheckedSkill", "CreatedSkill", "Published", "Publisher"),
             "rechecks": ("RecheckedVersion", "Rechecks"),
@@ -50,6 +52,7 @@ __all__ = [
     "DevelopedSkill",
     "Developer",
     "ExampleRuns",
+    "Gate",
     "ImportCheck",
     "ImportScan",
     "KeptSkills",

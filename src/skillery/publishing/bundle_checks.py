@@ -1,11 +1,9 @@
-"""The checks of a bundle before it is published: its files, its lock of packages, the findings of plugins, and its
-examples.
-"""
+"""The gate of publishing with the registry: grants, stored versions, waivers and records of runs."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,28 +11,24 @@ import msgspec
 from sqlalchemy import Connection
 
 from skillery import audit
-from skillery.backends import Events, Finding, Identity, Publication, PublishedFile, Storage
+from skillery.backends import Finding, Identity, Publication, PublishedFile, Storage
 from skillery.database import Database
-from skillery.environments import Locks, check_python
+from skillery.environments import check_python
+from skillery.environments.lock_rows import lock_of_version
 from skillery.errors import Refused
-from skillery.formats.bundle import Bundle, BundleFile, BundleLimits
+from skillery.formats.bundle import Bundle, BundleFile
+from skillery.formats.check_results import CheckedExample, CheckFinding
 from skillery.formats.examples import read_examples
 from skillery.formats.manifest import parse_manifest
 from skillery.formats.permissions import PermissionsDiff
 from skillery.formats.semver import Version
 from skillery.formats.skill_md import SkillMd
-from skillery.formats.unfinished_bundle import UnfinishedBundle, begin_bundle
 from skillery.formats.version_spec import Exact
 from skillery.identity import access
-from skillery.publishing.compile_pool import CompilePool
-from skillery.publishing.example_runs import ExampleRuns, Subject, Tested
-from skillery.publishing.import_check import ImportCheck
-from skillery.publishing.package_locks import dependencies_of, lock_of, with_lock, with_toml_lines
-from skillery.publishing.undeclared import Undeclared
-from skillery.publishing.undeclared_findings import UNDECLARED, ImportScan
+from skillery.publishing.example_runs import Subject, Tested
+from skillery.publishing.gate import Gate, as_found, published_files
+from skillery.publishing.undeclared_findings import ImportScan
 from skillery.registry import (
-    CheckedExample,
-    CheckFinding,
     Checks,
     NewVersion,
     VersionRow,
@@ -60,38 +54,14 @@ class RegistryState(NamedTuple):
     """The undeclared packages of the bundle, or None if no scan was necessary for the lock of packages."""
 
 
-class Trials(NamedTuple):
-    """The checks that run code of a bundle in the sandbox."""
-
-    imports: ImportCheck
-    examples: ExampleRuns
-
-
 class BundleChecks:
     """Checks bundles, without storing them. Runs of examples leave records."""
 
-    def __init__(
-        self,
-        database: Database,
-        storage: Storage,
-        events: Events,
-        limits: BundleLimits,
-        most_of: Mapping[str, float],
-        trials: Trials,
-        locks: Locks,
-        compilers: CompilePool,
-        undeclared: Undeclared,
-    ) -> None:
-        """Store the parts. `most_of` maps each limit that a skill can request to the maximum of this server."""
-        self.undeclared = undeclared
+    def __init__(self, database: Database, storage: Storage, gate: Gate) -> None:
+        self.undeclared = gate.undeclared
         self._database = database
         self._storage = storage
-        self._events = events
-        self._limits = limits
-        self._most_of = most_of
-        self._trials = trials
-        self._locks = locks
-        self._compilers = compilers
+        self._gate = gate
 
     async def check(
         self,
@@ -101,26 +71,19 @@ class BundleChecks:
         files: Sequence[BundleFile],
         scan: ImportScan | None,
     ) -> tuple[Bundle, RegistryState]:
-        lenient = isinstance(skill_md, SkillMd)
-        begin = partial(begin_bundle, manifest, skill_md, files, self._limits, skip_broken_tools=lenient)
-        begun, finished = await asyncio.to_thread(_begin, begin)
-        if finished is None:
-            problems = await self._compilers.check(identity.name, begun.sources)
-            finished = await asyncio.to_thread(begun.finish, problems)
-        bundle = finished
-        bundle = msgspec.structs.replace(bundle, warnings=(*bundle.warnings, *self._limit_warnings(bundle)))
+        bundle = await self._gate.bundle(identity.name, manifest, skill_md, files)
         # Check the grant first: a caller without a grant must not learn which versions exist.
         access.require_namespace(identity, "publish", bundle.manifest.name)
-        infer = partial(self._infer, identity, bundle, scan)
-        with with_toml_lines(files):
-            bundle, found = await with_lock(
-                self._database, self._storage, self._locks, self._limits, bundle, identity.name, infer
-            )
+        bundle, scan = await self._gate.locked(identity.name, bundle, files, scan, self._kept)
 
         def look(connection: Connection) -> RegistryState:
-            return RegistryState(*state_of(connection, bundle, identity), found or scan)
+            return RegistryState(*state_of(connection, bundle, identity), scan)
 
         return bundle, await self._database.read(look)
+
+    async def _kept(self, name: str, version: Version) -> tuple[str, bytes | None]:
+        look = partial(lock_of_version, storage=self._storage, name=name, version=version)
+        return await asyncio.to_thread(self._database.read_now, look)
 
     async def check_needs(
         self, identity: Identity, dependencies: Sequence[str], requires_python: str, lock: bytes | None
@@ -132,36 +95,23 @@ class BundleChecks:
         """
         check_python(requires_python)
         if dependencies and lock is not None:
-            await self._locks.verify(dependencies, lock, identity.name)
+            await self._gate.locks.verify(dependencies, lock, identity.name)
         elif dependencies:
-            await self._locks.make(dependencies, identity.name)
+            await self._gate.locks.make(dependencies, identity.name)
 
     async def findings(
         self, publication: Publication, bundle: Bundle, scan: ImportScan | None, identity: Identity, *, trials: bool
     ) -> tuple[CheckFinding, ...]:
-        """Return the findings of plugins, the findings about undeclared packages and, with `trials`, the findings of
-        the import check. Waivers are applied.
-
-        Findings that refuse the version come first. If there is one before the import check, the code is not imported.
-        """
-        scan = scan or await self.undeclared.scan(identity.name, bundle.files)
-        called = bundle.manifest.called
-        undeclared = await self.undeclared.findings(scan, called.entrypoint if called else "", lock_of(bundle))
-        judged = await self._judged(bundle, (*await self._events.before_publish(publication), *undeclared))
-        if trials and not any(finding.refuses for finding in judged):
-            found = await self._judged(bundle, await self._trials.imports.findings(identity, bundle))
-            # An import proves what the scan can only suspect: at the same place, its finding replaces that of the scan.
-            places = {(one.file, one.line) for one in found}
-            judged = (*found, *(one for one in judged if one.rule != UNDECLARED or (one.file, one.line) not in places))
-        return tuple(sorted(judged, key=lambda finding: not finding.refuses))
-
-    async def _judged(self, bundle: Bundle, findings: Sequence[Finding]) -> tuple[CheckFinding, ...]:
-        """Return the findings with their waivers."""
-        if not findings:
-            return ()
+        """Return the findings of `Gate.findings`, with their waivers."""
         manifest = bundle.manifest
-        judge = partial(apply_waivers, name=manifest.name, version=manifest.version, findings=findings)
-        return tuple(await self._database.read(judge))
+
+        async def judge(findings: Sequence[Finding]) -> tuple[CheckFinding, ...]:
+            if not findings:
+                return ()
+            work = partial(apply_waivers, name=manifest.name, version=manifest.version, findings=findings)
+            return tuple(await self._database.read(work))
+
+        return await self._gate.findings(publication, bundle, scan, identity, judge, trials=trials)
 
     async def run_examples(self, identity: Identity, bundle: Bundle, checks: Checks, permitted: bool) -> Checks:
         """Run the examples of a bundle, and return `checks` with their results. With `permitted`, examples that need
@@ -175,7 +125,7 @@ class BundleChecks:
         subject = Subject(manifest, bundle.digest, published_files(bundle.files))
         if permitted and any(example.needs_permissions for example in bundle.examples.read):
             await self._database.write(partial(_audit_permitted_examples, identity=identity, bundle=bundle))
-        tested = await self._trials.examples.test(identity, subject, bundle.examples, permitted=permitted)
+        tested = await self._gate.trials.examples.test(identity, subject, bundle.examples, permitted=permitted)
         refuse(manifest.name, str(manifest.version), as_found(tested.findings), tested.examples)
         return with_examples(checks, tested.examples)
 
@@ -184,7 +134,7 @@ class BundleChecks:
         cannot be run.
         """
         subject = Subject(bundle.manifest, bundle.digest, published_files(bundle.files))
-        return await self._trials.examples.test(identity, subject, bundle.examples, permitted=False)
+        return await self._gate.trials.examples.test(identity, subject, bundle.examples, permitted=False)
 
     async def run_waiting_examples(self, identity: Identity, row: VersionRow) -> Checks:
         """Run the examples of a stored version that wait for an approval. Return the checks of the version with the
@@ -199,7 +149,9 @@ class BundleChecks:
         examples = read_examples(manifest, frozenset(file.path for file in publication.files), toml)
         checks = checks_of(row.checks_json)
         subject = Subject(manifest, row.digest, publication.files)
-        tested = await self._trials.examples.test(identity, subject, examples, permitted=True, known=checks.examples)
+        tested = await self._gate.trials.examples.test(
+            identity, subject, examples, permitted=True, known=checks.examples
+        )
         refuse(row.name, row.version, as_found(tested.findings), tested.examples)
         return with_examples(checks, tested.examples)
 
@@ -219,28 +171,6 @@ class BundleChecks:
             identity=Identity(row.publisher, row.publisher_kind),
         )
 
-    async def _infer(self, identity: Identity, bundle: Bundle, scan: ImportScan | None) -> ImportScan:
-        if scan is not None:
-            return scan
-        return await self.undeclared.infer(identity.name, bundle.files, dependencies_of(bundle))
-
-    def _limit_warnings(self, bundle: Bundle) -> Iterator[str]:
-        runtime = bundle.manifest.runtime
-        for key, value in (runtime.limits if runtime else {}).items():
-            if value > self._most_of[key]:
-                yield (
-                    f"runtime.limits.{key} is {value}, above this server's maximum of {self._most_of[key]} "
-                    f"(max_limits.{key}): its runs get {self._most_of[key]}"
-                )
-
-
-def _begin(begin: Callable[[], UnfinishedBundle]) -> tuple[UnfinishedBundle, Bundle | None]:
-    """Return the unfinished bundle, and the finished one if it has nothing to compile: one switch of the thread
-    instead of two.
-    """
-    begun = begin()
-    return begun, None if begun.sources else begun.finish({})
-
 
 def refuse(name: str, version: str, findings: Sequence[CheckFinding], examples: Sequence[CheckedExample]) -> None:
     """Raise Refused if a finding of severity error is not waived."""
@@ -253,25 +183,6 @@ def refuse(name: str, version: str, findings: Sequence[CheckFinding], examples: 
         hint="Fix the findings and publish again; nothing was stored.",
         findings=findings[:MOST_FINDINGS],
         **({"examples": examples} if examples else {}),
-    )
-
-
-def as_found(findings: Sequence[Finding]) -> tuple[CheckFinding, ...]:
-    return tuple(CheckFinding(one.rule, one.message, one.severity, one.file, one.line) for one in findings)
-
-
-def published_files(files: Sequence[BundleFile]) -> tuple[PublishedFile, ...]:
-    return tuple(PublishedFile(file.path, file.content, file.executable) for file in files)
-
-
-def publication_of(bundle: Bundle, identity: Identity) -> Publication:
-    return Publication(
-        name=bundle.manifest.name,
-        version=str(bundle.manifest.version),
-        digest=bundle.digest,
-        manifest=bundle.manifest.raw,
-        files=published_files(bundle.files),
-        identity=identity,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, Protocol, TypeVar
 
 from skillery.context.worker_pool import TookTooLong, WorkerFailed, WorkerPool, WorkLimits
 from skillery.context.worker_process import name_of
@@ -22,6 +22,18 @@ KEPT_SOURCES = 2_000
 TOO_LONG = fault_at(1, "takes too long to compile")
 CRASHED = fault_at(1, "does not compile: the compiler crashed")
 TOO_LONG_TOGETHER = SourceFault("was not checked: the Python files of this bundle take too long to compile together")
+
+
+class Compilers(Protocol):
+    """Compiles Python source: `CompilePool`, or `skillery test` in its own process."""
+
+    async def check(self, caller: str, sources: Sequence[SourceFile]) -> dict[str, Problem]: ...
+
+    async def imports(self, caller: str, sources: Mapping[str, bytes]) -> dict[str, tuple[Import, ...]] | None: ...
+
+    async def relative_imports(
+        self, caller: str, sources: Sequence[bytes]
+    ) -> tuple[tuple[RelativeImport, ...], ...]: ...
 
 
 class CompileLimits(WorkLimits, frozen=True):

@@ -13,10 +13,11 @@ from skillery.backends import Identity
 from skillery.environments import Environments
 from skillery.errors import InvalidVersion
 from skillery.formats.bundle import BundleFile
+from skillery.formats.check_results import CheckFinding
 from skillery.formats.semver import Version
-from skillery.publishing.bundle_checks import MOST_FINDINGS, BundleChecks, publication_of
+from skillery.publishing.bundle_checks import MOST_FINDINGS, BundleChecks
+from skillery.publishing.gate import publication_of
 from skillery.publishing.package_locks import lock_of
-from skillery.registry import CheckFinding
 from skillery.registry.development import KEPT_SECONDS, Overlays, is_development
 
 

@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from skillery.backends import BlobMount, Finding, Identity, PublishedFile
+from skillery.backends import BlobMount, Finding, Identity, Outcome, PublishedFile
+from skillery.formats.check_results import CheckedExample
 from skillery.formats.examples import Example, Examples
 from skillery.formats.ids import new_blob_id
 from skillery.formats.manifest import Manifest, Permissions
 from skillery.publishing.example_results import blob_args, problem_of
-from skillery.registry import CheckedExample
-from skillery.runs import Runner, Trial
-from skillery.runs.cache import Cache
+from skillery.runs.trials import LentFiles, RecordedTrials, Trial
 
 RULE = "examples"
 LEAST_MS = 5
@@ -30,6 +29,8 @@ class Tested(NamedTuple):
 
     examples: tuple[CheckedExample, ...]
     findings: tuple[Finding, ...]
+    outcomes: tuple[Outcome | None, ...] = ()
+    """The outcome of each example, or None for an example that did not run."""
 
 
 class Subject(NamedTuple):
@@ -45,8 +46,13 @@ class ExampleRuns:
     publisher.
     """
 
-    def __init__(self, runner: Runner, cache: Cache, seconds: float) -> None:
-        """Store the parts. `seconds` limits all examples of one version together, without the time in the queue."""
+    def __init__(
+        self, runner: RecordedTrials, cache: LentFiles, seconds: float, timeout_ms: float | None = None
+    ) -> None:
+        """Store the parts. `seconds` limits all examples of one version together, without the time in the queue, and
+        `timeout_ms` each of them.
+        """
+        self._most_ms = seconds * 1000 if timeout_ms is None else timeout_ms
         self._runner = runner
         self._cache = cache
         self._seconds = seconds
@@ -87,7 +93,8 @@ class ExampleRuns:
         left_ms = self._seconds * 1000
         checked: list[CheckedExample] = []
         findings: list[Finding] = []
-        for example, line in zip(examples.read, examples.lines, strict=True):
+        outcomes: list[Outcome | None] = [None] * len(examples.read)
+        for number, (example, line) in enumerate(zip(examples.read, examples.lines, strict=True)):
             if example.name in passed or example.name in waiting:
                 checked.append(passed.get(example.name) or _waits(example))
                 continue
@@ -95,20 +102,20 @@ class ExampleRuns:
                 checked.append(CheckedExample(example.name, "not_run"))
                 findings.append(_finding(example, line, f"was not run: {self._too_long()}"))
                 continue
-            one, wrong, took_ms = await self._try(identity, subject, folder, example, left_ms)
-            left_ms -= took_ms
+            one, wrong, outcome = await self._try(identity, subject, folder, example, min(left_ms, self._most_ms))
+            left_ms -= outcome.duration_ms
+            outcomes[number] = outcome
             checked.append(one)
             if wrong:
                 cut = f"; {self._too_long()}" if left_ms < LEAST_MS else ""
-                findings.append(_finding(example, line, f"{wrong}{cut} ({one.run_id})"))
-        return Tested(tuple(checked), tuple(findings))
+                run = f" ({one.run_id})" if one.run_id else ""
+                findings.append(_finding(example, line, f"{wrong}{cut}{run}"))
+        return Tested(tuple(checked), tuple(findings), tuple(outcomes))
 
     async def _try(
         self, identity: Identity, subject: Subject, folder: Path, example: Example, left_ms: float
-    ) -> tuple[CheckedExample, str, float]:
-        """Run one example for at most `left_ms`. Return its result, the problem ("" if it passed), and the used
-        milliseconds.
-        """
+    ) -> tuple[CheckedExample, str, Outcome]:
+        """Run one example for at most `left_ms`. Return its result, the problem ("" if it passed), and the outcome."""
         runtime, permissions = subject.manifest.runtime, subject.manifest.permissions
         assert runtime is not None, "examples are checked with the bundle"
         ids = {path: new_blob_id() for path in example.files}
@@ -129,7 +136,7 @@ class ExampleRuns:
         if wrong and has_more and _WHY_LESS not in wrong:
             wrong += f"; {_WHY_LESS}"
         status: Any = "failed" if wrong else "passed"
-        return CheckedExample(example.name, status, run_id, round(outcome.duration_ms, 3)), wrong, outcome.duration_ms
+        return CheckedExample(example.name, status, run_id, round(outcome.duration_ms, 3)), wrong, outcome
 
     def _too_long(self) -> str:
         setting = "the setting publishing.examples_seconds"

@@ -12,10 +12,9 @@ from skillery.formats.bundle import Bundle, BundleFile
 from skillery.formats.manifest import Permissions, Runtime
 from skillery.formats.relative_imports import may_import_relatively, missing_target
 from skillery.formats.unfinished_bundle import MAX_CHECKED_BYTES
-from skillery.publishing.compile_pool import CompilePool
+from skillery.publishing.compile_pool import Compilers
 from skillery.publishing.import_findings import RULE, findings_of
-from skillery.runs import Trial, UnrecordedRuns
-from skillery.runs.cache import Cache
+from skillery.runs.trials import LentFiles, Trial, TrialRuns
 
 _INSIDE = Path(__file__).parent / "in_sandbox" / "import_report.py"
 
@@ -23,7 +22,7 @@ _INSIDE = Path(__file__).parent / "in_sandbox" / "import_report.py"
 class ImportCheck:
     """Imports entrypoints as runs do: with their packages and limits, without network, secrets and blobs."""
 
-    def __init__(self, runs: UnrecordedRuns, cache: Cache, compilers: CompilePool, seconds: float) -> None:
+    def __init__(self, runs: TrialRuns, cache: LentFiles, compilers: Compilers, seconds: float) -> None:
         """`seconds` limits one import, and also the wait for its packages. With 0, nothing is imported."""
         self._runs = runs
         self._cache = cache

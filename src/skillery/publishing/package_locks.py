@@ -4,34 +4,43 @@ taken from the stored version.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
-from skillery.backends import Storage
-from skillery.database import Database
-from skillery.environments import Locks, check_python
-from skillery.environments.lock_rows import lock_of_version
+from skillery.environments import check_python
+from skillery.environments.package_choice import Choice
 from skillery.errors import InvalidManifest
 from skillery.formats.bundle import SKILL_TOML, Bundle, BundleFile, BundleLimits, with_file
+from skillery.formats.import_names import Providers
 from skillery.formats.manifest import with_inferred
 from skillery.formats.problems import Problem
 from skillery.formats.requirements import LOCK, inferred_in, mark_inferred
+from skillery.formats.semver import Version
 from skillery.formats.toml_advice import with_toml
 from skillery.publishing.undeclared_findings import ImportScan
 
 Infer = Callable[[], Awaitable[ImportScan]]
 """Function that finds the undeclared packages of a bundle, and the packages to lock for them."""
+Kept = Callable[[str, Version], Awaitable[tuple[str, bytes | None]]]
+"""Function that returns the digest and the lock of a stored version: "" and None if there is no such version."""
+
+
+class PackageLocks(Protocol):
+    """Makes and verifies locks of packages: `skillery.environments.Locks`."""
+
+    async def make(self, requirements: Sequence[str], caller: str = "") -> bytes: ...
+
+    async def verify(self, requirements: Sequence[str], lock: bytes, caller: str = "") -> None: ...
+
+    async def choose(self, modules: Sequence[Providers]) -> list[Choice]: ...
 
 
 async def with_lock(
-    database: Database,
-    storage: Storage,
-    locks: Locks,
+    kept_of: Kept,
+    locks: PackageLocks,
     limits: BundleLimits,
     bundle: Bundle,
     caller: str,
@@ -58,8 +67,7 @@ async def with_lock(
         bundle = _with_inferred(bundle, inferred_in(given))
     if not dependencies_of(bundle) and not any(file.path.endswith(".py") for file in bundle.files):
         return bundle, None
-    look = partial(lock_of_version, storage=storage, name=bundle.manifest.name, version=bundle.manifest.version)
-    digest, kept = await asyncio.to_thread(database.read_now, look)
+    digest, kept = await kept_of(bundle.manifest.name, bundle.manifest.version)
     if digest:
         same = _with_kept(bundle, kept, limits) if kept is not None and given is None else bundle
         if same.digest == digest or given is None:
@@ -72,7 +80,7 @@ async def with_lock(
 
 
 async def _with_made(
-    locks: Locks, limits: BundleLimits, bundle: Bundle, caller: str, infer: Infer
+    locks: PackageLocks, limits: BundleLimits, bundle: Bundle, caller: str, infer: Infer
 ) -> tuple[Bundle, ImportScan]:
     scan = await infer()
     bundle = _with_inferred(bundle, scan.packages)

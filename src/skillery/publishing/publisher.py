@@ -20,20 +20,20 @@ from skillery.database import Database
 from skillery.environments import Environments
 from skillery.errors import NotFound, SkilleryError
 from skillery.formats.bundle import Bundle, BundleFile
+from skillery.formats.check_results import CheckedExample, CheckFinding
 from skillery.formats.permissions import PermissionsDiff
 from skillery.formats.semver import Version
 from skillery.formats.skill_md import SkillMd
 from skillery.formats.version_spec import Exact, Latest
 from skillery.identity.access import ApprovalRules
 from skillery.identity.quotas import Quotas
-from skillery.publishing.bundle_checks import MOST_FINDINGS, BundleChecks, as_found, publication_of, refuse
+from skillery.publishing.bundle_checks import MOST_FINDINGS, BundleChecks, refuse
 from skillery.publishing.file_matches import holds
+from skillery.publishing.gate import as_found, publication_of
 from skillery.publishing.package_locks import lock_of
 from skillery.publishing.rules import PublishingRules
 from skillery.publishing.undeclared_findings import ImportScan
 from skillery.registry import (
-    CheckedExample,
-    CheckFinding,
     Checks,
     NewVersion,
     VersionRow,

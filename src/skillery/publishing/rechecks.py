@@ -15,6 +15,7 @@ from skillery.backends import Events, Finding, Identity
 from skillery.database import Database
 from skillery.database.tables import skills
 from skillery.errors import IllegalStep, Unavailable
+from skillery.formats.check_results import CheckFinding
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Exact
 from skillery.identity import access
@@ -22,7 +23,7 @@ from skillery.publishing.bundle_checks import MOST_FINDINGS, BundleChecks
 from skillery.publishing.example_runs import RULE as EXAMPLES
 from skillery.publishing.import_findings import RULE as IMPORT
 from skillery.publishing.undeclared_findings import INFERRED, UNDECLARED
-from skillery.registry import CheckFinding, apply_waivers, checks_of, resolve
+from skillery.registry import apply_waivers, checks_of, resolve
 from skillery.registry.checks import set_checks
 from skillery.registry.version_events import record_findings
 from skillery.registry.visibility import WAS_PUBLISHED

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate, takewhile
+from typing import Protocol
 
 import msgspec
 
 from skillery.backends import Finding
-from skillery.environments import Locks
-from skillery.environments.named import NamedEnvironments, pins_of
+from skillery.environments.definitions import Defined, Named
 from skillery.errors import PackagesNotOffered, Refused, UnresolvableDependencies
 from skillery.formats.bundle import BundleFile
 from skillery.formats.import_names import providers_of
 from skillery.formats.imports import Import, own_modules
 from skillery.formats.requirements import package_of, read_lock
 from skillery.formats.unfinished_bundle import MAX_CHECKED_BYTES
-from skillery.publishing.compile_pool import CompilePool
+from skillery.publishing.compile_pool import Compilers
+from skillery.publishing.package_locks import PackageLocks
 from skillery.publishing.undeclared_findings import ImportScan, Missing, Mode, findings_of, is_provided
 
 MOST_MODULES = 50
@@ -30,10 +31,24 @@ UNREAD = "the imports of its Python files were not checked: the files take too l
 _ENDING = ".py"
 
 
+class LockContent(Protocol):
+    @property
+    def content(self) -> bytes: ...
+
+
+class NamedLocks(Protocol):
+    """The named environments and their locks: `skillery.environments.named.NamedEnvironments`."""
+
+    @property
+    def defined(self) -> Defined: ...
+
+    async def find(self, one: Named) -> LockContent | None: ...
+
+
 class Undeclared:
     """Finds undeclared packages. `mode` is the default mode of this server."""
 
-    def __init__(self, compilers: CompilePool, locks: Locks, named: NamedEnvironments, mode: Mode) -> None:
+    def __init__(self, compilers: Compilers, locks: PackageLocks, named: NamedLocks, mode: Mode) -> None:
         self._compilers = compilers
         self._locks = locks
         self._named = named
@@ -125,7 +140,7 @@ class Undeclared:
         lock = await self._named.find(default)
         if lock is None:
             return frozenset(package_of(one) for one in default.dependencies), False
-        return frozenset(pin.name for pin in pins_of(lock.content)), True
+        return frozenset(pin.name for pin in read_lock(lock.content)), True
 
 
 def _sources(files: Sequence[BundleFile]) -> list[BundleFile]:

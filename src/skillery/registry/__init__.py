@@ -6,7 +6,7 @@ from skillery.registry.catalogue_counts import Counts, CountsCache, Facets, Face
 from skillery.registry.catalogue_entries import CatalogueEntry
 from skillery.registry.catalogue_filters import CatalogueFilter, Facts, filter_of
 from skillery.registry.catalogue_listings import list_catalogue
-from skillery.registry.checks import CheckedExample, CheckFinding, Checks, checks_of, with_examples
+from skillery.registry.checks import Checks, checks_of, with_examples
 from skillery.registry.completions import Completions, complete_path, complete_skill, complete_version
 from skillery.registry.creation_order import Order, cursor_after_creation, labelled_versions, list_by_creation
 from skillery.registry.cursors import cursor_key
@@ -110,8 +110,6 @@ __all__ = [
     "AliasRecord",
     "CatalogueEntry",
     "CatalogueFilter",
-    "CheckFinding",
-    "CheckedExample",
     "Checks",
     "Completions",
     "Counts",

@@ -3,54 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import msgspec
 from sqlalchemy import Connection, bindparam, case, literal_column, select, update
 
 from skillery.database import Statement
 from skillery.database.tables import RESOLVABLE, catalogue, runs, skill_versions, skills
+from skillery.formats.check_results import CheckedExample, CheckFinding
 from skillery.formats.manifest import Manifest, Permissions
 from skillery.formats.network import parse_network_pattern
 from skillery.formats.permissions import PermissionsDiff, permissions_diff
 from skillery.registry.visibility import WAS_PUBLISHED
-
-Severity = Literal["error", "warning", "info"]
-
-
-class WaiverNote(msgspec.Struct, frozen=True):
-    """The part of a waiver that is shown with the waived finding."""
-
-    id: str
-    by: str
-    kind: str
-    at: str
-    reason: str
-    until: str | None
-
-
-class CheckFinding(msgspec.Struct, frozen=True):
-    """A finding about a version, with the waiver that applies to the finding, if there is one."""
-
-    rule: str
-    message: str
-    severity: Severity
-    file: str | None = None
-    line: int | None = None
-    waiver: WaiverNote | None = None
-
-    @property
-    def refuses(self) -> bool:
-        return self.severity == "error" and self.waiver is None
-
-
-class CheckedExample(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An example and the run that tested it. `waiting`: the example needs permissions, and runs at the approval."""
-
-    name: str
-    status: Literal["passed", "failed", "waiting", "not_run"]
-    run_id: str | None = None
-    duration_ms: float | None = None
 
 
 class Checks(msgspec.Struct, frozen=True, omit_defaults=True):

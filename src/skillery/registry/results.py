@@ -9,11 +9,11 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from skillery.backends import Provenance
+from skillery.formats.check_results import CheckedExample, CheckFinding
 from skillery.formats.manifest import Kind
 from skillery.formats.permissions import PermissionsDiff
 from skillery.registry.catalogue_counts import Facets
 from skillery.registry.catalogue_entries import CatalogueEntry, Deprecation
-from skillery.registry.checks import CheckedExample, CheckFinding
 from skillery.registry.pages import NextCursor
 from skillery.registry.usage import Usage
 from skillery.registry.versions import Status

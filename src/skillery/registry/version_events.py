@@ -10,8 +10,8 @@ from sqlalchemy import Connection
 
 from skillery import events
 from skillery.backends import EventType, Identity
+from skillery.formats.check_results import CheckFinding
 from skillery.formats.names import namespace_of
-from skillery.registry.checks import CheckFinding
 
 _OF_STEP: Mapping[str, tuple[EventType, ...]] = {
     "submit": ("submitted",),

@@ -17,10 +17,10 @@ from skillery.backends import Finding, Identity
 from skillery.database import in_utc
 from skillery.database.tables import waivers
 from skillery.errors import InvalidParams, WaiverNotFound
+from skillery.formats.check_results import CheckFinding, WaiverNote
 from skillery.formats.semver import Version
 from skillery.formats.timestamps import timestamp_text
 from skillery.identity import access
-from skillery.registry.checks import CheckFinding, WaiverNote
 from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.registry.pages import NextCursor, fitting_items
 

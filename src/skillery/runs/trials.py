@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from skillery.backends import BlobMount, CodeCall, Failure, FailureType, Job, Outcome, SkillCall, SkillMount
+from skillery.backends import (
+    BlobMount,
+    CodeCall,
+    Failure,
+    FailureType,
+    Identity,
+    Job,
+    Outcome,
+    PublishedFile,
+    SkillCall,
+    SkillMount,
+)
 from skillery.formats.ids import new_run_id
 from skillery.formats.inputs import InputInvalid, apply_inputs
 from skillery.formats.manifest import Manifest, Permissions, Runtime
@@ -36,6 +47,26 @@ class TrialResult(NamedTuple):
 
     run_id: str
     outcome: Outcome
+
+
+class RecordedTrials(Protocol):
+    """Runs trials and records them: `Runner`, or `skillery test` without records."""
+
+    async def try_skill(self, identity: Identity, trial: Trial) -> TrialResult: ...
+
+
+class TrialRuns(Protocol):
+    """Runs code with the files of a trial, without a record: `UnrecordedRuns`, or `skillery test`."""
+
+    async def run(self, identity: Identity, trial: Trial, code: str) -> Outcome: ...
+
+
+class LentFiles(Protocol):
+    """Writes files into a folder for trials: `Cache`, or `skillery test`. Both methods block."""
+
+    def lend(self, files: Sequence[PublishedFile]) -> Path: ...
+
+    def take_back(self, folder: Path) -> None: ...
 
 
 class Unpublished(NamedTuple):

@@ -1,0 +1,154 @@
+"""The gate of publishing: all checks of a bundle, in their order.
+
+`create_skill`, `check_skill` and `skillery test` use the same gate, so that they find the same problems in the same
+words. The gate knows no registry: its caller passes what the registry adds (the lock of a stored version, waivers).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from skillery.backends import Events, Finding, Identity, Publication, PublishedFile
+from skillery.formats.bundle import Bundle, BundleFile, BundleLimits
+from skillery.formats.check_results import CheckFinding
+from skillery.formats.skill_md import SkillMd
+from skillery.formats.unfinished_bundle import UnfinishedBundle, begin_bundle
+from skillery.publishing.example_runs import ExampleRuns
+from skillery.publishing.import_check import ImportCheck
+from skillery.publishing.package_locks import Kept, dependencies_of, lock_of, with_lock, with_toml_lines
+from skillery.publishing.undeclared import Undeclared
+from skillery.publishing.undeclared_findings import UNDECLARED, ImportScan
+
+if TYPE_CHECKING:
+    from skillery.publishing.compile_pool import Compilers
+    from skillery.publishing.package_locks import PackageLocks
+
+Judge = Callable[[Sequence[Finding]], Awaitable[tuple[CheckFinding, ...]]]
+"""Function that adds the waivers of the registry to findings."""
+
+
+class Trials(NamedTuple):
+    """The checks that run code of a bundle in the sandbox."""
+
+    imports: ImportCheck
+    examples: ExampleRuns
+
+
+class Gate:
+    """Checks bundles, without storing them."""
+
+    def __init__(
+        self,
+        limits: BundleLimits,
+        most_of: Mapping[str, float],
+        compilers: Compilers,
+        locks: PackageLocks,
+        undeclared: Undeclared,
+        trials: Trials,
+        events: Events,
+    ) -> None:
+        """Store the parts. `most_of` maps each limit that a skill can request to the maximum of this server."""
+        self.undeclared = undeclared
+        self.limits = limits
+        self.trials = trials
+        self.locks = locks
+        self._most_of = most_of
+        self._compilers = compilers
+        self._events = events
+
+    async def bundle(
+        self, caller: str, manifest: Mapping[str, Any], skill_md: str | SkillMd, files: Sequence[BundleFile]
+    ) -> Bundle:
+        """Return the bundle of these parts. A parsed `skill_md` means an import, which skips tools that are not valid.
+
+        Raise InvalidManifest, InvalidPath, InvalidBundle (each with all problems) or BundleTooLarge.
+        """
+        lenient = isinstance(skill_md, SkillMd)
+        begin = partial(begin_bundle, manifest, skill_md, files, self.limits, skip_broken_tools=lenient)
+        begun, bundle = await asyncio.to_thread(_begin, begin)
+        if bundle is None:
+            problems = await self._compilers.check(caller, begun.sources)
+            bundle = await asyncio.to_thread(begun.finish, problems)
+        return msgspec.structs.replace(bundle, warnings=(*bundle.warnings, *self._limit_warnings(bundle)))
+
+    async def locked(
+        self, caller: str, bundle: Bundle, files: Sequence[BundleFile], scan: ImportScan | None, kept: Kept
+    ) -> tuple[Bundle, ImportScan | None]:
+        """Return the bundle with its lock of packages, and the result about undeclared packages, if there is one.
+
+        `files` are the files as given, and `scan` an earlier result. Raise the errors of `with_lock`.
+        """
+
+        async def infer() -> ImportScan:
+            return scan or await self.undeclared.infer(caller, bundle.files, dependencies_of(bundle))
+
+        with with_toml_lines(files):
+            locked, found = await with_lock(kept, self.locks, self.limits, bundle, caller, infer)
+        return locked, found or scan
+
+    async def findings(
+        self,
+        publication: Publication,
+        bundle: Bundle,
+        scan: ImportScan | None,
+        identity: Identity,
+        judge: Judge,
+        *,
+        trials: bool,
+    ) -> tuple[CheckFinding, ...]:
+        """Return the findings of plugins, the findings about undeclared packages and, with `trials`, the findings of
+        the import check.
+
+        Findings that refuse the version come first. If there is one before the import check, the code is not imported.
+        """
+        scan = scan or await self.undeclared.scan(identity.name, bundle.files)
+        called = bundle.manifest.called
+        undeclared = await self.undeclared.findings(scan, called.entrypoint if called else "", lock_of(bundle))
+        judged = await judge((*await self._events.before_publish(publication), *undeclared))
+        if trials and not any(finding.refuses for finding in judged):
+            found = await judge(await self.trials.imports.findings(identity, bundle))
+            # An import proves what the scan can only suspect: at the same place, its finding replaces that of the scan.
+            places = {(one.file, one.line) for one in found}
+            judged = (*found, *(one for one in judged if one.rule != UNDECLARED or (one.file, one.line) not in places))
+        return tuple(sorted(judged, key=lambda finding: not finding.refuses))
+
+    def _limit_warnings(self, bundle: Bundle) -> Iterator[str]:
+        runtime = bundle.manifest.runtime
+        for key, value in (runtime.limits if runtime else {}).items():
+            if value > self._most_of[key]:
+                yield (
+                    f"runtime.limits.{key} is {value}, above this server's maximum of {self._most_of[key]} "
+                    f"(max_limits.{key}): its runs get {self._most_of[key]}"
+                )
+
+
+def _begin(begin: Callable[[], UnfinishedBundle]) -> tuple[UnfinishedBundle, Bundle | None]:
+    """Return the unfinished bundle, and the finished one if it has nothing to compile: one switch of the thread
+    instead of two.
+    """
+    begun = begin()
+    return begun, None if begun.sources else begun.finish({})
+
+
+def as_found(findings: Sequence[Finding]) -> tuple[CheckFinding, ...]:
+    return tuple(CheckFinding(one.rule, one.message, one.severity, one.file, one.line) for one in findings)
+
+
+def published_files(files: Sequence[BundleFile]) -> tuple[PublishedFile, ...]:
+    return tuple(PublishedFile(file.path, file.content, file.executable) for file in files)
+
+
+def publication_of(bundle: Bundle, identity: Identity) -> Publication:
+    return Publication(
+        name=bundle.manifest.name,
+        version=str(bundle.manifest.version),
+        digest=bundle.digest,
+        manifest=bundle.manifest.raw,
+        files=published_files(bundle.files),
+        identity=identity,
+    )
