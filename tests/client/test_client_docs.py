@@ -35,7 +35,7 @@ def test_what_is_printed_runs(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     source = blocks("docs/guide/client.md")
-    (csv,) = (path for folder in bundled_folders() for path in folder.rglob("orders.csv"))
+    (csv,) = (path for folder in bundled_folders() for path in folder.rglob("orders.csv") if "profile" in str(path))
     (tmp_path / "orders.csv").write_bytes(csv.read_bytes())
     monkeypatch.chdir(tmp_path)
     with FakeModel(looks, counts) as model:

@@ -41,7 +41,7 @@ def test_the_client_works_without_the_server_package(python: Path, sqlite_server
     command: list[str | Path] = [python, "-I", "-c", RUN, sqlite_server.url]
     ran = subprocess.run(command, capture_output=True, text=True, check=False, env=clean_environment(), cwd="/")
 
-    assert (ran.stdout, ran.stderr) == ("42 8\n", "")
+    assert (ran.stdout, ran.stderr) == ("42 9\n", "")
 
 
 def test_it_requires_httpx_and_msgspec_alone(python: Path) -> None:
