@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bench import (
+    agent,
     attack,
     blobs,
     catalogue,
@@ -45,6 +46,7 @@ PARTS: dict[str, Callable[[Report, Path, bool], None]] = {
     "http": http.measure,
     "mcp": mcp.measure,
     "peers": peers.measure,
+    "agent": agent.measure,
     "memory": memory.measure,
     "runs": runs.measure,
     "records": records.measure,

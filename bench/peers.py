@@ -64,7 +64,7 @@ class Case(NamedTuple):
 def measure(report: Report, folder: Path, small: bool) -> None:
     requests = 200 if small else 1000
     with contextlib.ExitStack() as stack:
-        python = _installed(folder)
+        python = install(folder, PACKAGES)
         ours = Server(folder / "home")
         stack.callback(ours.stop)
         send(ours.url, publish, NUMBER, CONNECTIONS)
@@ -145,12 +145,12 @@ def _of_devpi(url: str) -> list[Case]:
 # -- the peers ---------------------------------------------------------------------------------------------------------
 
 
-def _installed(folder: Path) -> Path:
-    """Install the peers, and return the Python of their environment."""
+def install(folder: Path, packages: Sequence[str]) -> Path:
+    """Install packages into an environment of their own, and return its Python."""
     environment = folder / "peers"
     subprocess.run([sys.executable, "-m", "venv", environment], check=True)
     python = environment / "bin" / "python"
-    subprocess.run([python, "-m", "pip", "install", "--quiet", *PACKAGES], check=True)
+    subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)
     return python
 
 
@@ -158,8 +158,8 @@ def _installed(folder: Path) -> Path:
 def _fastmcp(python: Path, folder: Path) -> Iterator[str]:
     program = folder / "peer_tools.py"
     program.write_text(TOOLS)
-    port = _free_port()
-    with _running([str(python), str(program), str(port)], folder / "fastmcp.log", port) as url:
+    port = free_port()
+    with running([str(python), str(program), str(port)], folder / "fastmcp.log", port) as url:
         yield url
 
 
@@ -170,9 +170,9 @@ def _devpi(python: Path, folder: Path) -> Iterator[str]:
     subprocess.run(
         [binaries / "devpi-init", "--serverdir", state, "--no-root-pypi"], check=True, stdout=subprocess.DEVNULL
     )
-    port = _free_port()
+    port = free_port()
     command = [str(binaries / "devpi-server"), "--serverdir", state, "--port", str(port), "--offline-mode"]
-    with _running(command, folder / "devpi.log", port) as url:
+    with running(command, folder / "devpi.log", port) as url:
         _upload(url)
         yield url
 
@@ -200,7 +200,7 @@ def _wheel(name: str) -> bytes:
 
 
 @contextlib.contextmanager
-def _running(command: list[str], log: Path, port: int) -> Iterator[str]:
+def running(command: list[str], log: Path, port: int) -> Iterator[str]:
     with log.open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out)
     try:
@@ -220,7 +220,7 @@ def _listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

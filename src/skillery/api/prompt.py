@@ -19,9 +19,9 @@ from skillery.methods.core import Core
 
 MOST_LISTED = 30
 """With more visible skills than this, the texts advise a model to search, and list no skills."""
-MOST_OF_LIST = 1500
+MOST_OF_LIST = 1300
 """About the number of characters of the list: with more skills, the descriptions are shorter."""
-MOST_OF_INPUTS, LEAST_OF_TEXT, MOST_OF_TEXT = 60, 36, 120
+MOST_OF_INPUTS, LEAST_OF_TEXT, MOST_OF_TEXT = 60, 30, 120
 """Limits of the characters of a skill's inputs, and of its description."""
 GUIDE = "skills.protocol.guide"
 SEARCH = "search_skills"
@@ -36,13 +36,13 @@ After reading the guide, follow its workflow:
 discover → inspect → run or write code → use blobs for large data.
 """
 SHORT_GUIDE = """\
-This is the guide in short: you need not load it.
+This is the guide in short. You need not call `load_skills_protocol_guide`.
 
-- `execute_skill` runs a skill with `args`. Wrong args are answered with the inputs and a correct call.
+- `execute_skill` runs a skill with `args`. Wrong args are answered with the inputs.
 - `run_code` runs Python that defines `def main(args):` and returns JSON. It imports skills of `mount_skills`
   (`from skills.text.csv.profile import main`), finds blobs of `input_blobs` as files in `/blobs`, and keeps files in
   `/workspace/out`. There is no network.
-- `create_blob` stores large data. Pass its id.
+- `create_blob` stores large data and returns its id.
 """
 TEXTS = "- A skill of kind instruction is for reading: `read_skill_file`, path SKILL.md.\n"
 FILES = "- `files` copies blobs to paths below `/workspace`.\n"

@@ -52,7 +52,9 @@ OPERATIONS = (
         },
         (408, 413, 415),
         description="MCP describes itself. `?tools=` names further methods, and skills whose tools are offered too.",
-        parameters=(in_query("tools", "search_skills, create_skill and names of skills, separated by commas."),),
+        parameters=(
+            in_query("tools", "search_skills, create_skill, output_schemas, names of skills, with commas between."),
+        ),
         body=Body(JSON, Schema(type=[OpenAPIType.OBJECT, OpenAPIType.ARRAY]), "A message of MCP."),
         tag="MCP",
     ),
