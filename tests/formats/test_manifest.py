@@ -436,10 +436,11 @@ def test_all_wrong_arguments_are_reported_with_one_correct_call() -> None:
 @pytest.mark.parametrize("count", [1, 3, 400])
 def test_the_message_about_wrong_arguments_is_limited(count: int) -> None:
     inputs = {f"{'x' * 200}{number}": Input("string", "y" * 500, required=True) for number in range(count)}
+    args = {f"undeclared{number}": number for number in range(100_000)}
     with pytest.raises(InputInvalid) as caught:
-        apply_inputs(inputs, {})
+        apply_inputs(inputs, args, strict=True)
 
-    text = with_usage(caught.value, "a.b", inputs, {})
+    text = with_usage(caught.value, "a.b", inputs, args)
     assert len(text) <= 1000
     assert "\nInputs: " in text
     assert '\nA correct call: {"name":"a.b"' in text

@@ -72,14 +72,15 @@ async def short_guide(core: Core, identity: Identity, included: Collection[str])
         return text + TEXTS + ("" if SEARCH in included else LIST)
     if not skills:
         return text
-    text += TEXTS if any(one["kind"] == "instruction" for one in skills) else ""
+    text += TEXTS if any(one.get("kind") == "instruction" for one in skills) else ""
     return text + SKILLS + "".join(_line(one, MOST_OF_LIST // len(skills)) for one in skills)
 
 
 def _line(skill: dict[str, Any], room: int) -> str:
     """Return the line of a skill in about `room` characters. A text of an author cannot end the line."""
-    is_text = skill["kind"] == "instruction"
-    inputs = " [instruction]" if is_text else f"({signature_of(inputs_in(skill['inputs']), MOST_OF_INPUTS)})"
+    # Items that early releases stored lack some members.
+    is_text = skill.get("kind") == "instruction"
+    inputs = " [instruction]" if is_text else f"({signature_of(inputs_in(skill.get('inputs', {})), MOST_OF_INPUTS)})"
     told = "; ".join([*skill.get("warnings", ()), skill["description"]])
     head = f"- {skill['name']}{inputs}: "
     return f"{head}{one_line(told, max(LEAST_OF_TEXT, min(MOST_OF_TEXT, room - len(head))))}\n"

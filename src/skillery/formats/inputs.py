@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -40,21 +41,24 @@ class InputInvalid(ValueError):
         """The line of each wrong argument, by its name."""
 
 
-def inputs_in(table: Mapping[str, Mapping[str, Any]]) -> dict[str, Input]:
+def inputs_in(table: Mapping[str, Any]) -> dict[str, Input]:
     """Return the inputs in `[inputs]` of a manifest, or in the parameters of a tool, without those of unknown form."""
     found = {}
     for name, one in table.items():
         try:
-            found[name] = msgspec.convert({"type": "any", **_known(one)}, Input)
+            found[name] = msgspec.convert(_known(one if isinstance(one, Mapping) else {}), Input)
         except msgspec.ValidationError:
             continue
     return found
 
 
 def _known(one: Mapping[str, Any]) -> dict[str, Any]:
-    fields = {field.name for field in msgspec.structs.fields(Input)}
-    known = {key: value for key, value in one.items() if key in fields}
-    return known | ({"has_default": True} if "default" in one and "has_default" in fields else {})
+    """Return the fields of an input. An unknown type is `any`, as in a run."""
+    known = {key: one[key] for key in Input.__struct_fields__ if key in one}
+    return known | {
+        "type": known["type"] if known.get("type") in INPUT_TYPES else "any",
+        "has_default": "default" in one,
+    }
 
 
 def apply_inputs(inputs: Mapping[str, Input], args: Mapping[str, object], *, strict: bool = False) -> dict[str, object]:
@@ -65,7 +69,9 @@ def apply_inputs(inputs: Mapping[str, Input], args: Mapping[str, object], *, str
     """
     problems = {name: problem for name, each in inputs.items() if (problem := _problem(name, each, args))}
     if strict:
-        problems |= {name: _undeclared(name, inputs) for name in args if name not in inputs}
+        # Only so many, because a search for similar names takes a millisecond, and callers choose the names.
+        unknown = itertools.islice((name for name in args if name not in inputs), MOST_WARNINGS)
+        problems |= {name: _undeclared(name, inputs) for name in unknown}
     if problems:
         raise InputInvalid(problems)
     defaults = {name: each.default for name, each in inputs.items() if each.has_default and name not in args}
@@ -226,7 +232,7 @@ def _correct_call(name: str, inputs: Mapping[str, Input], args: Mapping[str, obj
     if len(text := _json(call)) > MOST_CALL:
         required = {key: sample_of(each) for key, each in inputs.items() if each.required and not each.has_default}
         text = _json({"name": name, "args": required})
-    return text[:MOST_CALL]
+    return text if len(text) <= MOST_CALL else f"{text[: MOST_CALL - 1]}…"
 
 
 def sample_of(declared: Input) -> object:
