@@ -10,12 +10,15 @@ from skillery.backends import FailureType
 from skillery.environments.errors import BuildFailed
 from skillery.environments.jobs import JobFailed
 from skillery.errors import PackageIndexUnavailable, SkilleryError, Unavailable, UnresolvableDependencies
+from skillery.formats.import_names import usual_packages
 from skillery.formats.problems import Problem, raise_problems
 from skillery.formats.requirements import DEPENDENCIES, package_of
-from skillery.formats.wording import printable
+from skillery.formats.wording import nearest, printable, quoted
 
 log = logging.getLogger(__name__)
 MOST = 600
+MISSPELT = 0.8
+"""Least similarity of a suggested package: another package with a similar name would be a guess."""
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]{0,30}://[^\s`'\")]+", re.IGNORECASE)
 _PATH = re.compile(r"(?<![\w.])(?:~|\.{1,2})?/[^\s`'\",:;)]+")
 _CAUSE = re.compile(r"(?:cause:|╰─▶|▶)\s*(.*?)(?:\n\s*\n|\nhint:|\Z)", re.DOTALL)
@@ -86,7 +89,10 @@ def uv_error(output: str, requirements: Iterable[str], what: str) -> SkilleryErr
     cause = cause_of(output)
     package = _package(cause, requirements)
     if "was not found in the" in cause:
-        return unresolvable("unknown_package", package, requirements, f"the package {package} is unknown here: {cause}")
+        near = nearest(package, usual_packages(), MISSPELT)
+        meant = f" (did you mean {quoted(near)}?)" if near else ""
+        said = f"the package {package} is unknown here{meant}: the package index does not have it"
+        return unresolvable("unknown_package", package, requirements, said)
     if "has no usable wheels" in cause or "has no wheels" in cause or "building from source is disabled" in output:
         more = f"{package} has no wheel for this server, and the server does not build it from source: {cause}"
         return unresolvable("no_wheel", package, requirements, more, _NO_WHEEL)

@@ -5,6 +5,7 @@ table.
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
 from typing import Literal, NamedTuple
@@ -44,6 +45,23 @@ def providers_of(module: str) -> Providers:
     return Providers((name,), "known" if name in _same() else "guessed")
 
 
+def own_module(module: str, files: tuple[str, Iterable[str]]) -> str:
+    """Return how to import a module that names a file of the skill with its folder (`code.helpers`), or "".
+
+    `files` are the entrypoint and the paths of the skill.
+    """
+    entrypoint, paths = files
+    folder = entrypoint.rpartition("/")[0]
+    first, _, rest = module.partition(".")
+    if not folder or folder != first:
+        return ""
+    modules = [path.removeprefix(f"{folder}/").partition(".")[0].partition("/")[0] for path in paths]
+    name = rest.partition(".")[0]
+    if name and name not in modules:
+        return ""
+    return f"write from {rest or 'MODULE'} import …, because the folder {folder}/ itself is on the path of imports"
+
+
 class _Names(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     same: str
     modules: dict[str, str | list[str]]
@@ -80,6 +98,11 @@ def _most_parts() -> int:
 def is_known_package(name: str) -> bool:
     """Return whether the table contains the distribution, so that its modules are known."""
     return name in _packages()
+
+
+def usual_packages() -> frozenset[str]:
+    """Return the distributions of the table, by normalised name: the most used ones."""
+    return _packages()
 
 
 @cache

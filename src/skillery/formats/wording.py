@@ -21,8 +21,8 @@ def quoted(text: str, limit: int = 80) -> str:
 
 
 def printable(text: str, limit: int = 200) -> str:
-    """Return `text` cut and escaped like `quoted`, without the quotes."""
-    return quoted(text, limit)[1:-1]
+    """Return `text` cut and escaped like `quoted`, without the quotes. Quotes in the text have no backslash."""
+    return quoted(text, limit)[1:-1].replace("\\'", "'")
 
 
 def one_line(text: str, limit: int) -> str:

@@ -6,6 +6,7 @@ import re
 
 from skillery.backends import CodeCall, Failure, Job
 from skillery.formats.wording import quoted
+from skillery.runs.author_hints import author_hint
 
 NO_SKILL = re.compile(r"No module named '(skills(?:\.[A-Za-z0-9_.]{1,200})?)'")
 READ_ONLY = re.compile(
@@ -46,7 +47,7 @@ def code_hint(job: Job, failure: Failure) -> str | None:
         return _how_to_mount(job, f"skills.{found[1]}")
     if isinstance(job.call, CodeCall) and (hint := _code_only(job.call, failure)):
         return hint
-    return _how_to_write(failure.message)
+    return author_hint(job, failure) or _how_to_write(failure.message)
 
 
 def _code_only(call: CodeCall, failure: Failure) -> str | None:
@@ -83,11 +84,18 @@ def _how_to_write(message: str) -> str | None:
 
 def _how_to_mount(job: Job, missing: str) -> str:
     if not isinstance(job.call, CodeCall):
-        return "a run of a skill has no other skills; run_code mounts several with mount_skills"
+        return _how_to_import(job, missing)
     mounted = ", ".join(f"skills.{one.name.replace('-', '_')}" for one in job.skills if one.entrypoint)
     wanted = _wanted(job.call.code[:MOST_CODE], missing)
     there = f"; mounted are {mounted}" if mounted else ""
     return f"mount the skill: mount_skills=[{quoted(wanted, 128)}], where a name may have '-' for '_'{there}"
+
+
+def _how_to_import(job: Job, missing: str) -> str:
+    own = f"skills.{job.skills[0].name.replace('-', '_')}"
+    if missing.startswith(f"{own}."):
+        return f"the skill has no module {missing.removeprefix(f'{own}.')} next to its entrypoint"
+    return "a run of a skill has no other skills; run_code mounts several with mount_skills"
 
 
 def _wanted(code: str, missing: str) -> str:

@@ -7,7 +7,7 @@ import re
 import msgspec
 
 from skillery.backends import CodeCall, Failure, HandlerCall, Job, Outcome, ScriptCall
-from skillery.formats.import_names import providers_of
+from skillery.formats.import_names import own_module, providers_of
 from skillery.formats.requirements import DEPENDENCIES
 from skillery.runs.code_hints import code_hint
 from skillery.runs.display import with_line
@@ -68,6 +68,8 @@ def how_to_have(module: str, job: Job) -> str:
         mounted = next((name for name in names if f"{name}.".startswith(f"{module}.")), None)
         if mounted is not None:
             return f"a mounted skill is below 'skills': write from skills.{mounted} import …"
+    if not isinstance(job.call, CodeCall) and (own := own_module(module, _paths_of(job))):
+        return own
     providers = providers_of(module)
     who = f"{providers} provide{'' if len(providers.packages) > 1 else 's'} it"
     if providers.how == "guessed":
@@ -77,10 +79,19 @@ def how_to_have(module: str, job: Job) -> str:
             f"{who}; three ways to have it: name an environment that has it (list_environments shows them), "
             f"mount a skill that declares it in {DEPENDENCIES}, or let an admin add it to an environment"
         )
+    package = providers.packages[0]
     return (
-        f"{who}; three ways to have it: declare it in {DEPENDENCIES} of its skill.toml, import the skill with "
-        "--packages infer, or, if it declares no packages, run it with an environment that has it"
+        f"{who}; three ways to have it: declare {package} in {DEPENDENCIES} of skill.toml; import the skill with "
+        f"--packages infer; or name an environment that has {package}, if the skill declares no packages"
     )
+
+
+def _paths_of(job: Job) -> tuple[str, list[str]]:
+    """Return the entrypoint or handler of a job, and the Python files in its folder."""
+    skill = job.skills[0]
+    start = job.call.path if isinstance(job.call, HandlerCall | ScriptCall) else skill.entrypoint or ""
+    folder = start.rpartition("/")[0]
+    return start, [f"{folder}/{path.name}" for path in (skill.folder / folder).glob("*.py")] if folder else []
 
 
 def _missing_module(failure: Failure) -> str | None:

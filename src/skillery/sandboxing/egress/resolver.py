@@ -113,7 +113,7 @@ async def checked_addresses(resolver: Resolver, rules: AddressRules, host: str) 
     for address in addresses:
         problem = rules.problem(address)
         if problem:
-            advice = "the operator of the server can list it in allow_private"
+            advice = "the operator of the server can list it in backends.sandbox.linux.allow_private"
             raise Denied(f"{host} has the address {address}, which {problem}", advice=advice)
     return addresses
 

@@ -15,6 +15,8 @@ from skillery.backends import (
 from skillery.sandboxing.python_runner.programs import program_of
 
 MEBIBYTE = 1 << 20
+STACK_SECONDS = 0.1
+"""A run writes the stack of its code to the log this long before its time is over. Shorter runs write no stack."""
 
 
 class Places(msgspec.Struct, frozen=True):
@@ -53,6 +55,7 @@ def job_header(job: Job, environment: Mapping[str, str], places: Places) -> dict
         "files": [{"path": file.path, "executable": file.executable} for file in job.files],
         "home": places.home if job.workspace is not None else "",
         "outputs": list(job.outputs),
+        "stack_seconds": max(0.0, job.limits.timeout_ms / 1000 - STACK_SECONDS),
         "result_bytes": job.limits.result_mb * MEBIBYTE,
         "skills": [
             {

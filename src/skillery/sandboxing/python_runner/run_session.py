@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Awaitable, Callable
 from typing import Protocol
@@ -12,10 +13,16 @@ import msgspec
 from skillery.backends import Failure, FailureType, Limits, Log, NetworkUse, Outcome, Used
 from skillery.sandboxing.python_runner.dialogue import Dialogue
 from skillery.sandboxing.python_runner.process_ends import ended_early, finish_whole
+from skillery.sandboxing.python_runner.runtime._failure import STACK
 
 GUARD_SECONDS = 0.04
 TIMER_SECONDS = 0.001
 """uvloop counts whole milliseconds, so its timers may end this much early."""
+
+
+_MOST_STACK = 8 * 1024
+_FRAME = re.compile(r'^  File "([^"\n]{1,300})", line (\d{1,9}), in ([^\n]{1,200})$', re.MULTILINE)
+_FRAME_LINES = re.compile(r'^  File "[^"\n]{1,300}", line \d{1,9}, in [^\n]{1,200}\n(?:    [^\n]*\n)*', re.MULTILINE)
 
 
 class RunSession:
@@ -105,7 +112,7 @@ class RunSession:
         network: tuple[NetworkUse, ...] = (),
         used: Used | None = None,
     ) -> Outcome:
-        dialogue, failure = self._dialogue, self._failure(oom_killed=oom_killed)
+        dialogue, failure = self._dialogue, self._failure(log, oom_killed=oom_killed)
         return Outcome(
             result=dialogue.result if dialogue and failure is None else None,
             failure=failure,
@@ -117,9 +124,9 @@ class RunSession:
             used=msgspec.structs.replace(used or Used(), prepared_ms=self._prepared_ms),
         )
 
-    def _failure(self, *, oom_killed: bool) -> Failure | None:
+    def _failure(self, log: Log, *, oom_killed: bool) -> Failure | None:
         if self.stopped is not None:
-            return self.stopped
+            return with_stack(self.stopped, log)
         if oom_killed:
             return self._too_much_memory()
         if self._dialogue is not None and self._dialogue.failure is not None:
@@ -129,6 +136,22 @@ class RunSession:
         if self.status is None:
             return Failure(FailureType.SANDBOX_ERROR, "the sandbox was ended from outside")
         return ended_early(self.status)
+
+
+def with_stack(stopped: Failure, log: Log) -> Failure:
+    """Return the failure of a run that was stopped, with the stack that its code has written to the log at the end."""
+    if stopped.type != FailureType.TIMEOUT:
+        return stopped
+    _, mark, frames = (log.tail or log.head)[-_MOST_STACK:].decode("utf-8", "replace").rpartition(STACK)
+    found = list(_FRAME.finditer(frames)) if mark else []
+    if not found:
+        return stopped
+    last = found[-1]
+    file = last[1].split("/", 3)[-1] if last[1].startswith("/skills/") else last[1].rpartition("/")[2]
+    place = f"{file}:{last[2]}, in {last[3]}"
+    text = "".join(one[0] for one in _FRAME_LINES.finditer(frames))
+    traceback = f"Traceback (most recent call last):\n{text}{stopped.type}: {stopped.message}"
+    return Failure(stopped.type, f"{stopped.message}; the code was at {place}", traceback)
 
 
 class _Guard:

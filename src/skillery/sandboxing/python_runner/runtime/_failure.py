@@ -7,12 +7,13 @@ import sys
 
 TYPE_CHECKING = False  # importing `typing` for this costs every run milliseconds
 if TYPE_CHECKING:
-    from types import TracebackType
+    from types import FrameType, TracebackType
     from typing import Any
 
 # The runner, the standard library, and modules frozen into the interpreter.
 NOT_THEIRS = (__file__.rpartition("/")[0] + "/", os.__file__.rpartition("/")[0] + "/", "<frozen ")
 MESSAGE, TRACEBACK, TYPE = 1000, 4000, 200
+STACK = "the time is almost over; the code is here (most recent call last):"
 
 
 class Told(Exception):
@@ -57,6 +58,20 @@ def user_frames(traceback: TracebackType | None) -> str:
 
     frames = [f for f in extract_tb(traceback) if not f.filename.startswith(NOT_THEIRS)]
     return "".join(format_list(frames))
+
+
+def stack(frame: FrameType | None) -> str:
+    """Return the stack of user code as text, or "" if no user code runs. The host finds it in the log by STACK."""
+    from traceback import extract_stack, format_list
+
+    try:
+        whole = extract_stack(frame)
+        # The first frame of the runner has called the code; the frames before it belong to the sandbox.
+        first = next(number for number, one in enumerate(whole) if one.filename.startswith(NOT_THEIRS[0]))
+        frames = [one for one in whole[first:] if not one.filename.startswith(NOT_THEIRS)]
+        return clip(f"{STACK}\n{''.join(format_list(frames))}", TRACEBACK) if frames else ""
+    except BaseException:  # noqa: BLE001 - the code may have broken builtins
+        return ""
 
 
 def shown(error: BaseException) -> str:

@@ -220,6 +220,7 @@ def serve(channel: int, job: dict[str, Any], args: bytes) -> NoReturn:
     _signal.signal(_signal.SIGINT, _signal.default_int_handler)
     _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
     _wire.receive(channel)
+    show_stack_after(job["stack_seconds"])
     try:
         returned = call(job, args, finder)
         if "matplotlib.pyplot" in sys.modules:
@@ -231,6 +232,16 @@ def serve(channel: int, job: dict[str, Any], args: bytes) -> NoReturn:
         fail(error, owner)
     keep_files(job, owner)
     finish({"op": "result"}, result, owner)
+
+
+def show_stack_after(seconds: float) -> None:
+    """Write the stack of the code to the log after `seconds`, shortly before the run is killed. 0 means never.
+
+    Code that sets its own timer replaces this one.
+    """
+    if seconds:
+        _signal.signal(_signal.SIGALRM, lambda _, frame: note(_failure.stack(frame)))
+        _signal.setitimer(_signal.ITIMER_REAL, seconds)
 
 
 def keep_figures(owner: int) -> None:
