@@ -90,3 +90,26 @@ def test_the_terminal_shows_each_problem_with_its_line_and_the_toml_to_write(
 def test_the_next_version_is_that_of_npm(version: str, patch: str, minor: str, major: str) -> None:
     parsed = Version.parse(version)
     assert [str(next_version(parsed, part)) for part in ("patch", "minor", "major")] == [patch, minor, major]
+
+
+def test_bump_auto_takes_the_step_of_the_changes_and_says_why(
+    sqlite_server: Server, folder: Path, new_name: str
+) -> None:
+    def publish(*options: str) -> str:
+        ended = skillery("publish", str(folder), *options, "--url", sqlite_server.url)
+        assert ended.code == 0, ended.err
+        return f"{ended.out}{ended.err}"
+
+    toml = folder / "skill.toml"
+    toml.write_text(
+        f'name = "{new_name}.a"\nversion = "1.0.0"\ndescription = "It."\n[runtime]\nentrypoint = "main.py"\n'
+    )
+    assert f"{new_name}.a 1.0.0 " in publish("--bump", "auto")
+    toml.write_text(f'{toml.read_text()}[inputs]\ntext = {{ type = "string" }}\n')
+    assert "step: minor, because the input 'text' is new" in publish("--bump", "auto")
+    assert 'version = "1.1.0"' in toml.read_text()
+    toml.write_text(f'{toml.read_text()}[permissions]\nsecrets = ["KEY"]\n')
+    said = publish("--bump", "minor", "--dry-run")
+    assert "1.2.0 is a minor step after 1.1.0, but the changes need major: the permission 'KEY' is new" in said
+    assert "step: major, because the permission 'KEY' is new" in publish("--bump", "auto")
+    assert 'version = "2.0.0"' in toml.read_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import tomllib
 import zipfile
 from typing import Any
@@ -38,7 +39,7 @@ def finding(rpc: Rpc, params: dict[str, Any]) -> tuple[str, str | None, int | No
         ("import os\nos.closerange(3, 99)\n" + MAIN, 1, ""),
         ("from .helper import x\n" + MAIN, 1, "the bundle has no code/helper.py"),
         ("import os\nfrom ..up import x\n" + MAIN, 2, "outside the skill"),
-        ("\ndef main(): return 1\n", 2, "main() too many positional arguments; a run passes one argument"),
+        ("\ndef main(): return 1\n", 2, "main() takes no argument, but a run passes one argument"),
         ("\ndef main(a, b): return 1\n", 2, "missing a required argument: 'b'"),
         ("def main(*, a): return 1\n", 1, "def main(args):"),
         ("main = 3\n", 1, "main is not a function"),
@@ -181,10 +182,62 @@ def test_every_problem_of_a_manifest_comes_at_once_with_its_line_and_the_toml_to
         "kind": (3, 'kind = "action"'),
         "tags[1]": (5, 'tags = ["csv", "report"]'),
         "runtime.language": (8, 'language = "python"'),
-        "code/none.py": (1, None),
+        "runtime.entrypoint": (9, None),
         "runtime.dependencies[1]": (12, 'dependencies = ["pandas>=2,<3"]'),
         "runtime.limits.memory_mb": (14, "memory_mb = 512"),
         "runtime.limits.cpus": (14, "cpus = 1.0"),
         "examples[1].expct": (25, FOUND_EXAMPLE),
         "examples[1].expect_error": (25, 'expect_error = "ValueError"'),
     }
+
+
+def tool_params(name: str, handler: str, expected: int = 2) -> dict[str, Any]:
+    text = {"type": "string", "description": "The text"}
+    tools = [
+        {"name": "count", "description": "Counts words.", "script": "tools/count.mjs", "parameters": {"text": text}}
+    ]
+    example = {"tool": "count", "args": {"text": "a b"}, "expect": {"words": expected}}
+    files = [{"path": "tools.json", "content": json.dumps(tools)}, {"path": "tools/count.mjs", "content": handler}]
+    stated = {"name": name, "version": "1.0.0", "description": "Counts.", "tool_examples": [example]}
+    return {"manifest": stated, "skill_md": "# A\n", "files": files}
+
+
+def test_examples_of_tools_run_before_publication(sqlite_rpc: Rpc, new_name: str) -> None:
+    handler = "export default async ({ text }) => ({ words: text.split(' ').length });\n"
+    error = sqlite_rpc.error("create_skill", **tool_params(f"{new_name}.a", handler, expected=3))
+    assert error["data"]["findings"][0]["message"].startswith("tool example 1: output.words: expected 3, got 2")
+    assert sqlite_rpc("create_skill", **tool_params(f"{new_name}.a", handler))["status"] == "published"
+    assert sqlite_rpc("describe_skill", name=f"{new_name}.a")["skill"]["verified"] is True
+
+    wrong = tool_params(f"{new_name}.b", handler)
+    wrong["manifest"]["tool_examples"][0]["tool"] = "cuont"
+    problem = sqlite_rpc.error("create_skill", **wrong)["data"]["problems"][0]
+    assert problem["message"].endswith("is 'cuont', which is not a tool of tools.json (did you mean 'count'?)")
+
+
+@pytest.mark.parametrize(
+    ("handler", "line", "said"),
+    [
+        ("\nexport default async () => { const x = ; };\n", 2, "SyntaxError: Unexpected token ';'"),
+        ("export const count = 1;\n", 1, "has no default export that is a function"),
+        ("\nimport x from 'no-such-package';\nexport default () => 1;\n", 2, "imports 'no-such-package'"),
+        ("import x from './no.mjs';\nexport default () => 1;\n", 1, "the bundle has no such file"),
+        ("const a = undefined;\na.x;\nexport default () => 1;\n", 2, "cannot be imported: TypeError: Cannot read"),
+        ("process.exit(0);\nexport default () => 1;\n", 1, "cannot be checked: ProcessExited"),
+    ],
+)
+@pytest.mark.full(after=2)
+def test_a_javascript_handler_that_cannot_run_is_not_published(
+    sqlite_rpc: Rpc, new_name: str, handler: str, line: int, said: str
+) -> None:
+    error = sqlite_rpc.error("create_skill", **tool_params(f"{new_name}.a", handler))
+    assert error["code"] == REFUSED, error
+    found = error["data"]["findings"][0]
+    assert (found["rule"], found["file"], found["line"]) == ("script_check", "tools/count.mjs", line), error
+    assert said in found["message"]
+
+
+def test_a_shell_script_with_a_syntax_error_is_not_published(sqlite_rpc: Rpc, new_name: str) -> None:
+    params = asked(f"{new_name}.a", MAIN, {"scripts/run.sh": "if true; then\n"})
+    found = sqlite_rpc.error("create_skill", **params)["data"]["findings"][0]
+    assert (found["rule"], found["file"], found["line"]) == ("script_check", "scripts/run.sh", 2)

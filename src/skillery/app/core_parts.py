@@ -57,6 +57,7 @@ from skillery.publishing import (
     Publisher,
     PublishingRules,
     Rechecks,
+    ScriptCheck,
     ToolMaker,
     Trials,
     Undeclared,
@@ -266,6 +267,7 @@ def _publisher(base: Base, runtime: _Runtime, quotas: Quotas, compilers: Compile
     asked, cache = settings.publishing, runtime.cache
     trials = Trials(
         ImportCheck(runtime.unrecorded, cache, compilers, asked.import_seconds),
+        ScriptCheck(runtime.unrecorded, cache, asked.import_seconds),
         ExampleRuns(runtime.runner, cache, asked.examples_seconds),
     )
     gate = Gate(

@@ -10,7 +10,9 @@ import msgspec
 from skillery.authoring.results import Result
 from skillery.backends import Outcome
 from skillery.formats.examples import Example, Examples
+from skillery.publishing.example_results import NO_RETURN
 from skillery.publishing.example_runs import Tested
+from skillery.sandboxing.python_runner.runtime._failure import STACK
 
 MAX_DIFF_BYTES = 64 * 1024
 MAX_DIFF_LINES = 60
@@ -43,6 +45,8 @@ def _lines_of(example: Example, outcome: Outcome | None, said: str, timeout_ms: 
     failure = outcome.failure if outcome else None
     if outcome is None or failure is None:
         yield (outcome and _output_diff(example, outcome)) or said
+        if said.endswith(NO_RETURN):
+            yield NO_RETURN
         return
     yield said
     if failure.traceback.strip():
@@ -81,6 +85,7 @@ def _lines(value: object) -> list[str]:
 
 
 def _end_of_log(outcome: Outcome) -> str:
-    text = (outcome.log.tail or outcome.log.head).decode("utf-8", "replace").rstrip()
+    # The stack of a run that was stopped is in its traceback too.
+    text = (outcome.log.tail or outcome.log.head).decode("utf-8", "replace").partition(STACK)[0].rstrip()
     lines = text.splitlines()[-MAX_LOG_LINES:]
     return "\n".join(["log:", *(f"  {line}" for line in lines)]) if lines else ""

@@ -41,6 +41,7 @@ from skillery.plugins import Plugins, load_plugins
 from skillery.publishing.example_runs import ExampleRuns
 from skillery.publishing.gate import Gate, Trials
 from skillery.publishing.import_check import ImportCheck
+from skillery.publishing.script_check import ScriptCheck
 from skillery.publishing.undeclared import Undeclared
 from skillery.runs.checked_results import checked
 from skillery.runs.hints import with_hint
@@ -95,6 +96,7 @@ class FolderRuns:
     def gate(self, timeout_ms: int) -> Gate:
         """Return the gate of publishing, with these runs. `timeout_ms` limits each example."""
         settings, compilers, locks = self.settings, _Compilers(), _Locks(self)
+        seconds = settings.publishing.import_seconds
         limits = BundleLimits(max_bytes=settings.bundle_max_mb * MIB, max_files=settings.bundle_max_files)
         examples = ExampleRuns(self, self, settings.publishing.examples_seconds, timeout_ms)
         return Gate(
@@ -103,7 +105,7 @@ class FolderRuns:
             compilers,
             locks,
             Undeclared(compilers, locks, locks, settings.packages.infer),
-            Trials(ImportCheck(self, self, compilers, settings.publishing.import_seconds), examples),
+            Trials(ImportCheck(self, self, compilers, seconds), ScriptCheck(self, self, seconds), examples),
             self._events,
         )
 

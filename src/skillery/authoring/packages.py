@@ -46,7 +46,7 @@ class FolderPackages:
     async def in_job(self, trial: Trial, job: Job) -> Job | Failure:
         """Return the job of a trial with its packages, as a server chooses them."""
         skills = [Needing(trial.manifest.name, trial.manifest, trial.folder)]
-        chosen, wait_ms = chosen_for(self.named.defined, trial.manifest), int(BUILD_SECONDS * 1000)
+        chosen, wait_ms = chosen_for(self.named.defined, trial.manifest, script=trial.script), int(BUILD_SECONDS * 1000)
         if chosen is None:
             found = await packages_of_skills(self._environments, skills, wait_ms)
         else:

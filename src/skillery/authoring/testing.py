@@ -8,20 +8,22 @@ from pathlib import Path
 
 from skillery.authoring.examples import example_results
 from skillery.authoring.folder_runs import AUTHOR, FolderRuns
+from skillery.authoring.lint import lint
 from skillery.authoring.own_tests import run_tests
 from skillery.authoring.results import Report, Result, failed_checks
 from skillery.backends import Finding
 from skillery.errors import InvalidParams, SkilleryError
-from skillery.formats.bundle import Bundle
+from skillery.formats.bundle import SKILL_MD, SKILL_TOML, Bundle
 from skillery.formats.check_results import CheckFinding
 from skillery.formats.problems import problems_of
 from skillery.formats.semver import Version
+from skillery.formats.skill_md import SkillMd
 from skillery.publishing.example_runs import Subject, Tested
-from skillery.publishing.folders import SkillFolder, read_skill_folder
+from skillery.publishing.folders import SkillFolder, read_plain_folder, read_skill_folder, refuse_misspelt
 from skillery.publishing.gate import Gate, as_found, publication_of, published_files
 
 
-async def test_folder(runs: FolderRuns, folder: Path, timeout_ms: int, *, update: bool) -> Report:
+async def test_folder(runs: FolderRuns, folder: Path, timeout_ms: int, *, update: bool, allow_unknown: bool) -> Report:
     """Test the skill in a folder. Each problem is a failed result; no problem of the folder raises.
 
     `timeout_ms` limits each example and each test. `update` writes actual values into skill.toml as expectations. If a
@@ -29,8 +31,8 @@ async def test_folder(runs: FolderRuns, folder: Path, timeout_ms: int, *, update
     """
     gate = runs.gate(timeout_ms)
     try:
-        skill = await asyncio.to_thread(read_skill_folder, folder)
-        bundle, findings = await _checked(gate, skill)
+        skill, skill_md, notes = await asyncio.to_thread(_read, folder, allow_unknown)
+        bundle, findings = await _checked(gate, skill, skill_md)
     except InvalidParams as error:
         return Report(str(folder), "", "", failed_checks(problems_of(error), error.hint))
     except SkilleryError as error:
@@ -40,12 +42,27 @@ async def test_folder(runs: FolderRuns, folder: Path, timeout_ms: int, *, update
     results = [_refusal(one) for one in findings if one.refuses]
     if not results:
         results = await _results(runs, gate, folder, bundle, timeout_ms, update)
-    warnings = (*bundle.warnings, *(_as_warning(one) for one in findings if not one.refuses))
+    warnings = (*notes, *bundle.warnings, *lint(skill), *(_as_warning(one) for one in findings if not one.refuses))
     return Report(str(folder), bundle.manifest.name, str(bundle.manifest.version), tuple(results), warnings)
 
 
-async def _checked(gate: Gate, skill: SkillFolder) -> tuple[Bundle, tuple[CheckFinding, ...]]:
-    bundle = await gate.bundle(AUTHOR.name, skill.manifest, skill.skill_md, skill.files)
+def _read(folder: Path, allow_unknown: bool) -> tuple[SkillFolder, str | SkillMd, list[str]]:
+    """Return the skill, its SKILL.md, and notes for the author. A plain Agent Skill is read as an import reads it."""
+    if (folder / SKILL_MD).is_file() and not (folder / SKILL_TOML).exists():
+        skill, skill_md, notes = read_plain_folder(folder)
+        return (
+            skill,
+            skill_md,
+            [f"a plain Agent Skill without {SKILL_TOML}: `skillery import DIR` publishes it", *notes],
+        )
+    skill = read_skill_folder(folder)
+    if not allow_unknown:
+        refuse_misspelt(skill)
+    return skill, skill.skill_md, []
+
+
+async def _checked(gate: Gate, skill: SkillFolder, skill_md: str | SkillMd) -> tuple[Bundle, tuple[CheckFinding, ...]]:
+    bundle = await gate.bundle(AUTHOR.name, skill.manifest, skill_md, skill.files)
     bundle, scan = await gate.locked(AUTHOR.name, bundle, skill.files, None, _kept)
     publication = publication_of(bundle, AUTHOR)
     return bundle, await gate.findings(publication, bundle, scan, AUTHOR, _judge, trials=True)

@@ -37,7 +37,7 @@ def update_expectations(
     """
     document = tomlkit.parse(skill_toml.read_bytes().decode("utf-8-sig"))
     # unwrap() on an array of tables would copy it, so that a change would be lost.
-    tables: Any = document.get("examples", [])
+    tables: Any = [*document.get("examples", []), *document.get("tool_examples", [])]
     parts = zip(tables, examples, results, outcomes, strict=True)
     updated = [_update(*part) for part in parts]
     if any(result.status == "updated" for result in updated):

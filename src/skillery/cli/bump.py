@@ -2,16 +2,83 @@
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from skillery.errors import InvalidVersion
 from skillery.formats.semver import Version
+from skillery.formats.version_steps import PARTS, Facts, Part, Step, derived_step, step_between
 
 if TYPE_CHECKING:
+    from skillery.client import AsyncClient
     from skillery.publishing import SkillFolder
 
-Part = Literal["patch", "minor", "major"]
-SKILL_TOML = "skill.toml"
+SKILL_TOML, TOOLS_JSON = "skill.toml", "tools.json"
+NOT_FOUND, INVALID_PARAMS = -32003, -32602
+
+
+class Stepped(NamedTuple):
+    """A skill with its next version, the step that its changes need (None without an earlier version), and warnings."""
+
+    skill: SkillFolder
+    step: Step | None = None
+    warnings: tuple[str, ...] = ()
+
+
+async def stepped(client: AsyncClient, skill: SkillFolder, bump: Part | Literal["auto"] | None) -> Stepped:
+    """Return the skill with the version that `bump` makes. Without `bump`, the version stays.
+
+    `auto` takes the step that the changes since the latest version need. Without an earlier version, `auto` keeps the
+    version. If the step is smaller than the changes need, there is a warning.
+    """
+    latest = await _latest(client, str(skill.manifest.get("name", "")))
+    step = derived_step(latest[1], _facts(skill)) if latest else None
+    part = (step.part if step else None) if bump == "auto" else bump
+    made = with_bump(skill, part) if part else skill
+    try:
+        version = Version.parse(str(made.manifest.get("version", "")))
+    except InvalidVersion:
+        return Stepped(made, step)  # the server reports it with all other problems
+    if latest is None or step is None or not version.precedence > latest[0].precedence:
+        return Stepped(made, step)
+    taken = step_between(latest[0], version)
+    if PARTS.index(taken) >= PARTS.index(step.part):
+        return Stepped(made, step)
+    said = f"{version} is a {taken} step after {latest[0]}, but the changes need {step.part}: {step.reasons[0]}"
+    return Stepped(made, step, (f"{said}; publish --bump auto takes this step",))
+
+
+async def _latest(client: AsyncClient, name: str) -> tuple[Version, Facts] | None:
+    """Return the latest version of a skill and its facts, or None if the caller sees none."""
+    from skillery.client import AnsweredError
+
+    try:
+        described: Any = (await client.describe_skill(name, detail="full"))["skill"]
+        paths = frozenset(file["path"] for file in described["files"])
+        tools = b""
+        if TOOLS_JSON in paths:
+            answer = await client.read_skill_file(name, path=TOOLS_JSON, version=described["version"])
+            content = answer["content"]
+            tools = base64.b64decode(content) if answer["encoding"] == "base64" else content.encode()
+    except AnsweredError as error:
+        if error.object.get("code") in {NOT_FOUND, INVALID_PARAMS}:
+            return None
+        raise
+    return Version.parse(described["version"]), Facts(described["manifest"], _tools(tools, paths), paths)
+
+
+def _facts(skill: SkillFolder) -> Facts:
+    paths = frozenset(file.path for file in skill.files)
+    tools = next((file.content for file in skill.files if file.path == TOOLS_JSON), b"")
+    return Facts(skill.manifest, _tools(tools, paths), paths)
+
+
+def _tools(content: bytes, paths: frozenset[str]) -> dict[str, dict[str, Any]]:
+    """Return the declared parameters of each tool, by name."""
+    from skillery.formats.tools_json import read_tools
+
+    return {tool.name: tool.declared for tool in read_tools(content, paths).tools} if content else {}
 
 
 def with_bump(skill: SkillFolder, part: Part) -> SkillFolder:

@@ -163,11 +163,13 @@ def print_error(error: Mapping[str, Any]) -> None:
     tomls = [str(problem.get("toml") or "") for problem in problems]
     if len(problems) == 1 and text == str(problems[0].get("message", "")).rstrip("."):
         error, problems = {**error, "message": _problem_line(problems[0])}, ()
+    elif len(problems) == 1 and text.endswith(said := str(problems[0].get("message", "")).rstrip(".")):
+        error, problems = {**error, "message": text.removesuffix(said) + _problem_line(problems[0])}, ()
     click.echo(f"{click.style('error:', fg='red', bold=True)} {clean(_headline(error, problems))}", err=True)
     for number, toml in enumerate(tomls):
         if problems:
             click.echo(f"  {_problem_line(problems[number])}", err=True)
-        for line in toml.splitlines():
+        for line in ["for example:", *toml.splitlines()] if toml else ():
             click.echo(f"      {clean(line)}", err=True)
     if data.get("hint"):
         click.echo(f"{click.style('hint:', fg='yellow')} {clean(data['hint'])}", err=True)

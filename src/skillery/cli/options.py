@@ -45,6 +45,12 @@ def json_option(command: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(command)
 
 
+def allow_unknown_option(command: F) -> F:
+    return click.option(
+        "--allow-unknown", is_flag=True, help="Keep keys of skill.toml that are similar to a known key."
+    )(command)
+
+
 def home_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options --home and --config to a command. The command gets them as `target`."""
 

@@ -15,18 +15,20 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from skillery.cli.failures import ANSWERED_ERROR, CHECK_FAILED, answered, object_of, print_error
-from skillery.cli.options import Target, json_option, name_and_version, target_options
+from skillery.cli.options import Target, allow_unknown_option, json_option, name_and_version, target_options
 from skillery.cli.output import clean, is_terminal, print_json, print_rows
 from skillery.cli.skill_page import print_skill
 from skillery.errors import SkilleryError
 
 if TYPE_CHECKING:
-    from skillery.cli.bump import Part
     from skillery.client import AsyncClient
     from skillery.client.results import SkillPage
+    from skillery.formats.version_steps import Part, Step
     from skillery.publishing import SkillFolder
 
 MAX_PAGE = 1000
+SEARCHED, LONGEST_QUERY = 20, 200
+"""Hits and characters of the search that shows whether a description is found."""
 PRINTED_FIELDS = ("warnings", "verified", "examples", "findings", "permissions_diff")
 """Fields of the answer that `publish` prints."""
 
@@ -38,14 +40,22 @@ PRINTED_FIELDS = ("warnings", "verified", "examples", "findings", "permissions_d
 )
 @click.option(
     "--bump",
-    type=click.Choice(["patch", "minor", "major"]),
-    help="Publish the next version, and write it into skill.toml after the server has accepted it.",
+    type=click.Choice(["patch", "minor", "major", "auto"]),
+    help="Publish the next version, and write it into skill.toml after the server has accepted it. auto: take the "
+    "step that the changes need.",
 )
+@allow_unknown_option
 @click.option("--trusted", is_flag=True, help="In a CI job: publish by a trust rule of the server at --url.")
 @target_options
 @json_option
 def publish(
-    folders: Sequence[Path], dry_run: bool, bump: Part | None, trusted: bool, target: Target, as_json: bool
+    folders: Sequence[Path],
+    dry_run: bool,
+    bump: Part | Literal["auto"] | None,
+    allow_unknown: bool,
+    trusted: bool,
+    target: Target,
+    as_json: bool,
 ) -> None:
     """Publish the skill in each DIR (skill.toml, SKILL.md, code/, resources/).
 
@@ -58,8 +68,11 @@ def publish(
     if trusted:
         from skillery.cli.trusted_publishing import trusted_target
 
-        target = trusted_target(target, _read(folders[0], None)[1]["manifest"]["name"] if len(folders) == 1 else "")
-    send = partial(_check, bump=bump) if dry_run else partial(_publish, bump=bump, describes=not trusted)
+        target = trusted_target(target, _read(folders[0], allow_unknown).manifest["name"] if len(folders) == 1 else "")
+    read = partial(_read, allow_unknown=allow_unknown)
+    # The token of a CI job may only publish: it cannot read an earlier version.
+    reads = not trusted
+    send = partial(_check, read=read, bump=bump) if dry_run else partial(_publish, read=read, bump=bump, reads=reads)
     answers: list[dict[str, Any]] = with_client(target, lambda client: _all(client, folders, send))
     if as_json:
         print_json(answers)
@@ -72,6 +85,7 @@ def publish(
 
 
 Send = Callable[["AsyncClient", Path], Awaitable[dict[str, Any]]]
+Read = Callable[[Path], "SkillFolder"]
 
 
 async def _all(client: AsyncClient, folders: Sequence[Path], send: Send) -> list[dict[str, Any]]:
@@ -88,38 +102,70 @@ async def _all(client: AsyncClient, folders: Sequence[Path], send: Send) -> list
     return answers
 
 
-async def _publish(client: AsyncClient, folder: Path, bump: Part | None, describes: bool) -> dict[str, Any]:
-    """Publish a folder. If `describes` is false, the token may only publish, and the answer has no details."""
-    skill, params = _read(folder, bump)
-    created = await client.create_skill(**params)
-    if bump:
-        from skillery.cli.bump import write_bump
+async def _publish(
+    client: AsyncClient, folder: Path, read: Read, bump: Part | Literal["auto"] | None, reads: bool
+) -> dict[str, Any]:
+    """Publish a folder. If `reads` is false, the token may only publish, and the answer has no details."""
+    from skillery.authoring.lint import lint
+    from skillery.cli.bump import Stepped, stepped, with_bump, write_bump
+    from skillery.publishing.folders import params_of
 
+    made = Stepped(read(folder))
+    if reads or bump == "auto":
+        made = await stepped(client, made.skill, bump)
+    elif bump:
+        made = Stepped(with_bump(made.skill, bump))
+    skill, step, warnings = made
+    created = await client.create_skill(**params_of(skill))
+    if bump:
         write_bump(folder, skill)
-    if not describes:
-        return {**created, **_counts(skill), "warnings": []}
+    found = {**_counts(skill), **_step(step, bump)}
+    more = [*warnings, *lint(skill)]
+    if not reads:
+        return {**created, **found, "warnings": more}
     described = await client.describe_skill(created["name"], version=created["version"])
     stored: Mapping[str, Any] = described["skill"]
     printed = {key: stored[key] for key in PRINTED_FIELDS if key in stored}
-    return {**created, **_counts(skill), **printed}
+    search = await _search(client, skill) if created["status"] == "published" else {}
+    return {**created, **found, **printed, "warnings": [*printed["warnings"], *more], **search}
 
 
-async def _check(client: AsyncClient, folder: Path, bump: Part | None) -> dict[str, Any]:
-    skill, params = _read(folder, bump)
-    checked = await client.check_skill(**params)
-    return {**checked, **_counts(skill)}
+async def _check(client: AsyncClient, folder: Path, read: Read, bump: Part | Literal["auto"] | None) -> dict[str, Any]:
+    from skillery.authoring.lint import lint
+    from skillery.cli.bump import stepped
+    from skillery.publishing.folders import params_of
+
+    skill, step, warnings = await stepped(client, read(folder), bump)
+    checked = await client.check_skill(**params_of(skill))
+    more = [*checked["warnings"], *warnings, *lint(skill)]
+    return {**checked, **_counts(skill), **_step(step, bump), "warnings": more}
 
 
-def _read(folder: Path, bump: Part | None) -> tuple[SkillFolder, dict[str, Any]]:
-    """Read a skill folder. Return the skill, and the params of create_skill."""
-    from skillery.publishing.folders import params_of, read_skill_folder
+def _step(step: Step | None, bump: str | None) -> dict[str, Any]:
+    return {"step": {"part": step.part, "reasons": step.reasons}} if step and bump == "auto" else {}
+
+
+async def _search(client: AsyncClient, skill: SkillFolder) -> dict[str, Any]:
+    """Return the rank of a published skill in a search for the words of its own examples: 0 if it is not found."""
+    from skillery.authoring.lint import example_words
+
+    query = example_words(skill.manifest)
+    if not query:
+        return {}
+    page = await client.search_skills(query[:LONGEST_QUERY], limit=SEARCHED)
+    names = [hit["name"] for hit in page["skills"]]
+    name = skill.manifest["name"]
+    return {"search": {"query": query, "rank": names.index(name) + 1 if name in names else 0}}
+
+
+def _read(folder: Path, allow_unknown: bool) -> SkillFolder:
+    """Read a skill folder. Raise InvalidManifest if a key of skill.toml is misspelt, unless `allow_unknown`."""
+    from skillery.publishing.folders import read_skill_folder, refuse_misspelt
 
     skill = read_skill_folder(folder)
-    if bump:
-        from skillery.cli.bump import with_bump
-
-        skill = with_bump(skill, bump)
-    return skill, params_of(skill)
+    if not allow_unknown:
+        refuse_misspelt(skill)
+    return skill
 
 
 def _counts(skill: SkillFolder) -> dict[str, Any]:
@@ -135,6 +181,8 @@ def _print_published(answer: Mapping[str, Any]) -> None:
     skipped = f"; skipped {', '.join(answer['skipped'])}" if answer["skipped"] else ""
     click.echo(clean(f"  {answer['files']} files, {answer['size_bytes']} bytes{skipped}"), err=True)
     for line in (*_example_lines(answer), *finding_lines(answer), *_permission_lines(answer)):
+        click.echo(clean(f"  {line}"), err=True)
+    for line in (*_step_lines(answer), *_search_lines(answer)):
         click.echo(clean(f"  {line}"), err=True)
     for warning in answer["warnings"]:
         click.echo(clean(f"  warning: {warning}"), err=True)
@@ -170,6 +218,18 @@ def _example_lines(answer: Mapping[str, Any]) -> Iterator[str]:
         parts.append(f"{waiting} that need permissions will run at publication")
     if parts:
         yield f"examples: {', '.join(parts)}"
+
+
+def _step_lines(answer: Mapping[str, Any]) -> Iterator[str]:
+    if step := answer.get("step"):
+        yield f"step: {step['part']}, because {'; '.join(step['reasons'][:3])}"
+
+
+def _search_lines(answer: Mapping[str, Any]) -> Iterator[str]:
+    if found := answer.get("search"):
+        where = f"at rank {found['rank']}" if found["rank"] else f"not among the first {SEARCHED}"
+        remedy = "" if found["rank"] else ": write words of the examples into the description"
+        yield f"search: '{found['query']}' finds it {where}{remedy}"
 
 
 def finding_lines(answer: Mapping[str, Any]) -> Iterator[str]:

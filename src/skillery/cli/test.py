@@ -13,7 +13,7 @@ import msgspec
 
 from skillery.cli.failures import CHECK_FAILED
 from skillery.cli.log_lines import show_log
-from skillery.cli.options import Target, home_options, json_option
+from skillery.cli.options import Target, allow_unknown_option, home_options, json_option
 from skillery.cli.output import clean, print_json
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ DIFF_COLOURS = {"+": "green", "-": "red"}
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="Give runs the secrets of the skill, from lines NAME=value.",
 )
+@allow_unknown_option
 @home_options
 @json_option
 def test(
@@ -54,6 +55,7 @@ def test(
     timeout_ms: int,
     allow_network: bool,
     secrets: Path | None,
+    allow_unknown: bool,
     target: Target,
     as_json: bool,
 ) -> None:
@@ -68,7 +70,7 @@ def test(
     settings = target.load().settings
     show_log(settings)
     allowed = Allowed(allow_network, None if secrets is None else _secrets_in(secrets))
-    session = _Session(folders, timeout_ms, update, as_json, allowed)
+    session = _Session(folders, timeout_ms, update, allow_unknown, as_json, allowed)
     if not asyncio.run(session.run(settings, watch=watch)):
         raise click.exceptions.Exit(CHECK_FAILED)
 
@@ -93,7 +95,16 @@ def _secrets_in(file: Path) -> dict[str, str]:
 class _Session:
     """One execution of `skillery test`. All its rounds share one sandbox."""
 
-    def __init__(self, folders: Sequence[Path], timeout_ms: int, update: bool, as_json: bool, allowed: Allowed) -> None:
+    def __init__(
+        self,
+        folders: Sequence[Path],
+        timeout_ms: int,
+        update: bool,
+        allow_unknown: bool,
+        as_json: bool,
+        allowed: Allowed,
+    ) -> None:
+        self._allow_unknown = allow_unknown
         self._allowed = allowed
         self._folders = folders
         self._timeout_ms = timeout_ms
@@ -121,7 +132,8 @@ class _Session:
         reports = []
         for folder in folders:
             began = time.monotonic()
-            reports.append(await test_folder(runs, folder, self._timeout_ms, update=self._update))
+            options = {"update": self._update, "allow_unknown": self._allow_unknown}
+            reports.append(await test_folder(runs, folder, self._timeout_ms, **options))
             if not self._as_json:
                 print_report(reports[-1], time.monotonic() - began)
         if self._as_json:

@@ -1,9 +1,11 @@
-"""`[[examples]]` of a skill.toml: runs that show how to use a skill. Publishing executes them as tests."""
+"""`[[examples]]` and `[[tool_examples]]` of a skill.toml: runs that show how to use a skill and its tools. Publishing
+executes them as tests.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any, Literal, cast
 
@@ -15,6 +17,7 @@ from skillery.formats.manifest import Manifest
 from skillery.formats.paths import path_problem, plain_path
 from skillery.formats.problems import MAX_SHOWN, Problem
 from skillery.formats.shapes import MAX_WORD, Shapes
+from skillery.formats.tools import Tool
 from skillery.formats.wording import did_you_mean, printable, quoted
 
 MAX_EXAMPLES = 32
@@ -25,7 +28,9 @@ Expectation = Literal["expect", "expect_subset", "expect_error"]
 EXPECTATIONS: tuple[Expectation, ...] = ("expect", "expect_subset", "expect_error")
 
 _KEYS = ("name", "args", "blobs", "input_blobs", *EXPECTATIONS, "needs_permissions")
-_HEADER = re.compile(r"^[ \t]*\[\[[ \t]*(?:examples|\"examples\"|'examples')[ \t]*\]\]", re.MULTILINE)
+_HEADER = r"^[ \t]*\[\[[ \t]*(?:{0}|\"{0}\"|'{0}')[ \t]*\]\]"
+_TABLES = ("examples", "tool_examples")
+_TOOL_KEYS = ("tool", *_KEYS)
 _FORM = '{ args = {…}, blobs = { ARGUMENT = "resources/FILE" }, expect_subset = {…} }'
 _TAKES_FILE: frozenset[InputType] = frozenset({"blob", "string", "any"})
 _TAKES_FILES: frozenset[InputType] = frozenset({"array", "any"})
@@ -46,12 +51,18 @@ class Example(msgspec.Struct, frozen=True):
     """True if the run uses the skill's network hosts or secrets. Such an example runs only when the version is
     published.
     """
+    tool: Tool | None = None
+    """The tool that the example calls, or None for the entrypoint."""
 
     @property
     def files(self) -> tuple[str, ...]:
         """The paths of all files that the example passes, without duplicates."""
         named = [path for value in self.blobs.values() for path in ([value] if isinstance(value, str) else value)]
         return tuple(dict.fromkeys([*named, *self.input_blobs]))
+
+
+_NO_TOOL = Tool("", "", None, {}, {})
+"""Placeholder for a tool that does not exist. The example then has a problem."""
 
 
 class Examples(msgspec.Struct, frozen=True):
@@ -64,69 +75,95 @@ class Examples(msgspec.Struct, frozen=True):
     lines: tuple[int | None, ...]
 
 
-def read_examples(manifest: Manifest, paths: frozenset[str], skill_toml: str | None) -> Examples:
-    """Return the examples of a checked manifest, with their problems.
+def read_examples(
+    manifest: Manifest, paths: frozenset[str], skill_toml: str | None, tools: Sequence[Tool] = ()
+) -> Examples:
+    """Return the examples of a checked manifest, with their problems: those of the entrypoint, then those of `tools`.
 
     `paths` are the files of the bundle. `skill_toml` is the text of the given skill.toml, or None if the lines of the
     examples are unknown.
     """
-    reader = _Reader(manifest, paths)
-    read = reader.examples()
-    lines = _lines(skill_toml or "", len(read))
+    reader = _Reader(manifest, paths, {tool.name: tool for tool in tools})
+    read = {table: reader.examples(table) for table in _TABLES}
+    lines = {table: _lines(skill_toml or "", table, len(read[table])) for table in _TABLES}
+    reader.check_names([one for table in _TABLES for one in read[table]])
     problems = tuple(_located(problem, lines) for problem in reader.problems)
-    return Examples(read, problems, lines)
+    first, second = _TABLES
+    return Examples(read[first] + read[second], problems, lines[first] + lines[second])
 
 
-def _lines(skill_toml: str, count: int) -> tuple[int | None, ...]:
-    """Return the line of each `[[examples]]`, or None for each if skill.toml writes the examples in another form."""
+def _lines(skill_toml: str, table: str, count: int) -> tuple[int | None, ...]:
+    """Return the line of each `[[table]]`, or None for each if skill.toml writes the examples in another form."""
     found, line, at = list[int](), 1, 0
-    for match in islice(_HEADER.finditer(skill_toml), count + 1):
+    for match in islice(re.finditer(_HEADER.format(table), skill_toml, re.MULTILINE), count + 1):
         line, at = line + skill_toml.count("\n", at, match.start()), match.start()
         found.append(line)
     return tuple(found) if len(found) == count else (None,) * count
 
 
-def _located(problem: Problem, lines: tuple[int | None, ...]) -> Problem:
+def _located(problem: Problem, lines: Mapping[str, tuple[int | None, ...]]) -> Problem:
     """Return the problem with its file, and with the line at which its example begins, if known."""
-    place = re.match(r"examples\[(\d+)\]", problem.path or "")
-    number = int(place[1]) if place else -1
-    line = lines[number] if 0 <= number < len(lines) else None
+    place = re.match(r"(tool_examples|examples)\[(\d+)\]", problem.path or "")
+    known = lines[place[1]] if place else ()
+    number = int(place[2]) if place else -1
+    line = known[number] if 0 <= number < len(known) else None
     return msgspec.structs.replace(problem, file="skill.toml", line=line)
 
 
 class _Reader(Shapes):
-    def __init__(self, manifest: Manifest, paths: frozenset[str]) -> None:
+    def __init__(self, manifest: Manifest, paths: frozenset[str], tools: Mapping[str, Tool]) -> None:
         super().__init__()
+        self.tools = tools
         self.manifest = manifest
         self.paths = paths
 
-    def examples(self) -> tuple[Example, ...]:
-        given = self.manifest.raw.get("examples", [])
+    def examples(self, table: str) -> tuple[Example, ...]:
+        given = self.manifest.raw.get(table, [])
         if not isinstance(given, list):
-            self.problem("examples", f"is {kind_of(given)}, expected tables [[examples]], each {_FORM}")
+            self.problem(table, f"is {kind_of(given)}, expected tables [[{table}]], each {_FORM}")
             return ()
-        if given and self.manifest.called is None:
-            self.problem("examples", "cannot run without [runtime]; remove them, or add an entrypoint")
+        if given and table == "examples" and self.manifest.called is None:
+            how = "write [[tool_examples]] for tools" if self.tools else "remove them, or add an entrypoint"
+            self.problem(table, f"cannot run without [runtime]; {how}")
         if len(given) > MAX_EXAMPLES:
-            self.problem("examples", f"has {len(given)} entries, at most {MAX_EXAMPLES} are allowed")
+            self.problem(table, f"has {len(given)} entries, at most {MAX_EXAMPLES} are allowed")
             return ()
-        read = tuple(self.example(number, each) for number, each in enumerate(given))
-        names = [one.name for one in read]
-        for number, name in enumerate(names):
-            if name in names[:number]:
-                self.problem(f"examples[{number}].name", f"is {quoted(name)}, and another example has this name")
-        return read
+        return tuple(self.example(f"{table}[{number}]", number, each) for number, each in enumerate(given))
 
-    def example(self, number: int, given: object) -> Example:
-        where = f"examples[{number}]"
+    def check_names(self, examples: Sequence[Example]) -> None:
+        """Add a problem for each example with the name of an earlier one: results are known by their names."""
+        seen: set[str] = set()
+        counts = dict.fromkeys(_TABLES, 0)
+        for one in examples:
+            table = _TABLES[one.tool is not None]
+            if one.name in seen:
+                where = f"{table}[{counts[table]}].name"
+                self.problem(where, f"is {quoted(one.name)}, and another example has this name")
+            seen.add(one.name)
+            counts[table] += 1
+
+    def tool(self, given: Mapping[str, object], where: str) -> Tool | None:
+        """Return the tool that an entry of [[tool_examples]] names."""
+        name = self.text(given, "tool", f"{where}.tool", required=True)
+        tool = self.tools.get(name or "")
+        if name is not None and tool is None:
+            near = did_you_mean(name, self.tools) if self.tools else ": tools.json has no tools"
+            self.problem(f"{where}.tool", f"is {quoted(name)}, which is not a tool of tools.json{near}")
+        if tool is not None and tool.script is None:
+            self.problem(f"{where}.tool", f"is {quoted(tool.name)}, which has no script to run")
+        return tool
+
+    def example(self, where: str, number: int, given: object) -> Example:
+        is_of_tool = where.startswith(_TABLES[1])
+        keys = _TOOL_KEYS if is_of_tool else _KEYS
         if not isinstance(given, Mapping):
             self.problem(where, f"is {kind_of(given)}, expected a table {_FORM}")
-            return Example(where, {}, {}, ())
+            return Example(where, {}, {}, (), tool=_NO_TOOL if is_of_tool else None)
         for key in given:
             # An error and not a warning as elsewhere: a misspelt expectation would check nothing.
-            if key not in _KEYS:
-                known = ", ".join(_KEYS)
-                near = did_you_mean(key, _KEYS)
+            if key not in keys:
+                known = ", ".join(keys)
+                near = did_you_mean(key, keys)
                 self.problem(join(where, key), f"is not a key of an example{near}; allowed are {known}")
         args = cast(dict[str, Any], dict(self.table(given, "args", f"{where}.args") or {}))
         expectation = self.expectation(given, where)
@@ -138,6 +175,7 @@ class _Reader(Shapes):
             expectation=expectation,
             expected=given[expectation] if expectation else None,
             needs_permissions=self.flag(given, "needs_permissions", f"{where}.needs_permissions"),
+            tool=(self.tool(given, where) or _NO_TOOL) if is_of_tool else None,
         )
         if len(example.files) > MAX_FILES:
             self.problem(where, f"hands over {len(example.files)} files, at most {MAX_FILES} are allowed")
@@ -149,7 +187,7 @@ class _Reader(Shapes):
     def name(self, given: Mapping[str, object], where: str, number: int) -> str:
         name = self.text(given, "name", f"{where}.name")
         if name is None:
-            return f"example {number + 1}"
+            return f"{'tool ' if where.startswith(_TABLES[1]) else ''}example {number + 1}"
         if not name.strip() or len(name) > MAX_WORD or not name.isprintable():
             self.problem(f"{where}.name", f"is blank, longer than {MAX_WORD} characters or not printable")
         return name

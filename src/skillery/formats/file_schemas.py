@@ -100,6 +100,12 @@ class ExampleTable(msgspec.Struct):
     needs_permissions: bool = False
 
 
+class ToolExampleTable(ExampleTable, kw_only=True):
+    """A call of a tool with its expected result. Publishing executes it as a test."""
+
+    tool: Annotated[Word, Meta(description="The name of a tool in tools.json")]
+
+
 class SkillToml(msgspec.Struct):
     """The manifest of a skill."""
 
@@ -118,6 +124,7 @@ class SkillToml(msgspec.Struct):
     inputs: Annotated[dict[str, InputTable | str], Meta(description="The arguments, by name")] | UnsetType = UNSET
     permissions: PermissionsTable | UnsetType = UNSET
     examples: Annotated[list[ExampleTable], Meta(max_length=examples.MAX_EXAMPLES)] | UnsetType = UNSET
+    tool_examples: Annotated[list[ToolExampleTable], Meta(max_length=examples.MAX_EXAMPLES)] | UnsetType = UNSET
 
 
 class Frontmatter(msgspec.Struct, rename={"allowed_tools": "allowed-tools"}):

@@ -55,7 +55,7 @@ Kind = Literal["action", "instruction"]
 KINDS: tuple[Kind, ...] = ("action", "instruction")
 
 _KEYS = ("name", "version", "description", "kind", "namespace", "tags", "runtime", "inputs", "permissions")
-_LATER_KEYS = ("tests", "examples")
+_LATER_KEYS = ("tests", "examples", "tool_examples")
 """Keys that this module accepts and does not check. `skillery.formats.examples` checks the examples, with the
 bundle's files.
 """
@@ -74,8 +74,16 @@ _LIMIT_KEYS = ("memory_mb", "processes", "cpus", "disk_mb", "timeout_ms")
 _INPUT_KEYS = ("type", "description", "enum", "default", "required")
 _PERMISSION_KEYS = ("network", "secrets")
 
+_TABLE_OF = {
+    **dict.fromkeys(_RUNTIME_KEYS, "runtime"),
+    **dict.fromkeys(_LIMIT_KEYS, "runtime.limits"),
+    **dict.fromkeys(_PERMISSION_KEYS, "permissions"),
+}
+"""The table of each key that is often written in another one."""
+
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-_HINT = 'The smallest manifest is {"name": "team.my-skill", "version": "0.1.0", "description": "What it does."}.'
+_HINT = "A manifest is a table with at least a name, a version and a description."
+_CORRECT = "Correct the manifest and publish again; nothing was stored."
 _DEPENDENCY_HINT = 'A dependency is a name with versions, such as "pandas>=2,<3" or "httpx[http2]".'
 
 
@@ -152,6 +160,17 @@ def parse_partly(raw: Mapping[str, object], *, has_tools: bool = False) -> Manif
         return _reader(raw, has_tools).partly()
     except InvalidManifest:
         return None
+
+
+def misspelt_keys(raw: Mapping[str, object]) -> list[Problem]:
+    """Return a problem for each unknown key that is similar to a known one, or that belongs to another table."""
+    try:
+        reader = _reader(raw, has_tools=True)
+    except InvalidManifest:
+        return []  # the check of the manifest reports why
+    reader.partly()
+    reader.unknown_keys("", reader.raw, _KEYS + _LATER_KEYS)
+    return reader.misspelt
 
 
 def _reader(raw: Mapping[str, object], has_tools: bool) -> _Reader:
@@ -235,7 +254,7 @@ class _Reader(Shapes):
         manifest = self.partly()
         if self.problems:
             alone = all((one.path or "").startswith(requirements.DEPENDENCIES) for one in self.problems)
-            raise_problems(InvalidManifest, self.problems, hint=_DEPENDENCY_HINT if alone else _HINT)
+            raise_problems(InvalidManifest, self.problems, hint=_DEPENDENCY_HINT if alone else _CORRECT)
         self.unknown_keys("", self.raw, _KEYS + _LATER_KEYS)
         self.import_warnings(manifest.name)
         return msgspec.structs.replace(manifest, warnings=tuple(self.warnings[:MAX_SHOWN]))
@@ -335,6 +354,10 @@ class _Reader(Shapes):
                     "importlib.import_module can"
                 )
 
+    def place_of(self, where: str, key: str) -> str:
+        table = _TABLE_OF.get(key, where)
+        return f" (write it below [{table}])" if table != where else ""
+
     # -- tables --------------------------------------------------------------------------------------------------
 
     def runtime(self) -> Runtime | None:
@@ -344,7 +367,11 @@ class _Reader(Shapes):
         self.unknown_keys("runtime", table, _RUNTIME_KEYS)
         language = table.get("language", "python")
         if language != "python":
-            self.problem("runtime.language", f"is {shown(language)}, only 'python' is supported")
+            self.problem(
+                "runtime.language",
+                f"is {shown(language)}, but an entrypoint is Python; other languages run as tools (the key 'script' in "
+                "tools.json: .js, .mjs, .sh) or as files in scripts/, without language and entrypoint",
+            )
         return Runtime(
             entrypoint=self.entrypoint(table),
             export=self.export(table),

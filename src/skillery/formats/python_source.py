@@ -137,7 +137,7 @@ def _compiled(source: bytes) -> ast.Module | SourceFault:
     except _Undecodable as error:
         return fault_at(error.line, error.message)
     except SyntaxError as error:
-        return fault_at(error.lineno or 1, f"does not compile: {printable(error.msg)}")
+        return fault_at(error.lineno or 1, f"does not compile: {printable(error.msg)}{_at(error)}")
     except RecursionError:
         return fault_at(1, "does not compile: it is nested too deep")
     except MemoryError:  # the parser also raises it for deep nesting
@@ -145,6 +145,14 @@ def _compiled(source: bytes) -> ast.Module | SourceFault:
     except (ValueError, OverflowError) as error:
         return fault_at(1, f"does not compile: {printable(str(error))}")
     return tree
+
+
+def _at(error: SyntaxError) -> str:
+    """Return the text at which the compiler stopped, or ""."""
+    line = (error.text or "").rstrip()
+    column = max(0, (error.offset or 1) - 1)
+    shown = line[column:].strip() or line.strip()
+    return f" at {quoted(shown, 60)}" if shown else ""
 
 
 # -- text --------------------------------------------------------------------------------------------------------

@@ -24,6 +24,8 @@ class Shapes:
     def __init__(self) -> None:
         self.problems: list[Problem] = []
         self.warnings: list[str] = []
+        self.misspelt: list[Problem] = []
+        """Unknown keys next to a known one. They are warnings too: the author of a folder gets them as errors."""
 
     def text(self, table: Mapping[str, object], key: str, where: str, *, required: bool = False) -> str | None:
         if key not in table:
@@ -72,8 +74,15 @@ class Shapes:
             if len(self.warnings) >= MAX_SHOWN:
                 return
             if key not in known:
-                near = did_you_mean(key, known) if len(self.warnings) < MAX_SHOWN else ""
-                self.warnings.append(f"unknown key {join(where, key)}{near}: it is kept but has no effect")
+                path = join(where, key)
+                near = self.place_of(where, key) or did_you_mean(key, known)
+                self.warnings.append(f"unknown key {path}{near}: it is kept but has no effect")
+                if near:
+                    self.misspelt.append(Problem(f"unknown key {path}{near}", path))
+
+    def place_of(self, where: str, key: str) -> str:
+        """Return a text with the table to which an unknown key belongs, or ""."""
+        return ""
 
     def problem(self, where: str, message: str, toml: str | None = None) -> None:
         """Add a problem of the key `where`. `toml` is the correct TOML, if the key alone does not determine it."""

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import codecs
 import io
+import json
 import re
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any, NoReturn
 
 import msgspec
@@ -33,6 +35,7 @@ memory of the text.
 
 _PIECE = 64 * 1024
 _FENCE = "---"
+_LONGEST_SHOWN = 300
 _HINT = "Frontmatter is between two lines of '---' and is a YAML mapping of plain values, e.g. 'name: My skill'."
 
 
@@ -179,12 +182,26 @@ def _frontmatter(source: str) -> dict[str, object]:
         return Builder(source).mapping()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        _refuse(f"has broken frontmatter: {error.problem or error.context}", mark.line + 2 if mark else None)
+        said = _remedy(source, mark) or error.problem or error.context
+        _refuse(f"has broken frontmatter: {said}", mark.line + 2 if mark else None)
     except yaml.reader.ReaderError as error:
         line = source.count("\n", 0, error.position) + 2
         _refuse("has a character in its frontmatter that YAML does not allow", line)
     except (ValueError, OverflowError):  # an escape such as "\UFFFFFFFF" is not a character
         _refuse("has an escape in its frontmatter that names no character", None)
+
+
+def _remedy(source: str, mark: yaml.Mark | None) -> str:
+    """Return the remedy for the usual mistakes at a line that is not YAML, or ""."""
+    line = next(islice(io.StringIO(source), mark.line, None), "").rstrip("\n") if mark else ""
+    if "\t" in line[: len(line) - len(line.lstrip())]:
+        return "YAML has no tabs: indent the line with spaces"
+    key, colon, value = line.strip().partition(":")
+    if not colon or len(line) > _LONGEST_SHOWN or value.strip()[:1] in {"", "'", '"'}:
+        return ""
+    if ": " in value or value.rstrip().endswith(":") or value.strip()[0] in "@`%&*!|>[]{}":
+        return f"the value needs quotes: {key}: {json.dumps(value.strip(), ensure_ascii=False)}"
+    return ""
 
 
 class Builder:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import re
 import tomllib
 from collections.abc import Mapping
@@ -22,6 +23,8 @@ _FIRST_TABLES = ("runtime", "inputs", "permissions")
 _KEY_PART = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
 _LONG_KEY = re.compile(rf"(?<![^\s\[{{,])(?:{_KEY_PART}[ \t]*+\.[ \t]*+){{{MAX_DEPTH}}}")
 _LINE = re.compile(r"\(at line (\d+), column \d+\)")
+_BARE_VALUE = re.compile(r"""([\w."'-]{1,100})[ \t]*=[ \t]*([^"'\[{#\s][^#"']*?)[ \t\r]*(?:#.*)?""")
+_LONGEST_SHOWN = 200
 
 
 def manifest_toml(raw: Mapping[str, object]) -> bytes:
@@ -66,7 +69,8 @@ def read_toml(data: bytes, what: str) -> dict[str, object]:
     except ValueError as error:  # includes TOMLDecodeError and the error for a number of too many digits
         line = _LINE.search(str(error))
         reason = _LINE.sub("", str(error)).strip()
-        _refuse(what, f"is not TOML: {reason}", int(line[1]) if line else None)
+        number = int(line[1]) if line else None
+        _refuse(what, f"is not TOML: {_remedy(text, number, reason) or reason}", number)
 
 
 def same_manifest(one: Mapping[str, object], other: Mapping[str, object]) -> bool:
@@ -88,6 +92,27 @@ def _json_value(value: object) -> object:
     if isinstance(value, datetime.datetime | datetime.date | datetime.time):
         return value.isoformat()
     return value
+
+
+def _remedy(text: str, number: int | None, reason: str) -> str:
+    """Return the remedy for the line at which the reading of a text failed: quotes, or a look at the line."""
+    line = text.split("\n", number)[number - 1].strip() if number else ""
+    if not line or len(line) > _LONGEST_SHOWN:
+        return ""
+    if "Cannot overwrite" in reason:
+        return f"{line.partition('=')[0].strip()} is written twice; keep one of the two"
+    stated = _BARE_VALUE.fullmatch(line)
+    if stated and not _is_toml(f"x = {stated[2]}"):
+        return f"put the value in quotes: {stated[1]} = {json.dumps(stated[2], ensure_ascii=False)}"
+    return ""
+
+
+def _is_toml(line: str) -> bool:
+    try:
+        tomllib.loads(line)
+    except ValueError:
+        return False
+    return True
 
 
 def _refuse(what: str, message: str, line: int | None) -> NoReturn:

@@ -37,11 +37,21 @@ def read_json(data: bytes) -> object:
     except UnicodeDecodeError:
         return Unreadable("is not UTF-8 text")
     except json.JSONDecodeError as error:
-        return Unreadable(f"is not JSON (line {error.lineno})", error.lineno)
+        return Unreadable(f"is not JSON (line {error.lineno}): {_reason(error)}", error.lineno)
     except ValueError:  # NaN, Infinity, an integer of thousands of digits
         return Unreadable("holds a number that JSON does not have")
     except RecursionError:
         return Unreadable("is nested too deep")
+
+
+def _reason(error: json.JSONDecodeError) -> str:
+    """Return what to change at the place where the text is not JSON."""
+    before, after = error.doc[: error.pos].rstrip(), error.doc[error.pos :].lstrip()[:1]
+    if "trailing comma" in error.msg or (before.endswith(",") and after in {"]", "}"}):
+        return "remove the comma before the closing bracket"
+    if after == "'":
+        return "write texts in double quotes"
+    return f"{error.msg[:1].lower()}{error.msg[1:]}"
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -35,6 +35,10 @@ _FORMS: tuple[tuple[str, str], ...] = (
     (r"permissions", '[permissions]\nnetwork = ["https://api.example.com"]'),
     (r"permissions\.network", 'network = ["https://api.example.com"]'),
     (r"permissions\.secrets", 'secrets = ["API_KEY"]'),
+    (
+        r"tool_examples(\.tool)?",
+        '[[tool_examples]]\ntool = "count_words"\nargs = { text = "a b" }\nexpect = { words = 2 }',
+    ),
     (r"examples\.name", 'name = "a greeting"'),
     (r"examples\.args", 'args = { name = "Ada" }'),
     (r"examples\.blobs", 'blobs = { sheet = "resources/sheet.csv" }'),
@@ -70,6 +74,8 @@ def toml_for(path: str) -> str | None:
     if found := re.fullmatch(r"runtime\.limits\.(\w+)", path):
         return f"{found[1]} = {_LIMITS[found[1]]}" if found[1] in _LIMITS else None
     without_items = re.sub(r"\[\d+\]", "", path)
+    if without_items.startswith("tool_examples.") and without_items != "tool_examples.tool":
+        without_items = without_items.removeprefix("tool_")
     for pattern, toml in _COMPILED:
         if pattern.fullmatch(without_items):
             return toml

@@ -7,6 +7,8 @@ from functools import cached_property
 from itertools import accumulate, takewhile
 from typing import TypeVar
 
+import msgspec
+
 from skillery.errors import InvalidBundle, InvalidManifest, InvalidParams, InvalidPath
 from skillery.formats import package_json
 from skillery.formats.bundle import (
@@ -223,14 +225,20 @@ class UnfinishedBundle:
         if file is not None:
             return SourceFile(file.path, file.content, runtime.export)
         near = did_you_mean(runtime.entrypoint, (path for path in self.by_path if path.endswith(".py")))
-        self.problem(runtime.entrypoint, f"the entrypoint {quoted(runtime.entrypoint)} is not in the bundle{near}", 1)
+        missing = f"the entrypoint {quoted(runtime.entrypoint)} is not in the bundle{near}"
+        line = 1 if self.toml_text is None else None
+        place = with_toml([Problem(missing, "runtime.entrypoint", runtime.entrypoint, line)], self.toml_text)
+        self.problems += [msgspec.structs.replace(one, toml=None) for one in place]
+        self.hints.setdefault(InvalidBundle, _HINT)
         return None
 
     def check_entrypoint(self, source_problems: Mapping[str, Problem]) -> None:
-        problem = source_problems.get(self.entrypoint.path) if self.entrypoint else None
-        if problem:
-            self.problems.append(problem)
-            self.hints.setdefault(InvalidBundle, _HINT)
+        """Add the problems of the entrypoint and, unless tools are skipped, of the handlers of tools."""
+        handlers = () if self.skip_broken_tools else sorted({tool.script or "" for tool in self.offered.tools})
+        for path in dict.fromkeys([self.entrypoint.path if self.entrypoint else "", *handlers]):
+            if problem := source_problems.get(path):
+                self.problems.append(problem)
+                self.hints.setdefault(InvalidBundle, _HINT)
 
     def check_javascript(self, manifest: Manifest | None, tools: Sequence[Tool]) -> tuple[str, ...]:
         """Return warnings about JavaScript dependencies. Missing modules are problems, or warnings with
@@ -251,7 +259,13 @@ class UnfinishedBundle:
     def read_examples(self, manifest: Manifest | None) -> Examples | None:
         if manifest is None or (self.manifest is None and manifest.called is None):
             return None
-        return read_examples(manifest, frozenset({SKILL_TOML, SKILL_MD, *self.by_path}), self.toml_text)
+        paths = frozenset({SKILL_TOML, SKILL_MD, *self.by_path})
+        examples = read_examples(manifest, paths, self.toml_text, self.offered.tools)
+        if self.offered.problems:
+            # A tool that breaks a rule is not known: its examples are checked when the tool is correct.
+            kept = tuple(one for one in examples.problems if not (one.path or "").endswith("].tool"))
+            return msgspec.structs.replace(examples, problems=kept)
+        return examples
 
     def check_examples(self) -> None:
         if self.examples and self.examples.problems:

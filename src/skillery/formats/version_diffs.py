@@ -102,7 +102,9 @@ def compare_versions(old: Compared, new: Compared) -> VersionsDiff:
         same=not paths,
         old=old.side,
         new=new.side,
-        permissions=permissions_diff(_permissions(new), _permissions(old), (), old.side.version),
+        permissions=permissions_diff(
+            listed_permissions(new.manifest), listed_permissions(old.manifest), (), old.side.version
+        ),
         manifest=tuple(changes[:MOST_CHANGES]),
         instructions=instructions,
         files=tuple(differ.change(path) for path in others[:MOST_FILES]),
@@ -152,9 +154,9 @@ def _kind(old: FileFacts | None, new: FileFacts | None) -> Change:
     return "mode" if old.sha256 == new.sha256 else "changed"
 
 
-def _permissions(compared: Compared) -> Permissions:
+def listed_permissions(manifest: Mapping[str, Any]) -> Permissions:
     """Return the permissions that a manifest lists. Values that no manifest may contain are left out."""
-    table = compared.manifest.get("permissions")
+    table = manifest.get("permissions")
     listed = table if isinstance(table, Mapping) else {}
     texts = {
         key: [one for one in value if isinstance(one, str)] if isinstance(value := listed.get(key), list) else []
@@ -162,7 +164,7 @@ def _permissions(compared: Compared) -> Permissions:
     }
     patterns = [parse_network_pattern(text) for text in texts["network"]]
     network, secrets = tuple(one for one in patterns if not isinstance(one, str)), tuple(texts["secrets"])
-    runtime = compared.manifest.get("runtime")
+    runtime = manifest.get("runtime")
     in_workspaces = isinstance(runtime, Mapping) and runtime.get("workspace") is True
     return Permissions(network, secrets, in_workspaces and bool(network or secrets))
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from skillery.publishing.publisher import CheckedSkill, CreatedSkill, Published, Publisher
     from skillery.publishing.rechecks import RecheckedVersion, Rechecks
     from skillery.publishing.rules import PublishingRules
+    from skillery.publishing.script_check import ScriptCheck
     from skillery.publishing.tool_maker import DefinedTool, Definition, ToolMaker
     from skillery.publishing.undeclared import Undeclared
     from skillery.publishing.undeclared_findings import ImportScan, Mode
@@ -35,6 +36,7 @@ else:
             "publisher": ("CheckedSkill", "CreatedSkill", "Published", "Publisher"),
             "rechecks": ("RecheckedVersion", "Rechecks"),
             "rules": ("PublishingRules",),
+            "script_check": ("ScriptCheck",),
             "tool_maker": ("DefinedTool", "Definition", "ToolMaker"),
             "undeclared": ("Undeclared",),
             "undeclared_findings": ("ImportScan", "Mode"),
@@ -62,6 +64,7 @@ __all__ = [
     "PublishingRules",
     "RecheckedVersion",
     "Rechecks",
+    "ScriptCheck",
     "SkillFolder",
     "ToolMaker",
     "Trials",

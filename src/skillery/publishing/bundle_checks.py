@@ -23,6 +23,8 @@ from skillery.formats.manifest import parse_manifest
 from skillery.formats.permissions import PermissionsDiff
 from skillery.formats.semver import Version
 from skillery.formats.skill_md import SkillMd
+from skillery.formats.tools_json import FILE as TOOLS_JSON
+from skillery.formats.tools_json import read_tools
 from skillery.formats.version_spec import Exact
 from skillery.identity import access
 from skillery.publishing.example_runs import Subject, Tested
@@ -146,7 +148,10 @@ class BundleChecks:
         publication = await asyncio.to_thread(self._database.read_now, stored)
         toml = next(file.content.decode("utf-8", "replace") for file in publication.files if file.path == "skill.toml")
         manifest = parse_manifest(publication.manifest, has_tools=row.kind == "action")
-        examples = read_examples(manifest, frozenset(file.path for file in publication.files), toml)
+        paths = frozenset(file.path for file in publication.files)
+        listed = next((file.content for file in publication.files if file.path == TOOLS_JSON), None)
+        tools = read_tools(listed, paths).tools if listed is not None else ()
+        examples = read_examples(manifest, paths, toml, tools)
         checks = checks_of(row.checks_json)
         subject = Subject(manifest, row.digest, publication.files)
         tested = await self._gate.trials.examples.test(

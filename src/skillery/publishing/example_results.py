@@ -14,6 +14,7 @@ from skillery.formats.expectations import differences
 from skillery.formats.wording import printable
 
 _MESSAGE_CHARACTERS = 400
+NO_RETURN = "the function returned nothing: end it with return VALUE"
 
 
 def blob_args(example: Example, ids: Mapping[str, str]) -> dict[str, Any]:
@@ -41,7 +42,8 @@ def _find_problem(example: Example, outcome: Outcome) -> str:
         return ""
     try:
         output = msgspec.json.decode(outcome.result or b"null")
-        return "; ".join(differences(example.expected, output, subset=example.expectation == "expect_subset"))
+        found = differences(example.expected, output, subset=example.expectation == "expect_subset")
+        return "; ".join([*found, *([NO_RETURN] if found and output is None else [])])
     except RecursionError:
         return "output: nested too deep to compare"
 

@@ -11,7 +11,7 @@ from skillery.backends import BlobMount, Finding, Identity, Outcome, PublishedFi
 from skillery.formats.check_results import CheckedExample
 from skillery.formats.examples import Example, Examples
 from skillery.formats.ids import new_blob_id
-from skillery.formats.manifest import Manifest, Permissions
+from skillery.formats.manifest import Manifest, Permissions, Runtime
 from skillery.publishing.example_results import blob_args, problem_of
 from skillery.runs.trials import LentFiles, RecordedTrials, Trial
 
@@ -117,12 +117,11 @@ class ExampleRuns:
     ) -> tuple[CheckedExample, str, Outcome]:
         """Run one example for at most `left_ms`. Return its result, the problem ("" if it passed), and the outcome."""
         runtime, permissions = subject.manifest.runtime, subject.manifest.permissions
-        assert runtime is not None, "examples are checked with the bundle"
         ids = {path: new_blob_id() for path in example.files}
         has_more = bool(permissions.network or permissions.secrets) and not example.needs_permissions
         trial = Trial(
             manifest=subject.manifest,
-            runtime=runtime,
+            runtime=runtime or Runtime(),
             digest=subject.digest,
             folder=folder,
             args=example.args | blob_args(example, ids),
@@ -130,6 +129,7 @@ class ExampleRuns:
             timeout_ms=max(1, int(left_ms)),
             permissions=Permissions() if has_more else permissions,
             why_less=_WHY_LESS if has_more else "",
+            tool=example.tool,
         )
         run_id, outcome = await self._runner.try_skill(identity, trial)
         wrong = await problem_of(example, outcome)

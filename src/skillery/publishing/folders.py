@@ -9,9 +9,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from skillery.errors import BundleTooLarge, InvalidBundle, InvalidManifest
-from skillery.formats.bundle import SKILL_TOML, BundleFile
-from skillery.formats.manifest import toml_manifest
+from skillery.formats.bundle import SKILL_MD, SKILL_TOML, BundleFile
+from skillery.formats.foreign_skill import read_foreign_skill, registry_name
+from skillery.formats.lenient_skill_md import read_skill_md
+from skillery.formats.manifest import misspelt_keys, toml_manifest
+from skillery.formats.problems import raise_problems
+from skillery.formats.repairs import Repairs
 from skillery.formats.semver import Version
+from skillery.formats.skill_md import SkillMd, text_of
+from skillery.formats.toml_advice import with_toml
 from skillery.formats.toml_lines import span_of
 
 # Folders that interpreters create and that are never meant to be published. Names that begin with a dot are skipped
@@ -19,6 +25,9 @@ from skillery.formats.toml_lines import span_of
 IGNORED = frozenset({"__pycache__", "node_modules"})
 # Higher than the limits of servers. It only prevents that a wrong folder is read completely.
 MOST_BYTES = 256 * 1024 * 1024
+
+
+_NO_SKILL = "Name the folder of a skill, with skill.toml and SKILL.md; `skillery new DIR` makes one."
 
 
 class SkillFolder(NamedTuple):
@@ -37,19 +46,44 @@ def read_skill_folder(folder: Path) -> SkillFolder:
     if there is a link or a device. Raise InvalidManifest if skill.toml is not valid TOML. Raise BundleTooLarge if the
     files are too large.
     """
+    _check_parts(folder)
     skipped: list[str] = []
     files = list(_read_files(folder, skipped))
     by_path = {file.path: file for file in files}
-    for needed in ("skill.toml", "SKILL.md"):
-        if needed not in by_path:
-            raise InvalidBundle(
-                f"there is no {needed} in '{folder.name}'", hint="A skill needs skill.toml and SKILL.md."
-            )
     try:
         skill_md = by_path["SKILL.md"].content.decode("utf-8")
     except UnicodeDecodeError:
         raise InvalidBundle("SKILL.md is not UTF-8 text", file="SKILL.md") from None
     return SkillFolder(toml_manifest(by_path["skill.toml"].content), skill_md, files, skipped)
+
+
+def refuse_misspelt(skill: SkillFolder) -> None:
+    """Raise InvalidManifest if an unknown key in skill.toml is similar to a known one, or belongs to another table.
+
+    A server keeps unknown keys, because they may come from a later release. In the author's own folder, such a key is a
+    mistake that has no effect.
+    """
+    text = next(file.content.decode("utf-8-sig") for file in skill.files if file.path == SKILL_TOML)
+    if problems := with_toml(misspelt_keys(skill.manifest), text):
+        raise_problems(InvalidManifest, problems, hint="--allow-unknown keeps unknown keys.")
+
+
+def read_plain_folder(folder: Path) -> tuple[SkillFolder, SkillMd, list[str]]:
+    """Return a plain Agent Skill, which has SKILL.md and no skill.toml, as an import reads it, and its repairs.
+
+    Raise the errors of `read_skill_folder`.
+    """
+    skipped: list[str] = []
+    files = list(_read_files(folder, skipped))
+    read = read_skill_md(next(file.content for file in files if file.path == SKILL_MD))
+    repairs = Repairs()
+    repairs.listed.extend(read.repairs)
+    found = read_foreign_skill(read.skill_md, folder.resolve().name, frozenset(), repairs)
+    name, version = registry_name(found.stated), str(found.version or "1.0.0")
+    manifest = {"name": name, "version": version, "description": found.description}
+    notes = [f"{one.file or SKILL_MD}{f':{one.line}' if one.line else ''}: {one.message}" for one in repairs.all()]
+    text = text_of(next(file.content for file in files if file.path == SKILL_MD))
+    return SkillFolder(manifest, text, files, skipped), read.skill_md, notes
 
 
 def params_of(skill: SkillFolder) -> dict[str, Any]:
@@ -95,9 +129,19 @@ def _rewritten(content: bytes, version: str) -> bytes:
     return mark + f"{text[:begin]}{quote}{version}{quote}{text[end:]}".encode()
 
 
-def _read_files(folder: Path, skipped: list[str]) -> Iterator[BundleFile]:
+def _check_parts(folder: Path) -> None:
+    """Raise InvalidBundle if `folder` is not the folder of a skill. A wrong folder may be large, so it is not read."""
     if not folder.is_dir():
         raise InvalidBundle(f"'{folder}' is not a folder", hint="Name the folder that contains skill.toml.")
+    names = {path.name for path in folder.iterdir()}
+    for needed in (SKILL_TOML, SKILL_MD):
+        if needed not in names:
+            other = next((name for name in sorted(names) if name.lower() == needed.lower()), None)
+            rename = f"Rename {other} to {needed}: capitals count." if other else _NO_SKILL
+            raise InvalidBundle(f"there is no {needed} in the folder '{folder.resolve()}'", hint=rename)
+
+
+def _read_files(folder: Path, skipped: list[str]) -> Iterator[BundleFile]:
     total = 0
     for path in _walk(folder, skipped):
         name = path.relative_to(folder).as_posix()

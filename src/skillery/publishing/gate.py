@@ -21,6 +21,7 @@ from skillery.formats.unfinished_bundle import UnfinishedBundle, begin_bundle
 from skillery.publishing.example_runs import ExampleRuns
 from skillery.publishing.import_check import ImportCheck
 from skillery.publishing.package_locks import Kept, dependencies_of, lock_of, with_lock, with_toml_lines
+from skillery.publishing.script_check import ScriptCheck
 from skillery.publishing.undeclared import Undeclared
 from skillery.publishing.undeclared_findings import UNDECLARED, ImportScan
 
@@ -36,6 +37,7 @@ class Trials(NamedTuple):
     """The checks that run code of a bundle in the sandbox."""
 
     imports: ImportCheck
+    scripts: ScriptCheck
     examples: ExampleRuns
 
 
@@ -102,7 +104,7 @@ class Gate:
         trials: bool,
     ) -> tuple[CheckFinding, ...]:
         """Return the findings of plugins, the findings about undeclared packages and, with `trials`, the findings of
-        the import check.
+        the checks of imports and scripts.
 
         Findings that refuse the version come first. If there is one before the import check, the code is not imported.
         """
@@ -111,7 +113,8 @@ class Gate:
         undeclared = await self.undeclared.findings(scan, called.entrypoint if called else "", lock_of(bundle))
         judged = await judge((*await self._events.before_publish(publication), *undeclared))
         if trials and not any(finding.refuses for finding in judged):
-            found = await judge(await self.trials.imports.findings(identity, bundle))
+            scripts = await self.trials.scripts.findings(identity, bundle)
+            found = await judge((*await self.trials.imports.findings(identity, bundle), *scripts))
             # An import proves what the scan can only suspect: at the same place, its finding replaces that of the scan.
             places = {(one.file, one.line) for one in found}
             judged = (*found, *(one for one in judged if one.rule != UNDECLARED or (one.file, one.line) not in places))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 
 from skillery.backends import Failure, FailureType, Finding, Outcome
 from skillery.failure_types import SERVER_FAILURES
-from skillery.formats.import_names import providers_of
+from skillery.formats.import_names import own_module, providers_of
 from skillery.formats.manifest import Manifest, Runtime
 from skillery.formats.requirements import DEPENDENCIES
 from skillery.formats.wording import printable, quoted
@@ -32,10 +33,13 @@ class Report(msgspec.Struct, frozen=True):
     module: str = ""
     variable: str = ""
     signature: str = ""
+    parameters: tuple[str, ...] = ()
 
 
-def findings_of(manifest: Manifest, runtime: Runtime, outcome: Outcome, seconds: float) -> tuple[Finding, ...]:
-    """Return the findings of an import that ended with `outcome` after at most `seconds`."""
+def findings_of(
+    manifest: Manifest, runtime: Runtime, outcome: Outcome, seconds: float, paths: Sequence[str]
+) -> tuple[Finding, ...]:
+    """Return the findings of an import that ended with `outcome` after at most `seconds`. `paths` are the files."""
     if outcome.failure is not None:
         return (_of_failure(manifest, runtime, outcome.failure, seconds),)
     try:
@@ -45,8 +49,15 @@ def findings_of(manifest: Manifest, runtime: Runtime, outcome: Outcome, seconds:
         return (Finding(RULE, said, "error", runtime.entrypoint, 1),)
     if report.signature:
         call = f"write def {runtime.export}(args):"
-        return (_finding(runtime, report, "error", f"{report.signature}; a run passes one argument: {call}"),)
-    return (_of_report(manifest, runtime, report),) if report.type else ()
+        return (_finding(runtime, report, "error", f"{report.signature}, but a run passes one argument: {call}"),)
+    inputs = [name for name in report.parameters if name in manifest.inputs]
+    if len(inputs) > 1:
+        said = (
+            f"{runtime.export}({', '.join(report.parameters)}) has a parameter for each input, but a run passes one "
+            f"argument, the object of all inputs: write def {runtime.export}(args): and read args['{inputs[0]}']"
+        )
+        return (_finding(runtime, report, "error", said),)
+    return (_of_report(manifest, runtime, report, paths),) if report.type else ()
 
 
 def _of_failure(manifest: Manifest, runtime: Runtime, failure: Failure, seconds: float) -> Finding:
@@ -61,7 +72,7 @@ def _of_failure(manifest: Manifest, runtime: Runtime, failure: Failure, seconds:
     return Finding(RULE, f"cannot be imported: {failure.type}: {said}", severity, runtime.entrypoint, 1)
 
 
-def _of_report(manifest: Manifest, runtime: Runtime, report: Report) -> Finding:
+def _of_report(manifest: Manifest, runtime: Runtime, report: Report, paths: Sequence[str]) -> Finding:
     said = f"cannot be imported: {printable(report.type, 100)}: {printable(report.message, 400)}".rstrip(": ")
     failure = Failure(report.type, report.message, "\n".join(report.chain))
     if report.variable:
@@ -72,7 +83,7 @@ def _of_report(manifest: Manifest, runtime: Runtime, report: Report) -> Finding:
         how = "" if manifest.permissions.network else " (permissions.network lists no host)"
         return _finding(runtime, report, "warning", f"needs the network{how} to be imported. {_LATER}")
     if report.type == "ModuleNotFoundError" and report.module:
-        return _of_missing(manifest, runtime, report)
+        return _of_missing(manifest, runtime, report, paths)
     if report.type == "SystemExit":
         said = "calls sys.exit when it is imported; put that under: if __name__ == '__main__':"
     if report.type not in _OF_CODE and _has_permissions(manifest):
@@ -80,7 +91,7 @@ def _of_report(manifest: Manifest, runtime: Runtime, report: Report) -> Finding:
     return _finding(runtime, report, "error", said)
 
 
-def _of_missing(manifest: Manifest, runtime: Runtime, report: Report) -> Finding:
+def _of_missing(manifest: Manifest, runtime: Runtime, report: Report, paths: Sequence[str]) -> Finding:
     module = report.module[:200]
     own = f"skills.{manifest.name.replace('-', '_')}"
     if module.startswith(f"{own}."):
@@ -89,6 +100,8 @@ def _of_missing(manifest: Manifest, runtime: Runtime, report: Report) -> Finding
     if module.split(".")[0] == "skills":
         said = f"imports {quoted(module)}: this works only in run_code that mounts both skills"
         return _finding(runtime, report, "warning", said)
+    if written := own_module(module, (runtime.entrypoint, paths)):
+        return _finding(runtime, report, "error", f"imports {quoted(module)}: {written}")
     add = f"add {quoted(providers_of(module).packages[0])} to {DEPENDENCIES}, or the module to the skill"
     return _finding(runtime, report, "error", f"imports {quoted(module)}, which runs do not have: {add}")
 
@@ -96,6 +109,11 @@ def _of_missing(manifest: Manifest, runtime: Runtime, report: Report) -> Finding
 def _finding(runtime: Runtime, report: Report, severity: Severity, message: str) -> Finding:
     file, line = (report.file, report.line) if report.file and report.line > 0 else (runtime.entrypoint, 1)
     return Finding(RULE, printable(message, 800), severity, printable(file), line)
+
+
+def lacks_permission(manifest: Manifest, message: str) -> bool:
+    """Return whether code may fail with this message only because a check has no network and no secrets."""
+    return lacks_network(Failure("Error", message)) or (_has_permissions(manifest) and "SyntaxError" not in message)
 
 
 def _has_permissions(manifest: Manifest) -> bool:

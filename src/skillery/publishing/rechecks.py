@@ -22,6 +22,7 @@ from skillery.identity import access
 from skillery.publishing.bundle_checks import MOST_FINDINGS, BundleChecks
 from skillery.publishing.example_runs import RULE as EXAMPLES
 from skillery.publishing.import_findings import RULE as IMPORT
+from skillery.publishing.script_check import RULE as SCRIPTS
 from skillery.publishing.undeclared_findings import INFERRED, UNDECLARED
 from skillery.registry import apply_waivers, checks_of, resolve
 from skillery.registry.checks import set_checks
@@ -29,7 +30,7 @@ from skillery.registry.version_events import record_findings
 from skillery.registry.visibility import WAS_PUBLISHED
 
 log = logging.getLogger(__name__)
-OWN_RULES = frozenset({EXAMPLES, IMPORT, INFERRED, UNDECLARED})
+OWN_RULES = frozenset({EXAMPLES, IMPORT, INFERRED, SCRIPTS, UNDECLARED})
 """Rules of the server itself. Their findings stay: a recheck runs no code and reads no index of packages."""
 FAILED = "before_publish"
 

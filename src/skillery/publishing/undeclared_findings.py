@@ -11,6 +11,8 @@ from packaging.utils import canonicalize_name
 from skillery.backends import Finding
 from skillery.formats.import_names import Providers, is_known_package
 
+INFER = ", or import the skill with --packages infer"
+"""Remedy for imported skills. The author of a skill declares the package."""
 Mode = Literal["off", "suggest", "lock"]
 """Handling of undeclared packages: no check, a finding for each, or a lock that contains them."""
 UNDECLARED, INFERRED = "undeclared_package", "inferred_package"
@@ -84,7 +86,7 @@ def _findings(scan: ImportScan, entrypoint: str, packages: frozenset[str], is_su
             if line is None:
                 yield Finding(UNDECLARED, _message(one, scan), "warning", one.file, one.line)
             else:
-                yield Finding(UNDECLARED, _message(one, scan), "error", entrypoint, line)
+                yield Finding(UNDECLARED, _message(one, scan).removesuffix(INFER), "error", entrypoint, line)
     if scan.unread:
         yield Finding(UNDECLARED, scan.unread, "warning")
 
@@ -100,7 +102,7 @@ def _message(missing: Missing, scan: ImportScan) -> str:
         return f"{begin}, which no known package provides: {add}"
     if providers.how == "ambiguous":
         return f"{begin}, which is ambiguous: {providers} provide it; add the right one to runtime.dependencies"
-    add = f"add '{providers.packages[0]}' to runtime.dependencies, or import the skill with --packages infer"
+    add = f"add '{providers.packages[0]}' to runtime.dependencies{INFER}"
     return f"{begin}, but no package for it is declared: {add}"
 
 

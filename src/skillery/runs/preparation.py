@@ -231,7 +231,9 @@ class Preparer:
         subject = Unpublished(trial.manifest.name, str(trial.manifest.version), trial.digest)
         made = Prepared("execute_skill", job, subject, failure, trial.permissions.secrets, why_less=trial.why_less)
         needing = Needing(trial.manifest.name, trial.manifest, trial.folder)
-        return await self._with_packages(made, [needing], chosen_for(self._named.defined, trial.manifest))
+        return await self._with_packages(
+            made, [needing], chosen_for(self._named.defined, trial.manifest, script=trial.script)
+        )
 
     async def code(self, identity: Identity, request: CodeRequest) -> Prepared:
         """Prepare a run of the code in the request."""

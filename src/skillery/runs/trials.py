@@ -13,8 +13,10 @@ from skillery.backends import (
     CodeCall,
     Failure,
     FailureType,
+    HandlerCall,
     Identity,
     Job,
+    Language,
     Outcome,
     PublishedFile,
     SkillCall,
@@ -23,7 +25,9 @@ from skillery.backends import (
 from skillery.formats.ids import new_run_id
 from skillery.formats.inputs import InputInvalid, apply_inputs
 from skillery.formats.manifest import Manifest, Permissions, Runtime
+from skillery.formats.tools import Tool, inputs_of
 from skillery.runs.limits import LimitRules
+from skillery.runs.tool_calls import tool_args
 
 
 class Trial(msgspec.Struct, frozen=True):
@@ -40,6 +44,15 @@ class Trial(msgspec.Struct, frozen=True):
     permissions: Permissions
     why_less: str
     """The hint for a run that fails because its permissions were reduced, or ""."""
+    language: Language = "python"
+    """The language of code that runs with the files."""
+    tool: Tool | None = None
+    """The tool whose handler runs, or None for the entrypoint."""
+
+    @property
+    def script(self) -> str:
+        """The handler that runs, or "" for the entrypoint."""
+        return (self.tool.script or "") if self.tool is not None else ""
 
 
 class TrialResult(NamedTuple):
@@ -82,15 +95,22 @@ def trial_job(trial: Trial, limits: LimitRules) -> tuple[Job, Failure | None]:
     """Return the job, and a failure if the args do not fit the inputs, else None."""
     manifest, failure = trial.manifest, None
     try:
-        args = apply_inputs(manifest.inputs, trial.args, strict=trial.runtime.strict_inputs)
+        if trial.tool is None:
+            args = apply_inputs(manifest.inputs, trial.args, strict=trial.runtime.strict_inputs)
+        else:
+            args = apply_inputs(inputs_of(trial.tool.parameters), tool_args(trial.args))
     except InputInvalid as error:
         args, failure = dict(trial.args), Failure(FailureType.VALIDATION_ERROR, str(error))
     own = limits.for_skill(trial.runtime.limits, None)
     job = Job(
         run_id=new_run_id(),
-        call=SkillCall(manifest.name, trial.runtime.export),
+        call=(
+            SkillCall(manifest.name, trial.runtime.export)
+            if trial.tool is None
+            else HandlerCall(manifest.name, trial.script)
+        ),
         args=msgspec.json.encode(args),
-        skills=(SkillMount(manifest.name, trial.folder, trial.runtime.entrypoint),),
+        skills=(SkillMount(manifest.name, trial.folder, trial.runtime.entrypoint or None),),
         blobs=trial.blobs,
         limits=msgspec.structs.replace(own, timeout_ms=min(own.timeout_ms, trial.timeout_ms)),
         network=tuple(pattern.text for pattern in trial.permissions.network),
@@ -103,9 +123,9 @@ def code_job(trial: Trial, limits: LimitRules, code: str) -> tuple[Job, None]:
     own = limits.for_skill(trial.runtime.limits, None)
     job = Job(
         run_id=new_run_id(),
-        call=CodeCall(code, "main"),
+        call=CodeCall(code, "main", trial.language),
         args=msgspec.json.encode(trial.args),
-        skills=(SkillMount(trial.manifest.name, trial.folder, trial.runtime.entrypoint),),
+        skills=(SkillMount(trial.manifest.name, trial.folder, trial.runtime.entrypoint or None),),
         limits=msgspec.structs.replace(own, timeout_ms=min(own.timeout_ms, trial.timeout_ms)),
     )
     return job, None

@@ -102,7 +102,12 @@ def uncallable(function: Any, export: str, root: str) -> dict[str, Any]:
     if not callable(function):
         return {"signature": f"{export} is not a function"}
     if type(function) is FunctionType and takes_one(function):
-        return {}  # without the import of inspect, which takes longer than the rest of the check
+        # without the import of inspect, which takes longer than the rest of the check
+        called = function.__code__
+        if called.co_argcount == 1:
+            return {}
+        at = {"file": called.co_filename.removeprefix(root), "line": called.co_firstlineno}
+        return {"parameters": list(called.co_varnames[: called.co_argcount]), **at}
     import inspect
 
     try:
@@ -115,7 +120,8 @@ def uncallable(function: Any, export: str, root: str) -> dict[str, Any]:
         code = getattr(inspect.unwrap(function), "__code__", None)
         is_own = isinstance(code, CodeType) and code.co_filename.startswith(root)
         place = {"file": code.co_filename.removeprefix(root), "line": code.co_firstlineno} if is_own and code else {}
-        return {"signature": f"{export}{signature} {error}"[:MOST_TEXT], **place}
+        said = "takes no argument" if "too many" in str(error) else error
+        return {"signature": f"{export}{signature} {said}"[:MOST_TEXT], **place}
     return {}
 
 

@@ -1,0 +1,21 @@
+"""Check the syntax of shell scripts with `bash -n`. Report each fault: {file, line, message}."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from typing import Any
+
+FAULT = re.compile(r"line (\d+): (.*)")
+
+
+def main(args: dict[str, Any]) -> list[dict[str, Any]]:
+    return [fault for file in args["files"] if (fault := syntax(args["root"], file))]
+
+
+def syntax(root: str, file: str) -> dict[str, Any] | None:
+    checked = subprocess.run(["bash", "-n", root + file], capture_output=True, text=True, errors="replace", check=False)
+    if checked.returncode == 0:
+        return None
+    found = FAULT.search(checked.stderr)
+    return {"file": file, "line": int(found[1]) if found else 1, "message": found[2] if found else "not a shell script"}
