@@ -214,32 +214,83 @@ def test_a_lock_file_is_written_checked_and_installed(
     assert (folder / first / "code/main.py").stat().st_mode & 0o777 == 0o644
     assert (folder / second / "SKILL.md").read_text() == "# B 1.0.0\n"
 
-    # Another lock replaces the files completely.
-    done = command("install", str(folder), second, "--json")
+    # Another installation keeps the other skills, and with --prune removes them.
+    kept = command("install", str(folder), second)
+    assert (kept.code, f"earlier installations stay: {first} " in kept.err) == (0, True)
+    assert (folder / first / "SKILL.md").is_file()
+    done = command("install", str(folder), second, "--prune", "--json")
     assert done.json["lock"][0]["version"] == "2.0.0"
+    assert done.json["removed"] == [first]
     assert files_in(folder) == {".skillery.lock", f"{second}/SKILL.md", f"{second}/skill.toml"}
     assert (folder / second / "SKILL.md").read_text() == "# B 2.0.0\n"
-
-    sqlite_rpc("yank_version", name=first, version="1.0.0", reason="It loses leads.")
-    for words in (("lock", "--check", "-o"), ("install", "--locked", str(folder), "--file")):
-        done = command(*words, str(lock))
-        assert done.code == 1
-        assert "It loses leads." in done.err
-    assert not command("lock", "--check", "-o", str(lock), "--json").json["ok"]
-    assert files_in(folder) == {".skillery.lock", f"{second}/SKILL.md", f"{second}/skill.toml"}
     assert {path.name for path in tmp_path.iterdir()} == {"skills", "skillery.lock"}
+
+
+def test_a_yanked_version_of_a_lock_is_installed_with_a_warning(
+    command: Callable[..., Ended], sqlite_rpc: Rpc, two_skills: list[str], tmp_path: Path
+) -> None:
+    lock = str(tmp_path / "skillery.lock")
+    locked = ("install", "--locked", "--file", lock)
+    assert command("lock", two_skills[0], "-o", lock).code == 0
+    sqlite_rpc("yank_version", name=two_skills[0], version="1.0.0", reason="It loses leads.")
+
+    checked = command("lock", "--check", "-o", lock, "--json")
+    done = command(*locked, str(tmp_path / "with"))
+    denied = command(*locked, str(tmp_path / "without"), "--deny-yanked")
+
+    assert not checked.json["ok"]
+    assert (done.code, "warning: " in done.err, "It loses leads." in done.err) == (0, True, True)
+    assert (denied.code, "It loses leads." in denied.err) == (1, True)
+    assert not (tmp_path / "without").exists()
+
+
+@pytest.mark.smoke
+def test_an_installation_stops_at_edits_and_keeps_or_discards_them(
+    command: Callable[..., Ended], two_skills: list[str], tmp_path: Path
+) -> None:
+    folder, name = tmp_path / "skills", two_skills[1]
+    place = folder / name
+    install = ("install", str(folder), name)
+    assert command(*install).code == 0
+    (place / "SKILL.md").write_text("mine")
+    (place / "NOTES.md").write_text("mine too")
+    (place / "skill.toml").unlink()
+    (place / "__pycache__").mkdir()
+    (place / "__pycache__/main.pyc").write_text("no edit")
+    before = files_in(tmp_path)
+
+    stopped = command(*install)
+    pruned = command("install", str(folder), two_skills[0], "--prune")
+    assert (stopped.code, pruned.code) == (1, 1)
+    said = f"{place} was edited here: NOTES.md added, SKILL.md changed, skill.toml removed."
+    assert said in stopped.err
+    assert said in pruned.err
+    assert "--backup" in stopped.err
+    assert files_in(tmp_path) == before
+
+    moved = command(*install, "--backup")
+    backup = folder / ".skillery-backup" / name
+    assert (moved.code, f"moved {place} to {backup}" in moved.err) == (0, True)
+    assert (backup / "SKILL.md").read_text() == "mine"
+    assert (place / "SKILL.md").read_text() == "# B 2.0.0\n"
+    (place / "SKILL.md").write_text("mine again")
+    assert command(*install, "--force").code == 0
+    assert (place / "SKILL.md").read_text() == "# B 2.0.0\n"
+    assert command(*install).code == 0
 
 
 def test_an_installation_does_not_overwrite_other_files(
     command: Callable[..., Ended], two_skills: list[str], tmp_path: Path
 ) -> None:
-    folder = tmp_path / "skills"
-    folder.mkdir()
-    (folder / "notes.txt").write_text("mine")
-    done = command("install", str(folder), two_skills[0])
+    folder, name = tmp_path / "skills", two_skills[0]
+    (folder / name).mkdir(parents=True)
+    (folder / name / "notes.txt").write_text("mine")
+    done = command("install", str(folder), name, "--force")
     assert done.code == 1
-    assert "notes.txt" in done.err
-    assert files_in(folder) == {"notes.txt"}
+    assert "was not written by `skillery install`" in done.err
+    assert files_in(folder) == {f"{name}/notes.txt"}
+    assert command("install", str(folder), two_skills[1]).code == 0
+    assert (folder / name / "notes.txt").read_text() == "mine"
 
     (tmp_path / "broken.lock").write_text('{"lock_version": 1, "skills": [{}]}')
     done = command("install", "--locked", str(tmp_path / "new"), "--file", str(tmp_path / "broken.lock"))

@@ -1,29 +1,58 @@
 """`skillery install`: write the bundles of a lock of skills as folders. Each bundle is verified by its digest.
-Either all bundles are installed or none.
+Either all bundles are installed or none, and files that the command did not write stay.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from skillery.cli.failures import CheckFailed
-from skillery.cli.locks import LOCKFILE, lockfile_text, print_entries, read_lockfile, refuse_problems, resolve_lock
+from skillery.cli.locks import (
+    LOCK_VERSION,
+    LOCKFILE,
+    print_entries,
+    read_lockfile,
+    refuse_problems,
+    resolve_lock,
+    write_atomically,
+)
 from skillery.cli.options import Target, json_option, target_options
-from skillery.cli.output import print_json
+from skillery.cli.output import as_json as as_json_text
+from skillery.cli.output import clean, print_json
 
 if TYPE_CHECKING:
     from skillery.client import AsyncClient
     from skillery.client.results import Locked
 
-# A name that no skill can have, because it begins with a dot.
+# Names that no skill can have, because they begin with a dot.
 RECORD = f".{LOCKFILE}"
+BACKUP = ".skillery-backup"
+MOST_NAMED = 8
+GENERATED = frozenset({"__pycache__"})
+"""Folders that programs write next to the files of a skill. They are no edits."""
+
+
+class _Recorded(msgspec.Struct, frozen=True):
+    """A skill in the record of a folder."""
+
+    name: str
+    version: str
+    digest: str
+    status: str = ""
+    files: dict[str, str] | None = None
+    """The mark of each file by its path. None if an earlier release or `skillery export` wrote the record."""
+
+
+class _Record(msgspec.Struct, frozen=True):
+    skills: list[_Recorded]
 
 
 @click.command()
@@ -31,80 +60,191 @@ RECORD = f".{LOCKFILE}"
 @click.argument("skills", metavar="[NAME[@SPEC]...]", nargs=-1)
 @click.option("--locked", is_flag=True, help="Install exactly the lock file; install nothing if it no longer holds.")
 @click.option("--file", "file", metavar="FILE", default=LOCKFILE, show_default=True, help="The lock file.")
+@click.option("--backup", is_flag=True, help=f"Move edited skills to DIR/{BACKUP}.")
+@click.option("--force", is_flag=True, help="Discard the edits in installed skills.")
+@click.option("--prune", is_flag=True, help="Remove the skills of earlier installations that are not installed now.")
+@click.option("--deny-yanked", is_flag=True, help="Install nothing if a version is yanked.")
 @target_options
 @json_option
-def install(folder: Path, skills: Sequence[str], locked: bool, file: str, target: Target, as_json: bool) -> None:
+def install(
+    folder: Path,
+    skills: Sequence[str],
+    locked: bool,
+    file: str,
+    backup: bool,
+    force: bool,
+    prune: bool,
+    deny_yanked: bool,
+    target: Target,
+    as_json: bool,
+) -> None:
     """Install skills as folders DIR/NAME.
 
-    With --locked, install the skills of the lock file, otherwise the named skills. DIR then contains these skills, a
-    hidden copy of the lock, and nothing else. The new folder is built next to DIR, and replaces DIR only after the
-    files of every skill match its digest. The command refuses a DIR that contains other files or folders than the
-    skills of an earlier `install`.
+    With --locked, install the skills of the lock file, otherwise the named skills. Skills of earlier installations stay
+    without --prune, and so does everything else in DIR. If a skill was edited in DIR, the command lists the edits and
+    installs nothing: use --backup or --force. Yanked versions are installed with a warning. The new folders replace
+    the old ones after the files of every skill match its digest.
     """
     from skillery.cli.connection import with_client
 
     if locked == bool(skills):
         raise click.UsageError("name the skills to install, or pass --locked to install a lock file")
+    if backup and force:
+        raise click.UsageError("--backup keeps the edits, and --force discards them: use only one of them")
     given = read_lockfile(Path(file)) if locked else None
+    place = _Installed(folder)
 
     async def write_all(client: AsyncClient, built: Path) -> list[Locked]:
         entries = given if given is not None else await resolve_lock(client, skills)
-        refuse_problems(await client.verify_lock(lock=entries))
+        refuse_problems(await client.verify_lock(lock=entries), allowed=() if deny_yanked else ("yanked",))
+        names = [entry["name"] for entry in entries]
+        # Find edits before the download, and again before the change.
+        place.check(names, prune=prune, may_change=backup or force)
         for entry in entries:
             await write_skill(client, entry, built)
+        place.check(names, prune=prune, may_change=backup or force)
         return entries
 
-    with _building(folder.absolute()) as built:
-        entries = with_client(target, lambda client: write_all(client, built))
-        (built / RECORD).write_text(lockfile_text(entries))
-    if as_json:
-        print_json({"folder": str(folder), "lock": entries})
-    else:
-        print_entries(entries)
-
-
-@contextmanager
-def _building(place: Path) -> Iterator[Path]:
-    """Context manager: yield a new folder that replaces the folder `place` after the `with` block.
-
-    Raise CheckFailed as `_check_folder` does, or if a file cannot be written.
-    """
-    _check_folder(place)
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        # The folder must be on the same file system, so that a rename can replace the target.
-        with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{place.name}.") as temporary:
-            built, old = Path(temporary) / "new", Path(temporary) / "old"
+        folder.absolute().parent.mkdir(parents=True, exist_ok=True)
+        # The new folders must be on the same file system, so that a rename can put them in place.
+        with tempfile.TemporaryDirectory(dir=folder.absolute().parent, prefix=f".{folder.name}.") as temporary:
+            built = Path(temporary) / "new"
             built.mkdir()
-            yield built
-            _check_folder(place)
-            _put_in_place(built, place, old)
+            entries = with_client(target, lambda client: write_all(client, built))
+            removed, moved = place.replace(built, entries, prune=prune, backup=backup)
     except OSError as error:
-        raise CheckFailed(f"cannot install into '{place}': {error.strerror}; nothing was installed") from None
-
-
-def _check_folder(folder: Path) -> None:
-    """Raise CheckFailed if the folder contains anything but installed skills, is a link, or cannot be read."""
-    try:
-        names = sorted(path.name for path in folder.iterdir())
-    except FileNotFoundError:
+        raise CheckFailed(f"cannot install into '{folder}': {error.strerror}; nothing was installed") from None
+    if as_json:
+        print_json({"folder": str(folder), "lock": entries, "removed": removed, "moved": moved})
         return
+    print_entries(entries)
+    for line in (*(f"removed {name}" for name in removed), *(f"moved {old} to {new}" for old, new in moved.items())):
+        click.echo(clean(line), err=True)
+    others = sorted(place.recorded.keys() - {entry["name"] for entry in entries} - set(removed))
+    if others:
+        click.echo(clean(f"earlier installations stay: {', '.join(others)} (--prune removes them)"), err=True)
+
+
+class _Installed:
+    """The installed skills of a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read the record of the folder. Raise CheckFailed if the record or the folder cannot be read."""
+        self._folder = folder
+        self.recorded = {skill.name: skill for skill in _read_record(folder)}
+
+    def check(self, names: Iterable[str], *, prune: bool, may_change: bool) -> None:
+        """Raise CheckFailed if a folder in place of a skill is foreign, or if a skill was edited and may not change."""
+        edited = []
+        for name in sorted({*names, *(self.recorded if prune else ())}):
+            place = self._folder / name
+            if name not in self.recorded and (place.exists() or place.is_symlink()):
+                raise CheckFailed(
+                    f"'{place}' was not written by `skillery install`: move it, or choose another folder. "
+                    "Nothing was installed"
+                )
+            edits = _edits(place, self.recorded[name]) if name in self.recorded else []
+            more = f" and {len(edits) - MOST_NAMED} more" if len(edits) > MOST_NAMED else ""
+            if edits:
+                edited.append(f"{place} was edited here: {', '.join(edits[:MOST_NAMED])}{more}.")
+        if edited and not may_change:
+            raise CheckFailed(
+                "\n".join(edited) + f"\nUse --backup to move edited skills to {self._folder / BACKUP}, or --force to "
+                "discard the edits. Nothing was installed"
+            )
+
+    def replace(
+        self, built: Path, entries: Sequence[Locked], *, prune: bool, backup: bool
+    ) -> tuple[list[str], dict[str, str]]:
+        """Put the new folders in place, and write the record. Return the names of the removed skills, and the old and
+        new paths of the backups. If a step fails, undo the earlier ones.
+        """
+        wanted = {entry["name"]: entry for entry in entries}
+        removed = sorted(self.recorded.keys() - wanted.keys()) if prune else []
+        kept = [skill for name, skill in self.recorded.items() if name not in wanted and name not in removed]
+        new = [msgspec.convert({**entry, "files": _marks(built / entry["name"])}, _Recorded) for entry in entries]
+        old, moved, undo = built.parent / "old", dict[str, str](), list[tuple[Path, Path]]()
+        old.mkdir()
+        self._folder.mkdir(exist_ok=True)
+        try:
+            for name in (*wanted, *removed):
+                place = self._folder / name
+                if place.exists() or place.is_symlink():
+                    aside = old / name
+                    if backup and _edits(place, self.recorded[name]):
+                        aside = _free(self._folder / BACKUP / name)
+                        aside.parent.mkdir(exist_ok=True)
+                        moved[str(place)] = str(aside)
+                    _move(place, aside, undo)
+                if name in wanted:
+                    _move(built / name, place, undo)
+            text = {"lock_version": LOCK_VERSION, "skills": sorted([*kept, *new], key=lambda skill: skill.name)}
+            write_atomically(self._folder / RECORD, as_json_text(text) + "\n")
+        except (OSError, CheckFailed):
+            for before, after in reversed(undo):
+                after.rename(before)
+            raise
+        return removed, moved
+
+
+def _read_record(folder: Path) -> list[_Recorded]:
+    record = folder / RECORD
+    try:
+        if not record.is_file():
+            return []
+        read_lockfile(record)  # raises an error that names the problem
+        return msgspec.json.decode(record.read_bytes(), type=_Record).skills
     except OSError as error:
         raise CheckFailed(f"cannot install into '{folder}': {error.strerror}") from None
-    if folder.is_symlink():
-        raise CheckFailed(f"'{folder}' is a link: pass the path of the folder itself")
-    ours = {RECORD, *_recorded(folder)}
-    foreign = [name for name in names if name not in ours]
-    if foreign:
-        raise CheckFailed(
-            f"'{folder}' contains files that `skillery install` did not write ({', '.join(foreign[:5])}): "
-            "choose another folder"
-        )
 
 
-def _recorded(folder: Path) -> list[str]:
-    record = folder / RECORD
-    return [entry["name"] for entry in read_lockfile(record)] if record.is_file() else []
+def _move(before: Path, after: Path, undo: list[tuple[Path, Path]]) -> None:
+    before.rename(after)
+    undo.append((before, after))
+
+
+def _free(path: Path) -> Path:
+    """Return the path, or the path with the first free number."""
+    numbered = (path.with_name(f"{path.name}.{number}") for number in range(2, 10_000))
+    return next(one for one in (path, *numbered) if not one.exists())
+
+
+def _edits(place: Path, skill: _Recorded) -> list[str]:
+    """Return the edits in the folder of an installed skill: `SKILL.md changed`. A removed folder has none."""
+    if place.is_symlink() or (place.exists() and not place.is_dir()):
+        return ["it is no folder"]
+    if not place.exists():
+        return []
+    if skill.files is None:
+        has_links = any(path.is_symlink() for path in _files(place))
+        return [] if not has_links and _digest_on_disk(place) == skill.digest else ["its files have another digest"]
+    now = _marks(place)
+    words = dict.fromkeys(skill.files.keys() - now.keys(), "removed")
+    words |= dict.fromkeys(now.keys() - skill.files.keys(), "added")
+    words |= {path: "changed" for path in now.keys() & skill.files.keys() if now[path] != skill.files[path]}
+    return [f"{path} {words[path]}" for path in sorted(words)]
+
+
+def _marks(folder: Path) -> dict[str, str]:
+    """Return the mark of each file by its path."""
+    return {path.relative_to(folder).as_posix(): _mark(path) for path in _files(folder)}
+
+
+def _mark(path: Path) -> str:
+    """Return the SHA-256 of a file, with `x` before it if the file is executable. No installed file is a link."""
+    if path.is_symlink():
+        return "link"
+    return "x" * _is_executable(path) + hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _files(folder: Path) -> list[Path]:
+    found = [path for path in folder.rglob("*") if path.is_symlink() or path.is_file()]
+    return [path for path in found if not GENERATED.intersection(path.relative_to(folder).parts)]
+
+
+def _is_executable(path: Path) -> bool:
+    return bool(path.stat().st_mode & 0o100)
 
 
 async def write_skill(client: AsyncClient, entry: Locked, built: Path) -> None:
@@ -138,19 +278,7 @@ def _content(read: Mapping[str, Any]) -> bytes:
 def _digest_on_disk(folder: Path) -> str:
     from skillery.formats.bundle import BundleFile, digest_of
 
-    paths = [path for path in folder.rglob("*") if path.is_file()]
     return digest_of(
-        BundleFile(path.relative_to(folder).as_posix(), path.read_bytes(), bool(path.stat().st_mode & 0o100))
-        for path in paths
+        BundleFile(path.relative_to(folder).as_posix(), path.read_bytes(), _is_executable(path))
+        for path in _files(folder)
     )
-
-
-def _put_in_place(built: Path, place: Path, old: Path) -> None:
-    if place.exists():
-        place.rename(old)
-    try:
-        built.rename(place)
-    except OSError:
-        if old.exists():
-            old.rename(place)
-        raise

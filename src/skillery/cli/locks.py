@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,11 +97,14 @@ async def resolve_lock(client: AsyncClient, skills: Sequence[str]) -> list[Locke
     return sorted(answer["lock"], key=lambda entry: str(entry["name"]))
 
 
-def refuse_problems(verified: Mapping[str, Any]) -> None:
-    """Print the warnings in the result of verify_lock. Raise CheckFailed if the result contains problems."""
-    for warning in verified["warnings"]:
+def refuse_problems(verified: Mapping[str, Any], allowed: Collection[str] = ()) -> None:
+    """Print the warnings in the result of verify_lock. Raise CheckFailed if the result contains problems.
+
+    The problems in `allowed` are warnings.
+    """
+    problems = [one for one in verified["problems"] if one["problem"] not in allowed]
+    for warning in (*verified["warnings"], *(one for one in verified["problems"] if one["problem"] in allowed)):
         click.echo(f"{click.style('warning:', fg='yellow')} {clean(warning['message'])}", err=True)
-    problems = verified["problems"]
     if problems:
         for problem in problems:
             click.echo(f"  {clean(problem['problem'])}: {clean(problem['message'])}", err=True)
