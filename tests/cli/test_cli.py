@@ -161,8 +161,8 @@ def test_a_forked_command_gets_signals_and_ends_with_its_client(home: str, tmp_p
 
 
 def stable(said: str) -> str:
-    """Return the text without run ids and durations, which differ between runs."""
-    return re.sub(r"run_[0-9A-Za-z_-]+|\d+(\.\d+)? ?ms|(?<=_ms\": )[\d.]+", "…", said)
+    """Return the text without homes, run ids and durations, which differ between runs."""
+    return re.sub(r"(?<=in the home )\S+|run_[0-9A-Za-z_-]+|\d+(\.\d+)? ?ms|(?<=_ms\": )[\d.]+", "…", said)
 
 
 def test_the_help_names_every_verb_and_exit_code() -> None:
@@ -320,7 +320,7 @@ def test_without_a_server_a_command_works_on_the_home_by_itself(home: str, skill
     ran = skillery("run", f"{new_name}.add", "--arg", "a=2", "--arg", "b=3", "--home", home, "--json")
 
     assert published.code == listed.code == ran.code == 0
-    assert published.out.startswith(f"{new_name}.add 1.0.0 sha256:")
+    assert published.out == f"published {new_name}.add 1.0.0 in the home {home}\n"
     assert f"{new_name}.add\t1.0.0\taction\tAdds." in listed.out.splitlines()
     assert ran.json["output"] == 5
     assert ran.json["logs_preview"] == "adding\n"
@@ -475,7 +475,7 @@ def test_publish_lists_every_problem_with_its_place(
     as_json = served("publish", str(broken), str(tmp_path / "absent"), "--json")
 
     assert plain.code == as_json.code == 3
-    assert plain.out.startswith(f"{new_name}.add 1.0.0 "), "a refused skill does not stop the other skills"
+    assert plain.out.startswith(f"published {new_name}.add 1.0.0 "), "a refused skill does not stop the other skills"
     assert "\n  name: 'Not A Name'" in plain.err
     assert "\n  version: 'one'" in plain.err
     assert plain.err.count("skill.toml:2: ") == 1, "one problem is reported once, with its line"

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.test_cli import skillery
+from tests.conftest import Server
 
 ANALYSIS = """
 from skills.greet import count
@@ -62,3 +63,29 @@ def test_a_folder_that_cannot_run_is_refused_with_the_remedy(home: str, greet: P
     assert (elsewhere.code, "leave --url out" in elsewhere.err) == (2, True)
     assert (versioned.code, "leave --version out" in versioned.err) == (2, True)
     assert (absent.code, "is not a folder" in absent.err) == (3, True)
+
+
+def test_a_plain_name_is_the_skill_and_not_a_folder(
+    sqlite_server: Server, tmp_path: Path, new_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, there = tmp_path / new_name, ("--url", sqlite_server.url)
+    assert skillery("new", str(folder)).code == 0
+    (tmp_path / "code.py").write_text(f"from skills.{new_name} import count\ndef main(args): return count('a', 1)\n")
+    monkeypatch.chdir(tmp_path)
+    unknown = skillery("run", new_name, "--arg", "text=a", *there)
+    monkeypatch.chdir(folder)
+    published = skillery("publish", *there)
+    monkeypatch.chdir(tmp_path)
+    (folder / "code/main.py").write_text("broken")
+    ran = skillery("run", new_name, "--arg", "text=a", *there)
+    mounted = skillery("code", "code.py", "--mount", new_name, *there)
+    monkeypatch.chdir(folder)
+    compared = skillery("diff", *there)
+
+    note = f"note: '{new_name}' is the skill of the registry. The folder is ./{new_name}\n"
+    assert (unknown.code, unknown.err.startswith(note)) == (3, True)
+    assert published.out == f"published {new_name} 0.1.0 to {sqlite_server.url}\n"
+    assert (ran.code, mounted.code) == (0, 0), ran.err + mounted.err
+    assert note in ran.err
+    assert note in mounted.err
+    assert "changed code/main.py" in compared.out

@@ -33,7 +33,6 @@ def run_page(page: str, server: Server, folder: Path, **more: str) -> str:
     """Run the page as a user of the server's home and return the output. Any failing command fails the test."""
     environment = {
         "SKILLERY_HOME": str(server.home),
-        "SKILLERY_URL": server.url,
         "PATH": f"{PROGRAMS}:/usr/local/bin:/usr/bin:/bin",
         **more,
     }
@@ -86,7 +85,7 @@ def test_the_tutorial_of_plugins_runs_from_a_new_package_to_a_server_and_back(fo
     assert "SKILL.md: finish this first" in ended.stderr, ended.stderr
     before, _, after = printed.partition("refused with exit code 3")
     assert "skillery_notes" in before
-    assert "greet 0.1.1 sha256:" in after
+    assert "published greet 0.1.1 " in after
     assert "skillery_notes" not in after
     assert len((folder / "skillery-notes" / "events.jsonl").read_text().splitlines()) > 0
 
@@ -135,7 +134,12 @@ def test_the_tutorial_runs_from_the_first_skill_to_a_reviewed_one(
     second = run_page("docs/tutorial/2-versions.md", server, folder)
     with FakeModel(lists, runs, ends) as model:
         third = run_page(
-            "docs/tutorial/3-agent.md", server, folder, OPENAI_BASE_URL=f"{model.url}/v1", OPENAI_API_KEY="none"
+            "docs/tutorial/3-agent.md",
+            server,
+            folder,
+            SKILLERY_URL=server.url,
+            OPENAI_BASE_URL=f"{model.url}/v1",
+            OPENAI_API_KEY="none",
         )
         assert model.turns == []
     server.stop()

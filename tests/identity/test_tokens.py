@@ -276,10 +276,11 @@ def test_auth_revoke_ends_tokens_too(alice: Alice, admin: str) -> None:
     revoke = partial(skillery, "auth", "revoke", alice.name, *home, SKILLERY_AUTH="tokens")
     revoked = revoke(SKILLERY_DATABASE=alice.server.database)
 
-    assert (revoked.out, revoked.err) == (f"{alice.name} is revoked\n", "Ended: 1 token, 1 session, 1 run.\n")
+    place = f"in the home {alice.server.home}\n"
+    assert (revoked.out, revoked.err) == (f"{alice.name} is revoked {place}", "Ended: 1 token, 1 session, 1 run.\n")
     alice.check_is_gone(Rpc(alice.server.url, admin))
     again = revoke(SKILLERY_DATABASE=alice.server.database)
-    assert again.out == f"{alice.name} was already revoked\n"
+    assert again.out == f"{alice.name} was already revoked {place}"
 
 
 def test_offboard_of_an_unknown_identity_says_so(tokens_server: Server, admin: str) -> None:

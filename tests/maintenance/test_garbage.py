@@ -253,7 +253,7 @@ def test_gc_works_on_a_home_without_a_server_and_through_the_one_that_holds_it(
     (tmp_path / "data").write_bytes(b"d" * LARGE)
     kept = skillery("blob", "put", str(tmp_path / "data"), "--home", home).out.strip()
     gone = skillery("blob", "put", "-", "--ttl", "12h", "--home", home, stdin=b"x").out.strip()
-    assert skillery("blob", "rm", gone, "--home", home).out == f"deleted {gone}\n"
+    assert skillery("blob", "rm", gone, "--home", home).out == f"deleted {gone} in the home {home}\n"
     would = skillery("gc", "--dry-run", "--home", home, "--json").json
 
     shown = skillery("gc", "--home", home)

@@ -134,6 +134,7 @@ def test_the_command_line_shows_them(server: Server, new_name: str) -> None:
         )
     shown = skillery("versions", new_name, "--url", server.url)
     assert [line.split()[:3] for line in shown.out.splitlines()] == [
+        ["skill", "version", "status"],
         [new_name, "1.1.0", "published"],
         [new_name, "1.0.0", "published"],
     ]

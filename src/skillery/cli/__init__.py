@@ -134,7 +134,7 @@ commands.sections = {
         lifecycle.undeprecate,
         lifecycle.visibility,
     ),
-    "Log in": (login.login, login.logout, credential.credential),
+    "Log in": (login.login, login.logout, login.use, credential.credential),
     "Serve": (serve.serve, mcp.mcp, connect.connect, demo.demo),
     "Administer": (
         tokens.token,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from skillery.cli.failures import CHECK_FAILED
-from skillery.cli.options import Target, home_options, json_option, target_options, user_of_this_machine
+from skillery.cli.options import Target, home_options, json_option, print_change, target_options, user_of_this_machine
 from skillery.cli.output import clean, print_json, print_rows
 from skillery.cli.tokens import open_home_database
 from skillery.errors import InvalidParams, NotAuthenticated
@@ -180,7 +180,7 @@ def offboard(name: str, target: Target, as_json: bool) -> None:
     if as_json:
         print_json(report)
         return
-    click.echo(clean(f"{name} is revoked"))
+    print_change(f"{name} is revoked")
     _print_ended(report)
     for subject, names in report["left"].items():
         if names:
@@ -246,4 +246,4 @@ def _print_change(name: str, changed: bool, done: str, else_: str, as_json: bool
     if as_json:
         print_json({"name": name, "changed": changed})
     else:
-        click.echo(clean(f"{name} {done if changed else else_}"))
+        print_change(f"{name} {done if changed else else_}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from skillery.cli.options import Target, json_option, target_options
+from skillery.cli.options import Target, json_option, print_change, target_options
 from skillery.cli.output import clean, is_terminal, print_json
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def put(file: str, kind: str | None, ttl: str | None, target: Target, as_json: b
         print_json({**answer, "kind": kind})
         return
     click.echo(clean(answer["blob_id"]))
+    print_change("stored", err=True)
 
 
 @blob.command("get")
@@ -100,7 +101,7 @@ def rm(blob_id: str, target: Target, as_json: bool) -> None:
     if as_json:
         print_json(answer)
     else:
-        click.echo(clean(f"deleted {answer['blob_id']}"))
+        print_change(f"deleted {answer['blob_id']}")
 
 
 def seconds_of(ttl: str) -> int:

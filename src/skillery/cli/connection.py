@@ -21,7 +21,7 @@ from skillery.client.logins import KeptToken
 from skillery.errors import StartupError
 
 if TYPE_CHECKING:
-    from skillery.app.home import Home
+    from skillery.app.home import Holder, Home
     from skillery.settings import Settings
 
 T = TypeVar("T")
@@ -89,12 +89,16 @@ async def connect(
         if target.url:
             yield await stack.enter_async_context(client_of(target.url, target.token))
             return
+        from skillery.app.home import Holder
+
         settings = target.load().settings
         show_log(settings)
         found = await _server_or_home(settings)
-        if isinstance(found, str):
-            yield await stack.enter_async_context(client_of(found, target.token))
+        if isinstance(found, Holder):
+            target.check_token((found.auth or "").split(","))
+            yield await stack.enter_async_context(client_of(found.url or "", target.token))
             return
+        target.check_token(settings.authenticators)
         stack.callback(found.close)
         yield await stack.enter_async_context(
             _in_process(settings, found, target.token, sandbox, environments, bundled)
@@ -124,20 +128,20 @@ async def _in_process(
             yield client
 
 
-async def _server_or_home(settings: Settings) -> str | Home:
-    """Return the address of the server that holds the home. If no server holds the home, lock the home and return it.
+async def _server_or_home(settings: Settings) -> Holder | Home:
+    """Return the server that holds the home. If no server holds the home, lock the home and return it.
 
     Wait for a server that is starting, and for other commands that hold the home: up to WAIT_SECONDS for each
     process. Raise StartupError if the home cannot be locked.
     """
-    from skillery.app.home import Holder, Home, HomeInUse, holder_of
+    from skillery.app.home import Home, HomeInUse, holder_of
 
     deadline = time.monotonic() + WAIT_SECONDS
     awaited: Holder | None = None
     while True:
         holder = holder_of(settings.home)
         if holder is not None and holder.url:
-            return holder.url
+            return holder
         if holder is not None and holder != awaited:
             awaited, deadline = holder, time.monotonic() + WAIT_SECONDS
         try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from skillery.cli.options import Target, home_options, url_option
+from skillery.cli.options import Target, server_options
 from skillery.cli.output import clean
 
 if TYPE_CHECKING:
@@ -23,26 +23,28 @@ USER = "skillery"
 
 @click.command()
 @click.argument("operation", type=click.Choice(["get", "store", "erase", "headers"]), default="get")
-@url_option
-@home_options
-def credential(operation: Operation, url: str | None, target: Target) -> None:
+@server_options
+def credential(operation: Operation, target: Target) -> None:
     """Print the login for a server, for git and other programs. A login that ends soon is renewed first.
 
     `get` is for git: it reads the address of the server from stdin, and prints a user and a password (the protocol of
-    git credential helpers). With --url, `get` answers only for this server, and SKILLERY_TOKEN is a login too.
-    `headers` prints a JSON object with the header Authorization. `store` and `erase` change nothing: only
-    `skillery login` and `skillery logout` do. `skillery connect` prints the settings of clients that call this command.
+    git credential helpers). With --url, `get` answers only for this server. SKILLERY_TOKEN is for the server of --url,
+    or else for the current server. `headers` prints a JSON object with the header Authorization. `store` and `erase`
+    change nothing: only `skillery login` and `skillery logout` do. `skillery connect` prints the settings of clients
+    that call this command.
     """
     from skillery.cli.login import server_of_home
     from skillery.client.logins.login import server_of
 
     if operation == "headers":
-        _print_headers(server_of(url or server_of_home(target)))
+        _print_headers(server_of(target.url or server_of_home(target)))
         return
     asked = _question()
-    server = None if url is None else server_of(url)
+    server = server_of(target.url) if target.url else None
     if server is not None and not _is_about(asked, server):
-        return  # git asks its other helpers
+        if target.origin == "--url":
+            return  # git asks its other helpers
+        server = None  # without --url, the command answers questions about all servers with a login
     if operation == "get":
         _print_credential(asked, server)
     elif operation == "erase":
@@ -100,8 +102,8 @@ def _print_headers(server: str) -> None:
 
 
 def _token_of(server: str, *, has_url: bool) -> tuple[str | None, Login | None]:
-    """Return the token for a server, and the login that it is from. SKILLERY_TOKEN is for the server of --url only:
-    otherwise a repository at any other host could ask for it.
+    """Return the token for a server, and the login that it is from. SKILLERY_TOKEN is for the current server
+    and that of --url only: otherwise a repository at any other host could ask for it.
     """
     from skillery.client.logins.tokens import current_login
     from skillery.client.wire import TOKEN_VARIABLE

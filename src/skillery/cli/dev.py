@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
-from skillery.cli.options import Target, json_option, target_options
+from skillery.cli.options import Target, folders_argument, json_option, target_options
 
 
 @click.command(short_help="Serve the skill in each DIR to you alone, again after each change.")
-@click.argument("folders", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@folders_argument
 @click.option("--host", metavar="HOST", help="The address to listen on, if no server holds the home.")
 @click.option("--port", type=click.IntRange(0, 65535), metavar="PORT", help="0 chooses a free port.")
 @target_options

@@ -71,6 +71,7 @@ async def _connected(target: Target, flags: dict[str, Any]) -> AsyncIterator[_Se
     if not url:
         settings = target.load(**flags).settings
         show_log(settings)
+        target.check_token(settings.authenticators)
         url = await _holder(settings)
     if url:
         async with client_of(url, target.token) as client:

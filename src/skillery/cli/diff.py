@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from skillery.cli.folder_skills import folders_in, is_folder
 from skillery.cli.options import Target, json_option, name_and_version, target_options
 from skillery.cli.output import clean, print_json
 
@@ -19,22 +20,24 @@ if TYPE_CHECKING:
     from skillery.client import AsyncClient
     from skillery.formats.version_diffs import Compared
 
+HERE = "."
 _COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 
 
 @click.command(short_help="Compare two versions: permissions first, then files.")
-@click.argument("old", metavar="NAME[@VERSION]|DIR")
-@click.argument("new", metavar="NAME[@VERSION]|DIR")
+@click.argument("old", metavar="[NAME[@VERSION]|DIR]", required=False)
+@click.argument("new", metavar="[NAME[@VERSION]|DIR]", required=False)
 @target_options
 @json_option
-def diff(old: str, new: str, target: Target, as_json: bool) -> None:
-    """Show what NEW changes: permissions first, then manifest, instructions and files.
+def diff(old: str | None, new: str | None, target: Target, as_json: bool) -> None:
+    """Show what the second one changes: permissions first, then manifest, instructions and files.
 
-    A DIR is a folder with a skill.toml, and is compared as it is. If there is a folder NAME, write NAME@latest for the
-    skill.
+    A DIR is a folder with a skill.toml: ./DIR, DIR/, `.` or an absolute path. Without a second one, the folder `.` is
+    compared. Without any, or with only a DIR, the folder is compared with the published skill of its name.
     """
     from skillery.cli.connection import with_client
 
+    old, new = _sides(old, new)
     answer: Mapping[str, Any] = with_client(target, lambda client: _compare(client, old, new))
     if as_json:
         print_json(answer)
@@ -44,15 +47,28 @@ def diff(old: str, new: str, target: Target, as_json: bool) -> None:
         click.echo(click.style(clean(line), fg=colour) if colour else clean(line))
 
 
+def _sides(old: str | None, new: str | None) -> tuple[str, str]:
+    """Return both sides. A single folder, or else the folder `.`, is compared with the published skill of its name."""
+    from skillery.publishing import read_skill_folder
+
+    if new is not None and old is not None:
+        return old, new
+    folder = HERE if old is None else old
+    if not is_folder(folder):
+        return folder, HERE
+    return str(read_skill_folder(Path(folder)).manifest.get("name", "")), folder
+
+
 async def _compare(client: AsyncClient, old: str, new: str) -> Mapping[str, Any]:
     import msgspec
 
     from skillery.formats.version_diffs import compare_versions
 
     (name, version), (other, other_version) = name_and_version(old, None), name_and_version(new, None)
-    if not (_is_folder(old) or _is_folder(new)) and name == other:
+    folders = folders_in((old, new))
+    if not folders and name == other:
         return await client.diff_versions(name, from_version=version or "", to_version=other_version or "")
-    sides = [await _side(client, text) for text in (old, new)]
+    sides = [_folder_side(Path(text)) if text in folders else await _side(client, text) for text in (old, new)]
     await _load(client, sides[0], sides[1])
     return dict(msgspec.to_builtins(compare_versions(sides[0].compared, sides[1].compared)))
 
@@ -65,15 +81,9 @@ class _Side:
         self.contents = contents
 
 
-def _is_folder(text: str) -> bool:
-    return (Path(text) / "skill.toml").is_file()
-
-
 async def _side(client: AsyncClient, text: str) -> _Side:
     from skillery.formats.version_diffs import Compared, DiffSide, FileFacts
 
-    if _is_folder(text):
-        return _folder_side(Path(text))
     name, version = name_and_version(text, None)
     skill: Mapping[str, Any] = (await client.describe_skill(name, version=version, detail="full"))["skill"]
     files = {one["path"]: FileFacts(one["sha256"], one["size_bytes"], one["executable"]) for one in skill["files"]}

@@ -10,7 +10,7 @@ import click
 
 from skillery.cli.failures import CHECK_FAILED
 from skillery.cli.garbage import print_sweep
-from skillery.cli.options import Target, json_option, target_options
+from skillery.cli.options import Target, json_option, print_change, target_options
 from skillery.cli.output import clean, print_fields, print_json, print_rows
 
 if TYPE_CHECKING:
@@ -111,6 +111,8 @@ def rebuild(name: str, wait: bool, target: Target, as_json: bool) -> None:
 
     answer = with_client(target, rebuilt, sandbox=True)
     _print(answer, as_json)
+    if not as_json:
+        print_change("rebuild requested", err=True)
     if answer["rebuild"] and answer["rebuild"]["state"] == "failed":
         raise click.exceptions.Exit(CHECK_FAILED)
 

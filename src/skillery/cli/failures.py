@@ -100,7 +100,7 @@ class Commands(click.Group):
         except CheckFailed as error:
             _fail(ctx, CHECK_FAILED, {"message": str(error), "data": {"type": "check_failed"}}, as_json)
         except Exception as error:
-            known = _of_client(error)
+            known = _of_client(ctx, error)
             if known is None and os.environ.get("SKILLERY_LOG_LEVEL", "").lower() == "debug":
                 raise
             _fail(ctx, *(known or _unexpected(error)), as_json)
@@ -118,7 +118,7 @@ def answered(error: AnsweredError | StrangeAnswer) -> dict[str, Any]:
     return {"code": None, "message": message, "data": {"type": "no_skillery", "hint": "Check --url."}}
 
 
-def _of_client(error: Exception) -> tuple[int, Mapping[str, Any]] | None:
+def _of_client(ctx: click.Context, error: Exception) -> tuple[int, Mapping[str, Any]] | None:
     """Return the exit code and the error object for an error that the client raises. Return None for any other
     error.
     """
@@ -133,8 +133,26 @@ def _of_client(error: Exception) -> tuple[int, Mapping[str, Any]] | None:
         data = {"type": error.type} | ({"hint": error.hint} if error.hint else {})
         return ANSWERED_ERROR, {"code": None, "message": error.message, "data": data}
     if isinstance(error, ConnectionFailed | httpx.InvalidURL):  # an id of a blob can be too long for an address
-        return CANNOT_START, {"message": str(error), "data": {"type": "cannot_start"}}
+        hint = _what_to_check(ctx) if isinstance(error, ConnectionFailed) and not error.sent else None
+        return CANNOT_START, {
+            "message": str(error),
+            "data": {"type": "cannot_start"} | ({"hint": hint} if hint else {}),
+        }
     return None
+
+
+def _what_to_check(ctx: click.Context) -> str | None:
+    """Return what a user checks if there is no connection to the server of the command."""
+    from skillery.cli.options import target_of
+
+    target = target_of(ctx)
+    if target is None or not target.url:
+        return None
+    change = {
+        "SKILLERY_URL": " It is from SKILLERY_URL: unset the variable, or use --url.",
+        "skillery use": " It is from `skillery use`: `skillery use home` goes back to the home.",
+    }.get(target.origin, "")
+    return f"Check that the address is right, and that a server answers there: curl {target.url}/healthz.{change}"
 
 
 def _unexpected(error: Exception) -> tuple[int, Mapping[str, Any]]:

@@ -1,11 +1,11 @@
 """Folders in place of names: `skillery run ./greet`, `skillery code analysis.py --mount ./greet`.
 
-A text with a slash is a folder, and so is the name of an existing folder that contains skill.toml or SKILL.md.
+A text with a slash is a folder, and so are `.` and `..`. A plain name is always the skill of the registry.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence, Set
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from skillery.cli.options import Target, name_and_version
+from skillery.cli.output import clean
 
 if TYPE_CHECKING:
     from skillery.client import AsyncClient
@@ -24,17 +25,27 @@ T = TypeVar("T")
 
 def is_folder(text: str) -> bool:
     """Return whether a text names a folder and not a published skill."""
-    return "/" in text or any(Path(text, name).is_file() for name in ("skill.toml", "SKILL.md"))
+    return "/" in text or text in {".", ".."}
+
+
+def folders_in(texts: Sequence[str]) -> set[str]:
+    """Return the texts that name folders. For each plain name that is also a folder, say on stderr that it is the skill
+    of the registry.
+    """
+    folders = set(filter(is_folder, texts))
+    for text in dict.fromkeys(texts):
+        if text not in folders and any(Path(text, name).is_file() for name in ("skill.toml", "SKILL.md")):
+            click.echo(clean(f"note: '{text}' is the skill of the registry. The folder is ./{text}"), err=True)
+    return folders
 
 
 def reference_of(name: str, version: str | None) -> str:
     """Return the folder, or the reference of a published skill. Raise UsageError for a folder with --version."""
-    if not is_folder(name):
-        name, version = name_and_version(name, version)
-        return name if version is None else f"{name}@{version}"
-    if version is not None:
+    if version is None:
+        return name
+    if is_folder(name):
         raise click.UsageError(f"the version of the folder '{name}' is in its skill.toml: leave --version out")
-    return name
+    return "@".join(str(part) for part in name_and_version(name, version))
 
 
 def with_skills(
@@ -43,19 +54,20 @@ def with_skills(
     """Call `work` with a client and the references of the skills (NAME@VERSION), and return its result.
 
     If one of the skills is a folder, the client uses a temporary registry in this process. This registry has the
-    folders, and copies of the other skills. Raise UsageError if a skill is a folder and the target has a URL.
+    folders, and copies of the other skills. Raise UsageError if a skill is a folder and --url is given.
     """
     import asyncio
 
     from skillery.cli.connection import with_client
 
-    if not any(map(is_folder, skills)):
+    folders = folders_in(skills)
+    if not folders:
         return with_client(target, lambda client: work(client, list(skills)), sandbox=True)
-    if target.url:
+    if target.origin == "--url":
         raise click.UsageError("a folder runs on this machine: leave --url out, or publish the folder there first")
 
     async def connected() -> T:
-        found = await _read(target, skills)
+        found = await _read(target, skills, folders)
         async with temporary_client(target.load().settings, found) as client:
             references = [f"{skill.manifest.get('name')}@{skill.manifest.get('version')}" for skill in found]
             return await work(client, references)
@@ -63,12 +75,12 @@ def with_skills(
     return asyncio.run(connected())
 
 
-async def _read(target: Target, skills: Sequence[str]) -> list[SkillFolder]:
+async def _read(target: Target, skills: Sequence[str], folders: Set[str]) -> list[SkillFolder]:
     """Return the skills in their order: folders from the disk, others from the registry."""
     from skillery.cli.connection import connect
     from skillery.publishing import read_skill_folder
 
-    read = {text: read_skill_folder(Path(text)) for text in skills if is_folder(text)}
+    read = {text: read_skill_folder(Path(text)) for text in folders}
     if len(read) < len(set(skills)):
         async with connect(target) as client:
             read |= {text: await _published(client, text) for text in skills if text not in read}

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from skillery.cli.options import Target, json_option, target_options
+from skillery.cli.options import Target, json_option, print_change, target_options
 from skillery.cli.output import clean, print_json
 
 
@@ -34,3 +34,5 @@ def print_sweep(answer: Mapping[str, Any], dry_run: bool, as_json: bool) -> None
     done = "would be removed" if dry_run else "removed"
     for step, one in answer["removed"].items():
         click.echo(clean(f"{step.replace('_', ' ')}: {one['count']} {done}, {one['bytes']} bytes"))
+    if not dry_run:
+        print_change("swept", err=True)

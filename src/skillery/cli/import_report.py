@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from skillery.cli.failures import print_error
+from skillery.cli.options import print_change
 from skillery.cli.output import clean
 
 MAX_NAMES = 10
@@ -201,7 +202,7 @@ def print_end(answer: Mapping[str, Any], sections: Sections, *, in_step: bool) -
     counts = ", ".join(f"{number} {outcome}" for outcome, number in answer["counts"].items())
     more = f"; {answer['repaired']} read with repairs" if answer["repaired"] else ""
     skills = "1 skill" if answer["total"] == 1 else f"{answer['total']} skills"
-    click.echo(clean(f"{answer['path']}: {skills}: {counts or 'nothing'}{more}"), err=True)
+    print_change(f"{answer['path']}: {skills}: {counts or 'nothing'}{more},", "to", err=True)
     for line in section_lines(sections.listed):
         click.echo(clean(line), err=True)
     _print_next(answer)

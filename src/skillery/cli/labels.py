@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from skillery.cli.options import Target, json_option, name_and_version, target_options
+from skillery.cli.options import Target, json_option, name_and_version, print_change, target_options
 from skillery.cli.output import clean, print_json, print_rows
 
 
@@ -87,7 +87,7 @@ def _move(target: Target, as_json: bool, method: str, **params: Any) -> None:
     if as_json:
         print_json(answer)
     else:
-        click.echo(clean(_moved(answer)))
+        print_change(_moved(answer))
 
 
 def _moved(answer: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from skillery.cli.options import Target, filled, json_option, name_and_version, target_options
+from skillery.cli.options import Target, confirm, filled, json_option, name_and_version, print_change, target_options
 from skillery.cli.output import clean, print_json
 
 version_option = click.option("--version", help="The exact version, if NAME does not include it.")
@@ -34,7 +34,7 @@ def submit(name: str, version: str | None, target: Target, as_json: bool) -> Non
     metavar="sha256:…",
     help="Digest of the reviewed bundle; approval fails if the version has another digest.",
 )
-@click.option("--note", help="Note to record with the approval.")
+@click.option("--note", "--reason", help="Note to record with the approval.")
 @target_options
 @json_option
 def approve(
@@ -47,7 +47,7 @@ def approve(
 @click.command()
 @click.argument("name", metavar="NAME@VERSION")
 @version_option
-@click.option("--reason", required=True, help="Reason shown to the author.")
+@click.option("--reason", "--note", required=True, help="Reason shown to the author.")
 @target_options
 @json_option
 def reject(name: str, version: str | None, reason: str, target: Target, as_json: bool) -> None:
@@ -83,7 +83,7 @@ def purge(name: str, version: str | None, reason: str, yes: bool, target: Target
 
     params = _exactly(name, version)
     if not yes:
-        click.confirm(f"Remove the files of {params['name']} {params['version']} for good?", abort=True, err=True)
+        confirm(f"Remove the files of {params['name']} {params['version']} for good?")
     purged = with_client(target, lambda client: client.call("purge_version", {**params, "reason": reason}))
     if as_json:
         print_json(purged)
@@ -156,4 +156,4 @@ def _call(target: Target, as_json: bool, method: str, **params: Any) -> None:
 
 
 def _print_step(answer: dict[str, Any]) -> None:
-    click.echo(clean(f"{answer['name']} {answer['version']} {answer['digest']} {answer['status']}"))
+    print_change(f"{answer['name']} {answer['version']} {answer['digest']} {answer['status']}")

@@ -1,4 +1,4 @@
-"""`skillery login` and `skillery logout`: logins that this computer keeps for its user."""
+"""`skillery login`, `logout` and `use`: the logins and the current server that this computer keeps for its user."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 import click
 
-from skillery.cli.options import Target, home_options, json_option, url_option
+from skillery.cli.options import HOME, Target, address_in, current_server, json_option, server_options
 from skillery.cli.output import clean, print_json
 from skillery.errors import StartupError
 
@@ -29,15 +29,13 @@ class _Checked(NamedTuple):
 
 
 @click.command()
-@url_option
-@home_options
+@server_options
 @click.option("--browser", is_flag=True, help="Log in with a browser on this computer.")
 @click.option("--device", is_flag=True, help="Log in with a browser on another device, with a code.")
 @click.option("--token", is_flag=True, help="Read a token from the terminal or stdin, and keep it.")
 @click.option("--client-id", metavar="ID", help="The client at the identity provider.  [default: the server names it]")
 @json_option
 def login(
-    url: str | None,
     target: Target,
     browser: bool,
     device: bool,
@@ -47,6 +45,9 @@ def login(
 ) -> None:
     """Log in to a server, and keep the login for later commands.
 
+    A server that you name, and not by --home, becomes the current server, as with `skillery use`: commands without
+    --url use it.
+
     The login takes place at the identity provider of the server, with a browser on this computer or on another device.
     If the server has no identity provider, the command asks for a token. Logins are kept in the keyring if the package
     `keyring` is installed, else in a file that only you can read.
@@ -55,7 +56,7 @@ def login(
     from skillery.client.logins.login import server_of
 
     way = _way(browser=browser, device=device, token=token)
-    server = server_of(url or server_of_home(target))
+    server = server_of(target.url or server_of_home(target))
     provider = None if way == "token" else find_provider(server, client_id)
     if provider is not None:
         found = _log_in_at_provider(provider, way)
@@ -63,23 +64,28 @@ def login(
         _check_way(server, way)
         if way is None and _accepts(server, ""):
             _print_login(server, None, None, None, as_json)
+            _use(server, target)
             return
         found = _with_token(server)
     _keep(server, found, as_json)
+    _use(server, target)
 
 
 @click.command()
-@url_option
-@home_options
+@server_options
 @json_option
-def logout(url: str | None, target: Target, as_json: bool) -> None:
-    """Remove the kept login for a server. A login at an identity provider is also revoked there."""
+def logout(target: Target, as_json: bool) -> None:
+    """Remove the kept login for a server. A login at an identity provider is also revoked there.
+
+    If the server is the current server, the home is used again.
+    """
     from skillery.client import ClientError
-    from skillery.client.logins.kept import changing, find_login, remove_login
+    from skillery.client.logins.kept import changing, find_login, remove_login, set_current_server
+    from skillery.client.logins.kept import current_server as kept_server
     from skillery.client.logins.login import server_of
     from skillery.client.logins.renewing import revoke
 
-    server = server_of(url or server_of_home(target))
+    server = server_of(target.url or server_of_home(target))
     kept, revoked, problem = None, False, None
     with changing(server):
         try:
@@ -90,7 +96,50 @@ def logout(url: str | None, target: Target, as_json: bool) -> None:
         remove_login(server)
     if problem is not None:
         click.echo(clean(f"warning: the login is removed here, but not revoked at its provider: {problem}"), err=True)
+    if kept_server() == server:
+        set_current_server(None)
     _print_logout(server, kept, revoked, as_json)
+
+
+@click.command()
+@click.argument("server", metavar="[URL|home]", required=False)
+@json_option
+def use(server: str | None, as_json: bool) -> None:
+    """Choose the server for commands without --url, or show it.
+
+    `skillery use home` chooses the home again. SKILLERY_URL and --url win over this choice, and --home DIR and `--url
+    home` name the home.
+    """
+    from skillery.client.logins.kept import set_current_server
+    from skillery.client.logins.login import server_of
+
+    if server is not None:
+        try:
+            address = address_in(server)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from None
+        set_current_server(None if address == HOME else server_of(address))
+    url, origin = current_server()
+    if as_json:
+        print_json({"url": None if url == HOME else url, "from": origin or None})
+    elif url in {None, HOME}:
+        click.echo(clean(f"commands use the home {Target().load().settings.home}{_from(origin)}"))
+    else:
+        click.echo(clean(f"commands use {url}{_from(origin)}"))
+
+
+def _from(origin: str) -> str:
+    return f" (from {origin})" if origin else ""
+
+
+def _use(server: str, target: Target) -> None:
+    """Make the server the current server, if the user has named it and it is not the current server yet."""
+    from skillery.client.logins.kept import current_server as kept_server
+    from skillery.client.logins.kept import set_current_server
+
+    if target.url and kept_server() != server:
+        set_current_server(server)
+        click.echo(clean(f"Commands now use {server}. `skillery use home` goes back to the home."), err=True)
 
 
 def _way(**flags: bool) -> Way | None:

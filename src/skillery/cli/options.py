@@ -5,16 +5,27 @@ from __future__ import annotations
 import functools
 import getpass
 import os
-from collections.abc import Callable
+import shlex
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
+from click.core import ParameterSource
+
+from skillery.cli.output import clean
 
 if TYPE_CHECKING:
     from skillery.settings import LoadedSettings
 
 F = TypeVar("F", bound=Callable[..., Any])
+URL_VARIABLE = "SKILLERY_URL"
+
+
+HOME = "home"
+"""Text that names the home in the place of a URL."""
+_TARGET = "skillery.target"
 
 
 class Target(NamedTuple):
@@ -24,6 +35,30 @@ class Target(NamedTuple):
     config: str | None = None
     url: str | None = None
     token: str | None = None
+    origin: str = ""
+    """Where the target comes from: `--url`, `SKILLERY_URL`, `skillery use`, or "" for a home."""
+    has_token_option: bool = False
+    """Whether the token was given with --token, and not by SKILLERY_TOKEN."""
+
+    @property
+    def options(self) -> str:
+        """The options of another command for the same target, with a space before each."""
+        if self.origin == "--url":
+            return f" --url {self.url}"
+        given = (("--home", self.home), ("--config", self.config)) if not self.url else ()
+        return "".join(f" {option} {shlex.quote(value)}" for option, value in given if value)
+
+    def place(self, preposition: str = "at") -> str:
+        """Return the place of a change: `at https://skills.example.org`, or `in the home /home/ann/skills`."""
+        return f"{preposition} {self.url}" if self.url else f"in the home {self.load().settings.home}"
+
+    def check_token(self, authenticators: Sequence[str]) -> None:
+        """Raise UsageError if --token is given, and no authenticator of the home reads it."""
+        if self.has_token_option and tuple(authenticators) in {(), ("open",)}:
+            raise click.UsageError(
+                "--token is for servers that check tokens, and this command works on a home that checks none: "
+                "name the server with --url, or leave --token out"
+            )
 
     def load(self, **flags: Any) -> LoadedSettings:
         """Return the settings of this computer. `flags` are settings from the command line. Raise StartupError if a
@@ -39,6 +74,17 @@ def filled(_ctx: click.Context, _option: click.Parameter, text: str | None) -> s
     if text is not None and not text.strip():
         raise click.BadParameter("it is empty: leave the option out")
     return text
+
+
+def folders_argument(command: F) -> F:
+    """Add the argument DIR... to a command. The default is the folder `.`."""
+    return click.argument(
+        "folders",
+        metavar="[DIR...]",
+        nargs=-1,
+        type=click.Path(path_type=Path),
+        callback=lambda _ctx, _argument, folders: folders or (Path(),),
+    )(command)
 
 
 def json_option(command: F) -> F:
@@ -58,7 +104,7 @@ def home_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--config", metavar="FILE", help="The settings file.  [default: skillery.toml in the home]")
     @functools.wraps(command)
     def with_target(*, home: str | None, config: str | None, **others: Any) -> Any:
-        return command(target=Target(home, config), **others)
+        return command(target=_remembered(Target(home, config)), **others)
 
     return with_target
 
@@ -84,24 +130,107 @@ def token_option(command: F) -> F:
     )(command)
 
 
-def url_option(command: F) -> F:
-    return click.option("--url", metavar="URL", callback=_check_url, help="Use the server at this address instead.")(
-        command
+def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options --home, --config and --url to a command. The command gets them as `target`.
+
+    The server is that of --url, else of SKILLERY_URL, else of `skillery use`. --home and --config name the home, and so
+    does `--url home`.
+    """
+
+    @click.option("--home", metavar="DIR", help="The home: the folder of the embedded registry.")
+    @click.option("--config", metavar="FILE", help="The settings file.  [default: skillery.toml in the home]")
+    @click.option(
+        "--url",
+        metavar="URL",
+        callback=_check_url,
+        help="The server, or 'home' for the home.  [default: SKILLERY_URL, else the server of `skillery use`]",
     )
+    @functools.wraps(command)
+    def with_target(*, home: str | None, config: str | None, url: str | None, **others: Any) -> Any:
+        origin = "--url"
+        if url is None and home is None and config is None:
+            url, origin = current_server()
+        target = Target(home, config) if url in {None, HOME} else Target(home, config, url, origin=origin)
+        return command(target=_remembered(target), **others)
+
+    return with_target
 
 
 def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options --home, --config, --url and --token to a command. The command gets them as `target`."""
 
-    @click.option("--home", metavar="DIR", help="The home: the folder of the embedded registry.")
-    @click.option("--config", metavar="FILE", help="The settings file.  [default: skillery.toml in the home]")
-    @url_option
+    @server_options
     @token_option
     @functools.wraps(command)
-    def with_target(*, home: str | None, config: str | None, url: str | None, token: str | None, **others: Any) -> Any:
-        return command(target=Target(home, config, url, token), **others)
+    def with_token(*, target: Target, token: str | None, **others: Any) -> Any:
+        by_option = click.get_current_context().get_parameter_source("token") is ParameterSource.COMMANDLINE
+        return command(target=_remembered(target._replace(token=token, has_token_option=by_option)), **others)
 
-    return with_target
+    return with_token
+
+
+def current_server() -> tuple[str | None, str]:
+    """Return the current server of the user, and where it comes from: SKILLERY_URL, else `skillery use`.
+
+    Return None and "" for the home. Raise UsageError if SKILLERY_URL is not an address.
+    """
+    if named := os.environ.get(URL_VARIABLE, "").strip():
+        try:
+            return address_in(named), URL_VARIABLE
+        except ValueError as error:
+            raise click.UsageError(f"{URL_VARIABLE}: {error}") from None
+    from skillery.client.logins.kept import current_server as kept_server
+
+    server = kept_server()
+    return server, "skillery use" if server else ""
+
+
+def address_in(text: str) -> str:
+    """Return the address of a server without the path of an endpoint, or HOME. Raise ValueError."""
+    if text == HOME:
+        return HOME
+    if not text.lower().startswith(("http://", "https://")):
+        raise ValueError(f"'{text}' is not an http:// or https:// address, nor the word '{HOME}'")
+    return text.rstrip("/").removesuffix("/rpc")
+
+
+def _check_url(_ctx: click.Context, _option: click.Parameter, url: str | None) -> str | None:
+    try:
+        return address_in(url) if url else None
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def _remembered(target: Target) -> Target:
+    """Return the target. `target_of` then returns it, for messages about the target of the running command."""
+    if context := click.get_current_context(silent=True):
+        context.meta[_TARGET] = target
+    return target
+
+
+def target_of(context: click.Context) -> Target | None:
+    """Return the target of the running command, or None if the command has no target."""
+    target: Target | None = context.meta.get(_TARGET)
+    return target
+
+
+def print_change(text: str, preposition: str = "at", *, err: bool = False) -> None:
+    """Print what the running command has changed, and where: `yanked greet 1.0.0 at https://skills.example.org`."""
+    target = target_of(click.get_current_context())
+    assert target is not None, "a command that changes something has the options of its target"
+    click.echo(clean(f"{text} {target.place(preposition)}"), err=err)
+
+
+def confirm(question: str) -> None:
+    """Ask the user, and raise Abort if the answer is no. Raise UsageError if stdin ends without an answer."""
+    try:
+        agreed = click.confirm(question, err=True)
+    except click.Abort:
+        if sys.stdin.isatty():
+            raise
+        raise click.UsageError("there is no terminal to confirm this: pass --yes") from None
+    if not agreed:
+        raise click.Abort
 
 
 def user_of_this_machine() -> str:
@@ -121,9 +250,3 @@ def name_and_version(text: str, version: str | None) -> tuple[str, str | None]:
     if at and version is not None:
         raise click.UsageError(f"'{text}' contains a version and --version gives another: use only one of them")
     return name, (spec if at else version)
-
-
-def _check_url(_ctx: click.Context, _option: click.Parameter, url: str | None) -> str | None:
-    if url is not None and not url.lower().startswith(("http://", "https://")):
-        raise click.BadParameter(f"'{url}' is not an http:// or https:// address")
-    return url.rstrip("/").removesuffix("/rpc") if url else None

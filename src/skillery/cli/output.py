@@ -52,9 +52,15 @@ def is_terminal() -> bool:
 
 
 def print_rows(
-    columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None, none: str = ""
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    title: str | None = None,
+    none: str = "",
+    headed: bool = False,
 ) -> None:
-    """Print a table on a terminal, otherwise one line per row with fields separated by tabs.
+    """Print a table on a terminal, otherwise one line per row with fields separated by tabs. With `headed`, the first
+    line has the names of the columns.
 
     On a terminal, timestamps are shortened to seconds and may wrap. Columns of IDS never wrap, so that a user can copy
     an id. If there are no rows, print the sentence `none` to stderr.
@@ -64,7 +70,7 @@ def print_rows(
         click.echo(none, err=True)
         return
     if not is_terminal():
-        for row in rows:
+        for row in (columns, *rows) if headed else rows:
             click.echo("\t".join(_SPACE.sub(" ", clean(field)) for field in row))
         return
     from rich.box import SIMPLE_HEAD

@@ -38,7 +38,7 @@ def quota(identity: str | None, namespace: str | None, target: Target, as_json: 
     if as_json:
         print_json(answer)
         return
-    print_rows(["of", "quota", "used", "limit"], _rows(answer))
+    print_rows(["of", "quota", "used", "limit"], _rows(answer), headed=True)
 
 
 def _rows(answer: Mapping[str, Any]) -> Iterator[tuple[str, str, int, object]]:

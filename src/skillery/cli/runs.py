@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from skillery.cli.options import Target, json_option, target_options
+from skillery.cli.options import Target, json_option, print_change, target_options
 from skillery.cli.output import clean, print_fields, print_json, print_rows
 
 if TYPE_CHECKING:
@@ -82,6 +82,8 @@ def show(run_id: str, target: Target, as_json: bool) -> None:
 def cancel(run_id: str, target: Target, as_json: bool) -> None:
     """Cancel a queued or active run."""
     _show("cancel_run", run_id, target, as_json)
+    if not as_json:
+        print_change(f"cancelled {run_id}", err=True)
 
 
 def _show(method: str, run_id: str, target: Target, as_json: bool) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from skillery.cli.options import Target, home_options, json_option, user_of_this_machine
+from skillery.cli.options import Target, home_options, json_option, print_change, user_of_this_machine
 from skillery.cli.output import clean, print_json, print_rows
 from skillery.errors import InvalidParams, NotFound
 
@@ -175,7 +175,7 @@ def _print(as_json: bool, answer: dict[str, Any], line: str) -> None:
     if as_json:
         print_json(answer)
     else:
-        click.echo(clean(line))
+        print_change(line, "on")
 
 
 @contextlib.contextmanager

@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from skillery.cli.failures import ANSWERED_ERROR, CHECK_FAILED, answered, object_of, print_error
-from skillery.cli.options import Target, allow_unknown_option, json_option, name_and_version, target_options
+from skillery.cli.options import (
+    Target,
+    allow_unknown_option,
+    folders_argument,
+    json_option,
+    name_and_version,
+    print_change,
+    target_options,
+)
 from skillery.cli.output import clean, is_terminal, print_json, print_rows
 from skillery.cli.skill_page import print_skill
 from skillery.errors import SkilleryError
@@ -34,7 +42,7 @@ PRINTED_FIELDS = ("warnings", "verified", "examples", "findings", "permissions_d
 
 
 @click.command(short_help="Publish the skill in each DIR.")
-@click.argument("folders", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@folders_argument
 @click.option(
     "--dry-run", is_flag=True, help="Print what publishing would print and run the examples; publish nothing."
 )
@@ -177,7 +185,14 @@ def _print_published(answer: Mapping[str, Any]) -> None:
     if "error" in answer:
         print_error({**answer["error"], "subject": answer["folder"]})
         return
-    click.echo(clean(f"{answer['name']} {answer['version']} {answer['digest']}{_status_text(answer)}"))
+    if "ok" in answer:
+        outcome = "would be " + (answer["status"] if answer["ok"] else "refused")
+        click.echo(clean(f"{answer['name']} {answer['version']} {answer['digest']} {outcome}"))
+    else:
+        status = answer["status"]
+        done, note = ("published", "") if status == "published" else ("uploaded", f" ({status})")
+        print_change(f"{done} {answer['name']} {answer['version']}{note}", "to")
+        click.echo(clean(f"  {answer['digest']}"), err=True)
     skipped = f"; skipped {', '.join(answer['skipped'])}" if answer["skipped"] else ""
     click.echo(clean(f"  {answer['files']} files, {answer['size_bytes']} bytes{skipped}"), err=True)
     for line in (*_example_lines(answer), *finding_lines(answer), *_permission_lines(answer)):
@@ -198,15 +213,6 @@ def _next_step(answer: Mapping[str, Any]) -> str:
         "in_review": f"a reviewer runs skillery approve {skill}",
     }
     return steps.get(answer["status"], "")
-
-
-def _status_text(answer: Mapping[str, Any]) -> str:
-    """Return the new status of the version as text, or "" if it is published. With --dry-run, return the status that
-    publishing would give.
-    """
-    if "ok" not in answer:
-        return "" if answer["status"] == "published" else f" ({answer['status']})"
-    return f" would be {answer['status']}" if answer["ok"] else " would be refused"
 
 
 def _example_lines(answer: Mapping[str, Any]) -> Iterator[str]:

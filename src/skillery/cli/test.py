@@ -13,7 +13,7 @@ import msgspec
 
 from skillery.cli.failures import CHECK_FAILED
 from skillery.cli.log_lines import show_log
-from skillery.cli.options import Target, allow_unknown_option, home_options, json_option
+from skillery.cli.options import Target, allow_unknown_option, folders_argument, home_options, json_option
 from skillery.cli.output import clean, print_json
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ DIFF_COLOURS = {"+": "green", "-": "red"}
 
 
 @click.command(short_help="Test the skill in each DIR: check, examples, own tests.")
-@click.argument("folders", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@folders_argument
 @click.option("--update", is_flag=True, help="Write actual outputs into skill.toml as the expected ones.")
 @click.option("--watch", is_flag=True, help="Test again after each change, until interrupted.")
 @click.option(

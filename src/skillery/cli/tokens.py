@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from skillery.cli.options import Target, filled, json_option, target_options, user_of_this_machine
+from skillery.cli.options import Target, filled, json_option, print_change, target_options, user_of_this_machine
 from skillery.cli.output import clean, is_terminal, print_json, print_rows
 
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ def create(
     where = " ".join(created["namespaces"])
     may = f"{', '.join(created['scopes'])}{f' in {where}' if where else ''}"
     click.echo(clean(f"{created['id']}: {created['name']} ({created['kind']}) may {may}{until}."), err=True)
+    print_change("created", err=True)
     if "publish" in created["scopes"] and "admin" not in created["scopes"] and not where:
         click.echo("The token cannot publish anything: add --namespace.", err=True)
     if "review" in created["scopes"] and "read" not in created["scopes"]:
@@ -144,7 +145,7 @@ def revoke(token_id: str, target: Target, as_json: bool) -> None:
     if as_json:
         print_json(revoked)
     else:
-        click.echo(clean(f"{revoked['id']} ({revoked['name']}) is revoked"))
+        print_change(f"{revoked['id']} ({revoked['name']}) is revoked")
 
 
 def _call_server(target: Target, method: str, params: dict[str, Any]) -> dict[str, Any]:
@@ -197,6 +198,8 @@ def open_home_database(target: Target) -> Iterator[Database]:
     from skillery.cli.database import migrated, open_database
     from skillery.cli.log_lines import show_log
 
+    # Such a command needs access to the database, and no authenticator reads a token.
+    target.check_token(())
     settings = target.load().settings
     show_log(settings)
     with open_database(settings) as database:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from skillery.cli.options import Target, filled, json_option, target_options
+from skillery.cli.options import Target, filled, json_option, print_change, target_options
 from skillery.cli.output import clean, print_json, print_rows
 
 
@@ -68,6 +68,7 @@ def add(
     click.echo(clean(f"jobs of {added['issuer']} may publish {added['target']} if their tokens have:"), err=True)
     for name, value in added["claims"].items():
         click.echo(clean(f"  {name} = {value}"), err=True)
+    print_change("added", err=True)
 
 
 def _claim(text: str) -> tuple[str, str]:
@@ -114,7 +115,7 @@ def rm(rule_id: str, target: Target, as_json: bool) -> None:
     if as_json:
         print_json(removed)
     else:
-        click.echo(clean(f"{removed['id']} ({removed['target']}) is removed; {removed['ended']} tokens ended"))
+        print_change(f"{removed['id']} ({removed['target']}) is removed, and {removed['ended']} tokens ended,")
 
 
 def _call(target: Target, method: str, params: dict[str, Any]) -> dict[str, Any]:

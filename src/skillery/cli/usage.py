@@ -44,7 +44,7 @@ def usage(namespace: str | None, never_run: bool, target: Target, as_json: bool)
         print_json({"skills": found})
         return
     rows = [(one["name"], one["loads"], one["reads"], one["runs"], _clients(one)) for one in found]
-    print_rows(COLUMNS, rows, none="No skill was read or run in the last 30 days.")
+    print_rows(COLUMNS, rows, none="No skill was read or run in the last 30 days.", headed=True)
 
 
 def _clients(one: SkillUsage) -> str:

@@ -69,4 +69,5 @@ def versions(
             for one in found
         ],
         none="No versions.",
+        headed=True,
     )

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from skillery.cli.options import Target, filled, json_option, target_options
-from skillery.cli.output import clean, print_json, print_rows
+from skillery.cli.options import Target, filled, json_option, print_change, target_options
+from skillery.cli.output import print_json, print_rows
 
 if TYPE_CHECKING:
     from skillery.client import AsyncClient
@@ -55,7 +55,7 @@ def add(
         print_json(made)
     else:
         until_when = f"until {made['until']}" if made["until"] else "without expiry"
-        click.echo(clean(f"{made['id']}: {made['rule']} is waived for {made['name']} {until_when}"))
+        print_change(f"{made['id']}: {made['rule']} is waived for {made['name']} {until_when}")
 
 
 @waiver.command("list")
@@ -110,7 +110,7 @@ def rm(waiver_id: str, target: Target, as_json: bool) -> None:
     if as_json:
         print_json(revoked)
     else:
-        click.echo(clean(f"{revoked['id']} ({revoked['rule']} of {revoked['name']}) is revoked"))
+        print_change(f"{revoked['id']} ({revoked['rule']} of {revoked['name']}) is revoked")
 
 
 def _call(target: Target, method: str, params: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from skillery.cli.failures import CHECK_FAILED
-from skillery.cli.options import Target, json_option, target_options
+from skillery.cli.options import Target, json_option, print_change, target_options
 from skillery.cli.output import clean, print_json, print_rows
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def add(address: str, events: tuple[str, ...], skills: tuple[str, ...], target: 
     click.echo(clean(added["secret"]))
     about = f" about {', '.join(added['skills'])}" if added["skills"] else ""
     click.echo(clean(f"{added['id']}: {', '.join(added['events'])}{about} to {added['url']}"), err=True)
+    print_change("added", err=True)
     click.echo("Store the secret now: it is not shown again.", err=True)
 
 
@@ -103,7 +104,7 @@ def rm(webhook_id: str, target: Target, as_json: bool) -> None:
     if as_json:
         print_json(removed)
     else:
-        click.echo(clean(f"{removed['id']} ({removed['url']}) is removed, with {removed['dropped']} unsent events"))
+        print_change(f"{removed['id']} ({removed['url']}) is removed, with {removed['dropped']} unsent events,")
 
 
 @webhook.command("dead")

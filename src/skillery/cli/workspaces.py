@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from skillery.cli.files import BLOB_ID, GivenFile, read_files
-from skillery.cli.options import Target, json_option, target_options
+from skillery.cli.options import Target, json_option, print_change, target_options
 from skillery.cli.output import clean, is_terminal, print_fields, print_json, print_rows
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ def delete(id_: str, target: Target, as_json: bool) -> None:
     if as_json:
         print_json(answer)
     else:
-        click.echo(clean(f"deleted {answer['id']}"))
+        print_change(f"deleted {answer['id']}")
 
 
 def _seconds(ttl: str | None) -> int | None:
@@ -219,6 +219,7 @@ def _print_id(answer: Mapping[str, Any], as_json: bool) -> None:
         print_json(answer)
     else:
         click.echo(clean(answer["id"]))
+        print_change("created", err=True)
 
 
 def _print_snapshot(answer: Mapping[str, Any], as_json: bool) -> None:
@@ -226,6 +227,7 @@ def _print_snapshot(answer: Mapping[str, Any], as_json: bool) -> None:
         print_json(answer)
     else:
         click.echo(clean(answer["snapshot"]))
+        print_change("saved", err=True)
 
 
 def _print_cursor(answer: Mapping[str, Any]) -> None:

@@ -152,7 +152,8 @@ def _read_files(folder: Path, skipped: list[str]) -> Iterator[BundleFile]:
         total += path.stat().st_size
         if total > MOST_BYTES:
             raise BundleTooLarge(
-                f"'{folder.name}' contains more than {MOST_BYTES} bytes", hint="Check that it is the right folder."
+                f"'{folder.resolve().name}' contains more than {MOST_BYTES} bytes",
+                hint="Check that it is the right folder.",
             )
         yield BundleFile(name, path.read_bytes(), bool(path.stat().st_mode & 0o111))
 

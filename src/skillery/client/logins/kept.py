@@ -24,6 +24,8 @@ from skillery.client.logins.private_files import (
 )
 
 FOLDER = "logins"
+CURRENT = "current"
+"""Name of the file with the address of the current server. Files of logins end with `.json`."""
 Where = Literal["keyring", "file"]
 
 
@@ -82,3 +84,23 @@ def remove_login(server: str) -> None:
     # The keyring may have an earlier login, from a time when the file was not needed.
     keyrings.remove(server)
     remove_private(place_of(server))
+
+
+def current_server() -> str | None:
+    """Return the address of the user's current server, or None. Raise UnusableLogin if other users can change it."""
+    try:
+        place = configuration_folder() / FOLDER / CURRENT
+    except UnusableLogin:
+        return None
+    content = read_private(place)
+    return content.decode().strip() or None if content is not None else None
+
+
+def set_current_server(server: str | None) -> None:
+    """Keep the address of the user's current server. None means the home."""
+    place = configuration_folder() / FOLDER / CURRENT
+    if server is None:
+        remove_private(place)
+        return
+    make_folder(place.parent)
+    write_private(place, f"{server}\n".encode())

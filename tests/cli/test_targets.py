@@ -1,0 +1,148 @@
+"""The target of a command: --url, SKILLERY_URL, `skillery use`, and the home."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from skillery.cli import commands
+from tests.cli.test_cli import skillery
+from tests.conftest import Server
+from tests.support.logins import Configuration
+
+NO_SERVER = "http://127.0.0.1:1"
+ARGUMENTS = {
+    "blob put": ["FILE"],
+    "code": ["FILE"],
+    "connect": ["mcp"],
+    "credential": ["headers"],
+    "diff": ["x@1.0.0", "x@2.0.0"],
+    "export": ["NEW", "--all"],
+    "import": ["DIR"],
+    "install": ["NEW", "x"],
+    "lock": ["x"],
+    "publish": ["DIR"],
+    "purge": ["x@1.0.0", "--reason", "x", "--yes"],
+    "sync": ["DIR"],
+    "tool define": ["x", "FILE", "--description", "x"],
+    "trust add": ["x", "--issuer", "https://ci.example.org", "--claim", "sub=x"],
+    "workspace put": ["ws_x", "FILE"],
+}
+"""Arguments of commands for which `x@1.0.0` is not enough. FILE and DIR are an existing file and folder."""
+
+ALIASES = {"review", "admin", "more"}
+"""Groups of commands that are also at the top."""
+WITHOUT_REQUEST = {"dev", "mirror run"}
+"""`dev` tries again until it is interrupted, and without a mirror, `mirror run` sends nothing."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, new_name: str) -> Path:
+    path = tmp_path / "skill"
+    assert skillery("new", str(path), "--name", f"{new_name}.text").code == 0
+    return path
+
+
+@pytest.fixture
+def configuration(tmp_path: Path) -> Configuration:
+    return Configuration(tmp_path / "configuration")
+
+
+def commands_with_url(group: click.Group = commands, before: str = "") -> Iterator[tuple[str, click.Command]]:
+    for name, command in group.commands.items():
+        path = f"{before} {name}".strip()
+        if isinstance(command, click.Group):
+            yield from commands_with_url(command, path)
+        elif before.partition(" ")[0] not in ALIASES and any(param.name == "url" for param in command.params):
+            yield path, command
+
+
+def test_skillery_url_is_honoured_like_url(sqlite_server: Server, tmp_path: Path, folder: Path) -> None:
+    home = str(tmp_path / "home")
+    published = skillery("publish", str(folder), SKILLERY_URL=f"{sqlite_server.url}/rpc", SKILLERY_HOME=home)
+
+    assert published.code == 0, published.err
+    assert published.out.rstrip().endswith(f"to {sqlite_server.url}")
+    assert not Path(home).exists()
+
+
+def test_the_current_server_is_chosen_shown_and_left(sqlite_server: Server, configuration: Configuration) -> None:
+    variables = configuration.variables
+    url = sqlite_server.url
+    chosen = skillery("use", f"{url}/rpc", **variables)
+    listed = skillery("list", **variables, SKILLERY_HOME="/no/such/home")
+    of_variable = skillery("list", **variables, SKILLERY_URL=NO_SERVER)
+    of_option = skillery("list", "--url", url, **variables, SKILLERY_URL=NO_SERVER)
+    of_home = skillery("list", "--home", "/dev/null/home", **variables)
+    named_home = skillery("list", "--url", "home", **variables, SKILLERY_HOME="/dev/null/home")
+    shown = skillery("use", "--json", **variables)
+    ended = skillery("use", "home", **variables, SKILLERY_HOME="/no/such/home")
+
+    assert (chosen.code, chosen.out) == (0, f"commands use {url} (from skillery use)\n")
+    assert listed.code == 0, listed.err
+    assert (of_variable.code, NO_SERVER in of_variable.err, "unset the variable" in of_variable.err) == (4, True, True)
+    assert of_option.code == 0, of_option.err
+    assert "/dev/null/home" in of_home.err
+    assert "/dev/null/home" in named_home.err
+    assert shown.json == {"url": url, "from": "skillery use"}
+    assert ended.out == "commands use the home /no/such/home\n"
+    assert skillery("use", "ftp://x", **variables).code == 2
+
+
+def test_login_sets_the_current_server_and_logout_resets_it(
+    sqlite_server: Server, configuration: Configuration
+) -> None:
+    url = ("--url", sqlite_server.url)
+    said = skillery("login", *url, stdin=b"", **configuration.variables)
+    used = skillery("use", "--json", **configuration.variables)
+    again = skillery("login", **configuration.variables)
+    skillery("logout", **configuration.variables)
+    left = skillery("use", "--json", **configuration.variables)
+
+    assert (said.code, "Commands now use" in said.err) == (0, True)
+    assert used.json["url"] == sqlite_server.url
+    assert sqlite_server.url in again.out
+    assert left.json == {"url": None, "from": None}
+
+
+def test_an_option_token_for_a_home_without_tokens_is_refused(sqlite_server: Server, tmp_path: Path) -> None:
+    home = ("--home", str(sqlite_server.home))
+    empty = skillery("list", "--token", "sky_x", "--home", str(tmp_path / "home"))
+    served = skillery("list", "--token", "sky_x", *home)
+    direct = skillery("token", "list", "--token", "sky_x", *home)
+
+    for ended in (empty, served, direct):
+        assert (ended.code, "--token is for servers" in ended.err) == (2, True), ended.err
+    assert skillery("list", *home, SKILLERY_TOKEN="sky_x").code == 0
+
+
+@pytest.mark.full
+def test_every_command_with_a_url_honours_skillery_url(
+    tmp_path: Path, folder: Path, configuration: Configuration
+) -> None:
+    (tmp_path / "code.py").write_text("def main(args): ...\n")
+    places = {"FILE": str(tmp_path / "code.py"), "DIR": str(folder), "NEW": str(tmp_path / "new")}
+    wrong = {}
+    for path, command in commands_with_url():
+        if path in WITHOUT_REQUEST:
+            continue
+        words = ARGUMENTS.get(path, required_arguments(command))
+        given = [places.get(word, word) for word in words]
+        stdin = b'{"jsonrpc": "2.0", "id": 1, "method": "ping"}\n' if path == "mcp" else b"sky_x\n"
+        ended = skillery(*path.split(), *given, stdin=stdin, SKILLERY_URL=NO_SERVER, **configuration.variables)
+        if NO_SERVER.removeprefix("http://") not in ended.err + ended.out:
+            wrong[path] = (ended.code, ended.err)
+
+    assert wrong == {}
+
+
+def required_arguments(command: click.Command) -> list[str]:
+    words = []
+    for param in command.params:
+        if param.required:
+            words += [param.opts[0]] if isinstance(param, click.Option) else []
+            words.append(param.type.choices[0] if isinstance(param.type, click.Choice) else "x@1.0.0")
+    return words
