@@ -275,7 +275,8 @@ def test_ctrl_c_exits_130_and_leaves_no_run_behind(home: str, tmp_path: Path) ->
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=300)
 
-    assert (process.returncode, out, err) == (130, b"", b"")
+    assert (process.returncode, out) == (130, b"")
+    assert re.fullmatch(rb"cancelled run_\w+\n", err), err
     with sqlite3.connect(Path(home) / "skillery.db") as connection:
         assert connection.execute("SELECT status FROM runs").fetchall() == [("failed",)]
 

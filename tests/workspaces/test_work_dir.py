@@ -293,7 +293,7 @@ def test_ctrl_c_changes_nothing_in_the_folder(sqlite_server: Server, new_name: s
     process.communicate()
 
     assert (process.returncode, contents(folder), names(folder)) == (130, before, ["a.txt", "src"])
-    sqlite_server.rpc("cancel_run", run_id=run)
+    assert sqlite_server.rpc("get_run", run_id=run)["error"]["type"] == "Cancelled"
 
 
 @pytest.mark.full

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,14 +11,14 @@ import click
 import msgspec
 
 from skillery.backends import Language
-from skillery.cli.files import download_files, file_options, read_files, upload_files
+from skillery.cli.files import file_options, read_files, upload_files
 from skillery.cli.folder_skills import reference_of, with_skills
 from skillery.cli.options import Target, json_option, name_and_version, target_options
+from skillery.cli.run_end import RunOptions, background_options, end_of_run
 from skillery.cli.run_output import report
 
 if TYPE_CHECKING:
     from skillery.client import AsyncClient
-    from skillery.client.results import Run
 
 BLOB_ID = "blob:"
 ENDINGS: dict[str, Language] = {".js": "javascript", ".mjs": "javascript", ".sh": "bash"}
@@ -56,47 +55,6 @@ def input_options(command: Any) -> Any:
     ):
         command = option(command)
     return command
-
-
-def background_options(command: Any) -> Any:
-    for option in (
-        click.option("--follow", is_flag=True, help="Write the log to stderr while the run goes on."),
-        click.option("--background", is_flag=True, help="Print the id of the run and do not wait for its end."),
-    ):
-        command = option(command)
-    return command
-
-
-async def finish(client: AsyncClient, answer: Run, out: Path | None, *, follow: bool) -> Mapping[str, Any]:
-    """Return the answer of a run. With `follow`, write the log to stderr and wait until the run has ended.
-
-    If the run has ended, download its files to `out`.
-    """
-    from skillery.cli.runs import write_log
-
-    ended: Mapping[str, Any] = answer
-    if follow:
-        await write_log(client, answer["run_id"], sys.stderr)
-        ended = await client.wait_run(answer["run_id"])
-    if ended["status"] in {"completed", "failed"}:
-        await download_files(client, ended, out)
-    return ended
-
-
-def in_background(client: AsyncClient, out: Path | None, *, background: bool, follow: bool) -> bool | None:
-    """Return the param `background` of a run: True if the server must answer before the run has ended, otherwise None.
-
-    Raise UsageError if the options exclude each other, or if `background` is given and no server is running.
-    """
-    from skillery.cli.connection import HomeClient
-
-    if background and follow:
-        raise click.UsageError("--background does not wait for the run, and --follow does: leave one out")
-    if background and out is not None:
-        raise click.UsageError("--out needs the end of the run; leave --background out")
-    if background and isinstance(client, HomeClient):
-        raise click.UsageError("--background needs a server; start one with 'skillery serve', or leave it out")
-    return True if background or follow else None
 
 
 @click.command()
@@ -154,15 +112,19 @@ def run(
     timeout_ms: int | None,
     background: bool,
     follow: bool,
+    detach_on_interrupt: bool,
     target: Target,
     as_json: bool,
 ) -> None:
     """Run a skill in a fresh sandbox.
 
-    DIR is a skill that is not published: a text with a slash, or a folder with skill.toml. Such a run has no secrets,
-    and its blobs are deleted with it: keep files with --out.
+    DIR is a skill that is not published: ./DIR, DIR/, `.` or an absolute path. A plain NAME is never a folder. The run
+    of a folder has no secrets, and its blobs are deleted with it: keep files with --out.
+
+    Ctrl-C cancels the run. A second Ctrl-C ends the command at once.
     """
     skill = reference_of(name, version)
+    options = RunOptions(out, background, follow, detach_on_interrupt)
     inputs, given = read_inputs(pairs, args_json, blobs), read_files(files)
     is_script = script is not None or module is not None
     if is_script:
@@ -175,9 +137,9 @@ def run(
 
     async def execute(client: AsyncClient, skills: Sequence[str]) -> Mapping[str, Any]:
         name, version = name_and_version(skills[0], None)
-        is_early = in_background(client, out, background=background, follow=follow)
+        options.check(client)
         args, blob_ids = await upload_inputs(client, inputs)
-        answer = await client.execute_skill(
+        starting = client.execute_skill(
             name=name,
             version=version,
             args=args,
@@ -190,11 +152,11 @@ def run(
             files=await upload_files(client, given),
             outputs=list(outputs) or None,
             workspace=workspace,
-            background=is_early,
+            background=True,
         )
-        return await finish(client, answer, out, follow=follow)
+        return await end_of_run(client, starting, options)
 
-    report(with_skills(target, [skill], execute), as_json, of_script=is_script)
+    report(with_skills(target, [skill], execute), as_json, of_script=is_script, has_log=follow)
 
 
 def _script_args(argv: Sequence[str], stdin: Any) -> dict[str, Any]:
@@ -239,17 +201,22 @@ def code(
     timeout_ms: int | None,
     background: bool,
     follow: bool,
+    detach_on_interrupt: bool,
     target: Target,
     as_json: bool,
 ) -> None:
-    """Run the code in FILE in a fresh sandbox. The code is Python, JavaScript or bash. If FILE is -, read stdin."""
+    """Run the code in FILE in a fresh sandbox. The code is Python, JavaScript or bash. If FILE is -, read stdin.
+
+    Ctrl-C cancels the run. A second Ctrl-C ends the command at once.
+    """
+    options = RunOptions(out, background, follow, detach_on_interrupt)
     inputs, given = read_inputs(pairs, args_json, blobs), read_files(files)
     source = text_in(file.read(), file.name)
 
     async def run_code(client: AsyncClient, skills: Sequence[str]) -> Mapping[str, Any]:
-        is_early = in_background(client, out, background=background, follow=follow)
+        options.check(client)
         args, blob_ids = await upload_inputs(client, inputs)
-        answer = await client.run_code(
+        starting = client.run_code(
             language=language or ENDINGS.get(Path(file.name).suffix, "python"),
             code=source,
             entrypoint=entrypoint,
@@ -261,11 +228,11 @@ def code(
             files=await upload_files(client, given),
             outputs=list(outputs) or None,
             workspace=workspace,
-            background=is_early,
+            background=True,
         )
-        return await finish(client, answer, out, follow=follow)
+        return await end_of_run(client, starting, options)
 
-    report(with_skills(target, mounts, run_code), as_json)
+    report(with_skills(target, mounts, run_code), as_json, has_log=follow)
 
 
 def read_inputs(pairs: Sequence[str], args_json: str | None, blobs: Sequence[str]) -> Inputs:

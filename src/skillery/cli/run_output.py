@@ -12,10 +12,10 @@ from skillery.cli.output import as_json as as_json_text
 from skillery.cli.output import clean, print_fields, print_json
 
 
-def report(answer: Mapping[str, Any], as_json: bool, *, of_script: bool = False) -> None:
+def report(answer: Mapping[str, Any], as_json: bool, *, of_script: bool = False, has_log: bool = False) -> None:
     """Print the result of a run, or the id of a run in the background. Raise Exit if the run or its script failed.
 
-    `of_script` says whether the run executed a script or module.
+    `of_script` says whether the run executed a script or module. `has_log` says whether the log is already printed.
     """
     if answer["status"] in {"queued", "started"}:
         print_json(answer) if as_json else click.echo(answer["run_id"])
@@ -26,6 +26,9 @@ def report(answer: Mapping[str, Any], as_json: bool, *, of_script: bool = False)
         print_json(answer)
     else:
         print_warnings(answer)
+        if has_log:
+            answer = {**answer, "logs_preview": ""}
+            result = {name: value for name, value in result.items() if name not in {"stdout", "stderr"}}
         _print_ended(answer, result)
     if failed or result.get("exit_code"):
         raise click.exceptions.Exit(RUN_FAILED)
@@ -86,9 +89,7 @@ def _print_script(answer: Mapping[str, Any], result: Mapping[str, Any]) -> None:
 
 def _print_failure(answer: Mapping[str, Any]) -> None:
     error = answer["error"]
-    click.echo(
-        f"{click.style('failed:', fg='red', bold=True)} {clean(error['type'])}: {clean(error['message'])}", err=True
-    )
+    click.echo(f"{click.style('failed:', fg='red', bold=True)} {clean(error['type'])}: {clean(error['message'])}", err=True)
     if error.get("traceback"):
         click.echo(clean(error["traceback"]).rstrip("\n"), err=True)
     if answer["logs_preview"]:

@@ -11,16 +11,17 @@ import click
 
 from skillery.backends import Language
 from skillery.cli.failures import RUN_FAILED
-from skillery.cli.files import download_files, file_options, read_files, upload_files
-from skillery.cli.options import Target, json_option, name_and_version, target_options, work_dir_option
+from skillery.cli.files import file_options, read_files, upload_files
+from skillery.cli.options import Target, json_option, name_and_version, print_change, target_options, work_dir_option
 from skillery.cli.output import as_json as as_json_text
 from skillery.cli.output import clean, print_fields, print_json, print_rows
 from skillery.cli.run import ENDINGS, input_options, read_inputs, text_in, text_of, upload_inputs
+from skillery.cli.run_end import RunOptions, detach_option, end_of_call, follow_option
 from skillery.cli.run_output import output_fields, print_warnings
 
 if TYPE_CHECKING:
     from skillery.client import AsyncClient
-    from skillery.client.results import DefinedTool, ToolPage, ToolResult
+    from skillery.client.results import DefinedTool, ToolPage
 
 MAX_PAGE = 1000
 session_option = click.option(
@@ -94,6 +95,8 @@ def _row(one: Mapping[str, Any]) -> list[str]:
 )
 @file_options
 @work_dir_option
+@follow_option
+@detach_option
 @target_options
 @json_option
 def call(
@@ -109,6 +112,8 @@ def call(
     outputs: Sequence[str],
     workspace: str | None,
     work_dir: Path | None,
+    follow: bool,
+    detach_on_interrupt: bool,
     target: Target,
     as_json: bool,
 ) -> None:
@@ -117,13 +122,15 @@ def call(
 
     if work_dir and workspace:
         raise click.UsageError("--work-dir and --workspace exclude each other: use only one of them")
+    options = RunOptions(out, follow=follow, detach_on_interrupt=detach_on_interrupt)
     inputs, given = read_inputs(pairs, args_json, blobs), read_files(files)
     before, slash, tool_name = name.rpartition("/")
     skill, version = name_and_version(before, None) if slash else (None, None)
 
-    async def call_tool(client: AsyncClient, workspace: str | None = workspace) -> ToolResult:
+    async def call_tool(client: AsyncClient, workspace: str | None = workspace) -> Mapping[str, Any]:
+        options.check(client)
         args, blob_ids = await upload_inputs(client, inputs)
-        answer = await client.call_tool(
+        starting = client.call_tool(
             name=tool_name,
             skill=skill,
             version=version,
@@ -135,9 +142,9 @@ def call(
             files=await upload_files(client, given),
             outputs=list(outputs) or None,
             workspace=workspace,
+            background=True,
         )
-        await download_files(client, answer, out)
-        return answer
+        return await end_of_call(client, starting, options)
 
     async def call_in_folder(client: AsyncClient, folder: Path) -> Mapping[str, Any]:
         from skillery.cli.work_dir import WorkDir
@@ -152,6 +159,8 @@ def call(
         return call_in_folder(client, work_dir) if work_dir else call_tool(client)
 
     answer = with_client(target, work, sandbox=True)
+    if follow and not as_json:  # the log is already printed
+        answer = {**answer, "logs_preview": ""}
     if as_json:
         print_json(answer)
     elif answer["is_error"]:
@@ -260,3 +269,4 @@ def _print_defined(answer: Mapping[str, Any], as_json: bool) -> None:
         print_json(answer)
         return
     print_fields([(field, value) for field, value in answer.items() if value is not None])
+    print_change("changed", err=True)

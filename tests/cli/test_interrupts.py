@@ -1,0 +1,107 @@
+"""Ctrl-C in `skillery run`, `code` and `tool call`."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Rpc, Server, clean_environment
+from tests.support.prefork import FORKED
+from tests.support.processes import eventually
+
+SLOW = "import time\ndef main(args):\n    print('begun', flush=True)\n    time.sleep(600)\n"
+TOOL = "import time\nprint('begun', flush=True)\ntime.sleep(600)"
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> str:
+    (tmp_path / "slow.py").write_text(SLOW)
+    return str(tmp_path / "slow.py")
+
+
+@contextmanager
+def begun(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """Context manager: start a command with --follow, and yield it when its code has begun."""
+    with start(*arguments, "--follow") as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "begun\n"
+        yield process
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([FORKED, *arguments], env=clean_environment(), **streams)
+
+
+def interrupted(process: subprocess.Popen[str]) -> str:
+    """Send SIGINT, and return what the command writes to stderr until its end."""
+    process.send_signal(signal.SIGINT)
+    said = process.communicate()[1]
+    assert process.returncode == 130
+    return said
+
+
+@pytest.mark.smoke
+def test_ctrl_c_cancels_the_run_and_names_it(sqlite_server: Server, sqlite_rpc: Rpc, slow: str, new_name: str) -> None:
+    name = f"{new_name}.slow"
+    runtime = {"language": "python", "entrypoint": "code/main.py", "export": "main"}
+    manifest = {"name": name, "version": "1.0.0", "description": "Sleeps.", "runtime": runtime}
+    sqlite_rpc("create_skill", manifest=manifest, skill_md="# S", files=[{"path": "code/main.py", "content": SLOW}])
+    sqlite_rpc("define_tool", name="doze", description="Sleeps.", code=TOOL, language="python")
+    for arguments in (["run", name], ["code", slow], ["tool", "call", "doze"]):
+        with begun(*arguments, "--url", sqlite_server.url) as process:
+            said = interrupted(process)
+
+        [run_id] = re.findall(r"^cancelled (run_\w+)$", said, re.MULTILINE)
+        assert sqlite_rpc("get_run", run_id=run_id)["error"]["type"] == "Cancelled"
+
+
+def test_ctrl_c_leaves_a_detached_run_and_prints_the_commands(
+    sqlite_server: Server, sqlite_rpc: Rpc, slow: str
+) -> None:
+    with begun("code", slow, "--url", sqlite_server.url, "--detach-on-interrupt") as process:
+        follow, cancel = interrupted(process).splitlines()
+
+    run_id = follow.split()[3]
+    assert follow == f"skillery runs follow {run_id} --url {sqlite_server.url}"
+    assert cancel == f"skillery runs cancel {run_id} --url {sqlite_server.url}"
+    assert sqlite_rpc("get_run", run_id=run_id)["status"] == "started"
+    sqlite_rpc("cancel_run", run_id=run_id)
+
+
+@pytest.mark.full
+def test_ctrl_c_cancels_a_run_that_waits_in_the_queue(configured_server: Callable[..., Server], slow: str) -> None:
+    server = configured_server(SKILLERY_CONCURRENT_RUNS="1")
+    rpc = Rpc(server.url)
+    first = rpc("run_code", language="python", code=SLOW, background=True)["run_id"]
+    with start("code", slow, "--url", server.url) as process:
+        queued = eventually(lambda: rpc("list_runs", status="queued")["runs"], of=process)[0]["run_id"]
+        said = interrupted(process)
+    rpc("cancel_run", run_id=first)
+
+    assert said == f"cancelled {queued}\n"
+    assert rpc("get_run", run_id=queued)["error"]["type"] == "Cancelled"
+
+
+@pytest.mark.full
+def test_detach_on_interrupt_needs_a_server(slow: str, tmp_path: Path) -> None:
+    with start("code", slow, "--home", str(tmp_path / "home"), "--detach-on-interrupt") as process:
+        said = process.communicate()[1]
+
+    assert (process.returncode, "needs a server" in said) == (2, True)
+
+
+def test_a_followed_log_is_printed_once(sqlite_server: Server, tmp_path: Path) -> None:
+    (tmp_path / "quick.py").write_text("def main(args):\n    print('a line of the log')\n    return 1\n")
+    with start("code", str(tmp_path / "quick.py"), "--url", sqlite_server.url, "--follow") as process:
+        out, err = process.communicate()
+
+    assert err == "a line of the log\n"
+    assert "a line of the log" not in out
