@@ -64,6 +64,26 @@ def publish_tools(rpc: Rpc, name: str, *tools: dict[str, Any]) -> None:
     rpc("create_skill", manifest=made, skill_md=f"# {name}\n", files=files)
 
 
+def test_hints_name_only_tools_that_the_model_has(mcp: Mcp, sqlite_rpc: Rpc, new_name: str) -> None:
+    sqlite_rpc("create_skill", manifest=manifest(new_name, kind="instruction"), skill_md="# S")
+    calls: dict[str, dict[str, str]] = {
+        "read_blob": {"blob_id": "blob:none"},
+        "describe_skill": {"name": new_name, "version": "9.9.9"},
+        "list_skills": {"cursor": "x"},
+    }
+    hints = {
+        name: (
+            mcp.tool(name, **params)["structuredContent"]["error"]["data"].get("hint", ""),
+            sqlite_rpc.error(name, **params)["data"].get("hint", ""),
+        )
+        for name, params in calls.items()
+    }
+    wrong = {name: hint for name, (hint, _) in hints.items() if "list_versions" in hint or "POST" in hint}
+
+    assert wrong == {}
+    assert hints["read_blob"] == ("create_blob stores one.", "create_blob or POST /blobs stores one.")
+
+
 # -- the client of the SDK -------------------------------------------------------------------------------------------
 
 

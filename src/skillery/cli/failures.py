@@ -12,6 +12,7 @@ import msgspec
 
 from skillery.cli.output import clean, print_json
 from skillery.errors import SkilleryError, StartupError
+from skillery.formats.hint_words import words_of_shell
 
 if TYPE_CHECKING:
     from skillery.client import AnsweredError, StrangeAnswer
@@ -190,7 +191,8 @@ def print_error(error: Mapping[str, Any]) -> None:
         for line in ["for example:", *toml.splitlines()] if toml else ():
             click.echo(f"      {clean(line)}", err=True)
     if data.get("hint"):
-        click.echo(f"{click.style('hint:', fg='yellow')} {clean(data['hint'])}", err=True)
+        hint = words_of_shell(str(data["hint"]))
+        click.echo(f"{click.style('hint:', fg='yellow')} {clean(hint)}", err=True)
 
 
 def _headline(error: Mapping[str, Any], problems: Sequence[Any]) -> str:

@@ -10,6 +10,7 @@ import click
 from skillery.cli.failures import RUN_FAILED
 from skillery.cli.output import as_json as as_json_text
 from skillery.cli.output import clean, print_fields, print_json
+from skillery.formats.hint_words import MOUNT
 
 
 def report(answer: Mapping[str, Any], as_json: bool, *, of_script: bool = False, has_log: bool = False) -> None:
@@ -89,7 +90,8 @@ def _print_script(answer: Mapping[str, Any], result: Mapping[str, Any]) -> None:
 
 def _print_failure(answer: Mapping[str, Any]) -> None:
     error = answer["error"]
-    click.echo(f"{click.style('failed:', fg='red', bold=True)} {clean(error['type'])}: {clean(error['message'])}", err=True)
+    message = MOUNT.sub(r"--mount \1", error["message"])
+    click.echo(f"{click.style('failed:', fg='red', bold=True)} {clean(error['type'])}: {clean(message)}", err=True)
     if error.get("traceback"):
         click.echo(clean(error["traceback"]).rstrip("\n"), err=True)
     if answer["logs_preview"]:

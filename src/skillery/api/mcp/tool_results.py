@@ -9,9 +9,14 @@ import msgspec
 from skillery.api.mcp.large_messages import MOST_OF_SDK
 from skillery.api.mcp.requests import Visit
 from skillery.errors import SkilleryError
+from skillery.formats.hint_words import error_for_tools
 from skillery.formats.json_pieces import is_exactly, string_pieces
 from skillery.methods.errors import encode, error_object
 from skillery.methods.execution import Parts
+from skillery.methods.table import METHODS
+
+TOOLS = frozenset(name for name, method in METHODS.items() if method.is_tool)
+"""The eight tools of the Skills Protocol, which every model has."""
 
 
 class _WithStatus(msgspec.Struct):
@@ -34,7 +39,7 @@ def tool_result(answer: bytes) -> dict[str, Any]:
 def result_of_method(visit: Visit, answer: Parts | None, error: dict[str, Any]) -> dict[str, Any]:
     """Return the result of a tool call for the outcome of a method: its answer, or None and its error."""
     if answer is None:
-        return error_result(error)
+        return error_result(visit, error)
     return large_result(visit, answer) if is_large(answer) else tool_result(b"".join(answer))
 
 
@@ -51,7 +56,7 @@ def large_result(visit: Visit, answer: Parts) -> dict[str, Any]:
         text = string_pieces((bytes(part).decode() for part in answer), visit.held.expect)
         visit.held.keep(text.size)
     except SkilleryError as error:
-        return error_result(error_object(error))
+        return error_result(visit, error_object(error))
     return {
         "content": [{"type": "text", "text": visit.splices.text(text)}],
         "structuredContent": visit.splices.object(answer),
@@ -64,8 +69,9 @@ def _is_failed_run(answer: Parts) -> bool:
     return len(answer) == 1 and is_exactly(_with_status.decode(answer[0]).status, b'"failed"')
 
 
-def error_result(error: dict[str, Any]) -> dict[str, Any]:
-    told = {"error": error}
+def error_result(visit: Visit, error: dict[str, Any]) -> dict[str, Any]:
+    """Return the result of a tool call that failed. Its hint names only tools that the model has."""
+    told = {"error": error_for_tools(error, TOOLS | visit.methods)}
     return {
         "content": [{"type": "text", "text": encode(told).decode()}],
         "structuredContent": told,

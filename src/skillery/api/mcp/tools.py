@@ -64,7 +64,7 @@ async def call_tool(context: Context, asked: CallToolRequestParams) -> dict[str,
     if asked.name in _names(visit):
         answer, error = await _call(context, asked, asked.name, _arguments(visit, asked))
         if answer is None:
-            return error_result(error) | COMPLETE
+            return error_result(visit, error) | COMPLETE
         if is_large(answer):
             return large_result(visit, answer) | COMPLETE
         if (task := await created_task(context, asked.name, answer)) is not None:
@@ -79,7 +79,7 @@ async def call_tool(context: Context, asked: CallToolRequestParams) -> dict[str,
     params = msgspec.Raw(encode(arguments_of(one, _arguments(visit, asked), given)))
     answer, error = await _call(context, asked, "call_tool", params)
     if answer is None:
-        return error_result(error) | COMPLETE
+        return error_result(visit, error) | COMPLETE
     if (task := await created_task(context, "call_tool", answer)) is not None:
         return task
     return await with_pictures(visit, result_of(msgspec.json.decode(b"".join(answer)))) | COMPLETE
