@@ -81,8 +81,7 @@ def _print_version(ctx: click.Context, _option: click.Parameter, wanted: bool) -
 def commands() -> None:
     """Keep, find, run and publish the skills of LLM agents.
 
-    Without --url, a command sends its request to the server that holds the home. If no server holds the home, the
-    command opens the home directly.
+    The skills are in your home folder, or on the server of --url, SKILLERY_URL or `skillery use`.
     """
 
 
@@ -94,70 +93,84 @@ commands.sections = {
         skills.read,
         try_skill.try_,
         versions.versions,
-        diff.diff,
-        locks.lock,
         install.install,
-        export.export,
-        usage.usage,
     ),
-    "Run": (
-        run.run,
-        run.code,
-        tools.tool,
-        runs.runs,
-        workspaces.workspace,
-        blobs.blob,
-        quota.quota,
-        environments.env,
-    ),
-    "Write and publish": (
-        new.new,
-        new.schema,
-        test.test,
-        dev.dev,
-        skills.publish,
-        imports.import_,
-        imports.sync,
-        mirror.mirror,
-        plugin_new.plugin,
-    ),
-    "Review and release": (
-        lifecycle.submit,
-        lifecycle.approve,
-        lifecycle.reject,
-        waivers.waiver,
-        labels.label,
-        lifecycle.yank,
-        lifecycle.purge,
-        lifecycle.unyank,
-        lifecycle.deprecate,
-        lifecycle.undeprecate,
-        lifecycle.visibility,
-    ),
-    "Log in": (login.login, login.logout, login.use, credential.credential),
-    "Serve": (serve.serve, mcp.mcp, connect.connect, demo.demo),
-    "Administer": (
-        tokens.token,
-        auth.auth,
-        auth.offboard,
-        trust.trust,
-        secrets.secret,
-        webhooks.webhook,
-        audit.audit,
-        installation.doctor,
-        installation.config,
-        plugins.plugins,
-        database.db,
-        storage.storage,
-        backups.backup,
-        backups.restore,
-        backups.check,
-        garbage.gc,
+    "Run": (run.run, run.code, tools.tool, runs.runs),
+    "Write and publish": (new.new, test.test, dev.dev, skills.publish, diff.diff, imports.import_),
+    "Connect": (login.login, login.use, connect.connect, serve.serve, demo.demo, installation.doctor),
+    "More commands": (
+        click.Group(
+            "review",
+            help="Review and release versions: `skillery review approve` is `skillery approve`.",
+            short_help="approve, reject, submit, label, yank, deprecate, …",
+            commands=[
+                lifecycle.submit,
+                lifecycle.approve,
+                lifecycle.reject,
+                waivers.waiver,
+                labels.label,
+                lifecycle.yank,
+                lifecycle.unyank,
+                lifecycle.purge,
+                lifecycle.deprecate,
+                lifecycle.undeprecate,
+                lifecycle.visibility,
+            ],
+        ),
+        click.Group(
+            "admin",
+            help="Administer a server and its home: `skillery admin token` is `skillery token`.",
+            short_help="token, secret, trust, audit, backup, config, db, …",
+            commands=[
+                tokens.token,
+                auth.auth,
+                auth.offboard,
+                trust.trust,
+                secrets.secret,
+                webhooks.webhook,
+                audit.audit,
+                usage.usage,
+                quota.quota,
+                environments.env,
+                installation.config,
+                plugins.plugins,
+                database.db,
+                storage.storage,
+                backups.backup,
+                backups.restore,
+                backups.check,
+                garbage.gc,
+                mirror.mirror,
+            ],
+        ),
+        click.Group(
+            "more",
+            help="Further commands: `skillery more lock` is `skillery lock`.",
+            short_help="lock, export, sync, workspace, blob, mcp, logout, …",
+            commands=[
+                locks.lock,
+                export.export,
+                imports.sync,
+                new.schema,
+                workspaces.workspace,
+                blobs.blob,
+                mcp.mcp,
+                credential.credential,
+                login.logout,
+                plugin_new.plugin,
+            ],
+        ),
     ),
 }
+"""The first screen of the help, with the groups of all other commands."""
 commands.load_more = load_commands
-for _commands in commands.sections.values():
-    for _command in _commands:
+for _listed in commands.sections.values():
+    for _command in _listed:
+        commands.add_command(_command)
+for _group in commands.sections["More commands"]:
+    assert isinstance(_group, click.Group)
+    for _command in _group.commands.values():
+        # The short spelling `skillery approve` also works.
         commands.add_command(_command)
 
 

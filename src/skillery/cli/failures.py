@@ -60,6 +60,10 @@ class Commands(click.Group):
                 return args[0], more[args[0]], args[1:]
         return super().resolve_command(ctx, args)
 
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the commands of the first screen, for completion. The others are listed by their groups."""
+        return [command.name or "" for commands in self.sections.values() for command in commands]
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections = dict(self.sections)
         try:
