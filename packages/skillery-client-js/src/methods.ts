@@ -30,6 +30,7 @@ export interface SkillToml {
   inputs?: Record<string, string | InputTable>;
   permissions?: PermissionsTable;
   examples?: ExampleTable[];
+  tool_examples?: ToolExampleTable[];
 }
 
 /** How a run starts, and what it needs. */
@@ -95,6 +96,24 @@ export interface ExampleTable {
   /** The type of the error */
   expect_error?: string;
   needs_permissions?: boolean;
+}
+
+/** A call of a tool with its expected result. Publishing executes it as a test. */
+export interface ToolExampleTable {
+  name?: string;
+  args?: Record<string, unknown>;
+  /** Arguments that get blobs of these files */
+  blobs?: Record<string, string | string[]>;
+  input_blobs?: string[];
+  /** The exact output */
+  expect?: unknown;
+  /** Members that the output has */
+  expect_subset?: unknown;
+  /** The type of the error */
+  expect_error?: string;
+  needs_permissions?: boolean;
+  /** The name of a tool in tools.json */
+  tool: string;
 }
 
 /** A file of a new skill. */
