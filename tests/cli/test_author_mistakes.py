@@ -161,14 +161,6 @@ MISTAKES = (
     ),
     Mistake("shell syntax", "scripts/a.sh", "", "if true; then\n", r"scripts/a\.sh:2: .*syntax error"),
     Mistake(
-        "Python handler",
-        "tools.json",
-        "",
-        "[" + TOOL % ("a", "tools/a.py") + "]\n",
-        r"tools/a\.py:1: .*does not compile",
-        (("tools/a.py", "def handler(:\n"),),
-    ),
-    Mistake(
         "dependencies at the top",
         "skill.toml",
         'name = "counts"',

@@ -216,6 +216,11 @@ def test_what_cannot_be_locked_says_why_and_which(
     assert str(wheelhouse) not in str(error)
 
 
+def test_a_misspelt_package_is_refused_with_the_usual_one(packages_rpc: Rpc, new_name: str) -> None:
+    message = refused(packages_rpc, needing(new_name, "reqeusts"))["message"]
+    assert message.startswith("the package reqeusts is unknown here (did you mean 'requests'?)"), message
+
+
 def test_a_denied_package_is_refused_by_name(packages_rpc: Rpc, new_name: str) -> None:
     error = refused(packages_rpc, needing(new_name, "forbidden"))
 

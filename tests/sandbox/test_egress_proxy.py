@@ -285,7 +285,10 @@ async def test_private_addresses_are_not_dialled_by_default(plain: Upstream, ans
     async with door(f"http://api.test:{plain.port}", names=names, allow_private=()) as opened:
         answer = await opened.send(get("api.test", plain.port))
         assert answer.startswith(b"HTTP/1.1 403 ")
-        assert b"is not a public address; the operator of the server can list it in allow_private" in answer
+        assert (
+            b"is not a public address; the operator of the server can list it in backends.sandbox.linux.allow_private"
+            in answer
+        )
         await opened.refused()
     assert plain.connections == 0
 

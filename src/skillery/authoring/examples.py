@@ -12,7 +12,6 @@ from skillery.backends import Outcome
 from skillery.formats.examples import Example, Examples
 from skillery.publishing.example_results import NO_RETURN
 from skillery.publishing.example_runs import Tested
-from skillery.sandboxing.python_runner.runtime._failure import STACK
 
 MAX_DIFF_BYTES = 64 * 1024
 MAX_DIFF_LINES = 60
@@ -85,7 +84,6 @@ def _lines(value: object) -> list[str]:
 
 
 def _end_of_log(outcome: Outcome) -> str:
-    # The stack of a run that was stopped is in its traceback too.
-    text = (outcome.log.tail or outcome.log.head).decode("utf-8", "replace").partition(STACK)[0].rstrip()
+    text = (outcome.log.tail or outcome.log.head).decode("utf-8", "replace").rstrip()
     lines = text.splitlines()[-MAX_LOG_LINES:]
     return "\n".join(["log:", *(f"  {line}" for line in lines)]) if lines else ""

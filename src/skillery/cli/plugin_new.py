@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def plugin() -> None:
-    """Write a plugin."""
+    """Make the package of a new plugin."""
 
 
 @plugin.command()

@@ -69,7 +69,7 @@ def publish(
 
     Files and folders with a name that starts with a dot are skipped, and so are the folders __pycache__ and
     node_modules. A skill is published completely or not at all. A refused skill does not stop the others. Publishing
-    the same bundle again gives the same answer. The examples in skill.toml run first and must pass.
+    the same bundle again succeeds and changes nothing. The examples in skill.toml run first and must pass.
     """
     from skillery.cli.connection import with_client
 
@@ -251,9 +251,9 @@ def _permission_lines(answer: Mapping[str, Any]) -> Iterator[str]:
     diff = answer.get("permissions_diff")
     added = [*diff["added"]["network"], *diff["added"]["secrets"]] if diff else []
     if diff and added:
-        since = f"added since {diff['against']}" if diff["against"] else "of the first version"
+        since = f"added since {diff['against']}" if diff["against"] else "in the first version"
         review = "; a reviewer must approve this" if answer["status"] in {"draft", "in_review"} else ""
-        yield f"permissions: {since}: {', '.join(added)}{review}"
+        yield f"permissions {since}: {', '.join(added)}{review}"
 
 
 @click.command("list")

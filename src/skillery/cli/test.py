@@ -159,6 +159,8 @@ def _print_result(result: Result) -> None:
     status = click.style(f"{result.status:7}", fg=COLOURS[result.status])
     name = result.name if result.subject != "check" or not result.file else result.file
     first = result.message.partition("\n")[0]
+    if result.file and name == result.file:
+        first = first.removeprefix(result.file).lstrip(": ")
     is_diff = first.startswith("--- ")
     shown = "" if is_diff or not first else f": {first}"
     click.echo(f"  {status}  {clean(f'{where}{result.subject} {name}{took}{shown}')}")

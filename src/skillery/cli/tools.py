@@ -31,7 +31,7 @@ session_option = click.option(
 
 @click.group()
 def tool() -> None:
-    """Use the tools of skills, and define tools."""
+    """List, call and define tools (functions of skills)."""
 
 
 @tool.command("list")

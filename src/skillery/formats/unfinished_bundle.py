@@ -233,12 +233,10 @@ class UnfinishedBundle:
         return None
 
     def check_entrypoint(self, source_problems: Mapping[str, Problem]) -> None:
-        """Add the problems of the entrypoint and, unless tools are skipped, of the handlers of tools."""
-        handlers = () if self.skip_broken_tools else sorted({tool.script or "" for tool in self.offered.tools})
-        for path in dict.fromkeys([self.entrypoint.path if self.entrypoint else "", *handlers]):
-            if problem := source_problems.get(path):
-                self.problems.append(problem)
-                self.hints.setdefault(InvalidBundle, _HINT)
+        problem = source_problems.get(self.entrypoint.path) if self.entrypoint else None
+        if problem:
+            self.problems.append(problem)
+            self.hints.setdefault(InvalidBundle, _HINT)
 
     def check_javascript(self, manifest: Manifest | None, tools: Sequence[Tool]) -> tuple[str, ...]:
         """Return warnings about JavaScript dependencies. Missing modules are problems, or warnings with

@@ -13,7 +13,7 @@ from skillery.formats.import_names import own_module, providers_of
 from skillery.formats.manifest import Manifest, Runtime
 from skillery.formats.requirements import DEPENDENCIES
 from skillery.formats.wording import printable, quoted
-from skillery.runs.hints import lacks_network
+from skillery.runs.hints import NO_NETWORK, lacks_network
 
 RULE = "entrypoint_import"
 _OF_CODE = {"ImportError", "ModuleNotFoundError", "NameError", "SyntaxError", "IndentationError", "SystemExit"}
@@ -113,7 +113,8 @@ def _finding(runtime: Runtime, report: Report, severity: Severity, message: str)
 
 def lacks_permission(manifest: Manifest, message: str) -> bool:
     """Return whether code may fail with this message only because a check has no network and no secrets."""
-    return lacks_network(Failure("Error", message)) or (_has_permissions(manifest) and "SyntaxError" not in message)
+    is_of_network = any(phrase in message for phrase in NO_NETWORK)
+    return is_of_network or (_has_permissions(manifest) and "SyntaxError" not in message)
 
 
 def _has_permissions(manifest: Manifest) -> bool:

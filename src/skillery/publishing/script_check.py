@@ -93,9 +93,12 @@ def _findings(bundle: Bundle, outcome: Outcome, paths: Sequence[str]) -> Iterato
         yield Finding(RULE, said, "warning" if is_of_server or _may_need_more(bundle) else "error", paths[0], 1)
         return
     try:
-        faults = msgspec.json.decode(outcome.result or b"", type=list[Fault])
+        faults = msgspec.json.decode(outcome.result or b"", type=list[Fault] | None)
     except (msgspec.MsgspecError, RecursionError):
         faults = [Fault(paths[0], 1, "cannot be checked: it changes the process that imports it")]
+    if faults is None:
+        yield Finding(RULE, "was not checked: this sandbox cannot check scripts", "warning", paths[0], 1)
+        return
     for fault in faults[:MOST_FILES]:
         is_late = lacks_permission(bundle.manifest, fault.message)
         yield Finding(

@@ -9,6 +9,7 @@ import { pathToFileURL } from "node:url";
 const FORM = "write: export default async (args) => …";
 
 export async function main({ root, files, handlers }) {
+  if (!fs.existsSync(root)) return null; // a sandbox that mounts skills in another folder
   const faults = files.map((file) => syntax(root, file, handlers.includes(file))).filter(Boolean);
   const broken = new Set(faults.map((fault) => fault.file));
   for (const file of handlers.filter((one) => !broken.has(one))) {
@@ -26,7 +27,8 @@ function syntax(root, file, isHandler) {
   if (checked.status === 0) return null;
   const line = Number(/^\[stdin\]:(\d+)/m.exec(checked.stderr)?.[1] ?? 1);
   const said = /^\w*Error: .*$/m.exec(checked.stderr)?.[0] ?? "Node.js cannot check the file";
-  return { file, line, message: said };
+  const text = source.split("\n")[line - 1]?.trim().slice(0, 60);
+  return { file, line, message: text ? `${said} at '${text}'` : said };
 }
 
 async function exported(root, file) {

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 import subprocess
+from pathlib import Path
 from typing import Any
 
 FAULT = re.compile(r"line (\d+): (.*)")
 
 
-def main(args: dict[str, Any]) -> list[dict[str, Any]]:
+def main(args: dict[str, Any]) -> list[dict[str, Any]] | None:
+    if not Path(args["root"]).is_dir():  # a sandbox that mounts skills in another folder
+        return None
     return [fault for file in args["files"] if (fault := syntax(args["root"], file))]
 
 

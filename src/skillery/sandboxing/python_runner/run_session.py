@@ -112,7 +112,9 @@ class RunSession:
         network: tuple[NetworkUse, ...] = (),
         used: Used | None = None,
     ) -> Outcome:
-        dialogue, failure = self._dialogue, self._failure(log, oom_killed=oom_killed)
+        dialogue, failure = self._dialogue, self._failure(oom_killed=oom_killed)
+        if failure is not None and failure.type == FailureType.TIMEOUT:
+            failure, log = with_stack(failure, log)
         return Outcome(
             result=dialogue.result if dialogue and failure is None else None,
             failure=failure,
@@ -124,9 +126,9 @@ class RunSession:
             used=msgspec.structs.replace(used or Used(), prepared_ms=self._prepared_ms),
         )
 
-    def _failure(self, log: Log, *, oom_killed: bool) -> Failure | None:
+    def _failure(self, *, oom_killed: bool) -> Failure | None:
         if self.stopped is not None:
-            return with_stack(self.stopped, log)
+            return self.stopped
         if oom_killed:
             return self._too_much_memory()
         if self._dialogue is not None and self._dialogue.failure is not None:
@@ -138,20 +140,24 @@ class RunSession:
         return ended_early(self.status)
 
 
-def with_stack(stopped: Failure, log: Log) -> Failure:
-    """Return the failure of a run that was stopped, with the stack that its code has written to the log at the end."""
-    if stopped.type != FailureType.TIMEOUT:
-        return stopped
-    _, mark, frames = (log.tail or log.head)[-_MOST_STACK:].decode("utf-8", "replace").rpartition(STACK)
-    found = list(_FRAME.finditer(frames)) if mark else []
+def with_stack(stopped: Failure, log: Log) -> tuple[Failure, Log]:
+    """Return the failure of a run that was stopped with the stack of its code, and the log without the stack.
+
+    The code writes its stack to the end of the log, shortly before it is stopped.
+    """
+    whole = log.tail or log.head
+    at = whole.rfind(STACK.encode())
+    frames = whole[at:][:_MOST_STACK].decode("utf-8", "replace")
+    found = list(_FRAME.finditer(frames)) if at >= 0 else []
     if not found:
-        return stopped
-    last = found[-1]
-    file = last[1].split("/", 3)[-1] if last[1].startswith("/skills/") else last[1].rpartition("/")[2]
-    place = f"{file}:{last[2]}, in {last[3]}"
+        return stopped, log
+    file, line, function = found[-1].groups()
+    bare = file.split("/", 3)[-1] if file.startswith("/skills/") else file.rpartition("/")[2]
     text = "".join(one[0] for one in _FRAME_LINES.finditer(frames))
     traceback = f"Traceback (most recent call last):\n{text}{stopped.type}: {stopped.message}"
-    return Failure(stopped.type, f"{stopped.message}; the code was at {place}", traceback)
+    message = f"{stopped.message}; the code was at {bare}:{line}, in {function}"
+    kept = Log(log.head, whole[:at], log.dropped) if log.tail else Log(whole[:at], b"", log.dropped)
+    return Failure(stopped.type, message, traceback), kept
 
 
 class _Guard:

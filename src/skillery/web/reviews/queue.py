@@ -30,7 +30,7 @@ async def _row(request: PageRequest, version: dict[str, Any]) -> dict[str, Any]:
     facts = {
         "more": len(difference["added"]["network"]) + len(difference["added"]["secrets"]),
         "findings": sum(not one["waiver"] for one in skill.get("findings") or ()),
-        "examples": len(skill["manifest"].get("examples") or ()),
+        "examples": sum(len(skill["manifest"].get(key) or ()) for key in ("examples", "tool_examples")),
         "passed": sum(one["status"] == "passed" for one in examples),
     }
     return {**version, "facts": facts}
