@@ -65,6 +65,7 @@ def test_a_folder_that_cannot_run_is_refused_with_the_remedy(home: str, greet: P
     assert (absent.code, "is not a folder" in absent.err) == (3, True)
 
 
+@pytest.mark.smoke
 def test_a_plain_name_is_the_skill_and_not_a_folder(
     sqlite_server: Server, tmp_path: Path, new_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

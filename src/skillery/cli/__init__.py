@@ -92,7 +92,6 @@ commands.sections = {
         skills.describe,
         skills.read,
         try_skill.try_,
-        versions.versions,
         install.install,
     ),
     "Run": (run.run, run.code, tools.tool, runs.runs),
@@ -102,8 +101,9 @@ commands.sections = {
         click.Group(
             "review",
             help="Review and release versions: `skillery review approve` is `skillery approve`.",
-            short_help="approve, reject, submit, label, yank, deprecate, …",
+            short_help="versions, submit, approve, reject, label, yank, …",
             commands=[
+                versions.versions,
                 lifecycle.submit,
                 lifecycle.approve,
                 lifecycle.reject,
