@@ -99,7 +99,7 @@ def test_an_offer_of_the_wrong_type_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
-    assert "no folder" in refusal(tmp_path, SKILLERY_PLUGINS_FOLDER=str(tmp_path / "nowhere"))
+    assert "which is not a folder" in refusal(tmp_path, SKILLERY_PLUGINS_FOLDER=str(tmp_path / "nowhere"))
 
 
 def test_an_unsafe_sandbox_needs_a_second_setting(tmp_path: Path) -> None:

@@ -287,5 +287,5 @@ def test_the_error_of_a_missing_package_names_the_source_of_packages(sqlite_rpc:
 
     assert {ours["type"], theirs["type"]} == {"ModuleNotFoundError"}
     assert ours["message"].startswith("No module named 'no_such_package' (no known package provides it")
-    assert "runtime.dependencies of its skill.toml" in theirs["message"]
+    assert "runtime.dependencies of skill.toml" in theirs["message"]
     assert "list_environments" not in missing["message"]

@@ -257,8 +257,8 @@ def test_a_module_of_a_skill_runs_and_a_script_starts_in_the_given_folder(server
     ("asked", "code", "words"),
     [
         ({"module": "scripts.absent"}, -32003, "scripts/absent.py"),
-        ({"module": "scripts/show.py"}, -32602, "no name of a Python module"),
-        ({"module": "scripts..show"}, -32602, "no name of a Python module"),
+        ({"module": "scripts/show.py"}, -32602, "not a name of a Python module"),
+        ({"module": "scripts..show"}, -32602, "not a name of a Python module"),
         ({"module": "tool", "script": "scripts/show.py"}, -32602, "both given"),
         ({"cwd": "skill"}, -32602, "an entrypoint starts in /workspace"),
         ({"script": "scripts/show.py", "cwd": "/"}, -32602, "cwd"),

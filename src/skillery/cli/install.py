@@ -37,7 +37,7 @@ RECORD = f".{LOCKFILE}"
 BACKUP = ".skillery-backup"
 MOST_NAMED = 8
 GENERATED = frozenset({"__pycache__"})
-"""Folders that programs write next to the files of a skill. They are no edits."""
+"""Folders that programs write next to the files of a skill. They are not edits."""
 
 
 class _Recorded(msgspec.Struct, frozen=True):
@@ -213,7 +213,7 @@ def _free(path: Path) -> Path:
 def _edits(place: Path, skill: _Recorded) -> list[str]:
     """Return the edits in the folder of an installed skill: `SKILL.md changed`. A removed folder has none."""
     if place.is_symlink() or (place.exists() and not place.is_dir()):
-        return ["it is no folder"]
+        return ["it is not a folder"]
     if not place.exists():
         return []
     if skill.files is None:

@@ -86,7 +86,7 @@ def _secrets_in(file: Path) -> dict[str, str]:
             continue
         name, is_value, value = stated.partition("=")
         if not is_value:
-            raise click.UsageError(f"{file}:{number}: this is no line NAME=value")
+            raise click.UsageError(f"{file}:{number}: this is not a line NAME=value")
         quoted = value.strip()[:1] in {"'", '"'}
         values[name.strip()] = " ".join(shlex.split(value)) if quoted else value.strip()
     return values

@@ -43,7 +43,7 @@ def _token_of_job(audience: str, environ: Mapping[str, str]) -> str:
             f"{ID_TOKEN} and 'aud: {audience}'.",
         )
     if not _is_safe(address):
-        raise NotAuthenticated(f"{REQUEST_URL} is no https address")
+        raise NotAuthenticated(f"{REQUEST_URL} is not an https address")
     joined = address + ("&" if urlsplit(address).query else "?") + urlencode({"audience": audience})
     answer = json_answer("GET", joined, headers={"authorization": f"Bearer {secret}"})
     value = answer.get("value")

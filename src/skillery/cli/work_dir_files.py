@@ -156,5 +156,5 @@ def _not_sent(status: os.stat_result) -> str:
     if stat.S_ISLNK(status.st_mode):
         return "is a link"
     if not stat.S_ISREG(status.st_mode):
-        return "is no regular file"
+        return "is not a regular file"
     return f"has more than {MOST_FILE_MIB} MiB" if status.st_size > MOST_FILE_MIB * MIB else ""

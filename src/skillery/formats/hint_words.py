@@ -74,7 +74,7 @@ def words_of_shell(text: str) -> str:
 
 
 def words_of_tools(text: str, tools: Collection[str]) -> str:
-    """Return a hint for a model with these tools. Sentences about methods that are no tool of the model are left out.
+    """Return a hint for a model with these tools. Sentences about methods that are no tools of the model are left out.
 
     Return "" if no sentence is left.
     """

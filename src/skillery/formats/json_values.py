@@ -196,7 +196,7 @@ def text_problem(text: str) -> str | None:
     message.
     """
     if "\x00" in text:
-        return "holds a NUL character"
+        return "contains a NUL character"
     return "holds half a character (a lone surrogate)" if has_surrogate(text) else None
 
 

@@ -533,7 +533,7 @@ class _Reader(Shapes):
                 if whole:
                     pattern = f"has a path; write '{whole}' to allow the whole host"
                 elif NETWORK_FORM in pattern:
-                    pattern = "is no host; write for example 'https://api.example.com' or 'https://*.example.com'"
+                    pattern = "is not a host; write for example 'https://api.example.com' or 'https://*.example.com'"
                 self.warnings.append(f"{where} is {quoted(text)}, which allows nothing: it {pattern}")
                 continue
             patterns[pattern.text] = pattern

@@ -126,7 +126,7 @@ def chosen_for(
         return defined.chosen(environment, "python")
     if environment:
         raise InvalidParams(
-            f"'{script}' is no Python file (.py), and an environment has packages for Python",
+            f"'{script}' is not a Python file (.py), and an environment has packages for Python",
             hint="Leave 'environment' out.",
             param="environment",
         )

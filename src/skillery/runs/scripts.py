@@ -52,7 +52,7 @@ def _text(name: str, value: object) -> str:
     if not isinstance(value, str):
         raise _Invalid(f"The argument '{name}' is {kind_of(value)}, and a string is expected.")
     if "\0" in value and name != "stdin":
-        raise _Invalid(f"The argument '{name}' holds a NUL, which no argument or variable can hold.")
+        raise _Invalid(f"The argument '{name}' contains a NUL character, which no argument or variable can have.")
     return value
 
 
@@ -70,7 +70,7 @@ def _variables(value: object, permissions: Permissions) -> dict[str, str]:
         )
     for name in value:
         if not is_variable_name(name) or changes_what_runs(name):
-            reason = "changes which code runs" if is_variable_name(name) else "is no name of a variable"
+            reason = "changes which code runs" if is_variable_name(name) else "is not a name of a variable"
             raise _Invalid(f"The argument 'env' sets {quoted(name)}, which {reason}; take another name.")
     return {name: _text(f"env.{name}", one) for name, one in value.items()}
 

@@ -53,7 +53,7 @@ tags: [demo, csv]
 # Top Totals
 
 Call it with `csv_blob`, the id of a CSV with a column `total`, and `by`, the column to group by. It answers the `top`
-groups with the largest sums; rows whose total is no number are skipped and counted.
+groups with the largest sums; rows whose total is not a number are skipped and counted.
 """
 CODE = """\
 import csv

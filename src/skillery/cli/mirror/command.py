@@ -208,7 +208,7 @@ def checked_source(source: str) -> str:
     if not _is_url(source) and not _GIT.fullmatch(source):
         if not Path(source).is_dir():
             hint = "Name a folder, an https address, or a git repository that ends with .git."
-            raise InvalidParams(f"{source!r} is no folder and no address", hint=hint, param="source")
+            raise InvalidParams(f"{source!r} is neither a folder nor an address", hint=hint, param="source")
         return str(Path(source).resolve())
     if _is_url(source):
         try:

@@ -155,7 +155,7 @@ def _index(server: _Server) -> _Index:
     try:
         index = msgspec.json.decode(server.read(server.address, MOST_INDEX_BYTES), type=_Index)
     except msgspec.DecodeError as error:
-        raise Unavailable(f"{server.address} is no index of Agent Skills: {error}") from None
+        raise Unavailable(f"{server.address} is not an index of Agent Skills: {error}") from None
     if index.truncated or len(index.skills) > MOST_SKILLS:
         raise Unavailable(
             f"the index at {server.address} is too large", hint="Mirror namespaces of it: https://host/n/NAMESPACE."
@@ -165,7 +165,7 @@ def _index(server: _Server) -> _Index:
 
 def _problem(entry: _Entry, earlier: set[str], index: str) -> str | None:
     if not _NAME.fullmatch(entry.name) or len(entry.name) > 64:
-        return "the name is no name of an Agent Skill"
+        return "the name is not a name of an Agent Skill"
     if entry.name in earlier:
         return "the index has the name twice"
     if not _DIGEST.fullmatch(entry.digest):

@@ -93,7 +93,7 @@ def _read(path: Path) -> Mirror:
     try:
         return msgspec.json.decode(path.read_bytes(), type=Mirror)
     except (OSError, msgspec.DecodeError) as error:
-        raise StartupError(f"'{path}' is no record of a mirror ({error}); delete its folder") from None
+        raise StartupError(f"'{path}' is not a record of a mirror ({error}); delete its folder") from None
 
 
 def _store(mirror: Mirror) -> None:

@@ -100,7 +100,7 @@ def _check_what_starts(asked: params.ExecuteSkill) -> None:
         raise InvalidParams("'script' and 'module' are both given", hint="Name one of them.", param="module")
     if asked.module and not (len(asked.module) <= 255 and all(map(str.isidentifier, asked.module.split(".")))):
         raise InvalidParams(
-            f"'module' is {quoted(asked.module)}, which is no name of a Python module",
+            f"'module' is {quoted(asked.module)}, which is not a name of a Python module",
             hint="Write scripts.package_skill for the file scripts/package_skill.py.",
             param="module",
         )

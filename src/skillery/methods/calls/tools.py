@@ -89,7 +89,7 @@ async def remove_tool(core: Core, identity: Identity, asked: params.RemoveTool) 
 def _address(text: str, skill: str) -> tuple[str | None, str]:
     """Return the skill and the tool of an address. `text` is `tool` or `skill/tool`; `skill` is the skill, or "".
 
-    The returned skill is None if the caller names no skill. Raise InvalidName if the skill is no skill name. Raise
+    The returned skill is None if the caller names no skill. Raise InvalidName if it is not a name of a skill. Raise
     InvalidParams if `text` and `skill` name two skills, or if `text` contains a NUL.
     """
     before, slash, name = _text(text, "name").rpartition("/")
