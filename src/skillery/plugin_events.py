@@ -103,9 +103,9 @@ class PluginEvents:
 
         Wrappers are not included, because each call of an implementation is wrapped.
         """
-        for one in reversed(getattr(self._manager.hook, hook).get_hookimpls()):
-            if not (one.hookwrapper or one.wrapper):
-                yield self._function(hook, one.plugin_name)
+        for hookimpl in reversed(getattr(self._manager.hook, hook).get_hookimpls()):
+            if not (hookimpl.hookwrapper or hookimpl.wrapper):
+                yield self._function(hook, hookimpl.plugin_name)
 
     def _function(self, hook: str, plugin: str) -> PluginFunction:
         found = self._functions.get((hook, plugin))
@@ -137,7 +137,7 @@ async def _without_failure(call: Any) -> None:
 
 
 def _are_findings(findings: Any) -> bool:
-    return isinstance(findings, list) and all(_is_finding(one) for one in findings)
+    return isinstance(findings, list) and all(_is_finding(finding) for finding in findings)
 
 
 def _is_finding(finding: Any) -> bool:

@@ -397,7 +397,9 @@ def load_settings(
     if not sources.keys() & {"packages.index_urls", "packages.wheelhouse"}:
         # Not an explicit setting, so credentials in it must not stop a server that builds packages from source.
         indexes = configured_indexes(variables)
-        if indexes and not (tree.get("packages", {}).get("build_from_source") and any("@" in one for one in indexes)):
+        if indexes and not (
+            tree.get("packages", {}).get("build_from_source") and any("@" in index for index in indexes)
+        ):
             _put(tree, "packages.index_urls", indexes)
             sources["packages.index_urls"] = PIP
     return LoadedSettings(_convert(tree, sources), sources)

@@ -84,9 +84,9 @@ def openapi_document(operations: list[Operation]) -> dict[str, Any]:
     schemas, components = msgspec.json.schema_components(types, ref_template=TEMPLATE)
     schema_of = {id(kind): _shown(schema) for kind, schema in zip(types, schemas, strict=True)}
     paths: dict[str, PathItem] = {}
-    for one in operations:
-        item = paths.setdefault(one.path, PathItem())
-        setattr(item, one.method.lower(), described(one, schema_of))
+    for operation in operations:
+        item = paths.setdefault(operation.path, PathItem())
+        setattr(item, operation.method.lower(), described(operation, schema_of))
     document = OpenAPI(
         info=Info(
             title="Skillery",

@@ -67,7 +67,7 @@ def _result(result: type[msgspec.Struct]) -> str:
 
 def _results() -> str:
     parts = sorted(parts_of([method.result for method in CALLABLE.values()]), key=lambda one: one.__name__)
-    return "\n".join(_struct(one) for one in parts)
+    return "\n".join(_struct(part) for part in parts)
 
 
 def _struct(struct: type[msgspec.Struct]) -> str:

@@ -72,8 +72,8 @@ async def short_guide(core: Core, identity: Identity, included: Collection[str])
         return text + TEXTS + ("" if SEARCH in included else LIST)
     if not skills:
         return text
-    text += TEXTS if any(one.get("kind") == "instruction" for one in skills) else ""
-    return text + SKILLS + "".join(_line(one, MOST_OF_LIST // len(skills)) for one in skills)
+    text += TEXTS if any(skill.get("kind") == "instruction" for skill in skills) else ""
+    return text + SKILLS + "".join(_line(skill, MOST_OF_LIST // len(skills)) for skill in skills)
 
 
 def _line(skill: dict[str, Any], room: int) -> str:

@@ -161,7 +161,7 @@ class FolderRuns:
         """Return whether a run of the skill has packages: those of the skill, or of the default environment."""
         runtime = manifest.runtime
         declares = runtime is not None and bool(runtime.dependencies or runtime.requires_python)
-        return declares or any(one.default for one in self.settings.environments.values())
+        return declares or any(environment.default for environment in self.settings.environments.values())
 
     async def _with_packages(self, trial: Trial, job: Job) -> Job | Failure:
         if not self.needs_packages(trial.manifest):
@@ -203,7 +203,7 @@ class _Compilers:
     """Compiles in this process: the author trusts the own folder, and the start of a worker takes time."""
 
     async def check(self, caller: str, sources: Sequence[SourceFile]) -> dict[str, Problem]:
-        found = {one.path: source_problem(one.path, one.content, one.export) for one in sources}
+        found = {source.path: source_problem(source.path, source.content, source.export) for source in sources}
         return {path: problem for path, problem in found.items() if problem}
 
     async def imports(self, caller: str, sources: Mapping[str, bytes]) -> dict[str, tuple[Import, ...]] | None:

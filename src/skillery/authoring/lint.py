@@ -129,7 +129,7 @@ def _portable(folder: Folder) -> Iterator[str]:
 
 
 def _untested(folder: Folder) -> Iterator[str]:
-    called = {one.get("tool") for one in folder.examples("tool_examples")}
+    called = {example.get("tool") for example in folder.examples("tool_examples")}
     tested = folder.table("runtime").get("entrypoint") if folder.examples("examples") else None
     left = [name for name, script in folder.tools.items() if script != tested and name not in called]
     if left:
@@ -151,8 +151,8 @@ def _vague(folder: Folder) -> Iterator[str]:
 def example_words(manifest: Mapping[str, Any]) -> str:
     """Return the names of the examples of a manifest, which are what its author would search for."""
     given = [manifest.get("examples"), manifest.get("tool_examples")]
-    rows = [one for rows in given if isinstance(rows, list) for one in rows if isinstance(one, Mapping)]
-    return " ".join(str(one["name"]) for one in rows if one.get("name"))
+    rows = [row for rows in given if isinstance(rows, list) for row in rows if isinstance(row, Mapping)]
+    return " ".join(str(row["name"]) for row in rows if row.get("name"))
 
 
 def _tags(folder: Folder) -> list[str]:

@@ -43,6 +43,13 @@ def failed_checks(problems: Sequence[Problem], hint: str | None = None) -> tuple
     """Return a failed result for each problem of a bundle."""
     remedy = f"\n{hint}" if hint and len(problems) == 1 else ""
     return tuple(
-        Result("check", one.path or one.file or "bundle", "failed", one.message + remedy, one.file, one.line)
-        for one in problems
+        Result(
+            "check",
+            problem.path or problem.file or "bundle",
+            "failed",
+            problem.message + remedy,
+            problem.file,
+            problem.line,
+        )
+        for problem in problems
     )

@@ -39,10 +39,15 @@ async def test_folder(runs: FolderRuns, folder: Path, timeout_ms: int, *, update
         return Report(str(folder), "", "", (_failed(error),))
     except OSError as error:
         return Report(str(folder), "", "", (Result("check", str(folder), "failed", str(error)),))
-    results = [_refusal(one) for one in findings if one.refuses]
+    results = [_refusal(finding) for finding in findings if finding.refuses]
     if not results:
         results = await _results(runs, gate, folder, bundle, timeout_ms, update)
-    warnings = (*notes, *bundle.warnings, *lint(skill), *(_as_warning(one) for one in findings if not one.refuses))
+    warnings = (
+        *notes,
+        *bundle.warnings,
+        *lint(skill),
+        *(_as_warning(finding) for finding in findings if not finding.refuses),
+    )
     return Report(str(folder), bundle.manifest.name, str(bundle.manifest.version), tuple(results), warnings)
 
 
@@ -85,7 +90,7 @@ async def _results(
     except SkilleryError as error:
         return [_failed(error)]
     results = example_results(bundle.examples, tested, timeout_ms)
-    if update and any(one.status == "failed" for one in results):
+    if update and any(result.status == "failed" for result in results):
         from skillery.authoring.updates import update_expectations
 
         results = update_expectations(folder / "skill.toml", bundle.examples.read, results, tested.outcomes)

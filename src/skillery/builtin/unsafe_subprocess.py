@@ -147,8 +147,8 @@ class PlainRun:
             (skills / skill.name).symlink_to(skill.folder.absolute())
         for blob in self._job.blobs:
             (blobs / blob.blob_id).symlink_to(blob.path.absolute())
-        for one in self._job.packages:
-            (packages / one.lock).symlink_to(one.folder.absolute())
+        for package in self._job.packages:
+            (packages / package.lock).symlink_to(package.folder.absolute())
         return Places(
             str(skills), str(blobs), str(packages), str(workspace), str(self._folder / "home"), own_processes=False
         )

@@ -185,7 +185,7 @@ def offboard(name: str, target: Target, as_json: bool) -> None:
     for subject, names in report["left"].items():
         if names:
             click.echo(clean(f"{LEFT[subject]} ({len(names)}{'+' if len(names) == 1000 else ''}):"))
-            click.echo(clean("".join(f"  {one}\n" for one in names)), nl=False)
+            click.echo(clean("".join(f"  {name}\n" for name in names)), nl=False)
 
 
 def _print_ended(report: dict[str, Any]) -> None:
@@ -204,7 +204,7 @@ def _offboard_in_home(target: Target, name: str) -> tuple[dict[str, Any], bool]:
 
     actor = audit.local_actor(user_of_this_machine())
     with open_home_database(target) as database:
-        lists = [one.revoke for one in revokers(_opened(target, database))]
+        lists = [revoker.revoke for revoker in revokers(_opened(target, database))]
         report, changed = database.write_now(lambda connection: revoke_identity(connection, actor, name, lists))
         time.sleep(SETTLED_SECONDS)
         report = database.write_now(lambda connection: end_late(connection, actor, report))
@@ -234,8 +234,8 @@ def _restore_in_home(target: Target, name: str) -> bool:
 def _keeper(opened: dict[str, Authenticator]) -> RevokesIdentities:
     from skillery.identity.authenticator_chain import revokers
 
-    for one in revokers(opened):
-        return one
+    for revoker in revokers(opened):
+        return revoker
     raise InvalidParams(
         f"no authenticator of the setting 'auth' ({', '.join(opened)}) keeps a list of revoked identities",
         hint="`skillery offboard NAME` ends an identity and its tokens.",

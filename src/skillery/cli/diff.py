@@ -108,7 +108,7 @@ async def _load(client: AsyncClient, old: _Side, new: _Side) -> None:
 
     def differs(path: str) -> bool:
         facts = [side.compared.files.get(path) for side in (old, new)]
-        return facts[0] != facts[1] and all(one is None or one.size_bytes <= MOST_TEXT_BYTES for one in facts)
+        return facts[0] != facts[1] and all(fact is None or fact.size_bytes <= MOST_TEXT_BYTES for fact in facts)
 
     for side in (old, new):
         for path in side.compared.files:

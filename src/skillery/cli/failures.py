@@ -76,7 +76,7 @@ class Commands(click.Group):
         width = max(len(command.name or "") for commands in sections.values() for command in commands)
         for heading, commands in sections.items():
             limit = formatter.width - 6 - width
-            rows = [((one.name or "").ljust(width), one.get_short_help_str(limit)) for one in commands]
+            rows = [((command.name or "").ljust(width), command.get_short_help_str(limit)) for command in commands]
             with formatter.section(heading):
                 formatter.write_dl(rows)
 

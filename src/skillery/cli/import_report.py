@@ -160,7 +160,7 @@ def details(report: Mapping[str, Any]) -> list[str]:
         lines += [f"left out: {where}/{one['path']}{_files(one)}: {one['message']}" for one in omitted]
     lines += [f"warning: {where}: {warning}" for warning in warnings]
     findings = report.get("findings", ())
-    return lines + [f"{one['severity']}: {location(where, one)}: {one['message']}" for one in findings]
+    return lines + [f"{finding['severity']}: {location(where, finding)}: {finding['message']}" for finding in findings]
 
 
 def location(where: str, one: Mapping[str, Any]) -> str:
@@ -227,12 +227,12 @@ def section_lines(sections: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterat
             continue
         title = f"{section.replace('_', ' ')} ({len(lines)})"
         if section in {"published", "unchanged", "repaired"}:
-            named = [one.get("name") or one["path"] or "." for one in lines]
+            named = [line.get("name") or line["path"] or "." for line in lines]
             rest = f" and {len(named) - MAX_NAMES} more" if len(named) > MAX_NAMES else ""
             yield f"{title}: {', '.join(named[:MAX_NAMES])}{rest}"
         else:
             yield f"{title}:"
-            yield from (f"  {_line(section, one)}" for one in lines)
+            yield from (f"  {_line(section, line)}" for line in lines)
     for suggestion in dict.fromkeys(f"{one['of'] or '.'}: {one['suggestion']}" for one in _with_suggestion(sections)):
         yield f"hint: {suggestion}"
 

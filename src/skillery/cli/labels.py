@@ -75,7 +75,7 @@ def list_(
         return
     rows: Sequence[Mapping[str, Any]] = answer["history"] if history else answer["labels"]
     columns = ["label", *(("move", "version", "previous") if history else ("version", "status")), "by", "at"]
-    print_rows(columns, [[one[column] or "-" for column in columns] for one in rows], none="No labels.")
+    print_rows(columns, [[row[column] or "-" for column in columns] for row in rows], none="No labels.")
     if history and answer["next_cursor"]:
         click.echo(f"More entries: --cursor {clean(answer['next_cursor'])}", err=True)
 

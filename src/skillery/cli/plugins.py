@@ -45,16 +45,16 @@ def list_(target: Target, as_json: bool) -> None:
         ["plugin", "version", "kind", "active", "offers", "chosen", "listens to", "commands"],
         [
             (
-                one["name"],
-                one["version"] or "",
-                ", ".join(one["kinds"]),
-                "yes" if one["active"] else "no",
-                _names(one["offers"]),
-                _names([offer for offer in one["offers"] if offer["chosen"]]),
-                ", ".join(one["moments"]),
-                ", ".join(one["commands"]),
+                row["name"],
+                row["version"] or "",
+                ", ".join(row["kinds"]),
+                "yes" if row["active"] else "no",
+                _names(row["offers"]),
+                _names([offer for offer in row["offers"] if offer["chosen"]]),
+                ", ".join(row["moments"]),
+                ", ".join(row["commands"]),
             )
-            for one in rows
+            for row in rows
         ],
     )
 

@@ -18,12 +18,12 @@ def service_problem(backends: Iterable[object]) -> str | None:
     from skillery.backends import UsesService
 
     async def started() -> None:
-        for one in backends:
-            if isinstance(one, UsesService):
+        for backend in backends:
+            if isinstance(backend, UsesService):
                 try:
-                    await one.start()
+                    await backend.start()
                 finally:
-                    await one.close()
+                    await backend.close()
 
     try:
         asyncio.run(started())

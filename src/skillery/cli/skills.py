@@ -217,9 +217,11 @@ def _next_step(answer: Mapping[str, Any]) -> str:
 
 def _example_lines(answer: Mapping[str, Any]) -> Iterator[str]:
     examples = answer.get("examples") or ()
-    counts = {status: sum(one["status"] == status for one in examples) for status in ("passed", "failed", "not_run")}
+    counts = {
+        status: sum(example["status"] == status for example in examples) for status in ("passed", "failed", "not_run")
+    }
     parts = [f"{count} {status.replace('_', ' ')}" for status, count in counts.items() if count]
-    waiting = sum(one["status"] == "waiting" for one in examples)
+    waiting = sum(example["status"] == "waiting" for example in examples)
     if waiting:
         parts.append(f"{waiting} that need permissions will run at publication")
     if parts:

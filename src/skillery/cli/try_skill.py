@@ -167,7 +167,7 @@ def _facts(skill: Mapping[str, Any], report: Mapping[str, Any], tools: Sequence[
         listed = permissions.get(key)
         yield key, f"{', '.join(listed)} (not in this trial)" if listed else "none"
     if examples := report.get("examples"):
-        statuses = [one["status"] for one in examples]
+        statuses = [example["status"] for example in examples]
         words = {"passed": "passed", "failed": "failed", "not_run": "not run", "waiting": "need permissions"}
         yield (
             "examples",

@@ -132,8 +132,15 @@ def dead(webhook_id: str, target: Target, as_json: bool) -> None:
     print_rows(
         ("event", "type", "time", "about", "attempts", "error"),
         [
-            (one["event_id"], one["type"], one["at"], one["data"].get("name") or "-", one["attempts"], one["error"])
-            for one in letters
+            (
+                letter["event_id"],
+                letter["type"],
+                letter["at"],
+                letter["data"].get("name") or "-",
+                letter["attempts"],
+                letter["error"],
+            )
+            for letter in letters
         ],
         none="No dead letters.",
     )

@@ -103,7 +103,9 @@ BINARY = Schema(type=OpenAPIType.STRING, format=OpenAPIFormat.BINARY)
 
 def types_of(operations: list[Operation]) -> list[Any]:
     """Return the types of all JSON responses, for the components of the OpenAPI document."""
-    answers = [answer.type for one in operations for answer in one.responses.values() if answer.type is not None]
+    answers = [
+        answer.type for operation in operations for answer in operation.responses.values() if answer.type is not None
+    ]
     return [ErrorAnswer, *answers]
 
 

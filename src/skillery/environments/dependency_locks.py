@@ -90,7 +90,7 @@ class Locks:
     async def choose(self, modules: Sequence[Providers]) -> list[Choice]:
         """Return for each module the package to lock, or the reason why no package fits."""
         offered = await asyncio.to_thread(offered_by, self._sources)
-        return [choose(self._sources, offered, one) for one in modules]
+        return [choose(self._sources, offered, module) for module in modules]
 
     async def verify(self, requirements: Sequence[str], lock: bytes, caller: str = "") -> None:
         """Verify a given lock. Raise the errors of `make`, and InvalidBundle.

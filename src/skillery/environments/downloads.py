@@ -189,7 +189,7 @@ async def build_wheel(
 
 
 def bare(pin: Pin) -> list[str]:
-    return [one.removeprefix("sha256:") for one in sorted(pin.hashes)]
+    return [digest.removeprefix("sha256:") for digest in sorted(pin.hashes)]
 
 
 @cache

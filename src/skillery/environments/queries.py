@@ -232,7 +232,7 @@ class EnvironmentQueries:
         rebuild: Rebuild | None,
         packages: list[LockedPackage] | None,
     ) -> Environment:
-        here = next((one for one in servers if one.here), None)
+        here = next((server for server in servers if server.here), None)
         return Environment(
             name=name,
             # An environment without packages is always ready.
@@ -240,7 +240,7 @@ class EnvironmentQueries:
             message=here.message if here else "",
             progress=here.progress if here else None,
             lock=ShownLock(sha256, packages),
-            size_bytes=next((one.size_bytes for one in servers if one.state == "ready"), None),
+            size_bytes=next((server.size_bytes for server in servers if server.state == "ready"), None),
             servers=list(servers),
             rebuild=ShownRebuild(*rebuild) if rebuild else None,
         )

@@ -32,7 +32,7 @@ class Trees:
 
     def find(self, hashes: Iterable[str]) -> str | None:
         """Return the key of an existing tree with one of the hashes; None if there is none."""
-        keys = (key_of(one) for one in sorted(hashes))
+        keys = (key_of(digest) for digest in sorted(hashes))
         return next((key for key in keys if (self._folder / key).is_dir()), None)
 
     def files(self, key: str) -> Path:

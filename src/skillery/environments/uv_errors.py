@@ -118,7 +118,7 @@ def locking_error(what: str, stopped: JobFailed) -> SkilleryError:
 def unresolvable(
     reason: str, package: str, requirements: Iterable[str], message: str, hint: str = _HINT
 ) -> UnresolvableDependencies:
-    names = [package_of(one) for one in requirements]
+    names = [package_of(requirement) for requirement in requirements]
     path = f"{DEPENDENCIES}[{names.index(package)}]" if package in names else DEPENDENCIES
     try:
         raise_problems(
@@ -138,7 +138,7 @@ def _package(cause: str, requirements: Iterable[str]) -> str:
     )
     if missing:
         return missing[1]
-    names = [package_of(one) for one in requirements]
+    names = [package_of(requirement) for requirement in requirements]
     named = [(found.start(), name) for name in names if (found := re.search(rf"\b{re.escape(name)}\b", cause))]
     return min(named)[1] if named else next(iter(names), "")
 

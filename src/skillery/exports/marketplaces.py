@@ -76,7 +76,7 @@ class Marketplaces:
                 f"you see no skill of the namespace '{asked.namespace}' with the label '{asked.label}'",
                 hint="`skillery list` shows the skills that you see.",
             )
-        known = [one for one in versions if one.version_id in facts]
+        known = [version for version in versions if version.version_id in facts]
         descriptions = {version_id: one.description for version_id, one in facts.items()}
         if asked.sources == "git":
             has_branch = is_ref(asked.label)
@@ -102,8 +102,8 @@ def marketplace(
     """Return the marketplace of some versions. `part` is a namespace, `n/{skill}` for one skill, or "" for all skills.
     Descriptions are by the id of the version.
     """
-    skills = [_skill(one, descriptions[one.version_id], plugins.of_skill(one)) for one in versions]
-    names = {one.index_name for one in versions}
+    skills = [_skill(version, descriptions[version.version_id], plugins.of_skill(version)) for version in versions]
+    names = {version.index_name for version in versions}
     namespaces = [] if plugins.of_namespace is None else _namespaces(versions, plugins.of_namespace)
     if plugins.of_thin is not None:
         namespaces += [
@@ -114,7 +114,7 @@ def marketplace(
         "name": marketplace_name(owner, part),
         "owner": {"name": owner},
         "metadata": {"description": describe_part(part)},
-        "plugins": [*skills, *(one for one in namespaces if one["name"] not in names)],
+        "plugins": [*skills, *(namespace for namespace in namespaces if namespace["name"] not in names)],
     }
 
 
@@ -150,10 +150,10 @@ def _namespaces(
 ) -> list[dict[str, Any]]:
     """Return a plugin for each namespace with several skills. Without a version, clients take the commit as version."""
     members: dict[str, list[RepositoryVersion]] = {}
-    for one in versions:
-        namespace = one.name.rpartition(".")[0]
+    for version in versions:
+        namespace = version.name.rpartition(".")[0]
         if namespace:
-            members.setdefault(namespace, []).append(one)
+            members.setdefault(namespace, []).append(version)
     found: dict[str, dict[str, Any]] = {}
     for namespace, skills in sorted(members.items()):
         name = f"{index_name(namespace)}-all"
@@ -177,7 +177,7 @@ def _thin(
         "source": source,
         "description": describe_thin(namespace),
         "strict": False,
-        "skills": [f"./skills/{one.index_name}" for one in members],
+        "skills": [f"./skills/{member.index_name}" for member in members],
         "mcpServers": thin.servers_for_claude,
     }
 
@@ -198,7 +198,7 @@ def _git_skill(address: str, one: RepositoryVersion) -> Place:
 
 def _git_namespace(asked: Asked, namespace: str, members: Sequence[RepositoryVersion]) -> Place:
     source = {"source": "url", "url": f"{asked.address}/git/{namespace}.git", "ref": asked.label}
-    return Place(source, [f"./skills/{one.index_name}" for one in members])
+    return Place(source, [f"./skills/{member.index_name}" for member in members])
 
 
 def _git_thin(asked: Asked, namespace: str) -> dict[str, str]:

@@ -127,12 +127,12 @@ class Exports:
         return versions, found
 
     def _facts_or_made(self, versions: Sequence[RepositoryVersion]) -> dict[int, Facts]:
-        find = partial(find_many_facts, version_ids=[one.version_id for one in versions])
+        find = partial(find_many_facts, version_ids=[version.version_id for version in versions])
         found = self._database.read_now(find)
         if len(found) < len(versions):
             with self._making:
                 found = self._database.read_now(find)
-                missing = [one for one in versions if one.version_id not in found]
+                missing = [version for version in versions if version.version_id not in found]
                 made = {one.version_id: facts for one in missing if (facts := self._facts_or_none(one)) is not None}
                 if made:
                     self._keep(made)

@@ -48,16 +48,16 @@ class ThinPlugins(NamedTuple):
 
     def namespace_of(self, name: str) -> str | None:
         """Return the namespace whose thin plugin has the skill `name`, or None. The longest namespace counts."""
-        found = [one for one in self.namespaces if name.startswith(f"{one}.")]
+        found = [namespace for namespace in self.namespaces if name.startswith(f"{namespace}.")]
         return max(found, key=len, default=None)
 
     def members(self, versions: Sequence[RepositoryVersion]) -> dict[str, list[RepositoryVersion]]:
         """Return the versions of each thin plugin, by namespace."""
         found: dict[str, list[RepositoryVersion]] = {}
-        for one in versions:
-            namespace = self.namespace_of(one.name)
+        for version in versions:
+            namespace = self.namespace_of(version.name)
             if namespace is not None:
-                found.setdefault(namespace, []).append(one)
+                found.setdefault(namespace, []).append(version)
         return dict(sorted(found.items()))
 
     @property

@@ -93,10 +93,10 @@ def with_file(bundle: Bundle, file: BundleFile, limits: BundleLimits) -> Bundle:
 
     Raise BundleTooLarge if the bundle then exceeds `limits`, and InvalidPath if the path conflicts with another path.
     """
-    check_paths([*(one.path for one in bundle.files), file.path])
+    check_paths([*(file.path for file in bundle.files), file.path])
     files = tuple(in_order([*bundle.files, file]))
     check_size(files, limits)
-    size = sum(one.size for one in files)
+    size = sum(file.size for file in files)
     return msgspec.structs.replace(bundle, files=files, digest=digest_of(files), size_bytes=size)
 
 

@@ -134,12 +134,12 @@ class _Reader(Shapes):
         """Add a problem for each example with the name of an earlier one: results are known by their names."""
         seen: set[str] = set()
         counts = dict.fromkeys(_TABLES, 0)
-        for one in examples:
-            table = _TABLES[one.tool is not None]
-            if one.name in seen:
+        for example in examples:
+            table = _TABLES[example.tool is not None]
+            if example.name in seen:
                 where = f"{table}[{counts[table]}].name"
-                self.problem(where, f"is {quoted(one.name)}, and another example has this name")
-            seen.add(one.name)
+                self.problem(where, f"is {quoted(example.name)}, and another example has this name")
+            seen.add(example.name)
             counts[table] += 1
 
     def tool(self, given: Mapping[str, object], where: str) -> Tool | None:

@@ -254,11 +254,11 @@ def _without_address(text: str) -> str:
 def _merge_requirements(requirements: Iterable[Requirement], repairs: Repairs) -> Iterator[str]:
     """Yield one requirement for each pair of package and marker, sorted. It combines all requirements for the pair."""
     merged: dict[tuple[str, str], Requirement] = {}
-    for one in requirements:
-        one.name = canonicalize_name(one.name)
-        there = merged.setdefault((one.name, str(one.marker or "")), one)
-        there.extras |= one.extras
-        there.specifier &= one.specifier
+    for requirement in requirements:
+        requirement.name = canonicalize_name(requirement.name)
+        there = merged.setdefault((requirement.name, str(requirement.marker or "")), requirement)
+        there.extras |= requirement.extras
+        there.specifier &= requirement.specifier
     for key in sorted(merged):
         text = str(merged[key])
         if len(text) <= LONGEST:

@@ -75,7 +75,7 @@ def registry_name(stated: str) -> str:
         # Casefold first: ß becomes ss, and has no other decomposition.
         plain = normalized("NFKD", stated.casefold()).encode("ascii", "ignore").decode().lower()
     segments = (re.sub(r"[^a-z0-9_-]+", "-", segment) for segment in plain.split("."))
-    corrected = ".".join(filter(None, (_SEPARATORS.sub(_one_separator, one).strip("-_") for one in segments)))
+    corrected = ".".join(filter(None, (_SEPARATORS.sub(_one_separator, segment).strip("-_") for segment in segments)))
     if not corrected:
         return f"skill-{hashlib.sha256(stated.encode('utf-8', 'replace')).hexdigest()[:8]}"
     return corrected[:MAX_LENGTH].rstrip("-_.")

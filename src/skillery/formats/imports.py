@@ -153,7 +153,9 @@ def inner_statements(statement: ast.stmt, optional: bool) -> Iterator[tuple[ast.
 
 def handles_absence(statement: ast.stmt) -> bool:
     if isinstance(statement, ast.Try | ast.TryStar):
-        return any(one.type is None or bool(_ABSENCE & set(_names_in(one.type))) for one in statement.handlers)
+        return any(
+            handler.type is None or bool(_ABSENCE & set(_names_in(handler.type))) for handler in statement.handlers
+        )
     if isinstance(statement, ast.With):
         return any(bool(_ABSENCE & set(_names_in(item.context_expr))) for item in statement.items)
     return False

@@ -208,7 +208,7 @@ def with_inferred(manifest: Manifest, packages: Sequence[str]) -> Manifest:
     if not packages:
         return manifest
     runtime = manifest.runtime or Runtime()
-    dependencies = (*runtime.dependencies, *(one for one in packages if one not in runtime.dependencies))
+    dependencies = (*runtime.dependencies, *(package for package in packages if package not in runtime.dependencies))
     table = cast(dict[str, Any], manifest.raw.get("runtime") or {})
     raw_runtime = {**table, "dependencies": list(dependencies), "inferred": list(packages)}
     return msgspec.structs.replace(
@@ -253,7 +253,7 @@ class _Reader(Shapes):
     def manifest(self) -> Manifest:
         manifest = self.partly()
         if self.problems:
-            alone = all((one.path or "").startswith(requirements.DEPENDENCIES) for one in self.problems)
+            alone = all((problem.path or "").startswith(requirements.DEPENDENCIES) for problem in self.problems)
             raise_problems(InvalidManifest, self.problems, hint=_DEPENDENCY_HINT if alone else _CORRECT)
         self.unknown_keys("", self.raw, _KEYS + _LATER_KEYS)
         self.import_warnings(manifest.name)
@@ -281,7 +281,7 @@ class _Reader(Shapes):
         if len(manifest.tags) > MAX_TAGS:
             self.problem("tags", f"has {len(manifest.tags)} entries, at most {MAX_TAGS} are allowed")
         known = {one.path for one in self.refused}
-        self.problems = [*self.refused, *(one for one in self.problems if one.path not in known)]
+        self.problems = [*self.refused, *(problem for problem in self.problems if problem.path not in known)]
         return manifest
 
     # -- top level -----------------------------------------------------------------------------------------------
@@ -412,7 +412,9 @@ class _Reader(Shapes):
             more = f"has {len(found)} entries, at most {requirements.MOST} are allowed"
             self.problem(requirements.DEPENDENCIES, more)
             return ()
-        if self.problems and any((one.path or "").startswith(requirements.DEPENDENCIES) for one in self.problems):
+        if self.problems and any(
+            (problem.path or "").startswith(requirements.DEPENDENCIES) for problem in self.problems
+        ):
             return ()
         for i, text in enumerate(found):
             wrong = requirements.requirement_problem(text)

@@ -33,8 +33,8 @@ def _only_definitions(content: str) -> SourceFault | None:
     tree = parsed_source(content.encode("utf-8", "replace"))
     handler = tree.body[-1] if tree else None
     statements = handler.body if isinstance(handler, ast.FunctionDef) else []
-    functions = [one for one in statements if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
-    if not functions or not all(isinstance(one, _DEFINITIONS) for one in statements):
+    functions = [statement for statement in statements if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef)]
+    if not functions or not all(isinstance(statement, _DEFINITIONS) for statement in statements):
         return None
     last = functions[-1]
     call = f"return {'await ' if isinstance(last, ast.AsyncFunctionDef) else ''}{last.name}(args)"

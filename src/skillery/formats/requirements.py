@@ -92,7 +92,7 @@ def package_of(requirement: str) -> str:
 
 def normalised(requirements: Iterable[str]) -> list[str]:
     """Return the requirements sorted, without duplicates, in one notation. Package names keep their spelling."""
-    return sorted({str(Requirement(one)) for one in requirements})
+    return sorted({str(Requirement(requirement)) for requirement in requirements})
 
 
 # -- locks ---------------------------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ def snippet_of(texts: Iterable[str], terms: Sequence[Term]) -> str:
 
 def _matching(text: str, terms: Sequence[Term]) -> Iterator[Found]:
     words = find_words_begun(text, {beginning for term in terms for beginning in term.beginnings()})
-    return (one for one in words if any(term.matches(one.word) for term in terms))
+    return (word for word in words if any(term.matches(word.word) for term in terms))
 
 
 def _printable(text: str) -> str:

@@ -60,7 +60,7 @@ def make_bundle(
     Raise the errors of `begin_bundle` and `UnfinishedBundle.finish`.
     """
     begun = begin_bundle(manifest, skill_md, files, limits, skip_broken_tools=skip_broken_tools)
-    found = {one.path: source_problem(one.path, one.content, one.export) for one in begun.sources}
+    found = {source.path: source_problem(source.path, source.content, source.export) for source in begun.sources}
     return begun.finish({path: problem for path, problem in found.items() if problem})
 
 
@@ -261,7 +261,7 @@ class UnfinishedBundle:
         examples = read_examples(manifest, paths, self.toml_text, self.offered.tools)
         if self.offered.problems:
             # A tool that breaks a rule is not known: its examples are checked when the tool is correct.
-            kept = tuple(one for one in examples.problems if not (one.path or "").endswith("].tool"))
+            kept = tuple(problem for problem in examples.problems if not (problem.path or "").endswith("].tool"))
             return msgspec.structs.replace(examples, problems=kept)
         return examples
 

@@ -163,7 +163,7 @@ def listed_permissions(manifest: Mapping[str, Any]) -> Permissions:
         for key in ("network", "secrets")
     }
     patterns = [parse_network_pattern(text) for text in texts["network"]]
-    network, secrets = tuple(one for one in patterns if not isinstance(one, str)), tuple(texts["secrets"])
+    network, secrets = tuple(pattern for pattern in patterns if not isinstance(pattern, str)), tuple(texts["secrets"])
     runtime = manifest.get("runtime")
     in_workspaces = isinstance(runtime, Mapping) and runtime.get("workspace") is True
     return Permissions(network, secrets, in_workspaces and bool(network or secrets))

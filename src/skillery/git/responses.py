@@ -35,7 +35,9 @@ def advertise_v0(table: ObjectTable, version: int) -> bytes:
     lines = [f"{sha} {name}" for name, sha in refs]
     lines[0] += f"\0{capabilities}"
     service = pkt("# service=git-upload-pack\n") + FLUSH
-    return service + (pkt("version 1\n") if version == 1 else b"") + b"".join(pkt(f"{one}\n") for one in lines) + FLUSH
+    return (
+        service + (pkt("version 1\n") if version == 1 else b"") + b"".join(pkt(f"{line}\n") for line in lines) + FLUSH
+    )
 
 
 def list_refs(table: ObjectTable, asked: ListRefs) -> bytes:

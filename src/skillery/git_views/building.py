@@ -194,8 +194,8 @@ class Builder:
     # -- commits -------------------------------------------------------------------------------------------------
 
     def _add_commit(self, snapshot: Snapshot, earlier: Sequence[StoredCommit]) -> StoredCommit:
-        objects = [place for one in snapshot.versions for place in self._objects[one.version_id]]
-        folders = {one.index_name: (FOLDER, self._folders[one.version_id]) for one in snapshot.versions}
+        objects = [place for version in snapshot.versions for place in self._objects[version.version_id]]
+        folders = {version.index_name: (FOLDER, self._folders[version.version_id]) for version in snapshot.versions}
         skills = self._add_tree(folders)
         root: Folder = {}
         catalogue: list[int] = []
@@ -206,7 +206,9 @@ class Builder:
             catalogue.append(self._add(BLOB, content))
             _folder(root, folders_of)[name] = (FILE, catalogue[-1])
         for namespace, members in state.thin.members(snapshot.versions).items():
-            thin = self._add_tree({one.index_name: (FOLDER, self._thin_folders[one.version_id]) for one in members})
+            thin = self._add_tree(
+                {member.index_name: (FOLDER, self._thin_folders[member.version_id]) for member in members}
+            )
             catalogue.append(thin)
             _folder(root, thin_folder(namespace).split("/"))["skills"] = (FOLDER, thin)
         entries = self._entries_of(root, catalogue)

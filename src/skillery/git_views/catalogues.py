@@ -65,7 +65,7 @@ def _skill_folder(one: RepositoryVersion) -> Place:
 
 
 def _namespace_folders(_namespace: str, members: Sequence[RepositoryVersion]) -> Place:
-    return Place("./skills", [f"./{one.index_name}" for one in members])
+    return Place("./skills", [f"./{member.index_name}" for member in members])
 
 
 def _thin_folder(namespace: str) -> str:

@@ -92,7 +92,7 @@ class Repositories:
                 "there is no such repository, or you may not see a skill of it",
                 hint="Addresses are /git/_all.git, /git/{namespace}.git and /git/n/{skill}.git.",
             )
-        size = sum(one.size_bytes for one in state.versions())
+        size = sum(version.size_bytes for version in state.versions())
         if size > self._most_bytes:
             raise RepositoryTooLarge(
                 f"the files have {size} bytes, and a repository of this server has at most {self._most_bytes} "
@@ -108,7 +108,7 @@ class Repositories:
         with self._turns[int(state.digest[:4], 16) % _TURNS]:
             if found := self._open_kept(state):
                 return found
-            versions = [one.version_id for one in state.versions()]
+            versions = [version.version_id for version in state.versions()]
             # dulwich takes a tenth of a second to import, and servers without clients of git never need it.
             from skillery.git_views.building import Builder
 

@@ -94,7 +94,7 @@ def select(table: ObjectTable, stream: BinaryIO, asked: Selection) -> Selected:
 
 def common(table: ObjectTable, haves: Iterable[str]) -> list[str]:
     """Return those of the client's commits that are in the state."""
-    return [one for one in haves if _known(table, [one])]
+    return [have for have in haves if _known(table, [have])]
 
 
 def _place(table: ObjectTable, want: str) -> int:

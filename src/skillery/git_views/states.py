@@ -47,11 +47,13 @@ class State(NamedTuple):
     @property
     def head(self) -> str | None:
         """The branch that clients check out, or None if the repository has only tags."""
-        return HEAD if any(HEAD in one.refs for one in self.snapshots) else None
+        return HEAD if any(HEAD in snapshot.refs for snapshot in self.snapshots) else None
 
     def versions(self) -> list[RepositoryVersion]:
         """Return each version once, in the order of the snapshots."""
-        return list({one.version_id: one for snapshot in self.snapshots for one in snapshot.versions}.values())
+        return list(
+            {version.version_id: version for snapshot in self.snapshots for version in snapshot.versions}.values()
+        )
 
 
 def state_of_skills(
@@ -66,7 +68,7 @@ def state_of_skills(
             (_branch(branch),),
             versions,
             f"{len(versions)} {'skill' if len(versions) == 1 else 'skills'} of {whose}\n",
-            max((_seconds(one) for one in versions), default=0),
+            max((_seconds(version) for version in versions), default=0),
             None,
         )
         for branch, versions in branches.items()
@@ -98,7 +100,7 @@ def _state(owner: str, repository: str, snapshots: tuple[Snapshot, ...], thin: T
     for one in snapshots:
         rows = [(row.index_name, row.name, row.version, row.digest, _seconds(row)) for row in one.versions]
         found.update(msgspec.json.encode([one.refs, one.message, one.time, one.parent, rows]))
-    if any(thin.members(one.versions) for one in snapshots):
+    if any(thin.members(snapshot.versions) for snapshot in snapshots):
         found.update(msgspec.json.encode(thin))
     return State(repository, snapshots, owner, found.hexdigest(), thin)
 

@@ -101,8 +101,8 @@ def require_grant(identity: Identity, scope: Scope, name: str) -> None:
         return
     above, dot, _ = name.rpartition(".")
     grant = f"{above}.*" if dot else "*"
-    has = ", ".join(quoted(one) for one in identity.namespaces) or "none"
-    own = next((one.removesuffix(".*") for one in identity.namespaces if one.endswith(".*")), None)
+    has = ", ".join(quoted(namespace) for namespace in identity.namespaces) or "none"
+    own = next((namespace.removesuffix(".*") for namespace in identity.namespaces if namespace.endswith(".*")), None)
     below = f"Call it {own}.… instead (an import takes a namespace), or ask" if own and scope == "publish" else "Ask"
     raise NotAllowed(
         f"'{identity.name}' has the scope '{scope}', but no grant of a namespace that covers '{name}'",

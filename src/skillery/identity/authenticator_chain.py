@@ -34,7 +34,7 @@ def by_name(authenticator: Authenticator, names: Sequence[str]) -> Mapping[str, 
 
 def revokers(authenticators: Mapping[str, Authenticator]) -> list[RevokesIdentities]:
     """Return the authenticators that keep a list of revoked identities."""
-    return [one for one in authenticators.values() if isinstance(one, RevokesIdentities)]
+    return [authenticator for authenticator in authenticators.values() if isinstance(authenticator, RevokesIdentities)]
 
 
 def keeps_tokens(authenticator: Authenticator) -> bool:
@@ -66,7 +66,7 @@ class AuthenticatorChain:
                     "'auth'"
                 )
         self.by_name = dict(authenticators)
-        self.loopback_only = any(one.loopback_only for one in authenticators.values())
+        self.loopback_only = any(authenticator.loopback_only for authenticator in authenticators.values())
 
     async def authenticate(self, credentials: Credentials) -> Identity:
         return await self._responsible(credentials).authenticate(credentials)
@@ -82,11 +82,11 @@ class AuthenticatorChain:
     def note_failure(self, address: str) -> float | None:
         """Count a failed login with the first authenticator that limits them."""
         limits = (one for one in self.by_name.values() if isinstance(one, LimitsFailures))
-        return next((one.note_failure(address) for one in limits), None)
+        return next((limit.note_failure(address) for limit in limits), None)
 
     def first_token(self) -> str | None:
         keepers = (one for one in self.by_name.values() if isinstance(one, KeepsTokens))
-        return next((token for one in keepers if (token := one.first_token())), None)
+        return next((token for keeper in keepers if (token := keeper.first_token())), None)
 
     def resource(self) -> Resource | None:
         """Return the description of the first authenticator that has one, with the issuers and scopes of all.

@@ -280,7 +280,7 @@ def _check_same_name(prepared: PreparedSkill, name: str) -> None:
 
 def _with_warnings(prepared: PreparedSkill) -> PreparedSkill:
     """Return the skill with warnings about omitted requirements, for users of its scripts."""
-    omitted = [one for one in prepared.repairs if one.code in {NO_PACKAGES, LEFT_OUT}]
+    omitted = [repair for repair in prepared.repairs if repair.code in {NO_PACKAGES, LEFT_OUT}]
     warnings = [f"{one.file}:{one.line}: {one.message}" if one.file and one.line else one.message for one in omitted]
     read = prepared.skill_md
     return prepared._replace(skill_md=msgspec.structs.replace(read, warnings=(*read.warnings, *warnings)))

@@ -84,7 +84,7 @@ class Roots:
         roots: set[str] = set()
         nested: dict[str, list[str]] = {}
         for folder in sorted(marked, key=lambda folder: (folder.count("/") + bool(folder), folder)):
-            above = next((one for one in parents(folder) if one in roots), None)
+            above = next((parent for parent in parents(folder) if parent in roots), None)
             if above is None or (marked[folder] and (self._split or is_in_skills(folder))):
                 roots.add(folder)
             elif marked[folder]:
@@ -130,7 +130,7 @@ class Roots:
         folder, _, name = link.rpartition("/")
         place = folder if folder in self._stands_for else link
         is_place = is_in_skills(place) or (name == "skills" and agent_folder(f"{link}/x") is not None)
-        return not is_place and any(one in self.by_path for one in parents(place))
+        return not is_place and any(parent in self.by_path for parent in parents(place))
 
     def _reached(self, path: str, folder: str, seen: tuple[str, ...]) -> Iterator[tuple[str, str]]:
         """Yield each skill in `folder` and behind further links: its path, as if `folder` were at `path`, and its
@@ -150,7 +150,7 @@ class Roots:
 
     def _is_file_in(self, link: str, folder: str) -> bool:
         """Return whether a link is a file of a skill in `folder`."""
-        above = (one for one in parents(link) if is_below(one, folder))
+        above = (parent for parent in parents(link) if is_below(parent, folder))
         return not is_in_skills(link) and any(one in self.marked for one in above)
 
     def _is_allowed(self) -> bool:

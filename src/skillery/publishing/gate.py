@@ -139,7 +139,10 @@ def _begin(begin: Callable[[], UnfinishedBundle]) -> tuple[UnfinishedBundle, Bun
 
 
 def as_found(findings: Sequence[Finding]) -> tuple[CheckFinding, ...]:
-    return tuple(CheckFinding(one.rule, one.message, one.severity, one.file, one.line) for one in findings)
+    return tuple(
+        CheckFinding(finding.rule, finding.message, finding.severity, finding.file, finding.line)
+        for finding in findings
+    )
 
 
 def published_files(files: Sequence[BundleFile]) -> tuple[PublishedFile, ...]:

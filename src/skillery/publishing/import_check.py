@@ -47,7 +47,10 @@ class ImportCheck:
             outcome = await self._runs.run(identity, self._trial(bundle, runtime, folder), _source())
         finally:
             await asyncio.to_thread(self._cache.take_back, folder)
-        return (*findings_of(bundle.manifest, runtime, outcome, self._seconds, [one.path for one in files]), *relative)
+        return (
+            *findings_of(bundle.manifest, runtime, outcome, self._seconds, [file.path for file in files]),
+            *relative,
+        )
 
     def _trial(self, bundle: Bundle, runtime: Runtime, folder: Path) -> Trial:
         name = bundle.manifest.name

@@ -95,10 +95,10 @@ def _store(
     row = resolve(connection, identity, name, Exact(version))
     checks = checks_of(row.checks_json)
     judged = apply_waivers(connection, name, version, found)
-    kept = tuple(one for one in checks.findings if one.rule in OWN_RULES)
+    kept = tuple(finding for finding in checks.findings if finding.rule in OWN_RULES)
     findings = tuple(sorted((*judged, *kept), key=lambda one: not one.refuses))[:MOST_FINDINGS]
-    known = {_place(one) for one in checks.findings}
-    new = tuple(one for one in findings if _place(one) not in known)
+    known = {_place(finding) for finding in checks.findings}
+    new = tuple(finding for finding in findings if _place(finding) not in known)
     if new:
         about = {"by": identity.name, "by_kind": identity.kind, "digest": row.digest, "publisher": row.publisher}
         record_findings(connection, name, new, version=row.version, status=row.status, **about)
@@ -114,4 +114,4 @@ def _place(finding: CheckFinding) -> tuple[str, str | None, int | None]:
 
 
 def _rules(findings: Sequence[CheckFinding]) -> list[str]:
-    return sorted({one.rule for one in findings})
+    return sorted({finding.rule for finding in findings})

@@ -212,7 +212,7 @@ def _next_version(connection: Connection, identity: Identity, skill: str) -> str
 
 
 def _check_made(skill: str, versions: list[Any]) -> None:
-    if all(one.made_by == MADE_BY for one in versions):
+    if all(version.made_by == MADE_BY for version in versions):
         return
     raise ToolProtected(
         f"the skill '{skill}' was not made by define_tool",
@@ -232,7 +232,7 @@ def _remove(connection: Connection, identity: Identity, name: str, skill: str | 
     if defined_tool_name(where) != name:
         raise _no_such_tool(connection, identity, name, session)
     access.require_namespace(identity, "publish", where)
-    offered = [one.version for one in versions if one.status in RESOLVABLE]
+    offered = [version.version for version in versions if version.status in RESOLVABLE]
     if not offered:
         raise _nothing_to_remove(connection, identity, name, session, where, versions)
     for version in offered:
@@ -259,9 +259,9 @@ def _nothing_to_remove(
     connection: Connection, identity: Identity, name: str, session: str, skill: str, versions: list[Any]
 ) -> IllegalStep | ToolNotFound:
     waiting = [
-        one
-        for one in versions
-        if one.status in {"draft", "in_review"} and sees_version(identity, skill, one.status, one.publisher)
+        version
+        for version in versions
+        if version.status in {"draft", "in_review"} and sees_version(identity, skill, version.status, version.publisher)
     ]
     if not waiting:
         return _no_such_tool(connection, identity, name, session)

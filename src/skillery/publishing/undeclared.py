@@ -116,7 +116,7 @@ class Undeclared:
         """
         dropped: dict[str, str] = {}
         for _ in range(MOST_TRIES):
-            left = [one for one in packages if one not in dropped]
+            left = [package for package in packages if package not in dropped]
             if not left:
                 return dropped
             try:
@@ -127,7 +127,9 @@ class Undeclared:
                 at_fault = [one for one in left if one == error.data.get("package")]
                 rest = [one for one in left if one in optional] or left
                 dropped |= dict.fromkeys(at_fault or rest, reason)
-        return dropped | {one: "too many packages cannot be locked" for one in packages if one not in dropped}
+        return dropped | {
+            package: "too many packages cannot be locked" for package in packages if package not in dropped
+        }
 
     async def _of_default(self) -> tuple[frozenset[str], bool]:
         """Return the packages of the default environment, and whether the list is complete.
@@ -139,7 +141,7 @@ class Undeclared:
             return frozenset(), True
         lock = await self._named.find(default)
         if lock is None:
-            return frozenset(package_of(one) for one in default.dependencies), False
+            return frozenset(package_of(dependency) for dependency in default.dependencies), False
         return frozenset(pin.name for pin in read_lock(lock.content)), True
 
 

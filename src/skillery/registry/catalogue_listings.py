@@ -118,7 +118,7 @@ def _statement(shape: CatalogueFilter, view: View | None, sort: Sort, is_after: 
         start = tuple_(*(bindparam(f"after_{place}", type_=one.type) for place, one in enumerate(order.columns)))
         columns = tuple_(*order.columns)
         statement = statement.where(columns < start if order.is_descending else columns > start)
-    statement = statement.order_by(*(one.desc() if order.is_descending else one for one in order.columns))
+    statement = statement.order_by(*(column.desc() if order.is_descending else column for column in order.columns))
     # A literal, as in the listing by names: Postgres plans a statement once for all parameters.
     return Statement(statement.limit(literal_column(str(rows))))
 

@@ -153,7 +153,7 @@ def _add_hosts(connection: Connection, version_id: int, hosts: Sequence[str]) ->
 def hosts_of(network: Sequence[str]) -> list[str]:
     """Return the stored hosts of `permissions.network`, each once, without entries that no manifest may contain."""
     patterns = [parse_network_pattern(one) for one in network]
-    return sorted({one.text for one in patterns if not isinstance(one, str)})
+    return sorted({pattern.text for pattern in patterns if not isinstance(pattern, str)})
 
 
 def stored_tag(tag: str) -> str:

@@ -118,7 +118,7 @@ def compare_permissions(connection: Connection, manifest: Manifest) -> Permissio
     version, manifest_json = (below or latest)[0]
     yanked = (*_HIGHEST_BELOW.rows(connection, **own), *_HIGHEST.rows(connection, name=manifest.name))
     others = {row[0]: row[1] for row in (*latest, *yanked) if row[0] != version}
-    compared = [_permissions(one) for one in others.values()]
+    compared = [_permissions(other) for other in others.values()]
     return permissions_diff(manifest.permissions, _permissions(manifest_json), compared, version)
 
 
@@ -146,5 +146,5 @@ def _permissions(manifest_json: str) -> Permissions:
     stored = msgspec.json.decode(manifest_json, type=_Stored)
     listed, accepts = stored.permissions, stored.runtime is not None and stored.runtime.workspace
     patterns = [parse_network_pattern(text) for text in listed.network]
-    network = tuple(one for one in patterns if not isinstance(one, str))
+    network = tuple(pattern for pattern in patterns if not isinstance(pattern, str))
     return Permissions(network, tuple(listed.secrets), accepts and bool(network or listed.secrets))

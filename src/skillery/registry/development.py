@@ -75,7 +75,7 @@ class Overlay:
 
     def find_tool(self, name: str) -> VersionRow | None:
         """Return the development version that offers a tool of this name, or None."""
-        rows = (one.row for one in self._versions.values())
+        rows = (version.row for version in self._versions.values())
         return next((row for row in rows if row.unstored and name in row.unstored.tools), None)
 
     def items(self, detail: str, namespace: str) -> list[tuple[str, str, str]]:
@@ -228,7 +228,7 @@ def _size(versions: Mapping[str, tuple[DevelopmentVersion, float]]) -> int:
 def _made(identity: Identity, bundle: Bundle, warnings: tuple[str, ...]) -> DevelopmentVersion:
     manifest = bundle.manifest
     version = str(manifest.version)
-    tools = {one.name: (one.script, tool_item(one, manifest.name, version)) for one in bundle.tools}
+    tools = {tool.name: (tool.script, tool_item(tool, manifest.name, version)) for tool in bundle.tools}
     row = VersionRow(
         version_id=next(_ids),
         name=manifest.name,

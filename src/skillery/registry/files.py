@@ -68,7 +68,7 @@ def files_in(connection: Connection, version: VersionRow) -> list[FileRow]:
     """Return every file of a version, sorted by path."""
     if version.unstored is None:
         return files_of(connection, version.version_id)
-    return [FileRow(one.path, one.sha256, one.size, one.executable) for one in version.unstored.files.values()]
+    return [FileRow(file.path, file.sha256, file.size, file.executable) for file in version.unstored.files.values()]
 
 
 def files_of(connection: Connection, version_id: int) -> list[FileRow]:

@@ -117,9 +117,11 @@ def step_all(
     access.require_namespace(identity, "publish", name)
     skill_id = lock_skill(connection, identity, name)
     versions = [_Found(*row) for row in connection.execute(_FOUND.where(skill_versions.c.skill_id == skill_id))]
-    ready = [one for one in versions if one.status in STEPS[step].starts]
+    ready = [version for version in versions if version.status in STEPS[step].starts]
     if not ready:
-        seen = {one.status for one in versions if sees_version(identity, name, one.status, one.publisher)}
+        seen = {
+            version.status for version in versions if sees_version(identity, name, version.status, version.publisher)
+        }
         raise _illegal(name, None, sorted(seen), step)
     statuses = {one.version: _apply_step(connection, identity, one, step, note, deprecated) for one in ready}
     point_to_latest(connection, skill_id)
@@ -241,7 +243,7 @@ def latest_version(connection: Connection, identity: Identity, name: str, skill_
     else:
         highest_first = _FOUND.where(skill_versions.c.skill_id == skill_id).order_by(skill_versions.c.precedence.desc())
         versions = (_Found(*row) for row in connection.execute(highest_first))
-        found = next(one for one in versions if sees_version(identity, name, one.status, one.publisher))
+        found = next(version for version in versions if sees_version(identity, name, version.status, version.publisher))
     return NewVersion(name, found.version, found.digest, found.status)
 
 

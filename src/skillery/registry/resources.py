@@ -93,7 +93,7 @@ def list_skill_entries(
     fits = fitting(served, _size_of)
     last = page[len(fits) - 1] if len(fits) < len(served) else page[-1] if len(rows) > SKILLS_A_PAGE else None
     more = make_cursor(key, bound_to, (last[0], last[1])) if last is not None else None
-    return [one for one in fits if isinstance(one, SkillEntry)], more
+    return [fit for fit in fits if isinstance(fit, SkillEntry)], more
 
 
 def _size_of(served: SkillEntry | str) -> int:
@@ -147,9 +147,10 @@ def read_resource(
     folder, path = at_version or _find(connection, identity, storage, uri)
     file = next((file for file in folder.files if file.path == path), None)
     if file is None:
+        paths = ", ".join(file.path for file in folder.files[:10])
         raise ResourceNotFound(
             f"the skill '{folder.name}' has no file at {_shown(uri)}",
-            hint=f"It has {', '.join(one.path for one in folder.files[:10])}{' and more' * (len(folder.files) > 10)}.",
+            hint=f"It has {paths}{' and more' * (len(folder.files) > 10)}.",
             uri=uri,
         )
     if path == SKILL_MD:

@@ -144,7 +144,7 @@ def search_skills(
     shown = _entries(connection, page) if entries else {}
     items = [_item(one, page_start.meanings, shown.get(one.details.version_id)) for one in page]
     items = [*map(_with_inputs, items[:WITH_INPUTS]), *items[WITH_INPUTS:]]
-    return _page([_brief(one) for one in items] if detail == "brief" else items, next_cursor, warnings, counted)
+    return _page([_brief(item) for item in items] if detail == "brief" else items, next_cursor, warnings, counted)
 
 
 def _bound_to(

@@ -34,10 +34,10 @@ def ranking_of(filters: Filters, meanings: Sequence[Meaning], after: tuple[int, 
     parts = _Parts(filters.visibility_shape.dialect)
     for number, one in sorted(enumerate(meanings), key=lambda numbered: (numbered[1].rows, numbered[0])):
         parts.add(number, one)
-    parts.given["total"] = sum(one.weight for one in meanings)
+    parts.given["total"] = sum(meaning.weight for meaning in meanings)
     if after is not None:
         parts.given |= {"after_points": after[0], "after_name": after[1]}
-    alternatives = any(len(one.words) + (one.texts != "none") > 1 for one in meanings)
+    alternatives = any(len(meaning.words) + (meaning.texts != "none") > 1 for meaning in meanings)
     drawn = (tuple(parts.ranges), tuple(parts.texts), tuple(parts.probes), alternatives)
     return Ranking(statement_of(Shape(filters, *drawn, after is not None, rows)), parts.given)
 
@@ -106,7 +106,7 @@ def _rounded(quota: int) -> int:
 
 def most_points(meanings: Sequence[Meaning]) -> int:
     """Return the highest possible points: those of a skill that matches every word of the query in its name."""
-    total = sum(one.weight for one in meanings)
+    total = sum(meaning.weight for meaning in meanings)
     return total * total * EXACT * MOST_IMPACT
 
 

@@ -79,7 +79,7 @@ def meanings_of(connection: Connection, visible: VisibleSkills, terms: Sequence[
     looked_up = [_look_up(connection, visible, term, counts, joined[term.spelt]) for term in terms]
     in_texts = _count_texts(connection, visible, looked_up)
     meanings = [_meaning(connection, visible, one, in_texts.get(one.term.word, 0)) for one in looked_up]
-    return [one for one in meanings if one.words or one.texts != "none"]
+    return [meaning for meaning in meanings if meaning.words or meaning.texts != "none"]
 
 
 class _LookedUp(msgspec.Struct, frozen=True):

@@ -74,8 +74,10 @@ def _first(view: View) -> Statement:
     """Return the statement for the ids of the first FEW + 1 skills by each condition for visibility."""
     conditions = [*seen_by_name(view), is_own()]
     parts = [
-        select(skills.c.id).where(skills.c.latest_version_id.is_not(None), one).limit(literal_column(str(FEW + 1)))
-        for one in conditions
+        select(skills.c.id)
+        .where(skills.c.latest_version_id.is_not(None), condition)
+        .limit(literal_column(str(FEW + 1)))
+        for condition in conditions
     ]
     return Statement(union_all(*(select(part.subquery()) for part in parts)))
 

@@ -109,5 +109,5 @@ def _usage(connection: Connection, page: list[tuple[int, str]], first: str) -> l
 
 
 def _of_skill(name: str, runs: int, clients: list[ClientReads]) -> SkillUsage:
-    loads, reads = sum(one.loads for one in clients), sum(one.reads for one in clients)
+    loads, reads = sum(client.loads for client in clients), sum(client.reads for client in clients)
     return SkillUsage(name, loads, reads, runs, sorted(clients, key=lambda one: (-one.loads - one.reads, one.client)))

@@ -259,7 +259,7 @@ def _tabled(row: Row[Any], pointing: list[str]) -> TabledVersion:
 
 
 def _counts(checks: Checks) -> FindingCounts:
-    open_ones = [one for one in checks.findings if one.waiver is None]
+    open_ones = [finding for finding in checks.findings if finding.waiver is None]
     return FindingCounts(
         errors=sum(one.severity == "error" for one in open_ones),
         warnings=sum(one.severity == "warning" for one in open_ones),

@@ -66,7 +66,7 @@ def view_of(identity: Identity) -> View | None:
     grants_all = "*" in identity.namespaces
     if access.is_admin(identity) or ("review" in identity.scopes and (not identity.namespaces or grants_all)):
         return None
-    return View(tuple(len(_above(one)) for one in _prefixes(identity)), grants_all, "review" in identity.scopes)
+    return View(tuple(len(_above(prefix)) for prefix in _prefixes(identity)), grants_all, "review" in identity.scopes)
 
 
 def parameters(identity: Identity) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def seen_by_namespace(view: View) -> list[ColumnElement[bool]]:
         if view.grants:
             # A skill may state a namespace of others. Its name alone decides who sees it.
             # As text, because the condition of a partial index must be repeated word for word.
-            found += [and_(_is(visibility), text(FOREIGN_NAMESPACE), one) for one in in_grants(view)]
+            found += [and_(_is(visibility), text(FOREIGN_NAMESPACE), grant) for grant in in_grants(view)]
     return found
 
 
@@ -166,7 +166,7 @@ def sees_version(identity: Identity, name: str, status: str, publisher: str) -> 
 
 def _together(view: View, visibility: Visibility, rows: FromClause = skills) -> list[ColumnElement[bool]]:
     """Combine many grants into few conditions, because databases limit the number of conditions in a statement."""
-    return [and_(_is(visibility, rows), one) for one in in_grants(view, rows)]
+    return [and_(_is(visibility, rows), grant) for grant in in_grants(view, rows)]
 
 
 def in_grants(view: View, rows: FromClause = skills) -> list[ColumnElement[bool]]:

@@ -22,7 +22,7 @@ _IN_REVIEW = (
 
 def count_waiting_reviews(connection: Connection, identity: Identity, most: int) -> int:
     """Return how many versions in review the identity may review, at most `most`."""
-    names = [one for one in identity.namespaces if not one.endswith("*")]
+    names = [namespace for namespace in identity.namespaces if not namespace.endswith("*")]
     given = parameters(identity) | {f"name_{place}": name for place, name in enumerate(names)}
     rows = _statement(view_of(identity), len(names)).rows(connection, most=most, **given)
     return sum(access.reviews(identity, name) for (name,) in rows)

@@ -137,8 +137,11 @@ def apply_waivers(
     connection: Connection, name: str, version: Version, findings: Sequence[Finding]
 ) -> tuple[CheckFinding, ...]:
     """Return the findings of a version. An error gets its waiver, if a waiver applies and is not expired or revoked."""
-    if not any(one.severity == "error" for one in findings):
-        return tuple(CheckFinding(one.rule, one.message, one.severity, one.file, one.line) for one in findings)
+    if not any(finding.severity == "error" for finding in findings):
+        return tuple(
+            CheckFinding(finding.rule, finding.message, finding.severity, finding.file, finding.line)
+            for finding in findings
+        )
     now = datetime.now(UTC)
     live = [
         waiver
@@ -148,8 +151,15 @@ def apply_waivers(
         if (waiver := _waiver(row, now)).status == "live"
     ]
     return tuple(
-        CheckFinding(one.rule, one.message, one.severity, one.file, one.line, _note(_waiver_of(one, version, live)))
-        for one in findings
+        CheckFinding(
+            finding.rule,
+            finding.message,
+            finding.severity,
+            finding.file,
+            finding.line,
+            _note(_waiver_of(finding, version, live)),
+        )
+        for finding in findings
     )
 
 

@@ -104,7 +104,9 @@ class Cache:
 
     def keep(self, files: Sequence[PublishedFile]) -> Path:
         """Return a folder with these files, which other runs share. Blocking."""
-        digest = digest_of_entries((one.path, hashlib.sha256(one.content).hexdigest(), one.executable) for one in files)
+        digest = digest_of_entries(
+            (file.path, hashlib.sha256(file.content).hexdigest(), file.executable) for file in files
+        )
         folder = self._folder_of(digest)
         while not self._use_bundle(folder, digest):
             self._settle(self.lend(files), folder)

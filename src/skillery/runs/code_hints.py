@@ -85,7 +85,7 @@ def _how_to_write(message: str) -> str | None:
 def _how_to_mount(job: Job, missing: str) -> str:
     if not isinstance(job.call, CodeCall):
         return _how_to_import(job, missing)
-    mounted = ", ".join(f"skills.{one.name.replace('-', '_')}" for one in job.skills if one.entrypoint)
+    mounted = ", ".join(f"skills.{skill.name.replace('-', '_')}" for skill in job.skills if skill.entrypoint)
     wanted = _wanted(job.call.code[:MOST_CODE], missing)
     there = f"; mounted are {mounted}" if mounted else ""
     return f"mount the skill: mount_skills=[{quoted(wanted, 128)}], where a name may have '-' for '_'{there}"

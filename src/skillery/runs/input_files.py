@@ -82,7 +82,7 @@ def changes_what_runs(path: str) -> bool:
     """Return whether an interpreter or another program may automatically read a file with this path."""
     lower = path.casefold()
     segments = lower.split("/")
-    return lower.endswith(IMPORTED) or any(one.startswith(".") or one == "node_modules" for one in segments)
+    return lower.endswith(IMPORTED) or any(segment.startswith(".") or segment == "node_modules" for segment in segments)
 
 
 def check_room(files: Sequence[RunFile], sizes: Sequence[int], limits: Limits) -> None:

@@ -72,8 +72,12 @@ async def _packages(
     locks: dict[str, tuple[bytes, tuple[Pin, ...]]] = {}
     if first is not None:
         locks[_ENVIRONMENT.format(first[0].name)] = first[1].content, pins_of(first[1].content)
-    locks |= {f"'{one.name}'": lock for one in skills if needs_packages(one.manifest) and (lock := lock_in(one.folder))}
-    failure = next((unfit for one in skills if (unfit := _unfit(one))), None)
+    locks |= {
+        f"'{skill.name}'": lock
+        for skill in skills
+        if needs_packages(skill.manifest) and (lock := lock_in(skill.folder))
+    }
+    failure = next((unfit for skill in skills if (unfit := _unfit(skill))), None)
     if failure is not None or not locks:
         return RunPackages(failure=failure) if failure else NO_PACKAGES
     _check_clash({name: pins for name, (_, pins) in locks.items()}, with_environment=first is not None)

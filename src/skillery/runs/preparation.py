@@ -241,8 +241,8 @@ class Preparer:
         chosen = self._named.defined.chosen(request.environment, request.language)
         references = parse_mounts(request.mount_skills)
         versions = [
-            await self._database.read(partial(resolve, identity=identity, name=one.name, spec=one.spec))
-            for one in references
+            await self._database.read(partial(resolve, identity=identity, name=reference.name, spec=reference.spec))
+            for reference in references
         ]
         mounted = check_mounts(versions)
         rows = await self._mounts.find_blobs(identity, request.input_blobs)
@@ -280,7 +280,7 @@ class Preparer:
         given = granted(identity, version, manifest, self._approval)
         job = called_job(caller, version, given.network, function, args, limits)
         made = msgspec.structs.replace(_made("execute_skill", job, version, given), parent_run_id=caller.run_id)
-        needing = [Needing(one.name, manifest, one.folder) for one in job.skills]
+        needing = [Needing(skill.name, manifest, skill.folder) for skill in job.skills]
         return await self._with_packages(made, needing, chosen_for(self._named.defined, manifest))
 
     async def _with_packages(
@@ -289,7 +289,7 @@ class Preparer:
         """Return the run with its packages. `asked_ms` is the time that the caller asked for, or None."""
         warnings = (*made.warnings, *reduced(asked_ms, made.job.limits))
         made = msgspec.structs.replace(made, warnings=warnings) if warnings else made
-        if made.failure is not None or (chosen is None and not any(one.manifest.runtime for one in skills)):
+        if made.failure is not None or (chosen is None and not any(skill.manifest.runtime for skill in skills)):
             return made
         found = await self._packages(skills, made.job.limits.timeout_ms, chosen)
         if found is NO_PACKAGES:

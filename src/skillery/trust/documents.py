@@ -87,7 +87,7 @@ class Documents:
         addresses = self._literal(url.hostname)
         if addresses is None:
             addresses = await checked_addresses(self._lookups, self._rules, canonical_host(url.hostname))
-        if url.scheme == "http" and not all(ipaddress.ip_address(one).is_loopback for one in addresses):
+        if url.scheme == "http" and not all(ipaddress.ip_address(address).is_loopback for address in addresses):
             raise Denied("http is permitted on loopback only: use https")
         return addresses
 

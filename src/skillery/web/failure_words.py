@@ -42,7 +42,7 @@ def words_of(error: Mapping[str, Any]) -> FailureWords:
     if kind == "version_not_found":
         version, versions = found.get("version", ""), found.get("versions") or ()
         message = f"{name} has no version {version}, or you may not see it."
-        links = [(one, f"/s/{quote(f'{name}@{one}', safe='@')}") for one in versions]
+        links = [(version, f"/s/{quote(f'{name}@{version}', safe='@')}") for version in versions]
         return FailureWords(message, "", *_links("Its versions", [*links, ("all versions", f"/s/{name}/versions")]))
     if kind == "label_not_found":
         links = [(one, f"/s/{name}@{one}") for one in found.get("labels") or ()]

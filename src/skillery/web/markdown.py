@@ -167,7 +167,7 @@ class _Renderer:
         if _REMOTE.fullmatch(source):
             host = urlsplit(source).hostname or "remote"
             # An image in a link: a link inside a link is not possible.
-            inside = any(one.type == "link_open" for one in tokens[:at]) and not _is_closed(tokens[:at])
+            inside = any(token.type == "link_open" for token in tokens[:at]) and not _is_closed(tokens[:at])
             shown = Markup("image: {} {}").format(visible(host), visible(words))
             return str(shown if inside else Markup('<a href="{}">{}</a>').format(source, shown))
         return str(Markup("image: {}").format(visible(words or source)))
@@ -175,7 +175,7 @@ class _Renderer:
 
 def _is_closed(tokens: Sequence[Token]) -> bool:
     """Return whether the last link before a token has ended."""
-    last = next(one for one in reversed(tokens) if one.type in {"link_open", "link_close"})
+    last = next(token for token in reversed(tokens) if token.type in {"link_open", "link_close"})
     return last.type == "link_close"
 
 
@@ -191,7 +191,7 @@ def _code(text: str, info: str) -> str:
 
 
 def _words(tokens: Sequence[Token]) -> str:
-    return "".join(one.content for one in tokens if one.content)
+    return "".join(token.content for token in tokens if token.content)
 
 
 def _slug(words: str) -> str:

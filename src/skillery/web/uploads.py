@@ -111,23 +111,23 @@ class _Fields:
 async def _parts(request: PageRequest, most_bytes: int) -> AsyncIterator[_Part]:
     """Yield the parts of a form. What is left of the content of a part is dropped."""
     events = _events(request, most_bytes)
-    async for one in events:
-        if not isinstance(one, MultipartSegment):
+    async for event in events:
+        if not isinstance(event, MultipartSegment):
             continue
         content = _content(events)
-        kind = one.content_type or "application/octet-stream"
-        file = None if one.filename is None else UploadedFile(one.name or "", one.filename, kind)
-        yield _Part(one.name or "", file, content)
+        kind = event.content_type or "application/octet-stream"
+        file = None if event.filename is None else UploadedFile(event.name or "", event.filename, kind)
+        yield _Part(event.name or "", file, content)
         async for _ in content:
             pass
 
 
 async def _content(events: AsyncIterator[Any]) -> AsyncIterator[bytes]:
     """Yield the content of the current part."""
-    async for one in events:
-        if one is None:
+    async for event in events:
+        if event is None:
             return
-        yield bytes(one)
+        yield bytes(event)
 
 
 async def _events(request: PageRequest, most_bytes: int) -> AsyncIterator[Any]:

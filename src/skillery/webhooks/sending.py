@@ -114,7 +114,7 @@ class Sender:
 
     async def _addresses(self, url: WebhookUrl) -> list[str]:
         addresses = await checked_addresses(self._lookups, self._rules, url.target.host)
-        if url.target.scheme == "http" and any(is_public(ipaddress.ip_address(one)) for one in addresses):
+        if url.target.scheme == "http" and any(is_public(ipaddress.ip_address(address)) for address in addresses):
             raise Denied(f"{url.target.origin} is on the public Internet, where only https is allowed")
         return addresses
 

@@ -95,7 +95,7 @@ class RecentContents:
         return content
 
     def _drop_oldest(self) -> None:
-        while len(self._families) > 1 and sum(one.size for one in self._families.values()) > MOST_BYTES:
+        while len(self._families) > 1 and sum(family.size for family in self._families.values()) > MOST_BYTES:
             del self._families[next(iter(self._families))]
 
 

@@ -104,8 +104,8 @@ def given(job: Job, sources: Sources) -> Iterator[str]:
     yield from ("--dir", "/skills", "--dir", "/packages", "--dir", "/blobs")
     for skill in job.skills:
         yield from ("--ro-bind", sources.path(skill.folder, f"the skill '{skill.name}'"), f"/skills/{skill.name}")
-    for one in job.packages:
-        yield from ("--ro-bind", sources.path(one.folder, "an environment"), f"/packages/{one.lock}")
+    for package in job.packages:
+        yield from ("--ro-bind", sources.path(package.folder, "an environment"), f"/packages/{package.lock}")
     for blob in job.blobs:
         yield from ("--ro-bind", sources.path(blob.path, f"the blob '{blob.blob_id}'"), f"/blobs/{blob.blob_id}")
 

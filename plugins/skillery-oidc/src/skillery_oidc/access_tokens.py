@@ -158,7 +158,7 @@ def check_issuer(claims: dict[str, Any], settings: OidcSettings, log: list[Expla
 def check_audience(claims: dict[str, Any], settings: OidcSettings, log: list[ExplainedCheck]) -> None:
     stated = claims.get("aud")
     audiences = [stated] if isinstance(stated, str) else stated if isinstance(stated, list) else []
-    accepted = sorted({one for one in audiences if isinstance(one, str)} & settings.accepted_audiences)
+    accepted = sorted({audience for audience in audiences if isinstance(audience, str)} & settings.accepted_audiences)
     if not accepted:
         expected = ", ".join(sorted(settings.accepted_audiences))
         raise Refused("audience", f"the token is for another audience: this server is {expected}")

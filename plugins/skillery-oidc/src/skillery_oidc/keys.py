@@ -121,7 +121,7 @@ class ProviderKeys:
         return found
 
     def _matching(self, kid: str | None, algorithm: str) -> list[Key]:
-        fitting = [one for one in self._keys if algorithm in one.algorithms]
+        fitting = [key for key in self._keys if algorithm in key.algorithms]
         if kid is not None:
             return [one.key for one in fitting if one.kid == kid]
         # Without an id, more than one candidate would mean guessing.

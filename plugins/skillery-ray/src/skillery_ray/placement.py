@@ -25,10 +25,10 @@ def _is_below(name: str, namespace: str) -> bool:
 
 def allowed(members: Collection[Member], routes: Sequence[Route], job: Job) -> list[Member]:
     """Return the nodes that may run the job, whether they are ready or not."""
-    route = next((one for one in routes if matches(one, job)), None)
-    return [one for one in members if route is None or has_labels(one.labels, route.labels)]
+    route = next((route for route in routes if matches(route, job)), None)
+    return [member for member in members if route is None or has_labels(member.labels, route.labels)]
 
 
 def by_load(members: Collection[Member]) -> list[Member]:
     """Return the nodes that are ready: those without trouble first, then by the number of their runs."""
-    return sorted((one for one in members if one.is_ready), key=lambda one: (one.is_marked, one.load))
+    return sorted((member for member in members if member.is_ready), key=lambda one: (one.is_marked, one.load))

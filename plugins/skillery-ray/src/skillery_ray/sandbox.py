@@ -40,7 +40,7 @@ class RaySandbox:
     @property
     def capabilities(self) -> frozenset[str]:
         """The capabilities that all nodes have. Without nodes, those of the last nodes."""
-        ready = [one.capabilities for one in self._members() if one.is_ready]
+        ready = [member.capabilities for member in self._members() if member.is_ready]
         if ready:
             self._capabilities = reduce(frozenset.intersection, ready)
         return self._capabilities
@@ -65,7 +65,7 @@ class RaySandbox:
             async with asyncio.timeout(self._settings.start_seconds):
                 while await self._is_waiting(cluster):
                     pass
-        if not any(one.is_ready for one in self._members()):
+        if not any(member.is_ready for member in self._members()):
             problem = self._problem(cluster)
             await cluster.close()
             self._cluster = None
@@ -73,7 +73,7 @@ class RaySandbox:
 
     async def _is_waiting(self, cluster: Cluster) -> bool:
         """Wait for the next report. Return whether a node can become ready after it."""
-        if any(one.is_ready for one in cluster.members.values()):
+        if any(member.is_ready for member in cluster.members.values()):
             return False
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(POLL_SECONDS):
@@ -112,7 +112,7 @@ class RaySandbox:
         cluster = self._cluster
         if cluster is None:
             raise Unavailable("the sandbox `ray` is closed")
-        if cluster.lost or not any(one.is_ready for one in self._members()):
+        if cluster.lost or not any(member.is_ready for member in self._members()):
             raise Unavailable("no machine of the Ray cluster can run code at present", hint="Try again in a moment.")
 
     def check_room(self, job: Job) -> None:
@@ -123,7 +123,7 @@ class RaySandbox:
         nodes = by_load(allowed(self._members(), self._settings.routes, job))
         if not nodes:
             raise Unavailable("no machine that may run this job is available", hint="Try again in a moment.")
-        if all(one.pending >= self._settings.pending for one in nodes):
+        if all(node.pending >= self._settings.pending for node in nodes):
             raise Busy("all machines that may run this job are busy", retry_after_ms=RETRY_AFTER_MS)
 
     async def run(self, job: Job, host: RunHost) -> Outcome:
@@ -156,7 +156,7 @@ class RaySandbox:
 
     def _nodes_probes(self) -> list[Probe]:
         assert self._cluster is not None
-        names = ", ".join(sorted(one.name for one in self._members()))
+        names = ", ".join(sorted(member.name for member in self._members()))
         refused = [
             Probe(f"node {name}", False, problem, "Install the same versions on all nodes.", required=False)
             for name, problem in sorted(self._cluster.refused.items())
@@ -167,10 +167,10 @@ class RaySandbox:
         """See `skillery.backends.Measured`."""
         members = self._members()
         return {
-            "ray_nodes_ready": sum(one.is_ready for one in members),
-            "ray_nodes_marked": sum(one.is_marked for one in members),
+            "ray_nodes_ready": sum(member.is_ready for member in members),
+            "ray_nodes_marked": sum(member.is_marked for member in members),
             "ray_nodes_refused": len(self._cluster.refused) if self._cluster is not None else 0,
-            "ray_runs_pending": sum(one.pending for one in members),
+            "ray_runs_pending": sum(member.pending for member in members),
         }
 
     async def close(self) -> None:

@@ -61,7 +61,7 @@ class Tree(msgspec.Struct, frozen=True):
 
 def digest_of(entries: tuple[Entry, ...]) -> str:
     """Return the SHA-256 of a tree in hex: of one line for each entry, sorted by path."""
-    lines = sorted(f"{one.mode} {one.sha256 or one.target} {one.path}\n" for one in entries)
+    lines = sorted(f"{entry.mode} {entry.sha256 or entry.target} {entry.path}\n" for entry in entries)
     return hashlib.sha256("".join(lines).encode("utf-8", "surrogatepass")).hexdigest()
 
 

@@ -67,7 +67,7 @@ def _scan(scanner: Any, base: Path, files: dict[str, str]) -> list[dict[str, Any
         with contextlib.redirect_stdout(sys.stderr):
             result = scanner.scan_skill(folder, lenient=True)
     # A version with many harmless findings must not hide a severe one.
-    found = sorted((_plain(one) for one in result.findings), key=lambda one: _rank(one["severity"]))
+    found = sorted((_plain(finding) for finding in result.findings), key=lambda one: _rank(one["severity"]))
     return found[:_MOST_FINDINGS]
 
 

@@ -80,7 +80,7 @@ class Rescan:
             async with slots:
                 await _check(client, version["name"], version["version"], progress)
 
-        await asyncio.gather(*(check(one) for one in versions))
+        await asyncio.gather(*(check(version) for version in versions))
 
     async def _count(self, client: Any) -> int:
         total, cursor = 0, None

@@ -44,8 +44,8 @@ def result_source(roots: Sequence[type[msgspec.Struct]]) -> str:
     """Return the source of a module with a TypedDict for each struct in `roots`, and for the structs inside them."""
     structs = list(parts_of(roots))
     words = "".join(f"{name} = {_json_type(kind)}\n" for name, kind in NAMED.items())
-    names = sorted([*NAMED, *(one.__name__ for one in structs)])
-    classes = "\n\n".join(_typed_dict(one) for one in structs)
+    names = sorted([*NAMED, *(struct.__name__ for struct in structs)])
+    classes = "\n\n".join(_typed_dict(struct) for struct in structs)
     # The module has no postponed annotations, because `__required_keys__` cannot read NotRequired in them.
     return f"{_HEAD}{words}\n\n{classes}\n\n__all__ = {names!r}\n"
 
@@ -109,9 +109,9 @@ def _json_type(kind: Any, *, without_null: bool = False) -> str:
         return _json_type(arguments[0], without_null=without_null)
     if origin in {typing.Union, types.UnionType}:
         left_out = {msgspec.UnsetType, *({type(None)} if without_null else ())}
-        return " | ".join(_json_type(one) for one in arguments if one not in left_out)
+        return " | ".join(_json_type(argument) for argument in arguments if argument not in left_out)
     if origin is Literal:
-        return f"Literal[{', '.join(repr(one) for one in arguments)}]"
+        return f"Literal[{', '.join(repr(argument) for argument in arguments)}]"
     if origin is dict:
         return f"dict[{_json_type(arguments[0])}, {_json_type(arguments[1])}]"
     if origin in {list, tuple, Sequence}:

@@ -217,10 +217,10 @@ def _type(kind: Any) -> str:
     if origin is typing.Annotated:
         return _type(arguments[0])
     if origin in {typing.Union, types.UnionType}:
-        (only,) = (one for one in arguments if one is not msgspec.UnsetType)
+        (only,) = (argument for argument in arguments if argument is not msgspec.UnsetType)
         return _type(only)
     if origin is Literal:
-        return f"Literal[{', '.join(repr(one) for one in arguments)}]"
+        return f"Literal[{', '.join(repr(argument) for argument in arguments)}]"
     if origin is list:
         return f"{'Sequence' if _is_struct(arguments[0]) else 'list'}[{_type(arguments[0])}]"
     if origin is dict:
@@ -237,7 +237,7 @@ def _structs() -> list[type[msgspec.Struct]]:
     found: dict[str, type[msgspec.Struct]] = {}
     for method in METHODS.values():
         for hint in typing.get_type_hints(method.params).values():
-            found |= {one.__name__: one for one in typing.get_args(hint) if _is_struct(one)}
+            found |= {arg.__name__: arg for arg in typing.get_args(hint) if _is_struct(arg)}
     for name in AS_ANSWERED:
         found.pop(name, None)
     return list(found.values())

@@ -70,10 +70,12 @@ def _plain(kind: Any) -> Any:
     """Return the type that the decoder accepts: without the keys in _PRINTED, and without the alternative `UNSET`."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:
-        metas = [_as_decoded(one) if isinstance(one, msgspec.Meta) else one for one in arguments[1:]]
+        metas = [
+            _as_decoded(argument) if isinstance(argument, msgspec.Meta) else argument for argument in arguments[1:]
+        ]
         return Annotated[(_plain(arguments[0]), *metas)]
     if origin in {typing.Union, types.UnionType}:
-        return typing.Union[tuple(_plain(one) for one in arguments if one is not msgspec.UnsetType)]  # noqa: UP007
+        return typing.Union[tuple(_plain(argument) for argument in arguments if argument is not msgspec.UnsetType)]  # noqa: UP007
     return kind
 
 

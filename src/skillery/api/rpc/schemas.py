@@ -86,7 +86,7 @@ def _type_schema(kind: Any) -> dict[str, Any]:
     if origin is typing.Annotated:
         return _type_schema(arguments[0])
     if origin in {typing.Union, types.UnionType}:
-        (only,) = (one for one in arguments if one is not msgspec.UnsetType)
+        (only,) = (argument for argument in arguments if argument is not msgspec.UnsetType)
         return _type_schema(only)
     if origin is Literal:
         return {"type": "string", "enum": list(arguments)}

@@ -78,12 +78,12 @@ def _facts(plan: Plan, *, written: bool) -> dict[str, Any]:
     return {
         "files": [
             {
-                "path": str(one.path),
-                "addition": one.addition,
-                "diff": one.diff(),
-                "written": written and bool(one.diff()),
+                "path": str(change.path),
+                "addition": change.addition,
+                "diff": change.diff(),
+                "written": written and bool(change.diff()),
             }
-            for one in plan.changes
+            for change in plan.changes
         ],
         "commands": plan.commands,
         "text": plan.text,

@@ -101,7 +101,7 @@ def tags_of(file: str) -> list[str]:
         return []
     kinds = (part.split(".") for part in found.groups()[2:])
     pythons, abis, platforms = kinds
-    return [f"{one}-{other}-{third}" for one in pythons for other in abis for third in platforms]
+    return [f"{python}-{other}-{third}" for python in pythons for other in abis for third in platforms]
 
 
 def candidates(args: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
@@ -116,7 +116,7 @@ def candidates(args: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
         raise PackageProblem("uv", "", ran["err"])
     with open("pylock.toml", "rb") as file:
         packages = tomllib.load(file).get("packages", [])
-    return {normal(one["name"]): list(listed(one)) for one in packages}
+    return {normal(package["name"]): list(listed(package)) for package in packages}
 
 
 def listed(package: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -50,7 +50,7 @@ async def revoke_token(core: Core, identity: Identity, asked: params.RevokeToken
 
 
 async def revoke_identity(core: Core, identity: Identity, asked: params.RevokeIdentity) -> RevokedIdentity:
-    lists = [one.revoke for one in revokers(by_name(core.authenticator, ("",)))]
+    lists = [revoker.revoke for revoker in revokers(by_name(core.authenticator, ("",)))]
     work = partial(offboarding.revoke_identity, actor=identity, name=asked.name, lists=lists)
     revoked, _ = await core.registry.write(work)
     if isinstance(core.authenticator, KeepsTokens):

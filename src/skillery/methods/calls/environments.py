@@ -24,7 +24,7 @@ async def list_environments(
     else:
         page = await core.environments.queries.named()
     warm = _warm(core)
-    return EnvironmentPage([_with_warm(one, warm) for one in page.environments], page.next_cursor)
+    return EnvironmentPage([_with_warm(environment, warm) for environment in page.environments], page.next_cursor)
 
 
 async def describe_environment(

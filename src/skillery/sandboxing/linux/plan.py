@@ -129,7 +129,7 @@ def given(job: Job, *, root: bool, packages: bool = True) -> list[dict[str, Any]
     """
     entries = [entry("skills", skill.name, *seen(str(skill.folder)), root=root) for skill in job.skills]
     if packages:
-        entries += [entry("packages", one.lock, *look(str(one.folder)), root=root) for one in job.packages]
+        entries += [entry("packages", package.lock, *look(str(package.folder)), root=root) for package in job.packages]
     return entries + [entry("blobs", blob.blob_id, *look(str(blob.path)), root=root) for blob in job.blobs]
 
 

@@ -29,7 +29,7 @@ class Problem(NamedTuple):
 
 
 async def show_overview(request: PageRequest) -> Page:
-    problems = [one async for one in _problems(request)]
+    problems = [problem async for problem in _problems(request)]
     runner = request.site.core.runner
     return admin_page(
         "",

@@ -22,7 +22,7 @@ async def show_quotas(request: PageRequest) -> Page:
         uses = await _of_one(request, wanted) if wanted else await uses_of(request)
     except CallFailed as failed:
         problems = {"identity": f"{failed.message}. {failed.hint}".strip()}
-    shown = [one for one in uses if one.used or (wanted and one.limit)]
+    shown = [use for use in uses if use.used or (wanted and use.limit)]
     return admin_page("quotas", uses=shown, wanted=wanted, problems=problems, most=MOST)
 
 
@@ -32,7 +32,10 @@ async def uses_of(request: PageRequest) -> list[Use]:
     identities = await core.registry.read_page(partial(list_uses, quotas=core.quotas, most=MOST))
     namespaces = await core.registry.read_page(partial(list_namespace_uses, quotas=core.quotas, most=MOST))
     found = [one for use in identities for one in uses_of_result(msgspec.to_builtins(use))]
-    found += [Use(one.namespace, "bundle_bytes", one.bundle_bytes.used, one.bundle_bytes.limit) for one in namespaces]
+    found += [
+        Use(namespace.namespace, "bundle_bytes", namespace.bundle_bytes.used, namespace.bundle_bytes.limit)
+        for namespace in namespaces
+    ]
     return sorted(found, key=lambda one: (one.part, one.used or 0), reverse=True)
 
 

@@ -21,7 +21,7 @@ async def show_secrets(request: PageRequest) -> Page:
 async def _secrets(request: PageRequest, **values: Any) -> Page:
     grants = await request.site.core.registry.read(secret_grants.list_grants)
     with_value = await asyncio.to_thread(request.site.state.secrets)
-    granted = {one.secret for one in grants}
+    granted = {grant.secret for grant in grants}
     shared = {"with_value": with_value, "ungranted": sorted(set(with_value) - granted), "typed": {}}
     return admin_page("secrets", grants=grants, **{**shared, **values})
 

@@ -175,14 +175,14 @@ def _choices(
     """Return the choices of a filter. A value that all skills of the page have selects nothing, and is left out."""
     current = getattr(filters, field)
     found = []
-    for one in counts:
-        if one["value"] not in words:
+    for count in counts:
+        if count["value"] not in words:
             continue
-        value, text = words[one["value"]]
+        value, text = words[count["value"]]
         if current == value:
-            found.append(Choice(text, one["count"], filters.address(**{field: ""}), is_set=True))
+            found.append(Choice(text, count["count"], filters.address(**{field: ""}), is_set=True))
         elif len(counts) > 1:
-            found.append(Choice(text, one["count"], filters.address(**{field: value}), is_set=False))
+            found.append(Choice(text, count["count"], filters.address(**{field: value}), is_set=False))
     if current and not any(choice.is_set for choice in found):
         text = next(shown for value, shown in words.values() if value == current)
         found.append(Choice(text, 0, filters.address(**{field: ""}), is_set=True))
@@ -206,7 +206,7 @@ def branches_of(filters: Filters, counts: list[Mapping[str, Any]]) -> list[Branc
     for depth in range(1, len(parts) + 1):
         name = ".".join(parts[:depth])
         found.append(Branch(name, None, filters.address(ns=name), min(depth, 2), is_current=depth == len(parts)))
-    below = sorted((str(one["value"]), int(one["count"])) for one in counts)
+    below = sorted((str(count["value"]), int(count["count"])) for count in counts)
     depth = min(len(parts) + 1, 3)
     found += [Branch(name, count, filters.address(ns=name), depth, is_current=False) for name, count in below]
     return found
@@ -214,7 +214,7 @@ def branches_of(filters: Filters, counts: list[Mapping[str, Any]]) -> list[Branc
 
 def tags_of(filters: Filters, counts: list[Mapping[str, Any]], most: int = 16) -> list[Choice]:
     """Return the tags: those that are set, then the most frequent others."""
-    numbers = {str(one["value"]): int(one["count"]) for one in counts}
+    numbers = {str(count["value"]): int(count["count"]) for count in counts}
     chosen = {tag.lower() for tag in filters.tags}
     found = []
     for tag in filters.tags:

@@ -42,19 +42,19 @@ class Bundle(msgspec.Struct):
     """Hidden files and caches that were left out."""
 
     def find(self, path: str) -> bytes | None:
-        return next((one.content for one in self.files if one.path == path), None)
+        return next((file.content for file in self.files if file.path == path), None)
 
     @property
     def manifests(self) -> int:
         """The number of skill.toml files."""
-        return sum(one.path.rpartition("/")[2] == "skill.toml" for one in self.files)
+        return sum(file.path.rpartition("/")[2] == "skill.toml" for file in self.files)
 
     def as_zip(self) -> bytes:
         """Return the files as an archive, for an import."""
         made = io.BytesIO()
         with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
-            for one in self.files:
-                archive.writestr(zipfile.ZipInfo(one.path), one.content)
+            for file in self.files:
+                archive.writestr(zipfile.ZipInfo(file.path), file.content)
         return made.getvalue()
 
 
@@ -82,7 +82,7 @@ async def receive(request: PageRequest) -> Bundle:
             with importer.temporary_file() as file:
                 await IMPORTS.run(file.write, found[0].content)
                 async with importer.opened(file, _LIMITS) as archive:
-                    held.grow(sum(one.size for one in archive.entries))
+                    held.grow(sum(entry.size for entry in archive.entries))
                     found = await IMPORTS.run(_unpacked, archive)
         return await asyncio.to_thread(_bundle_of, found)
 
@@ -103,7 +103,7 @@ def _is_kept(path: str) -> bool:
 
 def _unpacked(archive: Archive) -> list[Entry]:
     """Return the files in an archive. Links are left out. Raise InvalidArchive."""
-    return [Entry(one.path, archive.read(one)) for one in archive.entries if not one.target]
+    return [Entry(entry.path, archive.read(entry)) for entry in archive.entries if not entry.target]
 
 
 async def keep(request: PageRequest, bundle: Bundle) -> str:

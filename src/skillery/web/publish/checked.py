@@ -57,12 +57,12 @@ def params_of(bundle: Bundle) -> dict[str, Any]:
     manifest = toml_manifest(bundle.find("skill.toml") or b"")
     skill_md = (bundle.find("SKILL.md") or b"").decode("utf-8", "replace")
     files = []
-    for one in bundle.files:
+    for file in bundle.files:
         try:
-            files.append({"path": one.path, "content": one.content.decode("utf-8")})
+            files.append({"path": file.path, "content": file.content.decode("utf-8")})
         except UnicodeDecodeError:
-            content = base64.b64encode(one.content).decode()
-            files.append({"path": one.path, "content": content, "encoding": "base64"})
+            content = base64.b64encode(file.content).decode()
+            files.append({"path": file.path, "content": content, "encoding": "base64"})
     return {"manifest": manifest, "skill_md": skill_md, "files": files}
 
 
@@ -72,7 +72,7 @@ def with_version(bundle: Bundle, version: str) -> Bundle:
     changed = _VERSION.sub(f'version = "{version}"', text, count=1)
     if tomllib.loads(changed).get("version") != version:
         raise ValueError("skill.toml has no line with the version")
-    files = [Entry(one.path, changed.encode()) if one.path == "skill.toml" else one for one in bundle.files]
+    files = [Entry(file.path, changed.encode()) if file.path == "skill.toml" else file for file in bundle.files]
     return Bundle(files, bundle.skipped)
 
 
@@ -136,7 +136,7 @@ async def _with_differences(request: PageRequest, bundle: Bundle, found: Checked
     except CallFailed:
         return found
     old = {one["path"]: one for one in skill["files"]}
-    new = {one.path: one.content for one in bundle.files}
+    new = {file.path: file.content for file in bundle.files}
     changed = [
         path for path in new if path not in old or _digest(new[path]) != old[path]["sha256"].removeprefix("sha256:")
     ]

@@ -60,7 +60,7 @@ async def _upload(request: PageRequest, problem: str = "") -> Page:
     address = path_of("publish", upload)
     shared: dict[str, Any] = {"address": address, "digest": digest, "bundle": bundle, "problem": problem}
     if bundle.find("skill.toml") is None:
-        found = sum(one.path.rpartition("/")[2] == "SKILL.md" for one in bundle.files)
+        found = sum(file.path.rpartition("/")[2] == "SKILL.md" for file in bundle.files)
         values = {**shared, "skills": found, "manifests": bundle.manifests}
         return Page("publish_import.html", "Import", values, "publish", status)
     checked = await check(request, bundle)
@@ -117,7 +117,7 @@ async def _import(request: PageRequest, bundle: Bundle, namespace: str) -> Page:
                     reports.append(report)
     except SkilleryError as error:
         return await _upload(request, f"{error}. {error.hint or ''}")
-    rows = [(one, _error(one.error)) for one in reports]
+    rows = [(report, _error(report.error)) for report in reports]
     order = {"refused": 0, "published": 1, "draft": 1}
     rows.sort(key=lambda row: (order.get(row[0].outcome, 2), row[0].path))
     values = {"rows": rows, "summary": summary, "begun": begun}

@@ -100,14 +100,14 @@ def _size(compared: Compared) -> int:
     """Return about the number of bytes that a comparison takes in memory."""
     files = [*compared.files, *([compared.instructions] if compared.instructions else [])]
     values = [*compared.runtime, *compared.texts, *compared.others]
-    return 1000 + sum(map(size_of, files)) + sum(len(str(one)) + 500 for one in values)
+    return 1000 + sum(map(size_of, files)) + sum(len(str(value)) + 500 for value in values)
 
 
 def _files(found: dict[str, Any], skill_md: str) -> tuple[FileDiff | None, list[FileDiff]]:
     instructions = found["instructions"]
     budget = WordBudget()
     shown = file_diff(instructions, skill_md, is_code=False, budget=budget) if instructions else None
-    return shown, [file_diff(one, budget=budget) for one in with_renames(found["files"])]
+    return shown, [file_diff(rename, budget=budget) for rename in with_renames(found["files"])]
 
 
 def first_version(manifest: dict[str, Any]) -> Compared:
@@ -141,6 +141,6 @@ def with_stored(rights: list[Right], stored: dict[str, Any] | None) -> list[Righ
 
     That comparison considers more versions than one.
     """
-    known = {one.tick for one in rights}
+    known = {right.tick for right in rights}
     more = [one for one in rights_of({"added": (stored or {}).get("added") or {}}) if one.tick not in known]
     return [*more, *rights]

@@ -46,12 +46,12 @@ class Dangers(NamedTuple):
     @property
     def news(self) -> list[Right]:
         """The permissions that a reviewer confirms one by one."""
-        return [one for one in self.rights if one.is_more]
+        return [right for right in self.rights if right.is_more]
 
     @property
     def counts(self) -> tuple[int, int, int]:
         """The numbers of permissions that are more, less and unchanged."""
-        more, less = (sum(one.kind == kind for one in self.rights) for kind in ("more", "less"))
+        more, less = (sum(right.kind == kind for right in self.rights) for kind in ("more", "less"))
         return more, less, len(self.rights) - more - less
 
 
@@ -74,7 +74,7 @@ async def dangers_of(
 
 async def _with_uses(request: PageRequest, name: str, rights: Sequence[Right]) -> list[Right]:
     """Return the rights with the number of other skills that reach each new host."""
-    hosts = [one.value for one in rights if one.is_more and one.tick.startswith("network:")]
+    hosts = [right.value for right in rights if right.is_more and right.tick.startswith("network:")]
     if not hosts:
         return list(rights)
     identity = reader_of(request)
@@ -83,7 +83,8 @@ async def _with_uses(request: PageRequest, name: str, rights: Sequence[Right]) -
     )
     where = "of this server" if view_of(identity) is None else "that you see"
     return [
-        one._replace(note=_said(uses[one.value], where)) if one.is_more and one.value in uses else one for one in rights
+        right._replace(note=_said(uses[right.value], where)) if right.is_more and right.value in uses else right
+        for right in rights
     ]
 
 
@@ -95,7 +96,7 @@ def _said(count: int, where: str) -> str:
 
 def _unchanged(manifest: Mapping[str, Any], rights: Sequence[Right]) -> list[Right]:
     permissions = manifest.get("permissions") or {}
-    news = {one.value for one in rights if one.is_more}
+    news = {right.value for right in rights if right.is_more}
     words = {"network": "Reaches", "secrets": "Reads the secret"}
     return [
         Right(text, value) for key, text in words.items() for value in permissions.get(key) or () if value not in news

@@ -88,7 +88,7 @@ async def page_of_review(
         rendered=await rendered(request, found.earlier, opened) if is_rendered or found.earlier is None else [],
         is_rendered=is_rendered,
         unchanged=len(skill["files"])
-        - sum(one.new_size is not None for one in found.compared.files)
+        - sum(file.new_size is not None for file in found.compared.files)
         - (found.compared.instructions is not None),
         files=skill["files"],
         why_not=why_not(request, opened),
@@ -140,12 +140,12 @@ def _sorted(findings: list[dict[str, Any]]) -> list[dict[str, Any]]:
 async def rendered(request: PageRequest, *versions: Opened | None) -> list[tuple[str, Markup]]:
     """Return the SKILL.md of each version as HTML, with the number of the version."""
     shown = []
-    for one in versions:
-        if one is None:
+    for version in versions:
+        if version is None:
             continue
-        _, body = split_frontmatter(one.skill["skill_md"] or "")
-        text = await request.site.texts.markdown(one.digest, Place(one.exact, "SKILL.md"), body[:MOST_MARKDOWN])
-        shown.append((one.version, Markup("\n").join(text.lines)))
+        _, body = split_frontmatter(version.skill["skill_md"] or "")
+        text = await request.site.texts.markdown(version.digest, Place(version.exact, "SKILL.md"), body[:MOST_MARKDOWN])
+        shown.append((version.version, Markup("\n").join(text.lines)))
     return shown
 
 

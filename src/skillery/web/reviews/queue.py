@@ -31,7 +31,7 @@ async def _row(request: PageRequest, version: dict[str, Any]) -> dict[str, Any]:
         "more": len(difference["added"]["network"]) + len(difference["added"]["secrets"]),
         "findings": sum(not one["waiver"] for one in skill.get("findings") or ()),
         "examples": sum(len(skill["manifest"].get(key) or ()) for key in ("examples", "tool_examples")),
-        "passed": sum(one["status"] == "passed" for one in examples),
+        "passed": sum(example["status"] == "passed" for example in examples),
     }
     return {**version, "facts": facts}
 

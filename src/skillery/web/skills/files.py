@@ -63,7 +63,7 @@ async def _rows(request: PageRequest, opened: Opened) -> list[FileRow]:
 
 
 def _page(request: PageRequest, opened: Opened, rows: list[FileRow], path: str, values: dict[str, Any]) -> Page:
-    more = {"files_count": len(rows), "tree": _tree(rows, path), "path": path, "total": sum(one[2] for one in rows)}
+    more = {"files_count": len(rows), "tree": _tree(rows, path), "path": path, "total": sum(row[2] for row in rows)}
     return page_of(request, opened, "files", "skill_files.html", part=path or "Files", **more, **values)
 
 

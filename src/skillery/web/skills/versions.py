@@ -29,7 +29,7 @@ async def show_versions(request: PageRequest) -> Page:
         }
     else:
         tables = {shown: await read(shown, AT_ONCE, request.query.get("cursor", ""))}
-    found = [one.version for table in tables.values() for one in table.versions if one.status != "purged"]
+    found = [version.version for table in tables.values() for version in table.versions if version.status != "purged"]
     values = {"tables": tables, "shown": shown or "", "comparable": found if len(found) > 1 else []}
     return page_of(request, opened, "versions", "skill_versions.html", part="Versions", **values)
 

@@ -54,8 +54,8 @@ def _characters(path: str, text: str) -> Iterator[Match]:
 def _shown(characters: str) -> str:
     """Return hidden characters as code points. Return tags as the ASCII text that they encode."""
     if "\U000e0020" <= characters[0] <= "\U000e007e":
-        return "hidden: " + excerpt("".join(chr(ord(one) & 0x7F) for one in characters))
-    return " ".join(f"U+{ord(one):04X}" for one in characters[:8])
+        return "hidden: " + excerpt("".join(chr(ord(character) & 0x7F) for character in characters))
+    return " ".join(f"U+{ord(character):04X}" for character in characters[:8])
 
 
 def _hidden_instructions(path: str, text: str) -> Iterator[Match]:

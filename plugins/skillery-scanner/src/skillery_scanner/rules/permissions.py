@@ -46,7 +46,10 @@ class Uses:
     def add_python(self, code: PythonCode, source: str) -> None:
         self.has_code = True
         self.text.append(source)
-        if any(one.partition(".")[0] in _CONNECTING or one.startswith(_CONNECTING_PARTS) for one in code.names.modules):
+        if any(
+            module.partition(".")[0] in _CONNECTING or module.startswith(_CONNECTING_PARTS)
+            for module in code.names.modules
+        ):
             self.connects = True
             self.connecting_files.add(code.path)
         for node in code.nodes:

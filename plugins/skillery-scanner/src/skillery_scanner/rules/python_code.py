@@ -121,11 +121,13 @@ class PythonCode:
         """Return whether any value can matter. Most code has none, and is then not followed."""
         names = self._calls.values()
         self._is_followed = any(
-            "os.environ" in one or _NETWORK.fullmatch(one) or _DECODERS.fullmatch(one) for one in names
+            "os.environ" in name or _NETWORK.fullmatch(name) or _DECODERS.fullmatch(name) for name in names
         )
         if not self._is_followed:
-            texts = (one.value for one in self.nodes if isinstance(one, ast.Constant) and isinstance(one.value, str))
-            self._is_followed = "os.environ" in self._source or any(_SENSITIVE.search(one[:500]) for one in texts)
+            texts = (
+                node.value for node in self.nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)
+            )
+            self._is_followed = "os.environ" in self._source or any(_SENSITIVE.search(text[:500]) for text in texts)
         return self._is_followed
 
     def _spread(self) -> None:
@@ -189,13 +191,13 @@ class PythonCode:
         if _NETWORK.fullmatch(name):
             return "network"
         if _DECODERS.fullmatch(name):
-            inner = next((found for one in node.args if (found := self.taint(one))), None)
+            inner = next((found for arg in node.args if (found := self.taint(arg))), None)
             return inner or "encoded"
         return "private" if self._reads_private(node, name) else None
 
     def _reads_private(self, node: ast.Call, name: str) -> bool:
         """Return whether a call reads a private file: `open(PATH)`, `Path(PATH).read_text()`, `home / PATH`."""
-        if _READS.fullmatch(name) and any(self._is_sensitive(one) for one in node.args):
+        if _READS.fullmatch(name) and any(self._is_sensitive(arg) for arg in node.args):
             return True
         is_method = isinstance(node.func, ast.Attribute) and node.func.attr in {"read_text", "read_bytes", "open"}
         return is_method and self._is_sensitive(node.func)
@@ -224,7 +226,7 @@ class PythonCode:
         arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
         if _STARTS.fullmatch(name) and node.args and isinstance(node.args[0], ast.List | ast.Tuple):
             arguments = self._code_in(node.args[0])
-        taints = {found for one in arguments if (found := self.taint(one))}
+        taints = {found for argument in arguments if (found := self.taint(argument))}
         if name and _EXECUTES.fullmatch(name):
             yield from self._execution(node, name, taints)
         elif "private" in taints and (_SENDING.fullmatch(name) or self._sends(node)):
@@ -256,7 +258,7 @@ class PythonCode:
             return ""
         first = node.args[0]
         parts = first.elts if isinstance(first, ast.List | ast.Tuple) else [*node.args]
-        return " ".join(text for one in parts[:40] if (text := self.names.text_of(one)) and len(text) < 2_000)
+        return " ".join(text for part in parts[:40] if (text := self.names.text_of(part)) and len(text) < 2_000)
 
     def _sends(self, node: ast.Call) -> bool:
         """Return whether a method such as `session.post` is called on an object that connects."""

@@ -24,12 +24,12 @@ class Names:
 
     def _note(self, node: ast.AST) -> None:
         if isinstance(node, ast.Import):
-            self.modules.update(one.name for one in node.names)
+            self.modules.update(name.name for name in node.names)
             for one in node.names:
                 top = one.name.partition(".")[0]
                 self.aliases[one.asname or top] = one.name if one.asname else top
         elif isinstance(node, ast.ImportFrom) and not node.level:
-            self.modules.update(f"{node.module}.{one.name}" for one in node.names)
+            self.modules.update(f"{node.module}.{name.name}" for name in node.names)
             for one in node.names:
                 self.aliases[one.asname or one.name] = f"{node.module}.{one.name}"
         elif isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
@@ -99,8 +99,8 @@ class Names:
             left, right = self.text_of(node.left, depth + 1), self.text_of(node.right, depth + 1)
             return None if left is None or right is None else (left + right)[:MOST_TEXT]
         if isinstance(node, ast.JoinedStr):
-            parts = [self.text_of(one, depth + 1) for one in node.values]
-            return "".join("" if one is None else one for one in parts)[:MOST_TEXT]
+            parts = [self.text_of(value, depth + 1) for value in node.values]
+            return "".join("" if part is None else part for part in parts)[:MOST_TEXT]
         if isinstance(node, ast.FormattedValue):
             return self.text_of(node.value, depth + 1)
         if isinstance(node, ast.Subscript) and _is_reversal(node.slice):
@@ -121,8 +121,8 @@ class Names:
         between, parts = self.text_of(node.func.value, depth + 1), node.args[0]
         if between is None or not isinstance(parts, ast.List | ast.Tuple) or len(parts.elts) > 1_000:
             return None
-        texts = [self.text_of(one, depth + 1) for one in parts.elts]
-        return None if None in texts else between.join(one for one in texts if one is not None)[:MOST_TEXT]
+        texts = [self.text_of(elt, depth + 1) for elt in parts.elts]
+        return None if None in texts else between.join(text for text in texts if text is not None)[:MOST_TEXT]
 
 
 def _is_reversal(index: ast.expr) -> bool:
