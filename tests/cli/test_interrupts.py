@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.api.test_access import create_token
 from tests.conftest import Rpc, Server, clean_environment
 from tests.support.prefork import FORKED
 from tests.support.processes import eventually
@@ -105,3 +106,16 @@ def test_a_followed_log_is_printed_once(sqlite_server: Server, tmp_path: Path) -
 
     assert err == "a line of the log\n"
     assert "a line of the log" not in out
+
+
+def test_a_run_names_itself_if_its_result_needs_another_scope(
+    tokens_sqlite: Server, tmp_path: Path, new_name: str
+) -> None:
+    runner = create_token(tokens_sqlite, new_name, "--scope", "run")["token"]
+    (tmp_path / "quick.py").write_text("def main(args): return 1")
+
+    with start("code", str(tmp_path / "quick.py"), "--url", tokens_sqlite.url, "--token", runner) as process:
+        message = process.communicate()[1]
+
+    assert process.returncode == 3
+    assert re.search(r"^run_\S+ goes on: its result needs the scope read$", message, re.MULTILINE)

@@ -97,6 +97,8 @@ async def _end(
     """Return the first answer of a call, and the result of its run."""
     import asyncio
 
+    from skillery.client import NotAllowed
+
     started = asyncio.ensure_future(starting)
     try:
         answer = await asyncio.shield(started)
@@ -111,6 +113,10 @@ async def _end(
         return answer, run
     except asyncio.CancelledError:
         await _interrupted(client, started, options)
+        raise
+    except NotAllowed:
+        if started.done() and not started.exception():
+            click.echo(clean(f"{started.result()['run_id']} goes on: its result needs the scope read"), err=True)
         raise
 
 

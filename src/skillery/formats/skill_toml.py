@@ -23,7 +23,7 @@ _FIRST_TABLES = ("runtime", "inputs", "permissions")
 _KEY_PART = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
 _LONG_KEY = re.compile(rf"(?<![^\s\[{{,])(?:{_KEY_PART}[ \t]*+\.[ \t]*+){{{MAX_DEPTH}}}")
 _LINE = re.compile(r"\(at line (\d+), column \d+\)")
-_BARE_VALUE = re.compile(r"""([\w."'-]{1,100})[ \t]*=[ \t]*([^"'\[{#\s][^#"']*?)[ \t\r]*(?:#.*)?""")
+_KEY = re.compile(r"""[\w."'-]++""")
 _LONGEST_SHOWN = 200
 
 
@@ -101,9 +101,10 @@ def _remedy(text: str, number: int | None, reason: str) -> str:
         return ""
     if "Cannot overwrite" in reason:
         return f"{line.partition('=')[0].strip()} is written twice; keep one of the two"
-    stated = _BARE_VALUE.fullmatch(line)
-    if stated and not _is_toml(f"x = {stated[2]}"):
-        return f"put the value in quotes: {stated[1]} = {json.dumps(stated[2], ensure_ascii=False)}"
+    key, _, value = (part.strip() for part in line.partition("#")[0].partition("="))
+    is_bare = value and value[0] not in "[{" and not {'"', "'"}.intersection(value)
+    if is_bare and _KEY.fullmatch(key) and not _is_toml(f"x = {value}"):
+        return f"put the value in quotes: {key} = {json.dumps(value, ensure_ascii=False)}"
     return ""
 
 
