@@ -77,7 +77,7 @@ def test_a_token_is_checked_and_kept(run: Run, configuration: Configuration, ask
     said = run("login", stdin=f"{token}\n")
 
     assert (said.code, said.out) == (0, f"logged in to {asking.url} as lea (kept in the file)\n"), said.err
-    assert configuration.modes() == {"folder": "0o700", "": "0o600", ".json": "0o600", ".lock": "0o600"}
+    assert configuration.modes() == {"folder": "0o700", "current": "0o600", ".json": "0o600", ".lock": "0o600"}
     assert run("quota", "--json").json["identity"] == "lea"
     assert run("quota", "--json", url=f"{asking.url}/rpc").json["identity"] == "lea"
     assert skillery("quota", "--home", str(asking.home), **configuration.variables).code == 0

@@ -30,5 +30,5 @@ class Configuration:
 
     def modes(self) -> dict[str, Any]:
         """Return the modes of the folder with the logins, and of the files in it."""
-        found = {place.suffix: oct(place.stat().st_mode & 0o777) for place in self.logins.iterdir()}
+        found = {place.suffix or place.name: oct(place.stat().st_mode & 0o777) for place in self.logins.iterdir()}
         return {"folder": oct(self.logins.stat().st_mode & 0o777), **found}

@@ -224,7 +224,7 @@ def test_a_token_of_the_provider_is_no_token_for_the_form(provider: OidcProvider
     refused = site.browser.sign_in(provider.token())
 
     assert refused.status_code == 403
-    assert "no token of the registry" in refused.text
+    assert "not a token of the registry" in refused.text
     assert site.browser.who() is None
 
 
@@ -292,7 +292,7 @@ def test_an_answer_of_another_issuer_is_refused(site: Site) -> None:
     for issuer in ("https://evil.example", f"{site.provider.issuer}/", "", None):
         answer = site.finish(site.returned(site.start()), iss=issuer)
         assert answer.status_code == 401
-        assert "issuer" in answer.text or "which identity provider" in answer.text
+        assert "issuer" in answer.text or "its identity provider" in answer.text
     assert site.sessions() == []
 
 

@@ -97,7 +97,7 @@ def test_a_user_logs_in_with_a_browser(user: User) -> None:
     assert set(asked["scope"].split()) == {*SCOPES, "offline_access"}
     assert asked["redirect_uri"].startswith("http://127.0.0.1:")
     assert user.name() == "ann"
-    assert user.configuration.modes() == {"folder": "0o700", ".json": "0o600", ".lock": "0o600"}
+    assert user.configuration.modes() == {"folder": "0o700", "current": "0o600", ".json": "0o600", ".lock": "0o600"}
     assert user.kept()["token"] not in out + err
     with pytest.raises(httpx.ConnectError):
         httpx.get(asked["redirect_uri"], trust_env=False)
@@ -184,7 +184,7 @@ def test_a_login_is_renewed_when_its_token_ends(user: User, provider: OidcProvid
     assert user.name() == user.name() == "ann"
     assert requests(provider) == before + 2
     assert user.kept()["provider"]["refresh_token"] != first["provider"]["refresh_token"]
-    assert user.configuration.modes() == {"folder": "0o700", ".json": "0o600", ".lock": "0o600"}
+    assert user.configuration.modes() == {"folder": "0o700", "current": "0o600", ".json": "0o600", ".lock": "0o600"}
 
     provider.control(answers={"/token": {"status": 503}})
     assert user.name() == "ann"

@@ -110,7 +110,7 @@ async def test_a_token_without_its_signature(provider: OidcProvider, authenticat
     whole = provider.sign()
 
     assert "signature" in await refusal(authenticator, whole.rpartition(".")[0] + ".")
-    assert "no signed JSON Web Token" in await refusal(authenticator, f"{whole}.x.x")
+    assert "not a signed JSON Web Token" in await refusal(authenticator, f"{whole}.x.x")
 
 
 @pytest.mark.parametrize("form", ["pem", "jwk", "point"])

@@ -798,4 +798,4 @@ def test_the_command_line_manages_rules(provider: OidcProvider, sqlite: Server) 
     assert "actor_id=9" in listed.out
     removed = skillery("trust", "rm", rule_id, "--url", sqlite.url, **at)
     assert removed.code == 0
-    assert "is removed; 0 tokens ended" in removed.out
+    assert "is removed, and 0 tokens ended" in removed.out
