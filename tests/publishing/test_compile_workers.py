@@ -263,6 +263,7 @@ def test_a_worker_knows_nothing_of_the_server_and_can_open_nothing(start_server:
         b"# coding: shift_jis\nmain = '\x82\xa0'.join",
         b"main = '\\N{BULLET}'.join",
         "été = main = str".encode(),
+        b"\xef\xbb\xbfmain = str",
         b"main = str if 'a' is '\\d' else repr",
     ],
 )

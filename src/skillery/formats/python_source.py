@@ -9,8 +9,9 @@ from __future__ import annotations
 import ast
 import codecs
 import contextlib
-import encodings.aliases
+import encodings
 import io
+import pkgutil
 import re
 import tokenize
 import warnings
@@ -89,7 +90,7 @@ def find_fault(source: bytes, export: str | None) -> SourceFault | None:
 def load_codecs() -> None:
     """Import all codecs, and the names of characters, because a worker process cannot open files when it compiles."""
     import_module("unicodedata")
-    for name in set(encodings.aliases.aliases.values()):
+    for name in (module.name for module in pkgutil.iter_modules(encodings.__path__)):
         with contextlib.suppress(LookupError, ImportError):
             codecs.lookup(name)
 
