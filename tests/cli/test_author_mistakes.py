@@ -197,6 +197,14 @@ MISTAKES = (
         "expected = 2",
         r"skill\.toml:12: .*expected is not a key of an example \(did you mean 'expect'\?\)",
     ),
+    Mistake(
+        "args",
+        "skill.toml",
+        'text = "a b" }',
+        'txt = "a b", top = "3" }',
+        r"Missing argument 'text': .*'top' is a string .*'txt' is not declared \(did you mean 'text'\?\).* Inputs: "
+        r'text: string, top\?: integer = 3 A correct call: \{"name":"counts"',
+    ),
     Mistake("name", "SKILL.md", "name: counts", "name: counter", r"SKILL\.md:2: the name is 'counter'"),
     Mistake(
         "template",

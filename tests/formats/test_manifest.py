@@ -428,6 +428,7 @@ def test_all_wrong_arguments_are_reported_with_one_correct_call() -> None:
         "Argument 'top' is a string (\"7\"), expected type integer.",
         'Argument \'mode\' is "x", allowed are: "fast", "slow".',
         "Missing argument 'text': it is required (type string: What to count).",
+        "Argument 'other' is not declared. The skill may ignore it.",
         'Inputs: text: string, at: blob, top?: integer = 3, mode?: "fast"|"slow"',
         'A correct call: {"name":"acme.count","args":{"at":"blob:1","top":3,"mode":"fast","text":"text"}}',
     ]

@@ -168,14 +168,17 @@ def _undeclared(name: str, inputs: Mapping[str, Input]) -> str:
 
 
 def with_usage(error: InputInvalid, name: str, inputs: Mapping[str, Input], args: Mapping[str, object]) -> str:
-    """Return all problems of a call, the compact inputs, and one correct call of the skill or tool `name`.
+    """Return all problems of a call, its undeclared arguments, the compact inputs, and one correct call of the skill or
+    tool `name`.
 
     The call has the given arguments that fit, and sample values for the wrong and missing ones. At most MOST_TEXT
     characters.
     """
     call = _correct_call(name, inputs, args, error.problems)
     usage = f"\nInputs: {compact_inputs(inputs) or 'none'}\nA correct call: {call}"
-    return f"{printed_lines(error.problems.values(), MOST_TEXT - len(usage))}{usage}"
+    others = {key: value for key, value in args.items() if key not in error.problems}
+    lines = [*error.problems.values(), *undeclared_args(inputs, others)]
+    return f"{printed_lines(lines, MOST_TEXT - len(usage))}{usage}"
 
 
 def printed_lines(lines: Collection[str], room: int) -> str:

@@ -55,4 +55,4 @@ def _failure_problem(expected: str, failure: Failure | None) -> str:
 
 
 def _shown(failure: Failure) -> str:
-    return f"{failure.type}: {printable(failure.message, _MESSAGE_CHARACTERS)}"
+    return f"{failure.type}: {printable(failure.message.replace(chr(10), ' '), _MESSAGE_CHARACTERS)}"

@@ -23,7 +23,7 @@ from skillery.backends import (
     SkillMount,
 )
 from skillery.formats.ids import new_run_id
-from skillery.formats.inputs import InputInvalid, apply_inputs
+from skillery.formats.inputs import InputInvalid, apply_inputs, with_usage
 from skillery.formats.manifest import Manifest, Permissions, Runtime
 from skillery.formats.tools import Tool, inputs_of
 from skillery.runs.limits import LimitRules
@@ -96,11 +96,14 @@ def trial_job(trial: Trial, limits: LimitRules) -> tuple[Job, Failure | None]:
     manifest, failure = trial.manifest, None
     try:
         if trial.tool is None:
-            args = apply_inputs(manifest.inputs, trial.args, strict=trial.runtime.strict_inputs)
+            name, inputs = manifest.name, manifest.inputs
+            args = apply_inputs(inputs, trial.args, strict=trial.runtime.strict_inputs)
         else:
-            args = apply_inputs(inputs_of(trial.tool.parameters), tool_args(trial.args))
+            name, inputs = trial.tool.name, inputs_of(trial.tool.parameters)
+            args = apply_inputs(inputs, tool_args(trial.args))
     except InputInvalid as error:
-        args, failure = dict(trial.args), Failure(FailureType.VALIDATION_ERROR, str(error))
+        message = with_usage(error, name, inputs, trial.args)
+        args, failure = dict(trial.args), Failure(FailureType.VALIDATION_ERROR, message)
     own = limits.for_skill(trial.runtime.limits, None)
     job = Job(
         run_id=new_run_id(),
