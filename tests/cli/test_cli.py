@@ -771,3 +771,20 @@ def test_a_run_in_the_background_is_followed_and_waited_for(
     followed = served("code", slow, "--follow", "--json")
     assert (followed.err, '"output": 7' in followed.out) == ("line 0\nline 1\nline 2\n", True)
     assert "needs a server" in skillery("code", slow, "--background", "--home", home).err
+
+
+# -- hints -------------------------------------------------------------------------------------------------------------
+
+
+def test_hints_name_an_existing_command_for_each_method() -> None:
+    from skillery.formats.hint_words import COMMANDS, words_of_shell
+    from skillery.methods.table import METHODS
+
+    for line in COMMANDS.values():
+        command: click.Command = commands
+        for word in line.split()[1:]:
+            if isinstance(command, click.Group):
+                command = command.commands[word]
+    without = {"load_skills_protocol_guide", "develop_skill", "keep_development", "end_development", "recheck_version"}
+    assert METHODS.keys() - {phrase.split()[0] for phrase in COMMANDS} == without
+    assert words_of_shell("Use yank_version or deprecate_skill.") == "Use `skillery yank` or `skillery deprecate`."

@@ -83,7 +83,7 @@ def test_a_plain_name_is_the_skill_and_not_a_folder(
     monkeypatch.chdir(folder)
     compared = skillery("diff", *there)
 
-    note = f"note: '{new_name}' is the skill of the registry. The folder is ./{new_name}\n"
+    note = f"note: '{new_name}' means the skill of the registry; the folder is ./{new_name}\n"
     assert (unknown.code, unknown.err.startswith(note)) == (3, True)
     assert published.out == f"published {new_name} 0.1.0 to {sqlite_server.url}\n"
     assert (ran.code, mounted.code) == (0, 0), ran.err + mounted.err

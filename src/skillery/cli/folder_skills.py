@@ -35,7 +35,7 @@ def folders_in(texts: Sequence[str]) -> set[str]:
     folders = set(filter(is_folder, texts))
     for text in dict.fromkeys(texts):
         if text not in folders and any(Path(text, name).is_file() for name in ("skill.toml", "SKILL.md")):
-            click.echo(clean(f"note: '{text}' is the skill of the registry. The folder is ./{text}"), err=True)
+            click.echo(clean(f"note: '{text}' means the skill of the registry; the folder is ./{text}"), err=True)
     return folders
 
 
