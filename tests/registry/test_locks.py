@@ -279,6 +279,37 @@ def test_an_installation_stops_at_edits_and_keeps_or_discards_them(
     assert command(*install).code == 0
 
 
+@pytest.mark.parametrize("name", ["../victim", "..", ".", "{root}/victim", "a/../../victim", "a\x1b[2J"])
+def test_a_record_of_others_names_no_folder_outside(
+    command: Callable[..., Ended], two_skills: list[str], tmp_path: Path, name: str
+) -> None:
+    folder, name = tmp_path / "skills", name.replace("{root}", str(tmp_path))
+    for path in (folder, tmp_path / "victim"):
+        path.mkdir()
+    (tmp_path / "victim/file.txt").write_text("mine")
+    recorded = {"name": name, "version": "1.0.0", "digest": NO_DIGEST, "status": "published"}
+    (folder / ".skillery.lock").write_text(json.dumps({"lock_version": 1, "skills": [recorded]}))
+    before = files_in(tmp_path)
+
+    done = command("install", str(folder), two_skills[0], "--prune", "--force")
+    assert (done.code, "is not a record of installed skills" in done.err) == (1, True), done.err
+    assert "\x1b" not in done.err
+    assert files_in(tmp_path) == before
+
+
+def test_a_backup_follows_no_link(command: Callable[..., Ended], two_skills: list[str], tmp_path: Path) -> None:
+    folder, name = tmp_path / "skills", two_skills[0]
+    assert command("install", str(folder), name).code == 0
+    (folder / name / "SKILL.md").write_text("mine")
+    (tmp_path / "outside").mkdir()
+    (folder / ".skillery-backup").symlink_to(tmp_path / "outside")
+    before = files_in(tmp_path)
+
+    done = command("install", str(folder), name, "--backup")
+    assert (done.code, ".skillery-backup' is a link" in done.err) == (1, True), done.err
+    assert files_in(tmp_path) == before
+
+
 def test_an_installation_does_not_overwrite_other_files(
     command: Callable[..., Ended], two_skills: list[str], tmp_path: Path
 ) -> None:

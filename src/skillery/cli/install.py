@@ -174,6 +174,8 @@ class _Installed:
                     aside = old / name
                     if backup and _edits(place, self.recorded[name]):
                         aside = _free(self._folder / BACKUP / name)
+                        if aside.parent.is_symlink():
+                            raise CheckFailed(f"'{aside.parent}' is a link: remove it. Nothing was installed")
                         aside.parent.mkdir(exist_ok=True)
                         moved[str(place)] = str(aside)
                     _move(place, aside, undo)
@@ -189,14 +191,23 @@ class _Installed:
 
 
 def _read_record(folder: Path) -> list[_Recorded]:
+    from skillery.errors import InvalidName
+    from skillery.formats.names import parse_skill_name
+
     record = folder / RECORD
     try:
         if not record.is_file():
             return []
         read_lockfile(record)  # raises an error that names the problem
-        return msgspec.json.decode(record.read_bytes(), type=_Record).skills
+        skills = msgspec.json.decode(record.read_bytes(), type=_Record).skills
+        for skill in skills:
+            # The folder may be from others, and a name that is a path would move or remove other folders.
+            parse_skill_name(skill.name)
     except OSError as error:
         raise CheckFailed(f"cannot install into '{folder}': {error.strerror}") from None
+    except InvalidName as error:
+        raise CheckFailed(f"'{record}' is not a record of installed skills: {error.message}") from None
+    return skills
 
 
 def _move(before: Path, after: Path, undo: list[tuple[Path, Path]]) -> None:
