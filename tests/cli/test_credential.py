@@ -109,6 +109,8 @@ def test_the_variable_is_for_the_named_server_alone(ask: Ask, asking: Server) ->
         ("skills/git/_all.git", True),
         ("skills", True),
         ("skillsmore/git/_all.git", False),
+        ("skills/../other/x.git", False),
+        ("skills/%2e%2e/other/x.git", False),
         ("other/skills/git/_all.git", False),
     ],
 )

@@ -309,3 +309,7 @@ def test_permissions_are_given_on_request_and_secrets_are_redacted(
     assert "a-secret-value" not in ended.out
     (tmp_path / ".env").write_text("OTHER=1\n")
     assert "the file of --with-secrets-from has no API_KEY" in test(greet, "--with-secrets-from", tmp_path / ".env").out
+    for content, said in (("A=1\nAPI_KEY='a-secret-value\n", ":2: the quote has no end"), ("A=\xff", "is not UTF-8")):
+        (tmp_path / ".env").write_text(content, "latin-1")
+        ended = test(greet, "--with-secrets-from", tmp_path / ".env")
+        assert (ended.code, said in ended.err, "a-secret-value" in ended.err) == (2, True, False), ended.err

@@ -15,6 +15,7 @@ from tests.cli.test_cli import skillery, started, wait_for_run
 from tests.cli.test_mirrors import GitServer
 from tests.conftest import clean_environment
 from tests.support.processes import eventually
+from tests.support.terminal import on_terminal
 
 COUNT = "import sys\nprint('usage: count FILE' if '--help' in sys.argv else len(open(sys.argv[1]).read().split()))\n"
 ALPHA = "---\nname: alpha\ndescription: Count the words of a text file.\nlicense: MIT\n---\n# Alpha\n"
@@ -174,3 +175,11 @@ def test_try_takes_a_git_repository(skills: Path, own: dict[str, str], tmp_path:
     assert tried.code == 0, tried.err
     assert "stdout: usage: count FILE\n" in tried.out
     assert left_in(own) == []
+
+
+def test_names_of_foreign_files_control_no_terminal(skills: Path) -> None:
+    (skills / "beta").rename(skills / "b\x1b[2Jc")
+    code, shown = on_terminal("try", str(skills), "--skill", "none", columns=200)
+    assert code == 2
+    assert "b\\x1b[2Jc" in shown
+    assert "\x1b[2J" not in shown

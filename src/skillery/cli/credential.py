@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
+from urllib.parse import unquote
 
 import click
 
@@ -73,6 +74,8 @@ def _is_about(asked: Mapping[str, str], server: str) -> bool:
 
     found = server_of(_server_asked(asked))
     path = asked.get("path")
+    if path is not None and {".", ".."}.intersection(unquote(path).split("/")):
+        return False  # git resolves these parts before it sends the request, maybe to a path of another server
     if path is None:
         return server == found or server.startswith(f"{found}/")
     return f"{found}/{path}/".startswith(f"{server}/")

@@ -95,9 +95,14 @@ class Commands(click.Group):
             sys.stdout.flush()
             raise
         except click.ClickException as error:
-            if not as_json:
+            said = error.format_message()
+            if not as_json and clean(said) == said:
                 raise
-            _fail(ctx, WRONG_USAGE, {"message": error.format_message(), "data": {"type": "usage"}}, as_json)
+            if not as_json:  # names of foreign files could control the terminal
+                raise click.UsageError(
+                    clean(said), error.ctx if isinstance(error, click.UsageError) else None
+                ) from None
+            _fail(ctx, WRONG_USAGE, {"message": said, "data": {"type": "usage"}}, as_json)
         except SkilleryError as error:
             _fail(ctx, ANSWERED_ERROR, object_of(error), as_json)
         except StartupError as error:

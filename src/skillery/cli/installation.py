@@ -130,7 +130,8 @@ def _visible_value(name: str, value: Any) -> Any:
     if name == "database" and isinstance(value, str):
         return hide_password(value)
     if name == "packages.index_urls":
-        return [re.sub(r"//.*@", f"//{HIDDEN}@", address) for address in value]
+        bare = [re.sub(r"//.*@", f"//{HIDDEN}@", address, flags=re.DOTALL) for address in value]
+        return [re.sub(r"\?.*", f"?{HIDDEN}", address, flags=re.DOTALL) for address in bare]
     if name.startswith(("backends.", "plugins.")) and is_secret(name.rpartition(".")[2]):
         return HIDDEN
     return msgspec.to_builtins(value)

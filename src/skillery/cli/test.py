@@ -80,7 +80,11 @@ def _secrets_in(file: Path) -> dict[str, str]:
     import shlex
 
     values: dict[str, str] = {}
-    for number, line in enumerate(file.read_text("utf-8").splitlines(), 1):
+    try:
+        lines = file.read_text("utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise click.UsageError(f"{file}: this is not UTF-8 text") from None
+    for number, line in enumerate(lines, 1):
         stated = line.strip().removeprefix("export ").strip()
         if not stated or stated.startswith("#"):
             continue
@@ -88,7 +92,10 @@ def _secrets_in(file: Path) -> dict[str, str]:
         if not is_value:
             raise click.UsageError(f"{file}:{number}: this is not a line NAME=value")
         quoted = value.strip()[:1] in {"'", '"'}
-        values[name.strip()] = " ".join(shlex.split(value)) if quoted else value.strip()
+        try:
+            values[name.strip()] = " ".join(shlex.split(value)) if quoted else value.strip()
+        except ValueError:
+            raise click.UsageError(f"{file}:{number}: the quote has no end") from None
     return values
 
 
