@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import partial
-from typing import Any
+
+import msgspec
 
 from skillery import registry
 from skillery.backends import Identity
@@ -16,6 +17,7 @@ from skillery.formats.inputs import inputs_in, signature_of
 from skillery.formats.wording import one_line
 from skillery.identity.access import is_admin
 from skillery.methods.core import Core
+from skillery.registry import FirstSkill
 
 MOST_LISTED = 30
 """With more visible skills than this, the texts advise a model to search, and list no skills."""
@@ -23,6 +25,7 @@ MOST_OF_LIST = 1300
 """About the number of characters of the list: with more skills, the descriptions are shorter."""
 MOST_OF_INPUTS, LEAST_OF_TEXT, MOST_OF_TEXT = 60, 30, 120
 """Limits of the characters of a skill's inputs, and of its description."""
+MOST_INPUTS_BYTES = 8 * 1024
 GUIDE = "skills.protocol.guide"
 SEARCH = "search_skills"
 PROMPT = """\
@@ -66,21 +69,26 @@ async def short_guide(core: Core, identity: Identity, included: Collection[str])
     if not (is_admin(identity) or "read" in identity.scopes):
         return text
     # The guide itself is visible too.
-    look = partial(registry.first_skills, identity=identity, count=MOST_LISTED + 2)
-    skills = [one for one in await core.registry.read(look) if one["name"] != GUIDE]
-    if len(skills) > MOST_LISTED:
+    found = await core.registry.read(partial(registry.first_skills, identity=identity, count=MOST_LISTED + 1))
+    skills = [skill for skill in found or () if skill.name != GUIDE]
+    if found is None or len(skills) > MOST_LISTED:
         return text + TEXTS + ("" if SEARCH in included else LIST)
     if not skills:
         return text
-    text += TEXTS if any(skill.get("kind") == "instruction" for skill in skills) else ""
+    text += TEXTS if any(skill.kind == "instruction" for skill in skills) else ""
     return text + SKILLS + "".join(_line(skill, MOST_OF_LIST // len(skills)) for skill in skills)
 
 
-def _line(skill: dict[str, Any], room: int) -> str:
+def _line(skill: FirstSkill, room: int) -> str:
     """Return the line of a skill in about `room` characters. A text of an author cannot end the line."""
-    # Items that early releases stored lack some members.
-    is_text = skill.get("kind") == "instruction"
-    inputs = " [instruction]" if is_text else f"({signature_of(inputs_in(skill.get('inputs', {})), MOST_OF_INPUTS)})"
-    told = "; ".join([*skill.get("warnings", ()), skill["description"]])
-    head = f"- {skill['name']}{inputs}: "
+    inputs = " [instruction]" if skill.kind == "instruction" else f"({_inputs(skill.inputs)})"
+    told = "; ".join([*skill.warnings, skill.description])
+    head = f"- {skill.name}{inputs}: "
     return f"{head}{one_line(told, max(LEAST_OF_TEXT, min(MOST_OF_TEXT, room - len(head))))}\n"
+
+
+def _inputs(inputs: msgspec.Raw) -> str:
+    """Return the names of the required inputs, or dots if the inputs are too large to decode them for a line."""
+    if len(bytes(inputs)) > MOST_INPUTS_BYTES:
+        return "…"
+    return signature_of(inputs_in(msgspec.json.decode(inputs)), MOST_OF_INPUTS)

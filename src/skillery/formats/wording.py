@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import re
 from collections.abc import Iterable, Mapping
 
 MOST_COMPARED = 50
@@ -12,6 +13,12 @@ LONGEST_COMPARED = 128
 """The maximum number of characters of a word that are compared, taken from its end: enough for a name, or for the
 last parts of a path.
 """
+
+
+# Characters without a shape that count as printable: a text for a model could hide sentences in them.
+_INVISIBLE = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0000-\U000e0fff]"
+)
 
 
 def quoted(text: str, limit: int = 80) -> str:
@@ -27,7 +34,8 @@ def printable(text: str, limit: int = 200) -> str:
 
 def one_line(text: str, limit: int) -> str:
     """Return `text` as one line of at most `limit` characters, without control and invisible characters."""
-    text = " ".join("".join(letter if letter.isprintable() else " " for letter in text[: 4 * limit]).split())
+    seen = _INVISIBLE.sub("", text[: 4 * limit])
+    text = " ".join("".join(letter if letter.isprintable() else " " for letter in seen).split())
     return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"
 
 

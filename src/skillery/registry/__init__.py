@@ -59,7 +59,7 @@ from skillery.registry.lifecycle import (
     yank_skill,
     yank_version,
 )
-from skillery.registry.listings import cursor_after_skill, first_skills, list_skills
+from skillery.registry.listings import FirstSkill, cursor_after_skill, first_skills, list_skills
 from skillery.registry.locks import Lock, Locked, Pin, Verified, resolve_skills, verify_lock
 from skillery.registry.new_versions import NewVersion, insert_version, state_of
 from skillery.registry.resolution import resolve
@@ -120,6 +120,7 @@ __all__ = [
     "Facts",
     "FileRow",
     "FindingCounts",
+    "FirstSkill",
     "FoundFile",
     "FoundSkillPage",
     "FoundTool",

@@ -219,10 +219,23 @@ def seen_rows(
     return rows
 
 
-def first_skills(connection: Connection, identity: Identity, count: int) -> list[dict[str, Any]]:
-    """Return the first `count` rows of list_skills with `summary`."""
+class FirstSkill(msgspec.Struct, frozen=True):
+    """An item of list_skills with `summary`. Items that early releases stored lack some members."""
+
+    name: str
+    description: str = ""
+    kind: str = ""
+    inputs: msgspec.Raw = msgspec.Raw(b"{}")
+    """Not decoded, because the inputs of a skill can be large."""
+    warnings: Sequence[str] = ()
+
+
+def first_skills(connection: Connection, identity: Identity, count: int) -> list[FirstSkill] | None:
+    """Return the skills that the identity sees, or None if it sees more than `count`."""
+    if len(seen_rows(connection, identity, "key", count + 1, ("", ""))) > count:
+        return None
     rows = seen_rows(connection, identity, "summary", count, ("", ""))
-    return [msgspec.json.decode(_with_warnings(row[2])) for row in rows]
+    return [msgspec.json.decode(_with_warnings(row[2]), type=FirstSkill) for row in rows]
 
 
 def _answer(items: Sequence[str], next_cursor: str | None) -> msgspec.Raw:
