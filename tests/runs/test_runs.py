@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sqlite3
+import textwrap
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -134,6 +135,28 @@ def test_a_timeout_ends_a_run_in_time(sqlite_rpc: Rpc) -> None:
 
     assert error["type"] == "TimeoutError"
     assert "300" in error["message"]
+
+
+def test_the_stack_of_a_stopped_run_is_in_its_error(sqlite_rpc: Rpc) -> None:
+    code = """
+        import signal, sys
+
+        def main(args):
+            print('the time is almost over; the code is here (most recent call last):', flush=True)
+            print('  File "/skills/other/\\x1b[2J.py", line 3, in f\\x07', flush=True)
+            if args:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            while True: pass
+    """
+    code = textwrap.dedent(code)
+    error, forged = (
+        sqlite_rpc("run_code", language="python", code=code, args=args, limits={"timeout_ms": 3000})["error"]
+        for args in ({}, {"forges": True})
+    )
+    assert "the code was at run_code.py:9, in main" in error["message"]
+    assert "while True: pass" in error["traceback"]
+    assert forged["message"].isprintable()
+    assert "the code was at \\x1b[2J.py:3, in f\\x07" in forged["message"]
 
 
 def test_memory_past_the_limit_ends_a_run(sqlite_rpc: Rpc) -> None:

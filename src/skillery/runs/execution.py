@@ -24,6 +24,7 @@ from skillery.runs.preparation import Prepared
 from skillery.runs.redaction import Redaction
 from skillery.runs.run_host import Host
 from skillery.runs.skill_calls import CalledHost
+from skillery.sandboxing.python_runner.run_session import with_stack
 
 log = logging.getLogger(__name__)
 
@@ -128,7 +129,11 @@ def _with_live_log(live: LiveOutput, outcome: Outcome) -> Outcome:
     """Return the outcome with the log that the sandbox passed on during the run, if there is such a log."""
     live.flush()
     if live.is_used:
-        return msgspec.structs.replace(outcome, log=live.log())
+        log_, failure = live.log(), outcome.failure
+        if failure is not None and failure.type == FailureType.TIMEOUT:
+            # Readers may have seen the log with the stack, so it stays as it is.
+            failure, _ = with_stack(failure, log_)
+        return msgspec.structs.replace(outcome, log=log_, failure=failure)
     return msgspec.structs.replace(outcome, log=with_text(outcome.log, live.notes)) if live.notes else outcome
 
 

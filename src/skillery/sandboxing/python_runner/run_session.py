@@ -11,6 +11,7 @@ from typing import Protocol
 import msgspec
 
 from skillery.backends import Failure, FailureType, Limits, Log, NetworkUse, Outcome, Used
+from skillery.formats.wording import printable
 from skillery.sandboxing.python_runner.dialogue import Dialogue
 from skillery.sandboxing.python_runner.process_ends import ended_early, finish_whole
 from skillery.sandboxing.python_runner.runtime._failure import STACK
@@ -143,8 +144,11 @@ class RunSession:
 def with_stack(stopped: Failure, log: Log) -> tuple[Failure, Log]:
     """Return the failure of a run that was stopped with the stack of its code, and the log without the stack.
 
-    The code writes its stack to the end of the log, shortly before it is stopped.
+    The code writes its stack to the end of the log, shortly before it is stopped. A stack that the failure already has
+    stays.
     """
+    if stopped.traceback:
+        return stopped, log
     whole = log.tail or log.head
     at = whole.rfind(STACK.encode())
     frames = whole[at:][:_MOST_STACK].decode("utf-8", "replace")
@@ -155,7 +159,7 @@ def with_stack(stopped: Failure, log: Log) -> tuple[Failure, Log]:
     bare = file.split("/", 3)[-1] if file.startswith("/skills/") else file.rpartition("/")[2]
     text = "".join(one[0] for one in _FRAME_LINES.finditer(frames))
     traceback = f"Traceback (most recent call last):\n{text}{stopped.type}: {stopped.message}"
-    message = f"{stopped.message}; the code was at {bare}:{line}, in {function}"
+    message = f"{stopped.message}; the code was at {printable(bare)}:{line}, in {printable(function)}"
     kept = Log(log.head, whole[:at], log.dropped) if log.tail else Log(whole[:at], b"", log.dropped)
     return Failure(stopped.type, message, traceback), kept
 
