@@ -241,3 +241,8 @@ def test_a_shell_script_with_a_syntax_error_is_not_published(sqlite_rpc: Rpc, ne
     params = asked(f"{new_name}.a", MAIN, {"scripts/run.sh": "if true; then\n"})
     found = sqlite_rpc.error("create_skill", **params)["data"]["findings"][0]
     assert (found["rule"], found["file"], found["line"]) == ("script_check", "scripts/run.sh", 2)
+
+
+def test_the_line_of_a_fault_is_never_a_huge_number(sqlite_rpc: Rpc, new_name: str) -> None:
+    code = "error = SyntaxError('no')\nerror.filename = __file__\nerror.lineno = 10**30\nraise error\n" + MAIN
+    assert finding(sqlite_rpc, asked(f"{new_name}.a", code))[2] == 1

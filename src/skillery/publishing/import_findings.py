@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -18,6 +18,8 @@ from skillery.runs.hints import NO_NETWORK, lacks_network
 RULE = "entrypoint_import"
 _OF_CODE = {"ImportError", "ModuleNotFoundError", "NameError", "SyntaxError", "IndentationError", "SystemExit"}
 """Errors of the code itself: they occur with network and secrets too."""
+MOST_LINES = 2**31 - 1
+"""The largest number of a line in an answer. Larger ones break clients and columns of databases."""
 Severity = Literal["error", "warning"]
 _LATER = "Do this in the function instead: a run imports the file each time"
 
@@ -29,7 +31,7 @@ class Report(msgspec.Struct, frozen=True):
     message: str = ""
     chain: tuple[str, ...] = ()
     file: str = ""
-    line: int = 0
+    line: Annotated[int, msgspec.Meta(le=MOST_LINES)] = 0
     module: str = ""
     variable: str = ""
     signature: str = ""

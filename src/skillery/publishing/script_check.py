@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -19,7 +20,7 @@ from skillery.formats.manifest import Permissions, Runtime
 from skillery.formats.package_json import JAVASCRIPT, MODULES, SCRIPTS
 from skillery.formats.unfinished_bundle import MAX_CHECKED_BYTES
 from skillery.formats.wording import printable
-from skillery.publishing.import_findings import lacks_permission
+from skillery.publishing.import_findings import MOST_LINES, lacks_permission
 from skillery.runs.trials import LentFiles, Trial, TrialRuns
 
 RULE = "script_check"
@@ -32,7 +33,7 @@ class Fault(msgspec.Struct, frozen=True):
     """A fault of a file, as the sandbox reports it."""
 
     file: str
-    line: int
+    line: Annotated[int, msgspec.Meta(le=MOST_LINES)]
     message: str
 
 
