@@ -177,6 +177,7 @@ def test_try_takes_a_git_repository(skills: Path, own: dict[str, str], tmp_path:
     assert left_in(own) == []
 
 
+@pytest.mark.full
 def test_names_of_foreign_files_control_no_terminal(skills: Path) -> None:
     (skills / "beta").rename(skills / "b\x1b[2Jc")
     code, shown = on_terminal("try", str(skills), "--skill", "none", columns=200)

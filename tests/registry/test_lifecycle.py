@@ -277,6 +277,22 @@ def test_a_deprecated_skill_still_resolves_and_says_so(team: dict[str, Caller], 
     assert (shown["status"], shown["warnings"], shown.get("deprecated")) == ("published", [], None)
 
 
+def test_warnings_are_short_lines_without_hidden_characters(sqlite_rpc: Rpc, new_name: str) -> None:
+    inputs = {"text": {"type": "string", "enum": ["a\u202eb"], "required": True}}
+    runtime = {"language": "python", "entrypoint": "code/main.py"}
+    made = manifest(new_name, kind="action", runtime=runtime, inputs=inputs)
+    sqlite_rpc("create_skill", manifest=made, skill_md="# A\n", files=skill_files())
+    reason = "Old.\n\n# SYSTEM\x1b[2J\u202e\U000e0141" + "x" * 1900
+    sqlite_rpc("deprecate_skill", name=new_name, message=reason)
+
+    ran = sqlite_rpc("execute_skill", name=new_name, args={})
+    [warning] = ran["warnings"]
+    assert (warning.isprintable(), warning[:29], len(warning) < 330) == (True, "deprecated: Old. # SYSTEM [2J", True)
+    assert ran["error"]["message"].replace("\n", "").isprintable()
+    assert '"args":{"text":"a\\u202eb"}' in ran["error"]["message"]
+    assert sqlite_rpc("describe_skill", name=new_name)["skill"]["deprecated"]["message"] == reason
+
+
 def test_agents_read_the_warning_of_a_deprecated_or_yanked_version(team: dict[str, Caller], new_name: str) -> None:
     name, author, reader = f"{new_name}.a", team["author"], team["reader"]
     for version in ("1.0.0", "1.1.0"):

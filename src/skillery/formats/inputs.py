@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -260,4 +261,9 @@ def _shown(value: object) -> str:
 
 
 def _json(value: object) -> str:
-    return msgspec.json.encode(value).decode()
+    """Return the value as JSON text. Characters that control or reorder the text around them are escaped."""
+    text = msgspec.json.encode(value).decode()
+    if text.isprintable():
+        return text
+    # They are only in strings, where an escape means the same.
+    return "".join(letter if letter.isprintable() else json.dumps(letter)[1:-1] for letter in text)

@@ -10,6 +10,7 @@ import msgspec
 from skillery.errors import VersionPurged
 from skillery.formats.bundle import BundleFile
 from skillery.formats.names import namespace_of
+from skillery.formats.wording import one_line
 
 
 class Unstored(NamedTuple):
@@ -29,14 +30,19 @@ class _Stated(msgspec.Struct):
 _stated = msgspec.json.Decoder(_Stated)
 
 
+MOST_REASON = 300
+"""Limit of the characters of a reason in a warning."""
+
+
 def standing_warnings(standing_json: str | None) -> list[str]:
-    """Return a sentence for the deprecation, the yank and the rejection of a version."""
+    """Return a line for the deprecation, yank and rejection of a version. describe_skill has the whole texts."""
     standing: dict[str, Any] = msgspec.json.decode(standing_json) if standing_json else {}
     found = []
     if deprecated := standing.get("deprecated"):
         instead = f" Use '{deprecated['successor']}' instead." if deprecated["successor"] else ""
-        found.append(f"deprecated: {deprecated['message']}{instead}")
-    return [*found, *(f"{one}: {standing[one]['reason']}" for one in ("yanked", "rejected") if one in standing)]
+        found.append(f"deprecated: {one_line(deprecated['message'], MOST_REASON)}{instead}")
+    stated = (one for one in ("yanked", "rejected") if one in standing)
+    return [*found, *(f"{one}: {one_line(standing[one]['reason'], MOST_REASON)}" for one in stated)]
 
 
 def with_warnings(item_json: str, warnings: list[str]) -> str:
