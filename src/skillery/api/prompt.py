@@ -69,9 +69,9 @@ async def short_guide(core: Core, identity: Identity, included: Collection[str])
     if not (is_admin(identity) or "read" in identity.scopes):
         return text
     # The guide itself is visible too.
-    found = await core.registry.read(partial(registry.first_skills, identity=identity, count=MOST_LISTED + 1))
-    skills = [skill for skill in found or () if skill.name != GUIDE]
-    if found is None or len(skills) > MOST_LISTED:
+    visible = await core.registry.read(partial(registry.first_skills, identity=identity, count=MOST_LISTED + 1))
+    skills = [skill for skill in visible or () if skill.name != GUIDE]
+    if visible is None or len(skills) > MOST_LISTED:
         return text + TEXTS + ("" if SEARCH in included else LIST)
     if not skills:
         return text

@@ -95,14 +95,13 @@ class Commands(click.Group):
             sys.stdout.flush()
             raise
         except click.ClickException as error:
-            said = error.format_message()
-            if not as_json and clean(said) == said:
+            message = error.format_message()
+            if not as_json and clean(message) == message:
                 raise
             if not as_json:  # names of foreign files could control the terminal
-                raise click.UsageError(
-                    clean(said), error.ctx if isinstance(error, click.UsageError) else None
-                ) from None
-            _fail(ctx, WRONG_USAGE, {"message": said, "data": {"type": "usage"}}, as_json)
+                context = error.ctx if isinstance(error, click.UsageError) else None
+                raise click.UsageError(clean(message), context) from None
+            _fail(ctx, WRONG_USAGE, {"message": message, "data": {"type": "usage"}}, as_json)
         except SkilleryError as error:
             _fail(ctx, ANSWERED_ERROR, object_of(error), as_json)
         except StartupError as error:

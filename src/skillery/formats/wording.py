@@ -34,8 +34,8 @@ def printable(text: str, limit: int = 200) -> str:
 
 def one_line(text: str, limit: int) -> str:
     """Return `text` as one line of at most `limit` characters, without control and invisible characters."""
-    seen = _INVISIBLE.sub("", text[: 4 * limit])
-    text = " ".join("".join(letter if letter.isprintable() else " " for letter in seen).split())
+    shown = _INVISIBLE.sub("", text[: 4 * limit])
+    text = " ".join("".join(letter if letter.isprintable() else " " for letter in shown).split())
     return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"
 
 
