@@ -240,8 +240,8 @@ lock: $(UV) ## pin the ranges of pyproject.toml, with hashes
 	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 	  --group former-sdks -o requirements-former-sdks.lock
 
-build: install ## build wheels and source archives of skillery, its plugins and packages/ into dist/
-	$(UV) build --quiet --all-packages
+build: $(UV) ## build wheels and source archives of skillery, its plugins and packages/ into dist/
+	$(UV) build --quiet --python $(PYTHON) --all-packages
 
 clean:
 	rm -rf .venv .tools .demo .bench .docs dist $(CLIENT_JS)/dist
