@@ -94,17 +94,46 @@ def test_try_leaves_no_file_in_the_home_and_in_the_temporary_folder(skills: Path
 
 
 @pytest.mark.full
-def test_an_interrupted_try_leaves_no_file(skills: Path, own: dict[str, str]) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupted_try_leaves_no_file(skills: Path, own: dict[str, str], number: signal.Signals) -> None:
     (skills / "alpha" / "scripts" / "count.py").write_text("import time\ntime.sleep(600)\n")
-    command = [sys.executable, "-m", "skillery", "try", str(skills / "alpha")]
+    # A shell starts commands in the background with SIGINT ignored.
+    ignoring = ["sh", "-c", 'trap "" INT; exec "$@"', "sh"] if number == signal.SIGTERM else []
+    command = [*ignoring, sys.executable, "-m", "skillery", "try", str(skills / "alpha")]
     with subprocess.Popen(command, env=clean_environment(own), stderr=subprocess.PIPE) as process:
         home = eventually(lambda: next(Path(own["TMPDIR"]).glob("*/skillery.db"), None), of=process).parent
         wait_for_run(home, process)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         process.communicate()
 
     assert process.returncode == 130
     assert left_in(own) == []
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("words", [("run", "{}/", "--arg", "text=x"), ("test", "{}")])
+def test_a_terminated_command_leaves_no_file(words: tuple[str, ...], own: dict[str, str], tmp_path: Path) -> None:
+    folder = tmp_path / "greet"
+    assert skillery("new", str(folder)).code == 0
+    (folder / "code" / "main.py").write_text("import time\n\ndef main(args):\n    time.sleep(600)\n")
+    command = [sys.executable, "-m", "skillery", *(word.format(folder) for word in words)]
+    with subprocess.Popen(command, env=clean_environment(own), stderr=subprocess.PIPE) as process:
+        eventually(lambda: any(Path(own["TMPDIR"]).iterdir()), of=process)
+        process.terminate()
+        process.communicate()
+
+    assert process.returncode == 130
+    assert list(Path(own["TMPDIR"]).iterdir()) == []
+
+
+@pytest.mark.full
+def test_try_gives_files_to_a_script(skills: Path, tmp_path: Path) -> None:
+    (tmp_path / "form.txt").write_text("one two three")
+    words = ("--script", "scripts/count.py", "--file", str(tmp_path / "form.txt"), "--", "form.txt")
+    shown = skillery("try", str(skills / "alpha"), "--home", str(tmp_path / "home"), *words)
+
+    assert shown.code == 0, shown.err
+    assert "stdout: 3\n" in shown.out
 
 
 @pytest.mark.full
@@ -132,6 +161,7 @@ def test_try_prints_the_instructions_of_a_skill_without_code(skills: Path, tmp_p
     shown = skillery("try", str(skills), "--skill", "beta", "--home", str(tmp_path / "home"))
 
     assert shown.code == 0, shown.err
+    assert "contains: 1 file, 0 of them code, 1 kB\n" in shown.out
     assert "# Beta\n  \n  Write short sentences.\n" in shown.out
 
 
@@ -141,7 +171,7 @@ def test_try_prints_the_instructions_of_a_skill_without_code(skills: Path, tmp_p
     [
         (("skills", "--skill", "gamma"), 2, "has no skill 'gamma', only 4: alpha, beta, broken, net"),
         (("skills/alpha/scripts",), 2, "no folder in it has a SKILL.md"),
-        (("nowhere",), 2, "neither a folder nor the address of a git repository"),
+        (("nowhere",), 2, "neither a folder nor the https address of a git repository"),
         (("skills/alpha", "--", "x"), 2, "'x' requires --script PATH"),
         (("skills/alpha", "--script", "scripts/no.py"), 3, "scripts/no.py"),
         (("http://example.com/x.git",), 3, "is not encrypted"),

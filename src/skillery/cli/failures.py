@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -15,6 +17,8 @@ from skillery.errors import SkilleryError, StartupError
 from skillery.formats.hint_words import words_of_shell
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from skillery.client import AnsweredError, StrangeAnswer
 
 RUN_FAILED = 1
@@ -113,6 +117,26 @@ class Commands(click.Group):
             if known is None and os.environ.get("SKILLERY_LOG_LEVEL", "").lower() == "debug":
                 raise
             _fail(ctx, *(known or _unexpected(error)), as_json)
+
+
+@contextmanager
+def signals_interrupt() -> Iterator[None]:
+    """Context manager: SIGTERM and the end of the terminal act as Ctrl-C, so that temporary files are deleted."""
+
+    def interrupt(_number: int, frame: FrameType | None) -> None:
+        # A shell can start commands in the background with SIGINT ignored.
+        handler = signal.getsignal(signal.SIGINT)
+        (handler if callable(handler) else signal.default_int_handler)(signal.SIGINT, frame)
+
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    numbers = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
+    for number in numbers:
+        signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def answered(error: AnsweredError | StrangeAnswer) -> dict[str, Any]:

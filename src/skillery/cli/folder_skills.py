@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from skillery.cli.failures import signals_interrupt
 from skillery.cli.options import Target, name_and_version
 from skillery.cli.output import clean
 
@@ -72,7 +73,8 @@ def with_skills(
             references = [f"{skill.manifest.get('name')}@{skill.manifest.get('version')}" for skill in found]
             return await work(client, references)
 
-    return asyncio.run(connected())
+    with signals_interrupt():
+        return asyncio.run(connected())
 
 
 async def _read(target: Target, skills: Sequence[str], folders: Set[str]) -> list[SkillFolder]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from skillery.cli.failures import CheckFailed
+from skillery.cli.failures import CheckFailed, signals_interrupt
 from skillery.cli.locks import (
     LOCK_VERSION,
     LOCKFILE,
@@ -108,7 +108,8 @@ def install(
     try:
         folder.absolute().parent.mkdir(parents=True, exist_ok=True)
         # The new folders must be on the same file system, so that a rename can put them in place.
-        with tempfile.TemporaryDirectory(dir=folder.absolute().parent, prefix=f".{folder.name}.") as temporary:
+        parent, prefix = folder.absolute().parent, f".{folder.name}."
+        with signals_interrupt(), tempfile.TemporaryDirectory(dir=parent, prefix=prefix) as temporary:
             built = Path(temporary) / "new"
             built.mkdir()
             entries = with_client(target, lambda client: write_all(client, built))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from skillery.cli.failures import CHECK_FAILED
+from skillery.cli.failures import CHECK_FAILED, signals_interrupt
 from skillery.cli.log_lines import show_log
 from skillery.cli.options import Target, allow_unknown_option, folders_argument, home_options, json_option
 from skillery.cli.output import clean, print_json
@@ -71,7 +71,9 @@ def test(
     show_log(settings)
     allowed = Allowed(allow_network, None if secrets is None else _secrets_in(secrets))
     session = _Session(folders, timeout_ms, update, allow_unknown, as_json, allowed)
-    if not asyncio.run(session.run(settings, watch=watch)):
+    with signals_interrupt():
+        passed = asyncio.run(session.run(settings, watch=watch))
+    if not passed:
         raise click.exceptions.Exit(CHECK_FAILED)
 
 

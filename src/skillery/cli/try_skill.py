@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from skillery.cli.failures import CHECK_FAILED, RUN_FAILED
+from skillery.cli.failures import CHECK_FAILED, RUN_FAILED, signals_interrupt
+from skillery.cli.files import GivenFile, read_files, upload_files
 from skillery.cli.options import Target, home_options, json_option
 from skillery.cli.output import as_json as as_json_text
 from skillery.cli.output import clean, print_fields, print_json
@@ -27,6 +28,14 @@ _LAST = ("tests/", "test_", "__init__", "_")
 """Beginnings of paths and names of scripts that are tried only if there is no other one."""
 
 
+class _ScriptCall(NamedTuple):
+    """The script that the user names, its arguments, and the files for its workspace."""
+
+    script: str | None
+    argv: Sequence[str]
+    files: Sequence[GivenFile]
+
+
 class Tried(NamedTuple):
     """What the trial has found: the facts about the skill, its import report, and the run, or None."""
 
@@ -39,11 +48,20 @@ class Tried(NamedTuple):
 @click.argument("source", metavar="PATH|GIT-URL")
 @click.option("--skill", metavar="NAME", help="The skill to try if there are several.  [default: the first one]")
 @click.option("--script", metavar="PATH", help="The script to run.  [default: the first one, with --help]")
+@click.option(
+    "--file", "files", multiple=True, metavar="FILE[:PATH]", help="Copy FILE to PATH in the script's /workspace."
+)
 @click.argument("argv", metavar="[-- ARGV…]", nargs=-1)
 @home_options
 @json_option
 def try_(
-    source: str, skill: str | None, script: str | None, argv: Sequence[str], target: Target, as_json: bool
+    source: str,
+    skill: str | None,
+    script: str | None,
+    files: Sequence[str],
+    argv: Sequence[str],
+    target: Target,
+    as_json: bool,
 ) -> None:
     """Show what a foreign skill contains and may do, and run an example or a script of it in the sandbox.
 
@@ -55,17 +73,18 @@ def try_(
     from skillery.cli.mirror.command import checked_source
     from skillery.cli.mirror.git_source import copy_repository
 
-    if argv and script is None:
-        raise click.UsageError(f"'{argv[0]}' requires --script PATH")
-    with TemporaryDirectory(prefix="skillery-try-") as temporary:
+    if (more := argv or files) and script is None:
+        raise click.UsageError(f"'{more[0]}' requires --script PATH")
+    script_call = _ScriptCall(script, argv, read_files(files))
+    with signals_interrupt(), TemporaryDirectory(prefix="skillery-try-") as temporary:
         folder, own = Path(source), Path(source).resolve().name
         if _REMOTE.fullmatch(source):
             folder, own = Path(temporary, "tree"), re.split("[/:]", source.rstrip("/").removesuffix(".git"))[-1]
             copy_repository(checked_source(source), folder, "")
         elif not folder.is_dir():
-            raise click.UsageError(f"'{source}' is neither a folder nor the address of a git repository")
+            raise click.UsageError(f"'{source}' is neither a folder nor the https address of a git repository")
         chosen, names = _choose(folder, own, skill)
-        tried = asyncio.run(_try(target.load().settings, chosen, own, (script, argv)))
+        tried = asyncio.run(_try(target.load().settings, chosen, own, script_call))
     facts = {**({"skills": _names(names)} if len(names) > 1 else {}), **tried.facts}
     if as_json:
         print_json({**facts, "report": tried.report, "run": tried.run})
@@ -100,7 +119,7 @@ def _names(names: Sequence[str]) -> str:
     return f"{len(names)}: {', '.join(names[:MOST_NAMES])}{more} (--skill NAME chooses one)"
 
 
-async def _try(settings: Settings, folder: Folder, own: str, asked: tuple[str | None, Sequence[str]]) -> Tried:
+async def _try(settings: Settings, folder: Folder, own: str, script_call: _ScriptCall) -> Tried:
     """Import the skill into a temporary registry, and run a part of it.
 
     The version waits for a review, so that its runs and examples get no permissions.
@@ -127,9 +146,9 @@ async def _try(settings: Settings, folder: Folder, own: str, asked: tuple[str | 
         facts = dict(_facts(described, report, await _tools(client, described)))
         tried = Tried(facts, report, None)
         try:
-            return await _run(client, tried, described, asked)
+            return await _run(client, tried, described, script_call)
         except AnsweredError as error:
-            if asked[0] is not None:
+            if script_call.script is not None:
                 raise
             facts["not run"] = error.message
             return tried
@@ -157,7 +176,8 @@ def _facts(skill: Mapping[str, Any], report: Mapping[str, Any], tools: Sequence[
     yield "description", " ".join(str(manifest.get("description", "")).split())
     if front.get("license"):
         yield "license", str(front["license"])
-    yield "contains", f"{report['files']} files, {code} of them code, {max(1, report['size_bytes'] // 1000)} kB"
+    files = f"{report['files']} file{'s' * (report['files'] != 1)}"
+    yield "contains", f"{files}, {code} of them code, {max(1, report['size_bytes'] // 1000)} kB"
     if tools:
         yield "tools", ", ".join(tools)
     if pins := (skill.get("lock") or {}).get("packages"):
@@ -175,14 +195,12 @@ def _facts(skill: Mapping[str, Any], report: Mapping[str, Any], tools: Sequence[
         )
 
 
-async def _run(
-    client: AsyncClient, tried: Tried, skill: Mapping[str, Any], asked: tuple[str | None, Sequence[str]]
-) -> Tried:
+async def _run(client: AsyncClient, tried: Tried, skill: Mapping[str, Any], script_call: _ScriptCall) -> Tried:
     """Return the run of an example, else of the chosen script, else of the entrypoint. If there are none, add the first
     lines of SKILL.md to the facts.
     """
     facts, exact = tried.facts, {"name": skill["name"], "version": skill["version"]}
-    manifest, (script, argv) = skill["manifest"], asked
+    manifest, script = skill["manifest"], script_call.script
     has_entrypoint = bool((manifest.get("runtime") or {}).get("entrypoint"))
     example = next((one for one in tried.report.get("examples", ()) if one.get("run_id")), None)
     if script is None and example is not None:
@@ -197,9 +215,10 @@ async def _run(
     if chosen is None:
         facts["SKILL.md"] = _short(_FRONTMATTER.sub("", skill["skill_md"]).strip())
         return tried
-    words = list(argv) if script else ["--help"]
+    words = list(script_call.argv) if script else ["--help"]
     facts["script"] = " ".join([chosen, *words])
-    run = await client.execute_skill(**exact, script=chosen, args={"argv": words}, timeout_ms=TIMEOUT_MS)
+    files = await upload_files(client, script_call.files)
+    run = await client.execute_skill(**exact, script=chosen, args={"argv": words}, files=files, timeout_ms=TIMEOUT_MS)
     return tried._replace(run=run)
 
 
