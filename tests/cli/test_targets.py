@@ -69,6 +69,17 @@ def test_skillery_url_is_honoured_like_url(sqlite_server: Server, tmp_path: Path
     assert not Path(home).exists()
 
 
+def test_messages_hide_the_password_of_an_address(sqlite_server: Server, folder: Path) -> None:
+    url = sqlite_server.url.replace("//", "//ann:pass-word@")
+    published = skillery("publish", str(folder), "--url", url)
+    failed = skillery("list", "--url", NO_SERVER.replace("//", "//ann:pass-word@"))
+
+    assert published.out.rstrip().endswith(f"to {sqlite_server.url}"), published.err
+    assert f"cannot connect to {NO_SERVER}" in failed.err
+    assert f"curl {NO_SERVER}/healthz" in failed.err
+    assert "pass-word" not in published.out + published.err + failed.err
+
+
 def test_the_current_server_is_chosen_shown_and_left(sqlite_server: Server, configuration: Configuration) -> None:
     variables = configuration.variables
     url = sqlite_server.url

@@ -185,7 +185,7 @@ def _what_to_check(ctx: click.Context) -> str | None:
         "SKILLERY_URL": " It is from SKILLERY_URL: unset the variable, or use --url.",
         "skillery use": " It is from `skillery use`: `skillery use home` goes back to the home.",
     }.get(target.origin, "")
-    return f"Check that the address is right, and that a server answers there: curl {target.url}/healthz.{change}"
+    return f"Check that the address is right, and that a server answers there: curl {target.shown_url}/healthz.{change}"
 
 
 def _unexpected(error: Exception) -> tuple[int, Mapping[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import getpass
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -41,16 +42,21 @@ class Target(NamedTuple):
     """Whether the token was given with --token, and not by SKILLERY_TOKEN."""
 
     @property
+    def shown_url(self) -> str:
+        """The address of the server without user and password, for messages."""
+        return re.sub("(?<=//)[^/?#]*@", "", self.url or "")
+
+    @property
     def options(self) -> str:
         """The options of another command for the same target, with a space before each."""
         if self.origin == "--url":
-            return f" --url {self.url}"
+            return f" --url {self.shown_url}"
         given = (("--home", self.home), ("--config", self.config)) if not self.url else ()
         return "".join(f" {option} {shlex.quote(value)}" for option, value in given if value)
 
     def place(self, preposition: str = "at") -> str:
         """Return the place of a change: `at https://skills.example.org`, or `in the home /home/ann/skills`."""
-        return f"{preposition} {self.url}" if self.url else f"in the home {self.load().settings.home}"
+        return f"{preposition} {self.shown_url}" if self.url else f"in the home {self.load().settings.home}"
 
     def check_token(self, authenticators: Sequence[str]) -> None:
         """Raise UsageError if --token is given, and no authenticator of the home reads it."""

@@ -181,8 +181,10 @@ def _foreign_answer(response: httpx.Response) -> StrangeAnswer:
 def strange_answer(response: httpx.Response, fault: str) -> StrangeAnswer:
     """Return the exception for a faulty response. `fault` is a part of its message: "ADDRESS answered FAULT"."""
     url = response.request.url
-    server = str(url.copy_with(raw_path=b"/")).rstrip("/")
-    return StrangeAnswer(f"{url.copy_with(query=None)} answered {fault}", status=response.status_code, server=server)
+    server = _shown(url.copy_with(raw_path=b"/")).rstrip("/")
+    return StrangeAnswer(
+        f"{_shown(url.copy_with(query=None))} answered {fault}", status=response.status_code, server=server
+    )
 
 
 # -- connections -------------------------------------------------------------------------------------------------
@@ -194,9 +196,15 @@ def connection_errors(http: httpx.Client | httpx.AsyncClient) -> Iterator[None]:
     try:
         yield
     except _UNSENT as error:
-        raise ConnectionFailed(f"cannot connect to {http.base_url}: {_reason(error)}", sent=False) from error
+        raise ConnectionFailed(f"cannot connect to {_shown(http.base_url)}: {_reason(error)}", sent=False) from error
     except httpx.TransportError as error:
-        raise ConnectionFailed(f"the connection to {http.base_url} was lost: {_reason(error)}", sent=True) from error
+        message = f"the connection to {_shown(http.base_url)} was lost: {_reason(error)}"
+        raise ConnectionFailed(message, sent=True) from error
+
+
+def _shown(url: httpx.URL) -> str:
+    """Return the address without user and password, for messages."""
+    return str(url.copy_with(userinfo=b""))
 
 
 def _reason(error: Exception) -> str:
