@@ -101,6 +101,9 @@ def test_the_current_server_is_chosen_shown_and_left(sqlite_server: Server, conf
     assert shown.json == {"url": url, "from": "skillery use"}
     assert ended.out == "commands use the home /no/such/home\n"
     assert skillery("use", "ftp://x", **variables).code == 2
+    overridden = skillery("use", "home", **variables, SKILLERY_URL=url)
+    assert overridden.out == f"commands use {url} (from SKILLERY_URL)\n"
+    assert overridden.err == "The choice is kept, but SKILLERY_URL wins over it: unset the variable.\n"
 
 
 def test_login_sets_the_current_server_and_logout_resets_it(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 import click
 
-from skillery.cli.options import HOME, Target, address_in, current_server, json_option, server_options
+from skillery.cli.options import HOME, URL_VARIABLE, Target, address_in, current_server, json_option, server_options
 from skillery.cli.output import clean, print_json
 from skillery.errors import StartupError
 
@@ -126,6 +126,8 @@ def use(server: str | None, as_json: bool) -> None:
         click.echo(clean(f"commands use the home {Target().load().settings.home}{_from(origin)}"))
     else:
         click.echo(clean(f"commands use {url}{_from(origin)}"))
+    if server is not None and origin == URL_VARIABLE:
+        click.echo(f"The choice is kept, but {URL_VARIABLE} wins over it: unset the variable.", err=True)
 
 
 def _from(origin: str) -> str:
