@@ -204,7 +204,7 @@ def test_there_can_be_too_many_tools() -> None:
     [
         ({**LEAST, "scripts": "x"}, "unknown key tools.json[0].scripts (did you mean 'script'?)"),
         ({**LEAST, "parameters": {"p": {**TEXT, "default": None}}}, "unknown key tools.json[0].parameters.p.default"),
-        ({**LEAST, "parameters": {"p": {**TEXT, "enum": ["a", None]}}}, "holds null"),
+        ({**LEAST, "parameters": {"p": {**TEXT, "enum": ["a", None]}}}, "contains null"),
         ({**LEAST, "parameters": {"p": {**TEXT, "enum": []}}}, "no value is allowed"),
         ({**LEAST, "parameters": {"__workDir": TEXT}}, "the server sets __workDir"),
     ],

@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import RpcError, Server
 from tests.support.data_copies import LARGE, Load, Registry, publish, read_large
 
-AT_THE_BEGINNING = "a copy of the storage began|is not the storage 'second' of the copy"
+AT_THE_BEGINNING = "a copy of the storage began|'second' of this server has other settings than the copy"
 
 
 @pytest.fixture
@@ -81,18 +81,18 @@ def test_a_server_with_another_second_storage_than_the_copy_stores_nothing(
     server = start_server(env=registry.with_storage("directory") | {"SECOND_FOLDER": str(elsewhere)})
     publish(server.rpc, "move.one")
     assert registry.skillery("storage", "copy", "--to", "second").returncode == 0
-    with pytest.raises(RpcError, match="is not the storage 'second' of the copy") as raised:
+    with pytest.raises(RpcError, match="'second' of this server has other settings than the copy") as raised:
         publish(server.rpc, "move.two")
     assert raised.value.error["data"]["type"] == "unavailable"
     assert "[backends.storage.second]" in raised.value.error["data"]["hint"]
-    with pytest.raises(RpcError, match="is not the storage 'second' of the copy"):
+    with pytest.raises(RpcError, match="'second' of this server has other settings than the copy"):
         publish(server.rpc, "move.two")  # the failed upload has left a deletion that waits
     assert read_large(server.rpc, "move.one")
     server.stop()
     # The same holds for the previous storage of a server that uses the target already.
     away = {"SKILLERY_BACKENDS_STORAGE_DIRECTORY_PATH": str(elsewhere / "contents")}
     server = start_server(env=registry.with_storage("second") | away)
-    with pytest.raises(RpcError, match="is not the storage 'directory' of the copy"):
+    with pytest.raises(RpcError, match="'directory' of this server has other settings than the copy"):
         publish(server.rpc, "move.three")
     server.stop()
     # With the right settings, the deletions that wait are carried out at the start.

@@ -114,7 +114,7 @@ def test_a_removed_label_is_gone_until_it_is_rolled_back(rpc: Rpc, skill: str) -
         given = {"version": "stable"} if method == "describe_skill" else {"label": "stable"}
         error = rpc.error(method, name=skill, **given)
         assert refused(error) == (-32003, "label_not_found")
-        assert (error["data"]["labels"], error["data"]["hint"]) == (["canary"], "It has canary.")
+        assert (error["data"]["labels"], error["data"]["hint"]) == (["canary"], "The labels are canary.")
     assert rpc("rollback_label", name=skill, label="stable")["version"] == "2.0.0"
     rpc("remove_label", name=skill, label="stable")
     set_label(rpc, skill, "stable", "3.0.0")
@@ -133,7 +133,7 @@ def test_a_label_that_there_never_was_is_not_found_and_those_there_are_are_named
     ):
         error = rpc.error(method, name=skill, **given)
         assert refused(error) == (-32003, "label_not_found"), method
-        assert error["data"]["hint"] == "It has no labels."
+        assert error["data"]["hint"] == "The skill has no labels."
         assert rpc.error(method, name=f"{skill}.none", **given)["data"]["type"] == "skill_not_found"
 
 

@@ -227,7 +227,7 @@ def test_the_command_asks_and_install_of_a_lock_names_the_version(
     purge = ("purge", f"{name}@1.0.0", "--reason", "leaks", "--url", server.url)
     asked = skillery(*purge, stdin=b"n\n")
     assert asked.code != 0
-    assert "for good?" in asked.err
+    assert "permanently?" in asked.err
     assert server.rpc("describe_skill", name=name)["skill"]["version"] == "1.0.0"
     done = skillery(*purge, "--yes")
     assert done.code == 0, done.err

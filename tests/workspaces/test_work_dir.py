@@ -233,7 +233,7 @@ def test_files_that_a_workspace_cannot_hold_are_not_deleted(sqlite_server: Serve
     ended = call(sqlite_server, skill, folder, remove=["a.txt"], pipe=["a.txt"], write={"src/b.txt": "B"})
 
     assert ended.code == 1
-    assert "a workspace cannot hold" in reasons(ended.json["work_dir"], "not_changed")["a.txt"]
+    assert "a workspace cannot contain" in reasons(ended.json["work_dir"], "not_changed")["a.txt"]
     assert contents(folder) == {"a.txt": "a", "src/b.txt": "B"}
 
 

@@ -1961,7 +1961,7 @@ export interface CreateTokenParams {
   scopes: string[];
   /** Namespace grants: names to publish or review ('sales.*'; '*' for all) */
   namespaces?: string[];
-  /** Whether a person or an agent holds it */
+  /** Whether the token belongs to a person or an agent */
   kind?: "agent" | "person";
   /** Lifetime of the token (e.g., '90d'); omit for no end */
   expires?: string;
@@ -2207,7 +2207,7 @@ export abstract class Methods {
     return this.call("yank_version", params, options);
   }
 
-  /** Remove the files of a version for good, for example after a leaked key. Its number stays taken. */
+  /** Remove the files of a version permanently, for example after a leaked key. Its number cannot be used again. */
   purgeVersion(params: PurgeVersionParams, options?: CallOptions): Promise<PurgedVersion> {
     return this.call("purge_version", params, options);
   }
@@ -2437,7 +2437,7 @@ export abstract class Methods {
     return this.call("revoke_token", params, options);
   }
 
-  /** End an identity: its tokens, sessions and runs. Return what it leaves. */
+  /** End an identity: its tokens, sessions and runs. Return its remaining data. */
   revokeIdentity(params: RevokeIdentityParams, options?: CallOptions): Promise<RevokedIdentity> {
     return this.call("revoke_identity", params, options);
   }

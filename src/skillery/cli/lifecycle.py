@@ -40,7 +40,7 @@ def submit(name: str, version: str | None, target: Target, as_json: bool) -> Non
 def approve(
     name: str, version: str | None, digest: str | None, note: str | None, target: Target, as_json: bool
 ) -> None:
-    """Publish a version that is in review. By default, only people approve versions, and none of their own."""
+    """Publish a version that is in review. By default, only people can approve versions, but not their own versions."""
     _call(target, as_json, "approve_version", **_exactly(name, version), digest=digest, note=note)
 
 
@@ -74,16 +74,16 @@ def yank(name: str, version: str | None, reason: str, target: Target, as_json: b
 @target_options
 @json_option
 def purge(name: str, version: str | None, reason: str, yes: bool, target: Target, as_json: bool) -> None:
-    """Remove the files of a version for good.
+    """Remove the files of a version permanently.
 
-    Use it for example after a leaked key. The number of the version stays taken. A purge cannot be undone: earlier
-    backups are the only copies.
+    Use it for example after a leaked key. The number of the version cannot be used again. A purge cannot be undone:
+    earlier backups are the only copies.
     """
     from skillery.cli.connection import with_client
 
     params = _exactly(name, version)
     if not yes:
-        confirm(f"Remove the files of {params['name']} {params['version']} for good?")
+        confirm(f"Remove the files of {params['name']} {params['version']} permanently?")
     purged = with_client(target, lambda client: client.call("purge_version", {**params, "reason": reason}))
     if as_json:
         print_json(purged)

@@ -72,7 +72,7 @@ class Mapped:
         if not use:
             return
         if use.get("not_saved"):
-            raise CheckFailed(f"the files of the call were not saved, and nothing came back: {use['not_saved']}")
+            raise CheckFailed(f"the files of the call were not saved, and --work-dir is unchanged: {use['not_saved']}")
         _check(use["before"], self._snapshot)
         snapshot, listed = await _listed(self._client, self.workspace)
         _check(snapshot, use["after"])
@@ -80,7 +80,7 @@ class Mapped:
         changed = {path: _state(entry) for path, entry in entries.items() if _state(entry) != self._sent.get(path)}
         gone = [path for path in self._sent if path not in entries]
         if use["left_out"]:
-            self._refuse(gone, "is missing, but the call also left files that a workspace cannot hold")
+            self._refuse(gone, "is missing, but the call also left files that a workspace cannot contain")
             gone = []
         for path, entry in entries.items():
             if reason := unsafe(path) or ("is a link" if entry["kind"] == "link" else ""):
@@ -219,7 +219,9 @@ async def _listed(client: AsyncClient, workspace: str) -> tuple[str, list[Worksp
 
 def _check(snapshot: str, expected: str) -> None:
     if snapshot != expected:
-        raise CheckFailed("another run has changed the workspace of --work-dir; nothing came back: call the tool again")
+        raise CheckFailed(
+            "another run has changed the workspace of --work-dir; the folder is unchanged: call the tool again"
+        )
 
 
 def _state(entry: WorkspaceFile) -> State:

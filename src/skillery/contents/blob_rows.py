@@ -93,7 +93,7 @@ _BLOB = Statement(
 
 def find_blob(connection: Connection, *, identity: Identity, blob_id: str) -> BlobRow:
     if "\0" in blob_id:
-        raise InvalidParams("a blob id contains no NUL character", hint="Pass the blob_id that create_blob answered.")
+        raise InvalidParams("a blob id contains no NUL character", hint="Pass a blob_id that create_blob returned.")
     rows = _BLOB.rows(connection, id=blob_id)
     # Other identities do not see the blob. An expired blob does not exist.
     if rows and (rows[0][5] == identity.name or "admin" in identity.scopes):

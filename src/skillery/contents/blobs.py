@@ -203,7 +203,7 @@ class Blobs:
         blob = await self.find_blob(identity, blob_id)
         if mode == "full" and max_bytes is None and blob.size_bytes > MAX_READ_BYTES:
             raise BlobTooLarge(
-                f"{blob.id} has {blob.size_bytes} bytes, more than a full read answers ({MAX_READ_BYTES})",
+                f"{blob.id} has {blob.size_bytes} bytes, more than a full read returns ({MAX_READ_BYTES})",
                 hint=f"Download it from /blobs/{blob.id}, or read a sample of it.",
                 size_bytes=blob.size_bytes,
                 limit=MAX_READ_BYTES,

@@ -72,7 +72,7 @@ def _add(
     if connection.scalar(found_status.with_for_update(read=True)) == "purged":
         raise Unavailable("the version was purged while its archive was made", hint="Use another version.")
     if content.sha256 != sha256:
-        raise Unavailable("the content that the server made has another digest than before", hint="Try again.")
+        raise Unavailable("the server built the content again, and its digest differs", hint="Try again.")
     row = {"id": new_blob_id(), "kind": kind, "owner": SERVER.name, "created_at": datetime.now(UTC)}
     found = {"sha256": sha256, "size_bytes": content.size_bytes, "is_text": content.is_text, "expires_at": expires_at}
     connection.execute(insert(blobs).values(**row, **found))

@@ -118,9 +118,9 @@ class MirroredStorage:
         mark = copy.target_mark if name == copy.target else self._database.read_now(find_mark)
         if isinstance(opened, KnowsRegistry) and opened.find_mark() != mark:
             raise Unavailable(
-                f"the storage '{name}' of this server is not the storage '{name}' of the copy that is under way",
+                f"the storage '{name}' of this server has other settings than the copy that is under way",
                 hint=f"Nothing was stored. An admin has to set the same [backends.storage.{name}] for this server and "
-                "for skillery storage copy, and restart this server. At the beginning of a copy: try again.",
+                "for skillery storage copy, and restart this server. If the copy has just started, try again.",
             )
         return opened
 

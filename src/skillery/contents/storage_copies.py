@@ -93,7 +93,7 @@ def check_copy(connection: Connection, copy_id: str | None) -> None:
     take_turns(connection, KEY, "", shared=True)
     if find_copy_id(connection) != copy_id:
         raise Unavailable(
-            "a copy of the storage began or ended while this was stored", hint="Nothing was stored. Try again."
+            "a copy of the storage began or ended while this content was stored", hint="Nothing was stored. Try again."
         )
 
 

@@ -33,7 +33,7 @@ def mark_storage(database: Database, storage: Storage, name: str) -> None:
         known = database.write_now(lambda connection: keep_value(connection, KEY_NAME, made)).decode()
     if storage.find_mark() != known:
         raise StartupError(
-            f"the storage '{name}' is not the one that this database keeps its contents in: set the right one in "
+            f"the storage '{name}' does not have the contents of this database: set the right storage in "
             f"[backends.storage.{name}] (servers of one database share it). If you want to move the contents to "
             f"'{name}', set the previous storage in the settings and run skillery storage copy --to {name}. "
             "If the previous storage is lost, skillery db adopt-storage accepts this one, and skillery check lists "

@@ -61,7 +61,7 @@ class Uploading:
             return
         check_copy(connection, self._copy_id)
         if connection.execute(_SETTLE, {"upload": self._id}).rowcount != len(self._digests):
-            raise Unavailable("storing this took too long", hint="Nothing was stored. Try again.")
+            raise Unavailable("storing this content took too long", hint="Nothing was stored. Try again.")
 
     def give_up(self) -> None:
         """End the upload, and delete its files unless something else refers to them.

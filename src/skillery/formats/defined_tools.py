@@ -53,7 +53,7 @@ def defined_skill_name(tool: str, namespace: str) -> str:
         return parse_skill_name(f"{namespace}.{last}" if namespace else last)
     except InvalidName:
         raise InvalidName(
-            f"the tool {quoted(tool)} would be kept as the skill {quoted(last)}, which is not a valid skill name",
+            f"the tool {quoted(tool)} would get the skill name {quoted(last)}, which is not valid",
             hint="Choose a name with single underscores between words, and not at its end.",
             name=tool[:128],
         ) from None

@@ -75,14 +75,19 @@ def value_problems(value: object, where: str = "", *, nullable: bool = False) ->
         path, current, depth = waiting.pop()
         slow += isinstance(current, float) and is_slow(current)
         if slow > MOST_SLOW_IN_MANIFEST:
-            many = f"makes it more than {MOST_SLOW_IN_MANIFEST} numbers with exponents of three digits"
+            many = (
+                f"is more than the manifest may contain: {MOST_SLOW_IN_MANIFEST} numbers with exponents of three digits"
+            )
             yield Problem(f"{path or 'the manifest'} {many}", path=path or None)
             return
         message = _nesting_problem(current, depth) or _scalar_problem(current)
         if message and not (nullable and current is None):
             yield Problem(f"{path or 'the manifest'} {message}", path=path or None)
         elif isinstance(current, Mapping | list | tuple) and seen + len(waiting) + len(current) > MAX_VALUES:
-            yield Problem(f"{path or 'the manifest'} makes it more than {MAX_VALUES} values", path=path or None)
+            yield Problem(
+                f"{path or 'the manifest'} is more than the manifest may contain: {MAX_VALUES} values",
+                path=path or None,
+            )
             return
         elif isinstance(current, Mapping):
             waiting.extend((join(path, key), current[key], depth + 1) for key in reversed(current))
@@ -197,7 +202,7 @@ def text_problem(text: str) -> str | None:
     """
     if "\x00" in text:
         return "contains a NUL character"
-    return "holds half a character (a lone surrogate)" if has_surrogate(text) else None
+    return "contains half a character (a lone surrogate)" if has_surrogate(text) else None
 
 
 def _key_problems(path: str, table: Mapping[object, object]) -> Iterator[Problem]:

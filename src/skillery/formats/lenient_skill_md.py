@@ -196,7 +196,7 @@ def _readable(lines: list[str], first_line: int, repairs: Repairs) -> list[str]:
             line = indent.replace("\t", "  ") + line[len(indent) :]  # noqa: PLW2901
         if _UNREADABLE.search(line):
             repairs.note(
-                "bad_characters", "it holds a character that YAML does not allow; it is read as \ufffd", number
+                "bad_characters", "it contains a character that YAML does not allow; it is read as \ufffd", number
             )
             line = _UNREADABLE.sub("\ufffd", line)  # noqa: PLW2901
         repaired.append(line)

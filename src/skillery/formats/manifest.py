@@ -304,7 +304,7 @@ class _Reader(Shapes):
         if not text.strip():
             self.problem("description", "is blank; describe the skill in one sentence")
         if _CONTROL.search(text):
-            self.problem("description", "holds a control character")
+            self.problem("description", "contains a control character")
         if len(text) > MAX_DESCRIPTION:
             self.problem("description", f"has {len(text)} characters, at most {MAX_DESCRIPTION} are allowed")
         return text

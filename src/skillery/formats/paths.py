@@ -102,11 +102,11 @@ def _text_problem(text: str) -> str | None:
     if size > MAX_BYTES:
         return f"has {size} bytes, at most {MAX_BYTES} are allowed"
     if has_surrogate(text):
-        return "holds half a character (a lone surrogate)"
+        return "contains half a character (a lone surrogate)"
     if any(unicodedata.category(character) == "Cc" for character in text):
-        return "holds a control character"
+        return "contains a control character"
     if "\\" in text:
-        return "holds a backslash"
+        return "contains a backslash"
     if _DRIVE.match(text):
         return "starts with a drive letter"
     return None
@@ -120,9 +120,9 @@ def _segment_problem(segments: list[str]) -> str | None:
     if not segments[-1]:
         return "ends with '/'"
     if "" in segments:
-        return "holds an empty segment"
+        return "contains an empty segment"
     if "." in segments or ".." in segments:
-        return "holds a '.' or '..' segment"
+        return "contains a '.' or '..' segment"
     if len(segments) > MAX_DEPTH:
         return f"has {len(segments)} segments, at most {MAX_DEPTH} are allowed"
     return None

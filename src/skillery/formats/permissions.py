@@ -16,7 +16,7 @@ class PermissionNames(msgspec.Struct, frozen=True):
     network: tuple[str, ...] = ()
     secrets: tuple[str, ...] = ()
     workspace: bool | msgspec.UnsetType = msgspec.UNSET
-    """Set if the permissions hold in workspaces too: `runtime.workspace`."""
+    """Set if the permissions also apply in workspaces: `runtime.workspace`."""
 
     def __bool__(self) -> bool:
         return bool(self.network or self.secrets or self.workspace is True)

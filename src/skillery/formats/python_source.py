@@ -180,7 +180,7 @@ def _decoded(source: bytes) -> str:
     Raise _Undecodable if the source has a NUL byte, an encoding that is refused, or invalid bytes.
     """
     if b"\x00" in source:
-        raise _Undecodable("holds a NUL byte", source.count(b"\n", 0, source.index(b"\x00")) + 1)
+        raise _Undecodable("contains a NUL byte", source.count(b"\n", 0, source.index(b"\x00")) + 1)
     encoding = _encoding(source)
     try:
         return source.decode(encoding)

@@ -39,7 +39,7 @@ def read_json(data: bytes) -> object:
     except json.JSONDecodeError as error:
         return Unreadable(f"is not JSON (line {error.lineno}): {_reason(error)}", error.lineno)
     except ValueError:  # NaN, Infinity, an integer of thousands of digits
-        return Unreadable("holds a number that JSON does not have")
+        return Unreadable("contains a number that JSON does not have")
     except RecursionError:
         return Unreadable("is nested too deep")
 

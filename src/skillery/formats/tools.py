@@ -193,7 +193,7 @@ class ToolReader(Shapes):
             return None
         odd = [value for value in given if not fits(type_, value)]
         if odd:
-            self.warnings.append(f"{where} holds {kind_of(odd[0])}, which no value of type {type_} can be")
+            self.warnings.append(f"{where} contains {kind_of(odd[0])}, which is never a value of type {type_}")
         if not given:
             self.warnings.append(f"{where} is empty: no value is allowed")
         return tuple(given)

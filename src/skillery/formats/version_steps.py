@@ -60,7 +60,7 @@ def _breaking(old: Facts, new: Facts) -> Iterator[str]:
     for permission in (*added.network, *added.secrets):
         yield f"the permission '{permission}' is new"
     if added.workspace is True:
-        yield "the permissions hold in workspaces too"
+        yield "the permissions also apply in workspaces"
     if _entrypoint(old) and not _entrypoint(new):
         yield "the entrypoint is removed"
 

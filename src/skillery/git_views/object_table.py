@@ -111,4 +111,6 @@ def read_table(stream: BinaryIO, size: int) -> ObjectTable:
     try:
         return ObjectTable(msgspec.msgpack.decode(stream.read(length), type=StoredTable))
     except msgspec.DecodeError:
-        raise Unavailable("the kept pack of this repository is damaged", hint="Tell the admin of the server.") from None
+        raise Unavailable(
+            "the stored git pack of this repository is damaged", hint="Tell the admin of the server."
+        ) from None

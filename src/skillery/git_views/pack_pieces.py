@@ -26,7 +26,7 @@ def pack_pieces(table: ObjectTable, stream: BinaryIO, places: Sequence[int]) -> 
         while left:
             piece = stream.read(min(left, PIECE_BYTES - len(held)))
             if not piece:
-                raise Unavailable("a kept pack is shorter than its table says", hint="Try again.")
+                raise Unavailable("a stored git pack is shorter than its table says", hint="Try again.")
             left -= len(piece)
             found.update(piece)
             held += piece

@@ -89,7 +89,7 @@ class Repositories:
             state = self._state_of(address.namespace or ALL, branches) if is_there else None
         if state is None:
             raise RepositoryNotFound(
-                "there is no such repository, or you may not see a skill of it",
+                "this repository does not exist, or you may see none of its skills",
                 hint="Addresses are /git/_all.git, /git/{namespace}.git and /git/n/{skill}.git.",
             )
         size = sum(version.size_bytes for version in state.versions())
@@ -118,7 +118,7 @@ class Repositories:
             )
             if found := self._open_kept(state):
                 return found
-        raise Unavailable("the pack of this repository is not kept", hint="Try again.")
+        raise Unavailable("the git pack of this repository is not stored", hint="Try again.")
 
     def _open_kept(self, state: State) -> OpenRepository | None:
         kept = self._kept.open(state.digest)

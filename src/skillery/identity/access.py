@@ -45,7 +45,7 @@ def require(identity: Identity, scope: Scope) -> None:
     if allows(identity, scope):
         return
     raise NotAllowed(
-        f"'{identity.name}' lacks the scope '{scope}'",
+        f"'{identity.name}' does not have the scope '{scope}'",
         hint=f"Ask an admin for a token with the scope '{scope}'.",
         scope=scope,
     )
@@ -105,8 +105,8 @@ def require_grant(identity: Identity, scope: Scope, name: str) -> None:
     own = next((namespace.removesuffix(".*") for namespace in identity.namespaces if namespace.endswith(".*")), None)
     below = f"Call it {own}.… instead (an import takes a namespace), or ask" if own and scope == "publish" else "Ask"
     raise NotAllowed(
-        f"'{identity.name}' has the scope '{scope}', but no grant of a namespace that covers '{name}'",
-        hint=f"It needs the grant '{grant}', and this identity has {has}. {below} an admin for a token with it.",
+        f"'{identity.name}' has the scope '{scope}', but no namespace grant that covers '{name}'",
+        hint=f"The call needs the grant '{grant}', and this identity has {has}. {below} an admin for a token with it.",
         scope=scope,
         grant=grant,
         grants=list(identity.namespaces),

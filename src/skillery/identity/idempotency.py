@@ -118,13 +118,13 @@ def _found(connection: Connection, mine: Claim, asked: str) -> Kept:
         first = in_utc(found.created_at)
         raise IdempotencyKeyReused(
             f"the Idempotency-Key {quoted(mine.key)} belongs to another call, made at {first:%Y-%m-%dT%H:%M:%SZ}",
-            hint="Send the same method and params as then, or choose a new key for a new call.",
+            hint="Send the same method and params as in that call, or choose a new key for a new call.",
         )
     if found is not None and found.result_json is not None:
         return Kept(found.result_json)
     raise CallUnderWay(
         f"the call with the Idempotency-Key {quoted(mine.key)} is under way",
-        hint="Send it again after retry_after_ms, with the same key: you get its answer.",
+        hint="Send it again after retry_after_ms, with the same key, to get the answer.",
         retry_after_ms=RETRY_MS,
     )
 

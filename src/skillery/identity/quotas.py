@@ -304,7 +304,7 @@ def check_bundle(connection: Connection, quotas: Quotas, skill: str, size_bytes:
         used = bundle_bytes(connection, namespace)
         if used + size_bytes > limit:
             raise QuotaExceeded(
-                f"the versions under '{namespace}' have {used} bytes, and with {size_bytes} more would exceed the "
+                f"the versions under '{namespace}' have {used} bytes; {size_bytes} more bytes would exceed the "
                 f"quota of {limit}",
                 hint="Nothing was stored. Versions are never deleted: ask an admin for a larger quota of this "
                 "namespace, or publish a smaller bundle.",

@@ -112,7 +112,7 @@ class HeldAnswer:
     def _check(self, size: int, more: int) -> None:
         if size > self._answers.most_each:
             raise AnswerTooLarge(
-                f"the result has {size} bytes or more, and an answer at most {self._answers.most_each} "
+                f"the result has {size} bytes or more; an answer may have at most {self._answers.most_each} "
                 "(the setting answer_max_mb)",
                 hint=REMEDIES.get(self._method, ASK_FOR_LESS),
                 limit=self._answers.most_each,

@@ -38,7 +38,7 @@ class Budget:
         """
         if others and not is_small and self._held.total + size > self._most:
             raise Busy(
-                f"{others} bytes of others are held already, of {self._most} (the setting {self._setting})",
+                f"other requests use {others} of {self._most} bytes (the setting {self._setting})",
                 hint="Nothing was run. Try again after retry_after_ms.",
                 retry_after_ms=RETRY_MS,
             )

@@ -179,7 +179,9 @@ def decode_params(method: Method, raw: RawParams) -> Any:
     """
     text = msgspec.Raw(b"{}") if raw is msgspec.UNSET or is_exactly(raw, NULL) or _is_empty_array(raw) else raw
     if bytes(memoryview(text)[:1]) == b"[":
-        raise InvalidParams("params go by name here", hint='Write "params": {"name": value, …}.')
+        raise InvalidParams(
+            "params must be an object: positional params are not supported", hint='Write "params": {"name": value, …}.'
+        )
     try:
         with without_collecting() if len(text) > BIG_PARAMS else nullcontext():
             return _decoder(method.params).decode(text)

@@ -44,7 +44,10 @@ def explain(error: Exception, params: type[Params], text: msgspec.Raw) -> Invali
     except msgspec.ValidationError as refused:
         unknown = _UNKNOWN.match(str(refused))
         if unknown is None:
-            return InvalidParams("params must be an object", hint=f"It takes {', '.join(known) or 'nothing'}.")
+            return InvalidParams(
+                "params must be an object",
+                hint=f"The params are {', '.join(known)}." if known else "The method has no params.",
+            )
         return _unknown(unknown[1], known)
     reason, _, where = str(error).partition(" - at `$")
     where = where.removesuffix("`").lstrip(".")
@@ -62,13 +65,13 @@ def explain(error: Exception, params: type[Params], text: msgspec.Raw) -> Invali
 def _unknown(key: str, known: list[str]) -> InvalidParams:
     if key in ASKABLE and "limits" in known:
         return InvalidParams(
-            f"there is no parameter {key!r}", hint=f"It is a limit: write 'limits': {{'{key}': …}}.", param=key
+            f"there is no parameter {key!r}", hint=f"'{key}' is a limit: write 'limits': {{'{key}': …}}.", param=key
         )
     near = nearest(key, known, cutoff=0.0)
     hint = f"Did you mean '{near}'? " if near else ""
     return InvalidParams(
         f"there is no parameter {key[:80]!r}",
-        hint=f"{hint}It takes {', '.join(known) or 'no parameters'}.",
+        hint=f"{hint}The params are: {', '.join(known) or 'none'}.",
         param=key[:80],
     )
 

@@ -251,7 +251,7 @@ class YankVersion(Params, frozen=True, kw_only=True):
 
 
 class PurgeVersion(Params, frozen=True, kw_only=True):
-    """Remove the files of a version for good, for example after a leaked key. Its number stays taken."""
+    """Remove the files of a version permanently, for example after a leaked key. Its number cannot be used again."""
 
     name: Annotated[str, NAME]
     version: Annotated[str, VERSION]
@@ -465,9 +465,9 @@ class CreateToken(Params, frozen=True, kw_only=True):
     namespaces: Annotated[
         list[str], about("Namespace grants: names to publish or review ('sales.*'; '*' for all)")
     ] = []
-    kind: Annotated[Literal["person", "agent"], about("Whether a person or an agent holds it", default="person")] = (
-        "person"
-    )
+    kind: Annotated[
+        Literal["person", "agent"], about("Whether the token belongs to a person or an agent", default="person")
+    ] = "person"
     expires: Annotated[Given, about("Lifetime of the token (e.g., '90d'); omit for no end")] = ""
 
 
@@ -482,7 +482,7 @@ class RevokeToken(Params, frozen=True, kw_only=True):
 
 
 class RevokeIdentity(Params, frozen=True, kw_only=True):
-    """End an identity: its tokens, sessions and runs. Return what it leaves."""
+    """End an identity: its tokens, sessions and runs. Return its remaining data."""
 
     name: Annotated[
         Annotated[str, Meta(min_length=1, max_length=255)], about("Name of the identity, as list_tokens shows it")

@@ -41,7 +41,7 @@ def parse_filter(
     """Return the filter. Raise InvalidParams if a text contains a NUL, or if `since` or `until` is not a time."""
     for param, value in (("identity", identity), ("action", action), ("subject", subject)):
         if "\0" in value:
-            raise InvalidParams(f"'{param}' contains a NUL character", hint="No audit entry contains one.", param=param)
+            raise InvalidParams(f"'{param}' contains a NUL character", hint="Remove the NUL character.", param=param)
     for param, value in (("since", since), ("until", until)):
         if value:
             parse_timestamp(value, param, datetime.now(UTC))

@@ -120,7 +120,9 @@ def check_tags(tags: Sequence[str]) -> list[str]:
         )
     if not all(tag.isprintable() for tag in tags):
         raise InvalidParams(
-            "'tags' holds a character that no tag has", hint="Write them as list_skills shows them.", param="tags"
+            "'tags' contains a character that tags cannot contain",
+            hint="Copy the tags from the answer of list_skills.",
+            param="tags",
         )
     return sorted({tag.strip().casefold() for tag in tags if tag.strip()})
 

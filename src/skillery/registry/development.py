@@ -196,7 +196,7 @@ class Overlays:
         if replaced is None and len(own) >= MOST_OF_IDENTITY:
             raise RateLimited(
                 f"this caller develops {MOST_OF_IDENTITY} skills on this server, which is the limit",
-                hint="End one of them, or wait until it ends by itself.",
+                hint="End the development of one of them, or wait until one expires.",
                 retry_after_ms=int(KEPT_SECONDS * 1000),
             )
         more = made.size_bytes - (replaced[0].size_bytes if replaced else 0)
@@ -209,7 +209,7 @@ class Overlays:
         if sum(map(_size, self._versions.values())) + more > MOST_BYTES:
             raise TooLarge(
                 f"with '{made.row.name}', the development versions of all callers would exceed {MOST_BYTES // MIB} MiB",
-                hint="Try again in a minute, when other callers have ended theirs.",
+                hint="Try again in a minute: other callers may have ended their development.",
             )
 
     def _remove_ended(self) -> None:
@@ -257,7 +257,7 @@ def _made(identity: Identity, bundle: Bundle, warnings: tuple[str, ...]) -> Deve
 def _replaced(row: VersionRow, asked: str) -> VersionNotFound:
     return VersionNotFound(
         f"'{row.name}' has no development version '{asked}' any more",
-        hint=f"It is now {row.version}; leave the version out to get the newest.",
+        hint=f"The newest is {row.version}: leave the version out to get the newest.",
         name=row.name,
         version=asked,
         versions=[row.version],

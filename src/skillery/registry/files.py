@@ -216,7 +216,7 @@ def _not_found(connection: Connection, version: VersionRow, path: str) -> FileNo
     shown = near or paths[:10]
     return FileNotInSkill(
         f"'{version.name}' {version.version} has no file '{path}'",
-        hint=f"It has {', '.join(shown)}{' and more' if len(paths) > len(shown) else ''}.",
+        hint=f"The files are {', '.join(shown)}{' and more' if len(paths) > len(shown) else ''}.",
         name=version.name,
         version=version.version,
         path=path,

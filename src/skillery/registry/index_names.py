@@ -172,7 +172,7 @@ def find_in_index(connection: Connection, identity: Identity, namespace: str, wa
         return str(row.name)
     where = f"the index of '{namespace}'" if namespace else "the index of this server"
     raise SkillNotFound(
-        f"there is no skill '{wanted}' in {where}", hint="Its index.json lists the skills.", name=wanted
+        f"there is no skill '{wanted}' in {where}", hint="The index.json of this index lists the skills.", name=wanted
     )
 
 

@@ -78,7 +78,7 @@ def set_label(connection: Connection, identity: Identity, name: str, label: str,
     row = resolve(connection, identity, name, spec)
     if row.status not in RESOLVABLE:
         raise NotPublished(
-            f"'{name}' {row.version} is {row.status.replace('_', ' ')}: no label points to it",
+            f"'{name}' {row.version} is {row.status.replace('_', ' ')}: a label cannot point to it",
             hint="A label points to a published or deprecated version.",
             name=name,
             version=row.version,
@@ -174,7 +174,7 @@ def _goal(connection: Connection, last: _Move) -> _Goal | None:
 def _check_number(connection: Connection, skill_id: int, name: str) -> None:
     if (connection.scalar(select(func.count()).where(labels.c.skill_id == skill_id)) or 0) >= MOST_LABELS:
         raise TooManyLabels(
-            f"'{name}' has {MOST_LABELS} labels, the most that a skill may have",
+            f"'{name}' has {MOST_LABELS} labels, which is the limit",
             hint="Move an existing label, or remove one with remove_label.",
             name=name,
         )

@@ -118,7 +118,7 @@ def yank_skill(connection: Connection, identity: Identity, name: str, reason: st
     if not found:
         raise NotPublished(
             f"'{name}' has no version that is published",
-            hint="It is deleted already, or waits for a review: reject_version refuses what waits.",
+            hint="The skill is deleted already, or its versions wait for a review: reject them with reject_version.",
             name=name,
         )
     for version in found:

@@ -72,7 +72,7 @@ def resolve_skills(connection: Connection, identity: Identity, texts: Sequence[s
     if len(texts) > MOST_LOCKED:
         raise InvalidParams(
             f"'skills' names {len(texts)} skills, at most {MOST_LOCKED} are allowed",
-            hint="Lock them in parts.",
+            hint="Lock fewer skills in one call.",
             param="skills",
         )
     found: dict[str, VersionRow] = {}

@@ -138,9 +138,9 @@ def _not_found(
         return _label_leads_nowhere(connection, skill_id, name, spec.label)
     newest = _newest_versions(connection, skill_id)
     hint = (
-        f"Its versions include {', '.join(newest)}."
+        f"The newest versions are {', '.join(newest)}."
         if newest
-        else "None of its versions resolves: list_versions shows them. "
+        else "No version of the skill resolves: list_versions shows all versions. "
         "A draft or a yanked version is found by its exact version only."
     )
     asked = _shown(spec)
@@ -150,7 +150,7 @@ def _not_found(
 def label_not_found(connection: Connection, skill_id: int, name: str, label: str) -> LabelNotFound:
     of_skill = select(labels.c.label).where(labels.c.skill_id == skill_id).order_by(labels.c.label)
     there = list(connection.scalars(of_skill))
-    hint = f"It has {', '.join(there)}." if there else "It has no labels."
+    hint = f"The labels are {', '.join(there)}." if there else "The skill has no labels."
     return LabelNotFound(f"'{name}' has no label '{label}'", hint=hint, name=name, label=label, labels=there)
 
 

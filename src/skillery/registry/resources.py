@@ -150,7 +150,7 @@ def read_resource(
         paths = ", ".join(file.path for file in folder.files[:10])
         raise ResourceNotFound(
             f"the skill '{folder.name}' has no file at {_shown(uri)}",
-            hint=f"It has {paths}{' and more' * (len(folder.files) > 10)}.",
+            hint=f"The files are {paths}{' and more' * (len(folder.files) > 10)}.",
             uri=uri,
         )
     if path == SKILL_MD:

@@ -137,7 +137,7 @@ def _in_version(connection: Connection, version: VersionRow, name: str) -> Found
         return FoundTool(name, _declared(item_json), script, version)
     names = [found for found, _ in tools_of(connection, version)]
     near = near_words(name, names, _NEAR)
-    offers = f"It offers {', '.join(names[:20])}." if names else "It offers no tools."
+    offers = f"The tools are {', '.join(names[:20])}." if names else "This version has no tools."
     raise ToolNotFound(
         f"'{version.name}' {version.version} has no tool {quoted(name)}",
         hint=f"Did you mean {' or '.join(near)}?" if near else offers,

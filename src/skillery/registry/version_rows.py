@@ -99,7 +99,7 @@ def version_purged(row: VersionRow) -> VersionPurged:
     what = f"'{row.name}' {row.version} was purged"
     return VersionPurged(
         f"{what} at {purged['at']}: {purged['reason']}" if purged else what,
-        hint="Its files no longer exist. Use another version: list_versions shows all versions.",
+        hint="The files of this version no longer exist. Use another version: list_versions shows all versions.",
         name=row.name,
         version=row.version,
         digest=row.digest,

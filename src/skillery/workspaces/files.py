@@ -154,7 +154,7 @@ def _with_file(manifest: Manifest, entry: KeptFile) -> Manifest:
     ]
     if len(kept) >= MOST_FILES:
         raise InvalidParams(
-            f"the workspace has {len(kept)} files, as many as it can have", hint="Delete files in a run.", param="path"
+            f"the workspace has {len(kept)} files, which is its limit", hint="Delete files in a run.", param="path"
         )
     return make_manifest([*kept, entry])
 
@@ -194,7 +194,7 @@ def _replace(
     admit_to_workspaces(connection, quotas, identity.name, more_bytes=manifest.size_bytes - now.size_bytes)
     stored = {entry.sha256} if content[2] is not None else {entry.sha256, content[0]}
     if not rows.still_has(connection, row.family_id, stored):  # a sweep has run since the contents were stored
-        raise Unavailable("storing this took too long", hint="Nothing was stored. Try again.")
+        raise Unavailable("storing this content took too long", hint="Nothing was stored. Try again.")
     rows.refer(connection, row.family_id, [content])
     files = sum(file.is_file for file in manifest.files)
     rows.move(connection, row.id, row.family_id, manifest.digest, content[0], manifest.size_bytes, files, None)

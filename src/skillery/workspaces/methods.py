@@ -61,7 +61,11 @@ class Workspaces:
     ) -> WorkspaceInfo:
         """Create a workspace: empty, from files, or as a fork. Raise NotFound, QuotaExceeded or InvalidParams."""
         if origin and files:
-            raise InvalidParams("a fork takes no 'files'", hint="Pass them to its first run.", param="files")
+            raise InvalidParams(
+                "'from' and 'files' exclude each other: a fork has the files of 'from'",
+                hint="Pass 'files' to the first run.",
+                param="files",
+            )
         if "\0" in name:
             raise InvalidParams("'name' contains a NUL character", hint="Write a name.", param="name")
         row = await self._database.write(
@@ -112,7 +116,7 @@ class Workspaces:
         file = await self.files.find(identity, workspace_id, path)
         if file.size_bytes > MOST_READ:
             raise WorkspaceFileTooLarge(
-                f"{quoted(path[:200])} has {file.size_bytes} bytes, more than a read answers ({MOST_READ})",
+                f"{quoted(path[:200])} has {file.size_bytes} bytes, more than a read returns ({MOST_READ})",
                 hint=f"Download it: GET /v1/workspaces/{workspace_id}/files/{path[:200]}",
                 size_bytes=file.size_bytes,
                 limit=MOST_READ,

@@ -91,7 +91,7 @@ class RecentContents:
         with self._storage.open(file.sha256) as stream:
             content = stream.read()
         if len(content) != file.size_bytes:
-            raise ContentMissing(f"the content of '{file.path}' is not whole")
+            raise ContentMissing(f"the content of '{file.path}' is incomplete")
         return content
 
     def _drop_oldest(self) -> None:

@@ -86,7 +86,7 @@ def find_workspace(connection: Connection, identity: Identity, workspace_id: str
     if row is None:
         raise WorkspaceNotFound(
             f"there is no workspace '{workspace_id[:64]}'",
-            hint="It may have expired. list_workspaces shows yours, create_workspace makes one.",
+            hint="The workspace may have expired. list_workspaces shows your workspaces.",
             workspace=workspace_id[:64],
         )
     return _row(row)

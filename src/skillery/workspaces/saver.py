@@ -72,7 +72,7 @@ class Saver:
                 rest = await self._add_large(file, rest, pieces)
         await self._flush()
         async for _ in pieces:
-            raise ContentMissing("more was sent than was listed")
+            raise ContentMissing("the run sent more content than it listed")
         self.is_complete = True
 
     async def _add_small(self, file: KeptFile, content: bytes) -> None:

@@ -378,7 +378,7 @@ class AsyncMethods:
         return answer
 
     async def purge_version(self, name: str, version: str, reason: str) -> PurgedVersion:
-        """Remove the files of a version for good, for example after a leaked key. Its number stays taken.
+        """Remove the files of a version permanently, for example after a leaked key. Its number cannot be used again.
 
         name: Skill name
         version: Exact version
@@ -1028,7 +1028,7 @@ class AsyncMethods:
         name: Name of the identity; tokens with one name are one identity
         scopes: Scopes of the token: read, run, publish, review, admin
         namespaces: Namespace grants: names to publish or review ('sales.*'; '*' for all)
-        kind: Whether a person or an agent holds it
+        kind: Whether the token belongs to a person or an agent
         expires: Lifetime of the token (e.g., '90d'); omit for no end
         """
         answer: CreatedToken = await self.call(
@@ -1050,7 +1050,7 @@ class AsyncMethods:
         return answer
 
     async def revoke_identity(self, name: str) -> RevokedIdentity:
-        """End an identity: its tokens, sessions and runs. Return what it leaves.
+        """End an identity: its tokens, sessions and runs. Return its remaining data.
 
         name: Name of the identity, as list_tokens shows it
         """

@@ -73,7 +73,7 @@ def find_provider(server: str, client_id: str | None) -> Provider | None:
     if not client:
         raise LoginError(
             f"{server} does not publish the client id of the command line at {issuer}",
-            hint="Name it with --client-id, or ask an admin to set 'cli_client_id' of the authenticator.",
+            hint="Pass the client id with --client-id, or ask an admin to set 'cli_client_id' of the authenticator.",
         )
     metadata = _provider_metadata(issuer)
     # Many providers give a refresh token only for this scope (OpenID Connect Core 1.0 §11).

@@ -106,7 +106,7 @@ def _check_what_starts(asked: params.ExecuteSkill) -> None:
         )
     if asked.cwd == "skill" and not (asked.module or asked.script):
         raise InvalidParams(
-            "'cwd' is 'skill', and an entrypoint starts in /workspace",
+            "'cwd' is 'skill', but an entrypoint starts in /workspace",
             hint="Leave 'cwd' out, or name a 'script' or 'module' to run.",
             param="cwd",
         )
@@ -125,7 +125,7 @@ def _check_entrypoint(name: str, language: Language) -> None:
     if not (name.replace("$", "_") if language == "javascript" else name).isidentifier():
         called = {"javascript": "JavaScript", "python": "Python"}[language]
         raise InvalidParams(
-            f"'entrypoint' is {name[:80]!r}, which is no {called} identifier",
+            f"'entrypoint' is {name[:80]!r}, which is not a {called} identifier",
             hint="Name a function of the code, for example main.",
             param="entrypoint",
         )

@@ -47,7 +47,7 @@ async def call_tool(core: Core, identity: Identity, asked: params.CallTool) -> T
     if skill is None and asked.version:
         raise InvalidParams(
             f"'version' is {asked.version[:80]!r}, and no skill is named",
-            hint="Name the skill whose version is meant: 'skill', or 'skill/tool' as the name.",
+            hint="Name the skill of this version: in 'skill', or with 'skill/tool' in 'name'.",
             param="version",
         )
     request = ToolRequest(
@@ -97,7 +97,7 @@ def _address(text: str, skill: str) -> tuple[str | None, str]:
     given_skill = parse_skill_name(skill) if skill else None
     if named and given_skill and named != given_skill:
         raise InvalidParams(
-            f"'name' is of the skill '{named}', and 'skill' is '{given_skill}'", hint="Name one skill.", param="skill"
+            f"'name' names the skill '{named}', but 'skill' is '{given_skill}'", hint="Name one skill.", param="skill"
         )
     return named or given_skill, name
 
@@ -112,7 +112,7 @@ def _is_true(text: str) -> bool:
 
 def _session(text: str) -> str:
     if text and not text.isprintable():
-        raise InvalidParams("'session' holds a character that is not printable", param="session")
+        raise InvalidParams("'session' contains a character that is not printable", param="session")
     return text
 
 

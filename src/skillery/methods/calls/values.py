@@ -45,7 +45,9 @@ def sentence(value: str, where: str) -> str:
 
 def opaque_id(text: str) -> str:
     if "\0" in text:
-        raise InvalidParams("an id holds no NUL", hint="Pass the id as it was answered.", param="id")
+        raise InvalidParams(
+            "an id cannot contain a NUL character", hint="Pass the id unchanged, as a method returned it.", param="id"
+        )
     return text
 
 
@@ -71,5 +73,5 @@ def decoded(content: str, encoding: str, where: str) -> bytes:
         return base64.b64decode(content, validate=True)
     except (binascii.Error, ValueError):
         raise InvalidParams(
-            f"'{where}' is not valid base64", hint="Leave encoding out for plain text.", param=where
+            f"'{where}' is not valid base64", hint="Leave 'encoding' out for plain text.", param=where
         ) from None
