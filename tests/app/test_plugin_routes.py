@@ -276,7 +276,7 @@ def test_a_server_without_routes_has_no_addresses_of_plugins(sqlite_server: Serv
 @pytest.mark.parametrize(
     ("made", "said"),
     [
-        ("3", "must return a list of Route from routes"),
+        ("3", "must return a list of Route from its hook"),
         ("[Route('/a', f, needs='read')]", "the route '/a' has no valid path"),
         ("[Route('a', f, needs='root')]", "the route 'a' has no valid needs"),
         ("[Route('a', g, needs='read')]", "the route 'a' needs a blocking function"),

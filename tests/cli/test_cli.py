@@ -432,7 +432,7 @@ def test_published_files_come_back_byte_for_byte(
     assert binary.raw == BINARY
     assert missing.code == 3
     assert missing.err.startswith("error: ")
-    assert "\nhint: It has SKILL.md, " in missing.err
+    assert "\nhint: The files are SKILL.md, " in missing.err
 
 
 def test_a_skill_is_described_as_text_and_as_json(

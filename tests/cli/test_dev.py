@@ -1,4 +1,4 @@
-"""`skillery dev`: the folder of a skill is served to its author alone, again after each change."""
+"""`skillery dev`: the folder of a skill is served to its author alone, and updated after each change."""
 
 from __future__ import annotations
 

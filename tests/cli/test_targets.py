@@ -129,7 +129,7 @@ def test_an_option_token_for_a_home_without_tokens_is_refused(sqlite_server: Ser
     direct = skillery("token", "list", "--token", "sky_x", *home)
 
     for ended in (empty, served, direct):
-        assert (ended.code, "--token is for servers" in ended.err) == (2, True), ended.err
+        assert (ended.code, "which checks no tokens" in ended.err) == (2, True), ended.err
     assert skillery("list", *home, SKILLERY_TOKEN="sky_x").code == 0
 
 

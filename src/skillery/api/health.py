@@ -12,7 +12,11 @@ from skillery.methods.errors import encode
 Object = dict[str, Any]
 HEALTHZ = (
     Operation(
-        "GET", "/healthz", "Whether the server answers requests", {200: Response("It does.", Object)}, is_open=True
+        "GET",
+        "/healthz",
+        "Whether the server answers requests",
+        {200: Response("The server answers.", Object)},
+        is_open=True,
     ),
 )
 READYZ = (

@@ -127,7 +127,7 @@ def is_too_slow(size: int, seconds: float) -> bool:
 def _too_large(most: int) -> ArchiveTooLarge:
     return ArchiveTooLarge(
         f"the archive has more than {most} bytes",
-        hint="Nothing was imported. Split it, or ask an admin to raise the setting imports.max_mb.",
+        hint="Nothing was imported. Split the archive, or ask an admin to raise the setting imports.max_mb.",
         max_bytes=most,
     )
 

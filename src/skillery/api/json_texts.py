@@ -47,15 +47,15 @@ def _problem_of(body: bytes) -> dict[str, Any] | None:
     if len(body) > MOST_ESCAPES and _count(body, (b"\\",)) > MOST_ESCAPES:
         return error_object(
             TooManyEscapes(
-                f"the texts of the body hold more than {MOST_ESCAPES} backslashes",
-                hint="Store large texts with POST /blobs, which takes them as they are.",
+                f"the strings of the body contain more than {MOST_ESCAPES} backslashes",
+                hint="Store large texts with POST /blobs, which stores them unchanged.",
                 limit=MOST_ESCAPES,
             )
         )
     if len(body) > MOST_SLOW_NUMBERS * SHORTEST_SLOW and _slow_numbers(body) > MOST_SLOW_NUMBERS:
         return error_object(
             TooManyValues(
-                f"the body holds more than {MOST_SLOW_NUMBERS} numbers with three-digit exponents or 100 digits",
+                f"the body contains more than {MOST_SLOW_NUMBERS} numbers with three-digit exponents or 100 digits",
                 hint="Send smaller numbers, or store the data with POST /blobs and pass the id of the blob.",
                 limit=MOST_SLOW_NUMBERS,
             )
@@ -63,7 +63,7 @@ def _problem_of(body: bytes) -> dict[str, Any] | None:
     if len(body) <= MOST_VALUES or _count(body) <= MOST_VALUES or _count_outside_texts(body) <= MOST_VALUES:
         return None
     too_many = TooManyValues(
-        f"the body holds more than {MOST_VALUES} JSON values",
+        f"the body contains more than {MOST_VALUES} JSON values",
         hint="Store large data with POST /blobs, and pass the id of the blob.",
         limit=MOST_VALUES,
     )

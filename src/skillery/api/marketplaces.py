@@ -53,7 +53,9 @@ def _sources(text: str, address: str, *, has_git: bool) -> SourceKind:
     if not text:
         return "archive" if address.startswith("https:") or not has_git else "git"
     if text not in SOURCE_KINDS:
-        raise InvalidParams(f"there are no sources {quoted(text)}", hint=f"There are {', '.join(SOURCE_KINDS)}.")
+        raise InvalidParams(f"the parameter 'sources' is {quoted(text)}", hint=f"Write {' or '.join(SOURCE_KINDS)}.")
     if text == "git" and not has_git:
-        raise InvalidParams("this server has no git repositories", hint="Ask for sources=archive, or set git = true.")
+        raise InvalidParams(
+            "this server has no git repositories", hint="Pass sources=archive, or ask an admin to set git = true."
+        )
     return text

@@ -58,8 +58,8 @@ def open_tracing(traces: str) -> Tracing | None:
         return None
     if traces != "otlp" and not traces.startswith(("http://", "https://")):
         raise StartupError(
-            f"setting 'traces' is {traces!r}: write off, otlp (where OTEL_EXPORTER_OTLP_ENDPOINT says), or the address "
-            "of a collector, http://host:4318"
+            f"setting 'traces' is {traces!r}: write off, otlp (to the address in OTEL_EXPORTER_OTLP_ENDPOINT), or the "
+            "address of a collector, http://host:4318"
         )
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter

@@ -166,7 +166,7 @@ def revoked(target: Target, as_json: bool) -> None:
 @target_options
 @json_option
 def offboard(name: str, target: Target, as_json: bool) -> None:
-    """End an identity, and list what it leaves.
+    """End an identity, and list its remaining data.
 
     Its tokens, sessions of browsers and running runs end within a second on every server of the database. Its versions,
     blobs, workspaces, trust rules and webhooks stay.

@@ -25,7 +25,9 @@ KEY_FILE = "secrets.key"
 
 @click.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--with-secret-key", is_flag=True, help="Include the key of secrets. FILE can then decrypt the secrets.")
+@click.option(
+    "--with-secret-key", is_flag=True, help="Include the key of secrets: FILE alone is then enough to decrypt them."
+)
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @home_options
 @json_option
@@ -124,7 +126,7 @@ def check(target: Target, deep: bool, as_json: bool) -> None:
         revision = revision_of(opened.database)
         if revision != migrate.head():
             raise StartupError(
-                f"the database is at revision {revision or 'none'}, but this release checks {migrate.head()}: "
+                f"the database is at revision {revision or 'none'}, but this release needs {migrate.head()}: "
                 "run skillery db upgrade, or use the release that serves this database"
             )
         faults = list(check_registry(opened.database, opened.storage, deep=deep, dead_servers=dead))

@@ -71,7 +71,7 @@ def get(blob_id: str, output: str | None, target: Target, as_json: bool) -> None
     if as_json and to_stdout:
         raise click.UsageError("--json prints the path of the file: name a file with -o")
     if output is None and is_terminal():
-        raise click.UsageError("a blob may hold any bytes: name a file with -o FILE, or print it with -o -")
+        raise click.UsageError("a blob can be binary: name a file with -o FILE, or print it with -o -")
 
     async def fetch(client: AsyncClient) -> dict[str, Any]:
         async with client.open_blob(blob_id) as blob:

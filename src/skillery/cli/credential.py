@@ -26,13 +26,17 @@ USER = "skillery"
 @click.argument("operation", type=click.Choice(["get", "store", "erase", "headers"]), default="get")
 @server_options
 def credential(operation: Operation, target: Target) -> None:
-    """Print the login for a server, for git and other programs. A login that ends soon is renewed first.
+    """Print the login for a server, for git and other programs. `skillery connect` prints their settings.
 
-    `get` is for git: it reads the address of the server from stdin, and prints a user and a password (the protocol of
-    git credential helpers). With --url, `get` answers only for this server. SKILLERY_TOKEN is for the server of --url,
-    or else for the current server. `headers` prints a JSON object with the header Authorization. `store` and `erase`
-    change nothing: only `skillery login` and `skillery logout` do. `skillery connect` prints the settings of clients
-    that call this command.
+    get: read the address of a server from stdin, as git does, and print a user and a password. With --url, only for
+    this server.
+
+    headers: print a JSON object with the header Authorization.
+
+    store, erase: do nothing. git calls them, but only `skillery login` and `skillery logout` change logins.
+
+    A login that ends soon is renewed first. SKILLERY_TOKEN is the login for the server of --url, or else for the
+    current server.
     """
     from skillery.cli.login import server_of_home
     from skillery.client.logins.login import server_of

@@ -91,7 +91,7 @@ def check(target: Target, as_json: bool) -> None:
 @db.command("adopt-storage")
 @home_options
 def adopt_storage(target: Target) -> None:
-    """Allow the next server to use another storage than the storage that this database was used with.
+    """Allow the next server to use a different storage with this database.
 
     Use this command if the previous storage is lost. Contents that are missing in the new storage are lost. `skillery
     check` lists them.
@@ -106,7 +106,7 @@ def adopt_storage(target: Target) -> None:
 
 @db.command("copy")
 @click.option("--to", "to", metavar="URL", help="The empty database. - reads the URL from stdin, for its password.")
-@click.option("--resume-writes", is_flag=True, help="Accept changes in the present database again.")
+@click.option("--resume-writes", is_flag=True, help="Let the present database accept changes again.")
 @click.option(
     "--new-database-is-deleted",
     is_flag=True,
@@ -118,13 +118,13 @@ def copy(target: Target, to: str | None, resume_writes: bool, new_database_is_de
     """Copy the registry to another database, SQLite or Postgres. Servers continue to run.
 
     At the end, the present database becomes read-only, and servers refuse changes: set the setting database to URL and
-    restart them. If the command is interrupted, the database URL is empty: run the command again, or give up with
-    --resume-writes.
+    restart them. If the command is interrupted, the new database is empty: run the command again, or give the copy up
+    with --resume-writes.
     """
     if resume_writes == (to is not None):
         raise click.UsageError("pass either --to URL or --resume-writes")
     if new_database_is_deleted and not resume_writes:
-        raise click.UsageError("--new-database-is-deleted belongs to --resume-writes")
+        raise click.UsageError("--new-database-is-deleted requires --resume-writes")
     settings = target.load().settings
     if to is None:
         _resume_writes(settings, new_database_is_deleted, as_json)

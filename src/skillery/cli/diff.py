@@ -30,10 +30,10 @@ _COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 @target_options
 @json_option
 def diff(old: str | None, new: str | None, target: Target, as_json: bool) -> None:
-    """Show what the second one changes: permissions first, then manifest, instructions and files.
+    """Show the changes from the first to the second: permissions first, then manifest, instructions and files.
 
-    A DIR is a folder with a skill.toml: ./DIR, DIR/, `.` or an absolute path. Without a second one, the folder `.` is
-    compared. Without any, or with only a DIR, the folder is compared with the published skill of its name.
+    A DIR is a folder with a skill.toml: ./DIR, DIR/, `.` or an absolute path. With only a NAME, the second is the
+    folder `.`. With only a DIR, the first is the published skill of the same name. Without arguments, DIR is `.`.
     """
     from skillery.cli.connection import with_client
 

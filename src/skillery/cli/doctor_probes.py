@@ -162,7 +162,7 @@ def _runs(settings: Settings) -> Probe:
         hours = max(1, round(span.total_seconds() / 3600))
         detail = f"kept for about {hours} hours: runs.keep_count = {count} shortens runs.keep_days = {days}"
         return Probe("runs", False, detail, "Set runs.keep_count to 0 or to a higher number.", required=False)
-    return Probe("runs", True, f"kept for {days} days" if days else "kept for ever")
+    return Probe("runs", True, f"kept for {days} days" if days else "kept without a time limit")
 
 
 def _sandbox(plugins: Plugins, settings: Settings) -> list[Probe]:

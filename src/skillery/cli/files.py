@@ -44,7 +44,7 @@ def file_options(command: Any) -> Any:
             "outputs",
             multiple=True,
             metavar="GLOB",
-            help="Keep these files below /workspace too, e.g. 'report/*.pdf'.  [default: those in out/]",
+            help="Also keep these files below /workspace, e.g. 'report/*.pdf'.  [default: those in out/]",
         ),
         click.option(
             "--file",

@@ -176,7 +176,7 @@ def _entries(root: str, special: list[LeftOut]) -> Iterator[Entry]:
         for one in sorted(os.scandir(Path(root, folder)), key=lambda one: one.name):
             path = _joined(folder, one.name)
             if path.count("/") > MAX_DEPTH:
-                raise StartupError(f"'{root}' has too many folders in folders to be a folder of skills")
+                raise StartupError(f"'{root}' has too deeply nested folders to be a folder of skills")
             if not one.is_dir(follow_symlinks=False):
                 entry = _entry(Path(root, path), path, one.stat(follow_symlinks=False))
                 if isinstance(entry, Entry):

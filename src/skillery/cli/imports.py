@@ -86,8 +86,8 @@ def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
     "take_over",
     multiple=True,
     metavar="NAME",
-    help="Publish the skill that asks for NAME as the next version of NAME, although NAME belongs to another source. "
-    "Repeatable.",
+    help="Publish the imported skill NAME as the next version of the skill NAME in the registry, although that one "
+    "comes from another source. Repeatable.",
 )
 @target_options
 @json_option
@@ -124,9 +124,7 @@ def import_(
     "folders", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True, file_okay=False)
 )
 @_shared
-@click.option(
-    "--prune", is_flag=True, help="Yank skills that DIR no longer contains. Without it, they are only listed."
-)
+@click.option("--prune", is_flag=True, help="Yank skills that DIR no longer contains. [default: only list them]")
 @target_options
 @json_option
 def sync(

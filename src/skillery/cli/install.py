@@ -58,7 +58,11 @@ class _Record(msgspec.Struct, frozen=True):
 @click.command()
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
 @click.argument("skills", metavar="[NAME[@SPEC]...]", nargs=-1)
-@click.option("--locked", is_flag=True, help="Install exactly the lock file; install nothing if it no longer holds.")
+@click.option(
+    "--locked",
+    is_flag=True,
+    help="Install exactly the versions of the lock file, or nothing if one is missing or changed.",
+)
 @click.option("--file", "file", metavar="FILE", default=LOCKFILE, show_default=True, help="The lock file.")
 @click.option("--backup", is_flag=True, help=f"Move edited skills to DIR/{BACKUP}.")
 @click.option("--force", is_flag=True, help="Discard the edits in installed skills.")
@@ -80,10 +84,10 @@ def install(
 ) -> None:
     """Install skills as folders DIR/NAME.
 
-    With --locked, install the skills of the lock file, otherwise the named skills. Skills of earlier installations stay
-    without --prune, and so does everything else in DIR. If a skill was edited in DIR, the command lists the edits and
-    installs nothing: use --backup or --force. Yanked versions are installed with a warning. The new folders replace
-    the old ones after the files of every skill match its digest.
+    With --locked, install the skills of the lock file, otherwise the named skills. Without --prune, skills of earlier
+    installations stay. Other files in DIR always stay. If a skill was edited in DIR, the command lists the edits and
+    installs nothing: use --backup or --force. Yanked versions are installed with a warning. The new folders replace the
+    old ones after the files of every skill match its digest.
     """
     from skillery.cli.connection import with_client
 

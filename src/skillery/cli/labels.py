@@ -35,7 +35,7 @@ def set_(name: str, label: str, target: Target, as_json: bool) -> None:
 @target_options
 @json_option
 def rollback(name: str, label: str, target: Target, as_json: bool) -> None:
-    """Point LABEL to the version before its last move. Repeat the command to undo earlier moves."""
+    """Undo the last move of LABEL. Repeat the command to undo earlier moves."""
     _move(target, as_json, "rollback_label", name=name, label=label)
 
 

@@ -48,7 +48,9 @@ class _Lockfile(msgspec.Struct, frozen=True):
 
 @click.command()
 @click.argument("skills", metavar="[NAME[@SPEC]...]", nargs=-1)
-@click.option("--check", is_flag=True, help="Check instead that all locked versions are still available and unchanged.")
+@click.option(
+    "--check", is_flag=True, help="Write nothing: check that all locked versions are still available and unchanged."
+)
 @lockfile_option
 @target_options
 @json_option
@@ -108,7 +110,7 @@ def refuse_problems(verified: Mapping[str, Any], allowed: Collection[str] = ()) 
     if problems:
         for problem in problems:
             click.echo(f"  {clean(problem['problem'])}: {clean(problem['message'])}", err=True)
-        raise CheckFailed(f"the lock does not hold: {len(problems)} of its skills are missing or have changed")
+        raise CheckFailed(f"the lock file is out of date: {len(problems)} of its skills are missing or have changed")
 
 
 def lockfile_text(entries: Sequence[Mapping[str, Any]]) -> str:

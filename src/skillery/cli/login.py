@@ -33,7 +33,7 @@ class _Checked(NamedTuple):
 @click.option("--browser", is_flag=True, help="Log in with a browser on this computer.")
 @click.option("--device", is_flag=True, help="Log in with a browser on another device, with a code.")
 @click.option("--token", is_flag=True, help="Read a token from the terminal or stdin, and keep it.")
-@click.option("--client-id", metavar="ID", help="The client at the identity provider.  [default: the server names it]")
+@click.option("--client-id", metavar="ID", help="The client ID at the identity provider.  [default: the server's]")
 @json_option
 def login(
     target: Target,
@@ -45,8 +45,8 @@ def login(
 ) -> None:
     """Log in to a server, and keep the login for later commands.
 
-    A server that you name, and not by --home, becomes the current server, as with `skillery use`: commands without
-    --url use it.
+    The server of --url or SKILLERY_URL becomes the current server, as with `skillery use`: later commands without --url
+    use this server. Without --url and SKILLERY_URL, the login is for the current server, or the server of the home.
 
     The login takes place at the identity provider of the server, with a browser on this computer or on another device.
     If the server has no identity provider, the command asks for a token. Logins are kept in the keyring if the package
@@ -77,7 +77,7 @@ def login(
 def logout(target: Target, as_json: bool) -> None:
     """Remove the kept login for a server. A login at an identity provider is also revoked there.
 
-    If the server is the current server, the home is used again.
+    If the server is the current server, later commands use the home.
     """
     from skillery.client import ClientError
     from skillery.client.logins.kept import changing, find_login, remove_login, set_current_server
@@ -107,8 +107,8 @@ def logout(target: Target, as_json: bool) -> None:
 def use(server: str | None, as_json: bool) -> None:
     """Choose the server for commands without --url, or show it.
 
-    `skillery use home` chooses the home again. SKILLERY_URL and --url win over this choice, and --home DIR and `--url
-    home` name the home.
+    `skillery use home` chooses the home again. SKILLERY_URL and --url override this choice. --home DIR and `--url home`
+    select the home.
     """
     from skillery.client.logins.kept import set_current_server
     from skillery.client.logins.login import server_of
@@ -158,7 +158,7 @@ def server_of_home(target: Target) -> str:
     settings = target.load().settings
     holder = holder_of(settings.home)
     if holder is None or not holder.url:
-        raise StartupError(f"no server holds the home '{settings.home}': name a server with --url")
+        raise StartupError(f"no server uses the home '{settings.home}': name a server with --url")
     return holder.url
 
 

@@ -23,8 +23,8 @@ from skillery.cli.options import Target, target_options, work_dir_option
 def mcp(tools: Sequence[str], work_dir: Path | None, target: Target) -> None:
     """Speak MCP over stdin and stdout, one JSON message per line.
 
-    The answers come from POST /mcp of a server: the server at --url, the server that holds the home, or this process if
-    no server holds the home. In the last case, this process releases the home after a few seconds without a request.
+    The answers come from POST /mcp of a server: the server at --url, or else the server that uses the home. If no
+    server uses the home, this process answers, and releases the home after a few seconds without a request.
     """
     import asyncio
 

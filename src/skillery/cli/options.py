@@ -62,8 +62,7 @@ class Target(NamedTuple):
         """Raise UsageError if --token is given, and no authenticator of the home reads it."""
         if self.has_token_option and tuple(authenticators) in {(), ("open",)}:
             raise click.UsageError(
-                "--token is for servers that check tokens, and this command works on a home that checks none: "
-                "name the server with --url, or leave --token out"
+                "this command uses the home, which checks no tokens: name a server with --url, or leave --token out"
             )
 
     def load(self, **flags: Any) -> LoadedSettings:
@@ -120,7 +119,7 @@ def work_dir_option(command: F) -> F:
         "--work-dir",
         metavar="DIR",
         type=click.Path(path_type=Path, exists=True, file_okay=False),
-        help="Send the files of DIR to the server, let tools of skills work on them, and change DIR as the tools do.",
+        help="Send the files of DIR to the server for the tools of skills, and apply the changes of the tools to DIR.",
     )(command)
 
 

@@ -47,7 +47,9 @@ def _made_by(plugin: str, function: Any) -> list[click.Command]:
     except Exception as error:
         raise StartupError(f"plugin '{plugin}' failed to add commands: {' '.join(str(error).split())}") from error
     if not isinstance(made, list) or not all(isinstance(one, click.Command) for one in made):
-        raise StartupError(f"plugin '{plugin}' must return a list of click commands from commands, not {made!r:.80}")
+        raise StartupError(
+            f"plugin '{plugin}' must return a list of click commands from its hook 'commands', not {made!r:.80}"
+        )
     return made
 
 

@@ -25,7 +25,7 @@ OF_IDENTITY = (
 @click.option(
     "--identity",
     metavar="NAME",
-    help="The identity; another than your own requires the scope admin.  [default: your own]",
+    help="The identity. Other identities than your own require the scope admin.  [default: your own]",
 )
 @click.option("--namespace", metavar="NAMESPACE", help="The namespace.  [default: the namespaces of your grants]")
 @target_options

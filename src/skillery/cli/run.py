@@ -65,9 +65,9 @@ def input_options(command: Any) -> Any:
 @click.option(
     "--script",
     metavar="PATH",
-    help="Run this file of a skill without an entrypoint, in an empty folder. The skill is in /skills/NAME, and the "
-    "files in out/ are kept. Arguments follow NAME (after -- if they look like options); use --arg K=V "
-    "for argv, stdin and env.",
+    help="If the skill has no entrypoint: run this file of the skill. The run starts in an empty folder, the skill is "
+    "in /skills/NAME, and the files in out/ are kept. Arguments of the script follow NAME (after -- if they look "
+    "like options).",
 )
 @click.option(
     "--module", metavar="NAME", help="Like --script for a module: scripts.x runs scripts/x.py like python -m."

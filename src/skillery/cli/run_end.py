@@ -34,9 +34,9 @@ class RunOptions(NamedTuple):
         from skillery.cli.connection import HomeClient
 
         if self.background and self.follow:
-            raise click.UsageError("--background does not wait for the run, and --follow does: leave one out")
+            raise click.UsageError("--background and --follow exclude each other: use only one of them")
         if self.background and self.out is not None:
-            raise click.UsageError("--out needs the end of the run; leave --background out")
+            raise click.UsageError("--out and --background exclude each other: --out waits for the end of the run")
         for name, is_given in (("background", self.background), ("detach-on-interrupt", self.detach_on_interrupt)):
             if is_given and isinstance(client, HomeClient):
                 raise click.UsageError(f"--{name} needs a server; start one with 'skillery serve', or leave it out")

@@ -139,7 +139,7 @@ def follow(run_id: str, after: int, target: Target) -> None:
 def wait(run_id: str, target: Target, as_json: bool) -> None:
     """Wait for the end of a run and print its result. If the run failed, the exit code is 1.
 
-    The run of a script completes whatever the exit code of the script is: the result has it as `exit_code`.
+    A script that ends with an exit code other than 0 does not fail the run: the result has its `exit_code`.
     """
     from skillery.cli.connection import with_client
     from skillery.cli.run_output import report

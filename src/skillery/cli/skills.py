@@ -49,11 +49,11 @@ PRINTED_FIELDS = ("warnings", "verified", "examples", "findings", "permissions_d
 @click.option(
     "--bump",
     type=click.Choice(["patch", "minor", "major", "auto"]),
-    help="Publish the next version, and write it into skill.toml after the server has accepted it. auto: take the "
-    "step that the changes need.",
+    help="Publish the next version, and write it into skill.toml after the server has accepted it. auto: choose "
+    "the step from the changes.",
 )
 @allow_unknown_option
-@click.option("--trusted", is_flag=True, help="In a CI job: publish by a trust rule of the server at --url.")
+@click.option("--trusted", is_flag=True, help="In a CI job: publish with a trust rule of the server at --url.")
 @target_options
 @json_option
 def publish(
@@ -338,7 +338,7 @@ def describe(
 def read(name: str, path: str, version: str | None, target: Target, as_json: bool) -> None:
     """Write one file of a skill to stdout.
 
-    A pipe or a file gets the bytes of the file. A terminal gets control characters as codes.
+    A pipe or a file gets the unchanged bytes. On a terminal, control characters are escaped.
     """
     from skillery.cli.connection import with_client
 

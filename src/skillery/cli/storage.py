@@ -89,7 +89,7 @@ def status(target: Target, as_json: bool) -> None:
 
 
 @storage.command("verify")
-@click.option("--storage", "name", metavar="NAME", help="Verify another storage than the settings name.")
+@click.option("--storage", "name", metavar="NAME", help="Verify this storage instead of the storage in the settings.")
 @home_options
 @json_option
 def verify(target: Target, name: str | None, as_json: bool) -> None:
@@ -108,7 +108,7 @@ def verify(target: Target, name: str | None, as_json: bool) -> None:
 
 
 @storage.command("finish")
-@click.option("--abandon", is_flag=True, help="Give the copy up: the contents stay in the previous storage.")
+@click.option("--abandon", is_flag=True, help="Abandon the copy: the contents stay in the previous storage.")
 @home_options
 @json_option
 def finish(target: Target, abandon: bool, as_json: bool) -> None:
@@ -164,7 +164,7 @@ def _source_of(opened: _Opened, target_name: str) -> str:
     found = opened.database.read_now(find_copy)
     source = found.source if found is not None else opened.settings.storage
     if source == target_name:
-        raise StartupError(f"the contents are in '{source}' already: --to names another storage")
+        raise StartupError(f"the contents are in '{source}' already: choose another storage with --to")
     return source
 
 
@@ -192,7 +192,7 @@ def _end_with(faults: Sequence[Damage], as_json: bool) -> None:
         return
     if not as_json:
         print_rows(["fault", "what"], [(fault.kind, clean(fault.message)) for fault in faults])
-        click.echo("skillery check --deep names all damaged contents; without them, the copy completes", err=True)
+        click.echo("skillery check --deep lists all damaged contents; without them, the copy completes", err=True)
     raise click.exceptions.Exit(CHECK_FAILED)
 
 

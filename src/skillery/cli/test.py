@@ -37,7 +37,7 @@ DIFF_COLOURS = {"+": "green", "-": "red"}
     show_default=True,
     help="Limit of each example and of each test.",
 )
-@click.option("--allow-network", is_flag=True, help="Give runs the hosts of permissions.network.")
+@click.option("--allow-network", is_flag=True, help="Let runs connect to the hosts of permissions.network.")
 @click.option(
     "--with-secrets-from",
     "secrets",

@@ -202,12 +202,12 @@ def _print_rest(answer: Mapping[str, Any], *, err: bool) -> None:
 @tool.command("define")
 @click.argument("name", metavar="NAME")
 @click.argument("file", metavar="FILE", type=click.File("rb"))
-@click.option("--description", required=True, help="Purpose of the tool; agents choose tools by it.")
+@click.option("--description", required=True, help="Purpose of the tool; agents choose tools by their purpose.")
 @click.option("--parameters", metavar="JSON", help="The parameters as in tools.json; @FILE reads them from a file.")
 @click.option("--persistent", is_flag=True, help="Store the tool as a skill that others can use.")
 @click.option(
     "--namespace",
-    help="The namespace to store the tool in.  [default: none if you may publish there, else your first grant]",
+    help="The namespace to store the tool in.  [default: no namespace if your grants allow it, else your first grant]",
 )
 @click.option(
     "--language",

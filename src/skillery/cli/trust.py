@@ -36,7 +36,9 @@ def trust() -> None:
     "--issuer", callback=filled, metavar="URL", help="Issuer of the tokens.  [default: github.com or gitlab.com]"
 )
 @click.option("--claim", "claims", multiple=True, metavar="NAME=VALUE", help="A further claim that a token must have.")
-@click.option("--person", is_flag=True, help="The publishing rules for people apply to the jobs, not those for agents.")
+@click.option(
+    "--person", is_flag=True, help="Apply the publishing rules for people to the jobs, instead of those for agents."
+)
 @target_options
 @json_option
 def add(
@@ -110,7 +112,7 @@ def list_(target: Target, as_json: bool) -> None:
 @target_options
 @json_option
 def rm(rule_id: str, target: Target, as_json: bool) -> None:
-    """Remove a rule. The tokens that jobs got by it end at once."""
+    """Remove a rule. Tokens that jobs got with this rule end at once."""
     removed = _call(target, "remove_trust_rule", {"id": rule_id})
     if as_json:
         print_json(removed)

@@ -24,8 +24,8 @@ COLUMNS = ("skill", "loads", "reads", "runs", "read by")
 def usage(namespace: str | None, never_run: bool, target: Target, as_json: bool) -> None:
     """Show how often skills were read and run in the last 30 days.
 
-    `loads` are reads of SKILL.md and of whole versions, `reads` are reads of other files. They are counted for programs
-    that name themselves, not for browsers, and each is in the table after ten seconds at most.
+    `loads` are reads of SKILL.md and of whole versions, `reads` are reads of other files. Only programs that name
+    themselves are counted, not browsers. New counts appear after at most ten seconds.
     """
     from skillery.cli.connection import with_client
 

@@ -26,7 +26,7 @@ MOST_FILES, MOST_MIB, MOST_PATH_BYTES = 16_384, 256, 1024
 """Limits of the folder, which are those of workspaces."""
 MOST_FILE_MIB = 64
 """Files over this size are left out."""
-HIDDEN = "begins with a dot: such files may hold secrets and caches"
+HIDDEN = "begins with a dot: such files may contain secrets and caches"
 
 
 class State(NamedTuple):

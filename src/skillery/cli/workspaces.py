@@ -60,7 +60,7 @@ def create(name: str | None, ttl: str | None, files: Sequence[str], target: Targ
 @target_options
 @json_option
 def fork(origin: str, name: str | None, ttl: str | None, target: Target, as_json: bool) -> None:
-    """Create a workspace with the files of another one, of a snapshot, or of a run, and print its id."""
+    """Create a workspace with the files of a workspace, a snapshot or a run, and print its id."""
     from skillery.cli.connection import with_client
 
     answer = with_client(target, lambda client: client.create_workspace(origin=origin, name=name, ttl=_seconds(ttl)))
@@ -144,7 +144,7 @@ def get(id_: str, path: str | None, output: str | None, target: Target) -> None:
     from skillery.cli.connection import with_client
 
     if output is None and is_terminal():
-        raise click.UsageError("a file may hold any bytes: name a file with -o FILE, or print it with -o -")
+        raise click.UsageError("the file can be binary: name a file with -o FILE, or print it with -o -")
 
     async def fetch(client: AsyncClient) -> None:
         with open_output(None if output in {None, "-"} else output) as sink:

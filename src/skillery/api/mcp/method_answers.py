@@ -30,5 +30,5 @@ def encoded(value: object) -> bytes:
     try:
         return encode(value)
     except (UnicodeEncodeError, OverflowError, RecursionError):
-        message = "a text in this call holds a lone surrogate, or a number has too many digits"
+        message = "a text in this call contains a lone surrogate, or a number has too many digits"
         raise MCPError(INVALID_PARAMS, message, {"type": "invalid_params", "hint": "Send valid Unicode."}) from None

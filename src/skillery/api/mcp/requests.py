@@ -124,7 +124,7 @@ def asked_tools(query: bytes) -> tuple[str, ...]:
     if unknown:
         raise InvalidParams(
             f"there is no parameter {unknown[0][:40]!r}",
-            hint=f"/mcp takes tools: {', '.join(FURTHER)}, and names of skills.",
+            hint=f"The only parameter is 'tools': {', '.join(FURTHER)}, and names of skills.",
         )
     names = [name.strip() for part in given.get("tools", []) for name in part.split(",")]
     asked = tuple(dict.fromkeys(name for name in names if name))

@@ -139,7 +139,7 @@ def _long_id(size: int) -> dict[str, Any]:
 
 
 def _too_many_calls() -> dict[str, Any]:
-    return plain_error(INVALID_REQUEST, f"a batch holds 1 to {MOST_CALLS} calls", "invalid_request")
+    return plain_error(INVALID_REQUEST, f"a batch contains 1 to {MOST_CALLS} calls", "invalid_request")
 
 
 # -- texts that are no requests --------------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ def _no_constant(text: str) -> None:
 
 
 def _lone_surrogate() -> dict[str, Any]:
-    message = "a text in this call holds a lone surrogate, which is not a character"
+    message = "a text in this call contains a lone surrogate, which is not a character"
     return plain_error(INVALID_PARAMS, message, "invalid_params", "Send valid Unicode.")
 
 

@@ -91,7 +91,7 @@ def _files(parts: list[MultipartPart]) -> list[MultipartPart]:
     for part in found:
         if not part.filename or "\0" in part.filename:
             raise InvalidParams(
-                f"a file in {part.name!r} has no name", hint="Its filename is its path: my-skill/SKILL.md."
+                f"a file in {part.name!r} has no name", hint="Send its path as the filename: my-skill/SKILL.md."
             )
     return found
 

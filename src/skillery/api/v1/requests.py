@@ -150,7 +150,7 @@ def version_number(name: str, text: str) -> str:
     if skill != name:
         raise VersionNotFound(
             f"{quoted(text)} is not a version of '{name}'",
-            hint=f"The id of a version is '{name}@' and its number.",
+            hint=f"Write the name and the number of a version: {name}@1.0.0.",
             name=name,
         )
     return str(Version.parse(version))

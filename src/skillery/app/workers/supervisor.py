@@ -213,7 +213,7 @@ class Supervisor:
         for name in ("home", "host", "port", "workers", "database", "plugins_folder"):
             now, asked = getattr(self._settings, name), getattr(settings, name)
             if now != asked:
-                raise StartupError(f"{name} is {now!r} and becomes {asked!r} only with a restart of the server")
+                raise StartupError(f"{name} stays {now!r} until the server is restarted; then it becomes {asked!r}")
         check_workers(settings)
         if self._starting or self._stopping or len(self._workers) > settings.workers:
             raise StartupError("earlier workers have not ended yet; send SIGHUP again later")

@@ -37,7 +37,7 @@ def connect(client: str, namespace: str, write: bool, target: Target, as_json: b
     from skillery.client.logins.login import is_safe, server_of
 
     if write and client == "mcp":
-        raise click.UsageError("'mcp' is for clients whose files are not known here: copy what it prints")
+        raise click.UsageError("--write does not know the files of the clients of 'mcp': copy the printed settings")
     url = server_of(target.url or server_of_home(target))
     if not is_safe(url):
         click.echo(clean(f"warning: {url} is not encrypted: others can read the token in the network"), err=True)
@@ -62,7 +62,9 @@ def _name(url: str, namespace: str, token: str | None) -> str:
     name = json_answer("GET", f"{url}/marketplace.json{query}", headers=headers).get("name")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         # The name becomes a part of commands that the user runs.
-        raise Unavailable(f"the marketplace of {url} has no valid name", hint="Is this address a Skillery server?")
+        raise Unavailable(
+            f"the marketplace of {url} has no valid name", hint="Check that this is the address of a Skillery server."
+        )
     return name
 
 

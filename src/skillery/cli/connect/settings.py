@@ -45,7 +45,7 @@ class Change(NamedTuple):
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
             if place.exists() and place.read_text("utf-8") != self.before:
-                raise StartupError(f"'{self.path}' was changed in the meantime: run the command again")
+                raise StartupError(f"'{self.path}' changed during the command: run the command again")
             partial.write_text(self.after, "utf-8")
             if place.exists():
                 shutil.copymode(place, partial)

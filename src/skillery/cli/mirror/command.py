@@ -40,7 +40,9 @@ def mirror() -> None:
 @click.argument("source", metavar="URL|DIR")
 @click.option("--namespace", metavar="NS", default="", help="Publish the skills in this namespace: pdf becomes NS.pdf.")
 @click.option("--review", is_flag=True, help="Each new version waits for a review.")
-@click.option("--every", metavar="TIME", help="Refresh it at most once in this time: 1h, 1d.  [default: in each run]")
+@click.option(
+    "--every", metavar="TIME", help="Minimum time between two refreshes: 1h, 1d.  [default: refresh in each run]"
+)
 @json_option
 def add(source: str, namespace: str, review: bool, every: str | None, as_json: bool) -> None:
     """Remember a source to follow.
@@ -112,8 +114,8 @@ def remove(mirror_id: str) -> None:
 def run(ids: tuple[str, ...], forever: bool, target: Target, as_json: bool) -> None:
     """Refresh the mirrors that are due, or the named mirrors.
 
-    If a source cannot be read, or a skill of it, the command says so, continues with the next one, and ends with exit
-    code 3. Nothing is half imported, and the next run tries again.
+    If a source or one of its skills cannot be read, the command reports this, continues with the next one, and ends
+    with exit code 3. A skill is imported completely or not at all. The next run tries again.
     """
     from skillery.cli.mirror.records import find_mirror, list_mirrors
 
@@ -167,7 +169,7 @@ def _copied(one: Mirror) -> tuple[Mirror, Path, list[str]]:
         server = server_of(one.source.partition("/n/")[0].partition("/.well-known/")[0])
         return one, one.tree, copy_index(one.source, one.tree, kept_token(server)())
     if not Path(one.source).is_dir():
-        raise StartupError(f"the folder '{one.source}' is not there")
+        raise StartupError(f"the folder '{one.source}' does not exist")
     return one, Path(one.source), []
 
 

@@ -113,7 +113,7 @@ def _git(*words: str) -> str:
         try:
             code = running.wait(SECONDS)
         except subprocess.TimeoutExpired:
-            raise Unavailable(f"git does not end within {SECONDS} seconds") from None
+            raise Unavailable(f"git did not finish within {SECONDS} seconds") from None
         finally:
             if running.poll() is None:
                 _kill(running)

@@ -118,7 +118,7 @@ class _Server(NamedTuple):
                     if len(body) > most:
                         raise Unavailable(f"{url[:200]} has more than {most} bytes")
         except TimeoutError:
-            raise Unavailable(f"{url[:200]} does not end within {TOTAL_SECONDS:.0f} seconds") from None
+            raise Unavailable(f"{url[:200]} did not answer completely within {TOTAL_SECONDS:.0f} seconds") from None
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             raise Unavailable(f"{url[:200]} cannot be read ({type(error).__name__})") from None
         return bytes(body)
@@ -158,7 +158,8 @@ def _index(server: _Server) -> _Index:
         raise Unavailable(f"{server.address} is not an index of Agent Skills: {error}") from None
     if index.truncated or len(index.skills) > MOST_SKILLS:
         raise Unavailable(
-            f"the index at {server.address} is too large", hint="Mirror namespaces of it: https://host/n/NAMESPACE."
+            f"the index at {server.address} is too large",
+            hint="Mirror single namespaces instead: https://host/n/NAMESPACE.",
         )
     return index
 
