@@ -458,8 +458,8 @@ def test_another_issuer_needs_claims(provider: OidcProvider, sqlite: Server) -> 
     forge = Forge(sqlite, provider)
     rule = {"target": f"{forge.space}.any", "provider": "oidc", "issuer": provider.issuer}
 
-    assert "needs claims" in admin.error("add_trust_rule", **rule)["message"]
-    assert "needs claims" in admin.error("add_trust_rule", **rule, claims={"ref": "*"})["message"]
+    assert "needs a claim" in admin.error("add_trust_rule", **rule)["message"]
+    assert "needs a claim" in admin.error("add_trust_rule", **rule, claims={"ref": "*"})["message"]
     assert "cannot have the value" in admin.error("add_trust_rule", **rule, claims={"sub": "*"})["message"]
     admin("add_trust_rule", **rule, claims={"sub": "robot", "tenant": "7"})
     token = provider.sign({"typ": "JWT"}, aud=AUDIENCE, sub="robot", tenant=7)

@@ -102,7 +102,7 @@ def test_a_server_refuses_the_bucket_of_another_registry(weed: Weed, start: Star
     refused = skillery("serve", "--home", str(server.home), "--port", "0", **other)
 
     assert refused.code != 0
-    assert "the storage 's3' is not the one that this database keeps its contents in" in refused.err
+    assert "the storage 's3' does not have the contents of this database" in refused.err
 
 
 @pytest.mark.full

@@ -142,7 +142,9 @@ class ProviderKeys:
             if not (has_failed and is_kept):
                 await self._wait_for(reading)
         if time.monotonic() - self._read_at >= self._settings.keys_kept_seconds:
-            raise Unavailable("the identity provider is unavailable", hint="Try again later; an admin finds the log.")
+            raise Unavailable(
+                "the identity provider is unavailable", hint="Try again later. An admin finds the reason in the log."
+            )
 
     def _shared_read(self) -> asyncio.Task[None]:
         """Return the present read of the keys, or begin one."""

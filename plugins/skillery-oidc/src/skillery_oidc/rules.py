@@ -28,7 +28,9 @@ def identity_of(claims: dict[str, Any], settings: OidcSettings) -> tuple[int, Id
     for number, rule in enumerate(settings.rules, 1):
         if mismatch(rule, claims) is None:
             return number, _identity(number, rule, claims, settings)
-    raise Refused("rules", "no rule of this server matches the token: an admin adds you to a group, or adds a rule")
+    raise Refused(
+        "rules", "no rule of this server matches the token: ask an admin to add you to a group, or to add a rule"
+    )
 
 
 def explain_rules(claims: dict[str, Any], settings: OidcSettings) -> Iterator[ExplainedCheck]:
@@ -126,5 +128,5 @@ def _filled(template: str, claims: dict[str, Any], subject: str) -> str:
 def _text(path: str, claims: dict[str, Any], subject: str) -> str:
     value = _find(path, claims)
     if not isinstance(value, str) or not value:
-        raise Refused(subject, f"{subject} needs the claim '{path}', and the token has no text there")
+        raise Refused(subject, f"{subject} needs the claim '{path}', but the token has no text there")
     return value

@@ -104,7 +104,7 @@ class IssuersVerifier:
                 self._keys.pop(issuer, None)
             raise InvalidParams(
                 f"the issuer '{issuer}' cannot be used: {error}",
-                hint="Send the claim iss of its tokens, character by character.",
+                hint="Copy the claim 'iss' from a token of this issuer.",
                 param="issuer",
             ) from None
 
@@ -178,4 +178,4 @@ def _check_job(claims: Mapping[str, Any], audience: str) -> None:
     if {str(claims[name]).lower() for name in ("typ", "token_use") if name in claims} - ID_PURPOSES:
         raise Refused("purpose", "the token is an access token or has another purpose: send the ID token of the CI job")
     if claims.get("exp", 0) <= claims.get("iat", 0):
-        raise Refused("expiry", "the token ends before it begins")
+        raise Refused("expiry", "the token expires before it becomes valid")

@@ -113,7 +113,9 @@ class RaySandbox:
         if cluster is None:
             raise Unavailable("the sandbox `ray` is closed")
         if cluster.lost or not any(member.is_ready for member in self._members()):
-            raise Unavailable("no machine of the Ray cluster can run code at present", hint="Try again in a moment.")
+            raise Unavailable(
+                "no machine of the Ray cluster can run code at present", hint="Try again in a few seconds."
+            )
 
     def check_room(self, job: Job) -> None:
         """See `skillery.backends.LimitsRuns`."""
@@ -122,7 +124,7 @@ class RaySandbox:
         self._check_cluster()
         nodes = by_load(allowed(self._members(), self._settings.routes, job))
         if not nodes:
-            raise Unavailable("no machine that may run this job is available", hint="Try again in a moment.")
+            raise Unavailable("no machine that may run this job is available", hint="Try again in a few seconds.")
         if all(node.pending >= self._settings.pending for node in nodes):
             raise Busy("all machines that may run this job are busy", retry_after_ms=RETRY_AFTER_MS)
 

@@ -52,7 +52,7 @@ def try_bucket(bucket: Bucket) -> None:
     read = _try("GetObject", bucket, lambda: obstore.get(bucket.quick, key).bytes())
     _try("DeleteObject", bucket, lambda: obstore.delete(bucket.quick, key))
     if bytes(read) != content:
-        raise StartupError(f"{SECTION} endpoint: {_where(bucket)} answers other bytes than were stored")
+        raise StartupError(f"{SECTION} endpoint: {_where(bucket)} returns other bytes than were stored")
     try:
         next(list_unfinished(bucket), None)
     except SkilleryError:

@@ -69,7 +69,7 @@ def _parsed(answer: bytes) -> Xml.Element:
     try:
         return Xml.fromstring(answer)  # noqa: S314 - expat limits entities, and loads none from elsewhere
     except Xml.ParseError:
-        raise Unavailable("unfinished uploads: the service answered no list", hint="Try again.") from None
+        raise Unavailable("unfinished uploads: the answer of the service is not a list", hint="Try again.") from None
 
 
 def _text(element: Xml.Element, name: str) -> str:

@@ -90,7 +90,7 @@ def _publication(folder: Path) -> Publication:
             continue
         size += path.stat().st_size
         if size > MOST_BYTES:
-            raise click.UsageError(f"{folder} has more than {MOST_BYTES} bytes, which is not a skill")
+            raise click.UsageError(f"{folder} has more than {MOST_BYTES} bytes, too many for a skill")
         files.append(PublishedFile(relative.as_posix(), path.read_bytes()))
     manifest = _manifest(files)
     name = str(manifest.get("name") or folder.resolve().name)
@@ -109,7 +109,7 @@ def _manifest(files: list[PublishedFile]) -> dict[str, Any]:
 
 
 @scan.command("rescan")
-@click.option("--restart", is_flag=True, help="Begin with the first version again, not where the last rescan ended.")
+@click.option("--restart", is_flag=True, help="Start with the first version, instead of where the last rescan ended.")
 @target_options
 @json_option
 def rescan(restart: bool, target: Target, as_json: bool) -> None:
