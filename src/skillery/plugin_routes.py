@@ -41,7 +41,7 @@ def _made_by(plugin: str, function: Any) -> list[Route]:
     except Exception as error:
         raise StartupError(f"plugin '{plugin}' failed to add routes: {one_line(error)}") from error
     if not isinstance(made, list) or not all(isinstance(one, Route) for one in made):
-        raise StartupError(f"plugin '{plugin}' must return a list of Route from routes, not {made!r:.80}")
+        raise StartupError(f"plugin '{plugin}' must return a list of Route from its hook 'routes', not {made!r:.80}")
     for route in made:
         problem = _problem(route)
         if problem:

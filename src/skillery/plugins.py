@@ -163,7 +163,9 @@ class Plugins:
                 "or set allow_unsafe_sandbox = true if you trust all code that runs here"
             )
         if offer.unsafe:
-            log.warning("%s '%s' does NOT isolate what it runs: skills can do whatever this server can", kind, name)
+            log.warning(
+                "%s '%s' does NOT isolate what it runs: skills can do everything that this server can", kind, name
+            )
         values = settings.backends.get(kind, {}).get(name, {})
         place = msgspec.structs.replace(place_of(kind, name, settings, database), **more)
         backend = offer.open(settings_of(f"backends.{kind}.{name}", offer, values), place)
@@ -191,7 +193,9 @@ class Plugins:
         for name, values in settings.plugins.items():
             if name not in self.objects:
                 known = ", ".join(sorted(self.objects)) or "none"
-                raise StartupError(f"[plugins.{name}] is for no installed plugin; plugins with settings: {known}")
+                raise StartupError(
+                    f"[plugins.{name}]: no installed plugin has this name; plugins with settings: {known}"
+                )
             settings_of(f"plugins.{name}", self.objects[name], values)
         for kind, sections in settings.backends.items():
             if kind not in KINDS:
@@ -201,7 +205,7 @@ class Plugins:
                 if offer is None:
                     known = ", ".join(sorted(self.offers[kind]))
                     raise StartupError(
-                        f"[backends.{kind}.{name}] is for a backend that no plugin offers; the plugins offer: {known}"
+                        f"[backends.{kind}.{name}]: no plugin offers this backend; the plugins offer: {known}"
                     )
                 settings_of(f"backends.{kind}.{name}", offer, values)
 

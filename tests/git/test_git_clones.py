@@ -277,4 +277,4 @@ def test_a_push_is_refused_and_unknown_filters_are_named(git: Git, create: Calla
         assert "fatal: remote error: the filter" in refused.stderr
         assert wanted in refused.stderr
     missing = git.run("clone", git.address(f"{new_name}.none"), "missing")
-    assert "remote: there is no such repository" in missing.stderr
+    assert "remote: this repository does not exist" in missing.stderr

@@ -99,7 +99,7 @@ def test_the_first_one_refuses_what_no_one_recognizes(
     ("auth", "said"),
     [
         ("tokens,open", "auth 'open' accepts every caller"),
-        ("silent,tokens", "auth 'silent' does not say which credentials are its own"),
+        ("silent,tokens", "auth 'silent' takes all credentials"),
         ("tokens,tokens", "name one authenticator, or several different ones"),
         ("tokens,", "name one authenticator, or several different ones"),
         ("tokens,absent", "'absent', which no plugin offers"),

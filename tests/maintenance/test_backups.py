@@ -562,7 +562,7 @@ def test_a_storage_that_is_another_databases_is_refused_at_start(
     contents = server.home / "contents"
     contents.rename(tmp_path / "moved")
 
-    with pytest.raises(AssertionError, match="is not the one that this database keeps its contents in"):
+    with pytest.raises(AssertionError, match="does not have the contents of this database"):
         start_server()
     found = skillery("check", "--home", server.home)
     assert "foreign_storage" in found.stdout

@@ -116,7 +116,7 @@ def test_a_copy_that_continues_to_another_target_is_refused(
     sqlite_registry.env["SECOND_FOLDER"] = str(elsewhere)
     refused = sqlite_registry.skillery("storage", "copy", "--to", "second")
     assert refused.returncode == 4
-    assert "is not the one that the copy began with: check [backends.storage.second]" in refused.stderr
+    assert "is not the target of the current copy: check [backends.storage.second]" in refused.stderr
     assert not stored(sqlite_registry, "elsewhere/second")
     sqlite_registry.env["SECOND_FOLDER"] = str(sqlite_registry.folder)
     assert sqlite_registry.skillery("storage", "copy", "--to", "second").returncode == 0

@@ -80,9 +80,9 @@ def test_an_entrypoint_finds_its_files_and_input_blobs_stay(rpc: Rpc, new_name: 
 @pytest.mark.parametrize(
     ("paths", "kind", "words"),
     [
-        (["../a"], "invalid_path", "holds a '.' or '..' segment"),
+        (["../a"], "invalid_path", "contains a '.' or '..' segment"),
         (["/etc/a"], "invalid_path", "is absolute"),
-        (["a\\b"], "invalid_path", "holds a backslash"),
+        (["a\\b"], "invalid_path", "contains a backslash"),
         (["a", "A"], "invalid_path", "are the same path if case"),
         (["a", "a/b"], "invalid_path", "is a file and also the folder"),
         (["out"], "invalid_path", "is the folder whose files a run keeps"),

@@ -146,7 +146,7 @@ def append(connection: Connection, entries: Sequence[AuditEntry]) -> None:
     found = _HEAD.rows(connection)
     if not found:
         raise Unavailable(
-            "the head of the audit trail is missing, so no change can be recorded, and none was made",
+            "the head of the audit trail is missing, so nothing can be recorded; the change was not made",
             hint="An admin of this server must run skillery audit verify.",
         )
     [(seq, previous)] = found
@@ -178,7 +178,7 @@ def head(connection: Connection) -> Head:
     found = connection.execute(select(audit_head.c.seq, audit_head.c.hash)).one_or_none()
     if found is None:
         raise Unavailable(
-            "the head of the audit trail is gone", hint="skillery audit verify shows which entries are left."
+            "the head of the audit trail is gone", hint="skillery audit verify shows the remaining entries."
         )
     return Head(found.seq, found.hash)
 

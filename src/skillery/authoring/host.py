@@ -35,11 +35,11 @@ class FolderHost:
 
     async def read_blob(self, blob_id: str) -> bytes:
         if blob_id not in self.written:
-            raise BlobNotFound(f"this run neither got nor wrote a blob '{blob_id}'")
+            raise BlobNotFound(f"this run has not received and not written a blob '{blob_id}'")
         return await asyncio.to_thread(self.written[blob_id].read_bytes)
 
     async def call_skill(self, skill: str, function: str, args: bytes) -> bytes:
-        raise NotAllowed(f"this run mounts no skill '{skill[:128]}' with permissions of its own")
+        raise NotAllowed(f"this run mounts no skill '{skill[:128]}' that has permissions")
 
     def progressed(self, progress: Progress) -> None:
         if self._on_progress is not None:

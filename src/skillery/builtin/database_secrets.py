@@ -69,7 +69,7 @@ class Keys:
             return MultiFernet([Fernet(key) for key in (self._given or self._read_file()).split()])
         except ValueError:
             # Not chained: the cause may contain the invalid key.
-            raise Unavailable("a key of secrets is not 32 bytes in base64") from None
+            raise Unavailable("a key in the key file of secrets is not 32 bytes in base64") from None
 
     def make(self) -> None:
         """Create the key file. If another process created it first, keep that file."""
@@ -200,7 +200,9 @@ def _open(settings: DatabaseSecretsSettings, place: Place) -> DatabaseSecrets:
     keys = Keys(settings.key, file, may_make=not settings.key_file)
     keys.check()
     if place.values is None:
-        raise StartupError("secrets 'database' keeps its values in the server's database, and was opened without one")
+        raise StartupError(
+            "the secrets backend 'database' needs the server's database, and was opened without a database"
+        )
     return DatabaseSecrets(place.values, keys)
 
 

@@ -152,9 +152,7 @@ class _Memory:
 
 def _open(settings: TokensSettings, place: Place) -> TokensAuthenticator:
     if place.tokens is None:
-        raise StartupError(
-            "authenticator 'tokens' needs the tokens of the server's database, and was opened without one"
-        )
+        raise StartupError("the authenticator 'tokens' needs the server's database, and was opened without a database")
     return TokensAuthenticator(place.tokens, settings)
 
 

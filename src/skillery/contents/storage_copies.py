@@ -76,7 +76,7 @@ def check_storage(database: Database, storage: Storage, name: str) -> None:
         )
     if isinstance(storage, KnowsRegistry) and storage.find_mark() != copy.target_mark:
         raise StartupError(
-            f"the storage '{name}' is not the one that the contents were copied to: check [backends.storage.{name}]"
+            f"the storage '{name}' is not the target of the finished copy: check [backends.storage.{name}]"
         )
 
 

@@ -149,7 +149,9 @@ class WorkerPool:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise Unavailable("the server is stopping", hint="Nothing was stored. Try again when it is back.")
+            raise Unavailable(
+                "the server is stopping", hint="Nothing was stored. Try again when the server runs again."
+            )
 
 
 class _Worker:
@@ -231,4 +233,6 @@ def _started(server: socket.socket, arguments: list[str]) -> subprocess.Popen[by
 
 
 def _unavailable(reason: str) -> Unavailable:
-    return Unavailable(f"foreign texts cannot be processed now: {reason}", hint="Nothing was stored. Try again later.")
+    return Unavailable(
+        f"the server cannot read imported files now: {reason}", hint="Nothing was stored. Try again later."
+    )

@@ -141,7 +141,7 @@ def error_for_caller(error: Exception) -> Exception:
     ):
         log.warning("the database does not work: %s", text.strip())
         # If the connection breaks during a COMMIT, the server cannot know whether the transaction was committed.
-        hint = "Try again in a moment. What was being changed is not, unless only its acknowledgement was lost."
+        hint = "Try again in a few seconds. The change was not made, unless only its confirmation was lost."
         return Unavailable("the database cannot be reached now", hint=hint)
     return error
 

@@ -93,9 +93,7 @@ def refuse_read_only(database: Database, where: str) -> None:
     else:
         remedy = f"the registry is being copied to {note.target}: wait for the end of skillery db copy"
         keep = "run skillery db copy --resume-writes"
-    raise StartupError(
-        f"the database {where} is read-only, because {remedy}. If you want to keep the present database, {keep}"
-    )
+    raise StartupError(f"the database {where} is read-only: {remedy}. If you want to keep the present database, {keep}")
 
 
 def _drop_note(connection: Connection) -> None:

@@ -32,7 +32,9 @@ def query_of(scope: Any, *known: str) -> dict[str, str]:
     query = parse_qs(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
     unknown = sorted(query.keys() - set(known))
     if unknown:
-        raise InvalidParams(f"there is no parameter {quoted(unknown[0])}", hint=f"There are {', '.join(known)}.")
+        raise InvalidParams(
+            f"there is no parameter {quoted(unknown[0])}", hint=f"The parameters are {', '.join(known)}."
+        )
     return {key: values[-1] for key, values in query.items()}
 
 

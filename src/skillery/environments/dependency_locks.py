@@ -152,7 +152,7 @@ class Locks:
     def _too_long(self) -> PackageIndexUnavailable:
         return PackageIndexUnavailable(
             f"{NOT_LOCKED} within {self._seconds:g} s",
-            hint="Nothing was stored. Try again, or pin more; the limit is the setting packages.lock_seconds.",
+            hint="Nothing was stored. Try again, or pin more packages; the limit is the setting packages.lock_seconds.",
         )
 
     def _check_sources(self) -> None:

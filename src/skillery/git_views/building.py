@@ -110,7 +110,7 @@ class Builder:
 
         if self._database.read_now(count) > MOST_FILES:
             raise RepositoryTooLarge(
-                f"there are more than {MOST_FILES} files, more than a repository of this server may contain",
+                f"this repository would contain more than {MOST_FILES} files, which is the limit",
                 hint="Clone the repository of a namespace: /git/{namespace}.git.",
             )
 

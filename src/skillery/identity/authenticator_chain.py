@@ -62,8 +62,7 @@ class AuthenticatorChain:
         for name, one in before:
             if not isinstance(one, RecognizesCredentials):
                 raise StartupError(
-                    f"auth '{name}' does not say which credentials are its own, so it must be the last in the setting "
-                    "'auth'"
+                    f"auth '{name}' takes all credentials, so '{name}' must be the last in the setting 'auth'"
                 )
         self.by_name = dict(authenticators)
         self.loopback_only = any(authenticator.loopback_only for authenticator in authenticators.values())

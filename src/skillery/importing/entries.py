@@ -128,7 +128,7 @@ class Sizes:
 def too_many(most: int, path: str | None = None) -> ArchiveTooLarge:
     return ArchiveTooLarge(
         f"the archive has more than {most} entries",
-        hint="Nothing was imported. Split it, or ask an admin to raise the setting imports.max_entries.",
+        hint="Nothing was imported. Split the archive, or ask an admin to raise the setting imports.max_entries.",
         max_entries=most,
         **({"entry": shown(path)} if path else {}),
     )
@@ -138,7 +138,7 @@ def unpacks_too_large(most: int, path: str | None) -> ArchiveTooLarge:
     where = f" with the entry {quoted(path, 200)}" if path else ""
     return ArchiveTooLarge(
         f"the archive unpacks to more than {most} bytes{where}",
-        hint="Nothing was imported. Split it, or ask an admin to raise the setting imports.max_unpacked_mb.",
+        hint="Nothing was imported. Split the archive, or ask an admin to raise the setting imports.max_unpacked_mb.",
         max_unpacked_bytes=most,
         **({"entry": shown(path)} if path else {}),
     )

@@ -187,7 +187,7 @@ def _at(root: str, folder: str) -> str:
 
 def _too_many(name: str) -> BundleTooLarge:
     return BundleTooLarge(
-        f"with the link {quoted(name)}, its links lead to more than {MOST_FILES} files",
+        f"the links of the folder, up to {quoted(name)}, lead to more than {MOST_FILES} files",
         hint="Leave the link out.",
         max_files=MOST_FILES,
     )

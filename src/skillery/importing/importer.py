@@ -65,7 +65,7 @@ class Importer:
         """
         if not self._free_slots:
             raise Busy(
-                "the allowed number of imports are already running",
+                "the maximum number of imports is already running",
                 retry_after_ms=RETRY_MS,
                 hint="Try again when one of them has ended, or ask an admin to raise the setting imports.at_once.",
             )

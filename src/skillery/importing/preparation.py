@@ -98,7 +98,7 @@ class SkillReader:
         if found.problem is not None:
             raise found.problem
         if SKILL_MD not in found.files:
-            raise InvalidBundle(f"there is no {SKILL_MD}", hint="A skill needs SKILL.md, with skill.toml or without.")
+            raise InvalidBundle(f"there is no {SKILL_MD}", hint="A skill needs SKILL.md; skill.toml is optional.")
         self._check_size(found)
         repairs = Repairs()
         if found.renamed:
@@ -157,7 +157,7 @@ class SkillReader:
         wanted = self._below(checked.name)
         if checked.name not in {wanted, self._namespace} and not is_export(checked, files):
             raise InvalidBundle(
-                f"{SKILL_TOML} says '{checked.name}', which is not below '{self._namespace}'",
+                f"{SKILL_TOML} has the name '{checked.name}', which is not below the namespace '{self._namespace}'",
                 hint="Change the name in skill.toml, or import it without a namespace.",
                 file=SKILL_TOML,
             )
@@ -193,7 +193,7 @@ class SkillReader:
         limits, files = self._limits, len(found.files) + (SKILL_TOML not in found.files)
         if files > limits.max_files:
             raise BundleTooLarge(
-                f"it has {files} files with {SKILL_TOML}, at most {limits.max_files} are allowed",
+                f"the skill has {files} files with {SKILL_TOML}, at most {limits.max_files} are allowed",
                 hint="Leave some out, or ask an admin to raise the setting bundle_max_files.",
                 files=files,
                 max_files=limits.max_files,
@@ -201,7 +201,7 @@ class SkillReader:
         size = sum(entry.size for entry in found.files.values())
         if size > limits.max_bytes:
             raise BundleTooLarge(
-                f"it has {size} bytes, at most {limits.max_bytes} are allowed",
+                f"the skill has {size} bytes, at most {limits.max_bytes} are allowed",
                 hint="Leave large data out, or ask an admin to raise the setting bundle_max_mb "
                 f"({limits.max_bytes // MEBIBYTE} now).",
                 size_bytes=size,

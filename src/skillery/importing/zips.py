@@ -140,7 +140,7 @@ def _count_entries(file: BinaryIO, most: int) -> None:
     if length > MAX_DIRECTORY_BYTES:
         raise ArchiveTooLarge(
             f"the directory of the zip has {length} bytes, at most {MAX_DIRECTORY_BYTES} are read",
-            hint="Nothing was imported. Split it, or pack it without comments.",
+            hint="Nothing was imported. Split the archive, or pack it without comments.",
             max_directory_bytes=MAX_DIRECTORY_BYTES,
         )
     file.seek(start)

@@ -117,7 +117,7 @@ def _check(source: Database, target: Database) -> None:
     revision = migrate.current(source)
     if revision != migrate.head():
         raise StartupError(
-            f"the database is at revision {revision or 'none'}, and this release at {migrate.head()}: "
+            f"the database is at revision {revision or 'none'}, but this release needs {migrate.head()}: "
             "copy it with the release that serves it, or run skillery db upgrade first"
         )
     if migrate.current(target) is not None:
@@ -246,7 +246,7 @@ def where(database: Database) -> str:
 
 def _differs(target: Database, table: Table) -> StartupError:
     return StartupError(
-        f"the table '{table.name}' in {where(target)} differs from the source after the copy; nothing was kept there"
+        f"the table '{table.name}' in {where(target)} differs from the source after the copy; the copy was discarded"
     )
 
 

@@ -61,9 +61,7 @@ def check(database: Database, storage: Storage, *, deep: bool, dead_servers: fro
 
 def _storage_of_another(connection: Connection, storage: Storage) -> Iterator[Damage]:
     if not is_marked(connection, storage):
-        yield Damage(
-            "foreign_storage", "storage", "the storage is not the one that this database keeps its contents in"
-        )
+        yield Damage("foreign_storage", "storage", "the storage does not have the contents of this database")
 
 
 def _versions(connection: Connection) -> Iterator[Damage]:

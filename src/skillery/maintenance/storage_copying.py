@@ -85,8 +85,8 @@ def begin(
     for storage, name in ((source, names[0]), (target, names[1])):
         if not isinstance(storage, KnowsRegistry):
             raise StartupError(
-                f"the storage '{name}' has no marks, so a server with the old setting would not notice the end of a "
-                "copy, and its contents would be lost: use a release of its plugin with the methods mark and find_mark"
+                f"the storage '{name}' has no marks: use a release of its plugin with the methods mark and find_mark. "
+                "Without marks, a server with the previous setting writes to the wrong storage after the copy"
             )
     mark = _new_mark(database, target, names[1])
     made = StorageCopy(
@@ -121,8 +121,8 @@ def _new_mark(database: Database, target: Storage, name: str) -> str | None:
     copy = database.read_now(find_copy)
     if copy is not None and copy.target == name and copy.is_target_marked and found != copy.target_mark:
         raise StartupError(
-            f"the storage '{name}' is not the one that the copy began with: check [backends.storage.{name}], or give "
-            "the copy up with skillery storage finish --abandon, and copy to the other storage"
+            f"the storage '{name}' is not the target of the current copy: check [backends.storage.{name}], or give the "
+            "copy up with skillery storage finish --abandon and start a new copy"
         )
     known = database.read_now(former_marks) | ({copy.target_mark} if copy is not None else set())
     if found is not None and found not in known:

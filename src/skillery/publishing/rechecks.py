@@ -83,7 +83,7 @@ def _find_published(connection: Connection, identity: Identity, name: str, versi
     if row.unstored is not None or row.status not in WAS_PUBLISHED:
         raise IllegalStep(
             f"'{name}' {row.version} is {row.status}: only published versions are checked again",
-            hint="Every other version is checked when it is published.",
+            hint="Other versions are checked when they are published.",
         )
 
 

@@ -112,7 +112,7 @@ def skill_history(connection: Connection, identity: Identity, name: str, *, most
     rows = [_version(index_name(name), *row) for row in connection.execute(statement)]
     if len(rows) > most:
         raise RepositoryTooLarge(
-            f"'{name}' has more than {most} versions, more than a repository of this server may contain",
+            f"'{name}' has more than {most} versions, which is the limit of a repository",
             hint="Download single versions: GET /skills/{name}/{version}.tar.gz.",
         )
     places = {row.version_id: place for place, row in enumerate(rows)}
@@ -194,7 +194,7 @@ def _rows(
         found += [_version(*row) for row in rows]
         if len(found) > most:
             raise RepositoryTooLarge(
-                f"there are more than {most} skills, more than a repository or marketplace may contain "
+                f"there are more than {most} skills, which is the limit of a repository or marketplace "
                 "(the setting index_skills)",
                 hint="Ask for a namespace: /git/{namespace}.git, or /marketplace.json?namespace={namespace}.",
             )

@@ -163,7 +163,7 @@ async def _give_up(entering: asyncio.Future[Slot]) -> None:
 
 
 def _stopping() -> Unavailable:
-    return Unavailable("the server is stopping", hint="Nothing was run. Try again in a moment.")
+    return Unavailable("the server is stopping", hint="Nothing was run. Try again in a few seconds.")
 
 
 # -- the row of a run ------------------------------------------------------------------------------------------------

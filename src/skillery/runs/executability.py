@@ -27,7 +27,7 @@ def not_executable(version: VersionRow, manifest: Manifest) -> NotExecutable:
 
 def has_entrypoint(version: VersionRow, runtime: Runtime) -> NotExecutable:
     return NotExecutable(
-        f"'{version.name}' has an entrypoint, {runtime.entrypoint}: its other files are not run by themselves",
+        f"'{version.name}' has an entrypoint, {runtime.entrypoint}: no other file of it can be run as a script",
         hint="Leave 'script' out.",
         name=version.name,
     )

@@ -68,7 +68,8 @@ def _not_granted(skill: str, names: Sequence[str]) -> Failure:
     commands = "; ".join(f"skillery secret grant {name} {skill}" for name in names)
     return Failure(
         FailureType.SECRET_NOT_GRANTED,
-        f"'{skill}' declares {_listed(names)}, not granted to it. An admin of this server can grant it: {commands}",
+        f"'{skill}' declares {_listed(names)}, but has no secret grant. "
+        f"An admin of this server can grant it: {commands}",
     )
 
 
@@ -76,7 +77,8 @@ def _missing(skill: str, names: Sequence[str]) -> Failure:
     commands = "; ".join(f"skillery secret set {name}" for name in names)
     return Failure(
         FailureType.SECRET_MISSING,
-        f"'{skill}' declares {_listed(names)}, without a value here. An admin of this server can set it: {commands}",
+        f"'{skill}' declares {_listed(names)}, but this server has no value. "
+        f"An admin of this server can set it: {commands}",
     )
 
 

@@ -55,7 +55,7 @@ def parse_files(files: Sequence[RunFile]) -> tuple[RunFile, ...]:
             raise InvalidPath(f"The path {quoted(file.path)} {problem}.", hint=PATH_HINT, param="files")
         if file.path.casefold() == OUT:
             message = f"{quoted(file.path)} is the folder whose files a run keeps: it cannot be a file"
-            raise InvalidPath(message, hint="Write out/NAME for a file in it.", param="files")
+            raise InvalidPath(message, hint="Write out/NAME for a file in the folder out.", param="files")
     check_paths(file.path for file in files)
     return tuple(files)
 
@@ -72,8 +72,8 @@ def check_harmless(files: Sequence[RunFile], permissions: Permissions) -> None:
         if changes_what_runs(file.path):
             raise InvalidPath(
                 f"the file {quoted(file.path)} could change which code runs, and the skill has permissions",
-                hint="For such a skill, no segment starts with '.' or is 'node_modules', and no name ends with "
-                f"{', '.join(IMPORTED)}. Rename the file.",
+                hint="Rename the file: its path may have no segment that starts with '.' or is 'node_modules', and may "
+                f"not end with {', '.join(IMPORTED)}.",
                 param="files",
             )
 

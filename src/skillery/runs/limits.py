@@ -44,12 +44,12 @@ class LimitRules(msgspec.Struct, frozen=True):
     def _not_askable(self, key: str) -> InvalidParams:
         if key in self.maximum:
             message = f"the limit '{key}' is the server's; a caller cannot set it"
-            hint = f"It is {getattr(self.defaults, key)} here. A caller can set {', '.join(ASKABLE)}."
+            hint = f"This server sets {getattr(self.defaults, key)}. A caller can set {', '.join(ASKABLE)}."
             return InvalidParams(message, hint=hint, param=key)
         near = nearest(key, ASKABLE)
         meant = f"Did you mean '{near}'? " if near else ""
         return InvalidParams(
-            f"there is no limit {quoted(key)}", hint=f"{meant}There are {', '.join(ASKABLE)}.", param=key[:80]
+            f"there is no limit {quoted(key)}", hint=f"{meant}The limits are {', '.join(ASKABLE)}.", param=key[:80]
         )
 
     def _checked(self, key: str, value: object) -> float:

@@ -48,8 +48,8 @@ def why_refused(backend: str, capabilities: frozenset[str], job: Job, needs: fro
     who = "this code" if isinstance(job.call, CodeCall) else f"the skill '{job.call.skill}'"
     return Failure(
         FailureType.SANDBOX_ERROR,
-        f"the sandbox '{backend}' of this server lacks {', '.join(lacking)}, which {who} needs; nothing was run. "
-        "Ask the admin for a sandbox that has it (the setting `sandbox`; `skillery doctor` shows the sandboxes)",
+        f"the sandbox '{backend}' of this server does not have {', '.join(lacking)}, which {who} needs; nothing "
+        "was run. Ask the admin for another sandbox (the setting `sandbox`; `skillery doctor` shows the sandboxes)",
     )
 
 

@@ -43,7 +43,7 @@ def checked_outputs(globs: Sequence[str], permissions: Permissions) -> tuple[str
     if globs and (permissions.secrets or permissions.network):
         raise InvalidParams(
             "'outputs' names files of a skill that has permissions",
-            hint="Leave 'outputs' out. The skill chooses what it gives: the files that it writes to /workspace/out.",
+            hint="Leave 'outputs' out. The skill chooses the files: it writes them to /workspace/out.",
             param="outputs",
         )
     return tuple(globs)

@@ -177,7 +177,8 @@ def _check_clash(locks: dict[str, tuple[Pin, ...]], *, with_environment: bool) -
     if with_environment and one.startswith(_ENVIRONMENT[:10]):
         hint = "Take another environment, or none (environment: ''), or run the skill with execute_skill."
     raise InvalidParams(
-        f"{one} needs {package} {version} and {other} needs {package} {other_version}: one run has one of them",
+        f"{one} needs {package} {version} and {other} needs {package} {other_version}: "
+        "a run can have only one version of a package",
         hint=hint,
         package=package,
     )

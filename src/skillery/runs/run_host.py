@@ -84,11 +84,11 @@ class Host:
         for row in self.written:
             if row.id == blob_id:
                 return row
-        raise BlobNotFound(f"this run neither got nor wrote a blob '{blob_id}': pass its id in input_blobs")
+        raise BlobNotFound(f"this run has not received and not written a blob '{blob_id}': pass its id in input_blobs")
 
     async def call_skill(self, skill: str, function: str, args: bytes) -> bytes:
         if self.calls is None:
-            raise NotAllowed(f"this run mounts no skill {quoted(skill[:128])} with permissions of its own")
+            raise NotAllowed(f"this run mounts no skill {quoted(skill[:128])} that has permissions")
         return await self.calls.call_skill(skill, function, args)
 
     async def list_workspace(self, files: Sequence[KeptFile], left_out: Sequence[str]) -> Sequence[int]:

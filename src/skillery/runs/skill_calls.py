@@ -104,7 +104,7 @@ class Calls:
         """
         version = self._stubs.get(skill)
         if version is None:
-            raise NotAllowed(f"this run mounts no skill {quoted(skill[:128])} with permissions of its own")
+            raise NotAllowed(f"this run mounts no skill {quoted(skill[:128])} that has permissions")
         if not function.isidentifier() or keyword.iskeyword(function):
             raise InvalidParams(f"{quoted(function[:128])} is not the name of a function")
         if len(args) > BIG_TEXT:

@@ -146,7 +146,7 @@ def _remember(connection: Connection, job: Job) -> None:
     row = {"digest": job.digest, "expires_at": job.expires_at}
     if not connection.execute(_REMEMBER[connection.dialect.name], row).rowcount:
         raise ExchangeRefused(
-            "the token was exchanged before: each token is exchanged once",
+            "the token was exchanged before: a token can be exchanged only once",
             hint="Get a new token from the CI service, for each publishing step.",
         )
 

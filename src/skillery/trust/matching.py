@@ -82,7 +82,7 @@ def matching_rule(job: Job, rules: Sequence[TrustRule], target: str) -> tuple[Tr
     if not covering:
         raise ExchangeRefused(
             f"no trust rule lets the job {_shown(job)} publish {quoted(target)}",
-            hint=f"Its rules are for {', '.join(sorted({rule.target for rule in found}))}.",
+            hint=f"The rules for this job are for {', '.join(sorted({rule.target for rule in found}))}.",
         )
     targets = sorted({rule.target for rule in covering})
     if not target and len(targets) > 1:

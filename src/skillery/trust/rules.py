@@ -137,7 +137,7 @@ def parse_rule(params: AddTrustRule) -> NewRule:
         raise InvalidParams(f"the claim '{name}' is given twice", param="claims")
     if not named and all(value.endswith("*") for value in claims.values()):
         raise InvalidParams(
-            "a rule for the provider 'oidc' needs claims with whole values, else every token of the issuer would match",
+            "a rule for the provider 'oidc' needs a claim without '*', else every token of the issuer would match",
             hint="Name claims that do not change, such as sub.",
             param="claims",
         )
@@ -148,12 +148,14 @@ def _issuer(params: AddTrustRule) -> str:
     issuer = params.issuer or PROVIDERS[params.provider].issuer
     if not issuer:
         raise InvalidParams(
-            "the provider 'oidc' needs 'issuer'", hint="Send the claim iss of its tokens.", param="issuer"
+            "the provider 'oidc' needs 'issuer'",
+            hint="Send the claim 'iss' of the tokens of this issuer.",
+            param="issuer",
         )
     if len(issuer) > MOST_CHARACTERS or not _is_address(issuer):
         raise InvalidParams(
             f"'issuer' {quoted(issuer[:200])} is not an address like https://gitlab.example.org",
-            hint="Send the claim iss of its tokens, character by character.",
+            hint="Copy the claim 'iss' from a token of this issuer.",
             param="issuer",
         )
     return issuer
@@ -171,7 +173,11 @@ def _named_claims(params: AddTrustRule, issuer: str) -> dict[str, str]:
     provider = PROVIDERS[params.provider]
     if not provider.claims:
         for name in named:
-            raise InvalidParams(f"'{name}' is for github and gitlab", hint="Put its claims into 'claims'.", param=name)
+            raise InvalidParams(
+                f"'{name}' is only for the providers github and gitlab",
+                hint="Write the claims of other providers into 'claims'.",
+                param=name,
+            )
         return {}
     if provider.default_workflow:
         named = {"workflow": provider.default_workflow} | named
@@ -215,7 +221,7 @@ def _check_author(identity: Identity, rule: NewRule) -> None:
     if not rule.has_public_issuer and not access.is_admin(identity):
         raise NotAllowed(
             f"only an admin may trust the issuer '{rule.issuer}'",
-            hint="Without an admin, the issuers are those of github.com and gitlab.com.",
+            hint="Other callers may trust only the issuers of github.com and gitlab.com.",
             scope="admin",
         )
 
@@ -305,7 +311,7 @@ class RemovedTrustRule(msgspec.Struct, frozen=True):
 
 
 async def remove_trust_rule(trust: Trust, identity: Identity, params: RemoveTrustRule) -> RemovedTrustRule:
-    """Remove a rule. The tokens that jobs got by it end at once. Raise TrustRuleNotFound or NotAllowed."""
+    """Remove a rule. Tokens that jobs got with this rule end at once. Raise TrustRuleNotFound or NotAllowed."""
     removed = await trust.registry.write(partial(delete_rule, identity=identity, rule_id=params.id))
     if isinstance(trust.authenticator, KeepsTokens):
         trust.authenticator.forget()

@@ -153,7 +153,7 @@ def _verified(path: Path) -> ArchiveHead:
             found[name] = _sum(stream)
             content = _CONTENT.fullmatch(name)
             if content and content[1] != found[name]:
-                raise _damaged(path, f"'{name}' holds another content")
+                raise _damaged(path, f"'{name}' contains another content")
     if head is None:
         raise _damaged(path, "it is not a backup of Skillery")
     if sums is None:
@@ -177,7 +177,7 @@ def members(path: Path) -> Iterator[tuple[str, BinaryIO, int]]:
     with _speaking(path), path.open("rb") as headers, path.open("rb") as file:
         for member in read_members(headers):
             if member.kind != FILE or not _is_ours(member.name):
-                raise _damaged(path, f"it holds '{printable(member.name, 80)}', which is not a member of a backup")
+                raise _damaged(path, f"it contains '{printable(member.name, 80)}', which is not a member of a backup")
             stream = io.BufferedReader(_Content(file, member.place, member.size))
             yield member.name, cast(BinaryIO, stream), member.size
 

@@ -57,7 +57,7 @@ def back_up(database: Database, storage: Storage, path: Path, release: str, secr
     revision = migrate.current(database)
     if revision != migrate.head():
         raise StartupError(
-            f"the database is at revision {revision or 'none'}, and this release at {migrate.head()}: "
+            f"the database is at revision {revision or 'none'}, but this release needs {migrate.head()}: "
             "back it up with the release that serves it, or run skillery db upgrade first"
         )
     try:
@@ -89,7 +89,7 @@ def _add_contents(connection: Connection, storage: Storage, archive: ArchiveWrit
             raise _missing(sha256) from None
         if added != sha256:
             raise StartupError(
-                f"the content {sha256} is damaged in the storage; skillery check --deep names all of them"
+                f"the content {sha256} is damaged in the storage; skillery check --deep lists all damaged contents"
             )
         count, total = count + 1, total + size
     return count, total

@@ -123,7 +123,7 @@ def _put(storage: Storage, sha256: str, stream: BinaryIO) -> None:
             upload.write(chunk)
         if hashing.digest() != sha256:
             raise StartupError(
-                "the backup changed while it was restored; nothing refers to what was restored; start the restore again"
+                "the backup changed during the restore, so nothing uses the restored contents; start the restore again"
             )
         upload.commit(sha256)
     except BaseException:
@@ -210,5 +210,5 @@ def _write_key(path: Path, key: bytes) -> None:
         if path.read_bytes() != key:
             raise StartupError(
                 f"everything is restored except the key of secrets: {path} exists already and is a different key; "
-                "append the backup's to it (tar -xO secrets.key), or move it away"
+                "append the key of the backup to it (tar -xO secrets.key), or move it away"
             ) from None

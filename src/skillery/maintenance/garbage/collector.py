@@ -72,7 +72,7 @@ class Collector:
             if not is_alone:
                 raise Busy(
                     "another sweep is under way",
-                    hint="That sweep removes what it finds. Try again after retry_after_ms.",
+                    hint="That sweep removes the same data. Try again after retry_after_ms.",
                     retry_after_ms=BUSY_RETRY_MS,
                 )
             return self._take(steps, by, dry_run)
@@ -86,7 +86,7 @@ class Collector:
         unknown = next((name for name in only if name not in names), None)
         if unknown is not None:
             message = f"a sweep has no step {quoted(unknown)}{did_you_mean(unknown, names)}"
-            raise InvalidParams(message, hint=f"There are {', '.join(names)}.", param="steps")
+            raise InvalidParams(message, hint=f"The steps are {', '.join(names)}.", param="steps")
         return [step for step in self._steps if not only or step.name in only]
 
     def close(self) -> None:

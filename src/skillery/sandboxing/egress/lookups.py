@@ -102,7 +102,7 @@ class RunLookUps:
         """
         if host not in self._under_way:
             if time.monotonic() < self._failed_until.get(host, 0.0):
-                raise OSError("it could not be looked up a moment ago")
+                raise OSError("its lookup failed a few seconds ago")
             task = self._under_way[host] = asyncio.create_task(self._ask(host))
             task.add_done_callback(partial(self._asked, host))
         return await asyncio.shield(self._under_way[host])

@@ -50,13 +50,13 @@ class NoHost:
     """A host for a run that makes no requests."""
 
     async def begin_blob(self, kind: str, path: str | None = None) -> BlobWriter:
-        raise TooLarge(f"this run writes no blobs, not even of kind {kind}")
+        raise TooLarge(f"this run cannot write blobs, such as one of the kind {kind}")
 
     async def read_blob(self, blob_id: str) -> bytes:
         raise BlobNotFound(f"no blob {blob_id}")
 
     async def call_skill(self, skill: str, function: str, args: bytes) -> bytes:
-        raise NotAllowed(f"this run calls no skill, not even {skill}")
+        raise NotAllowed(f"this run cannot call skills, such as {skill}")
 
 
 class _Pace:
@@ -280,7 +280,7 @@ class Dialogue:
     def _count_call(self, size: int) -> None:
         self._calls += 1
         if self._calls > self._limits.calls:
-            raise TooLarge(f"a run may call skills in sandboxes of their own {self._limits.calls} times")
+            raise TooLarge(f"a run may call skills in separate sandboxes at most {self._limits.calls} times")
         if size > self._limits.result_mb * MEBIBYTE:
             raise TooLarge(
                 f"the arguments of a call are {size} bytes of JSON; the limit is {self._limits.result_mb} MiB: "

@@ -175,7 +175,7 @@ class StubCases(SandboxCases):
                 return str(error)
         """
         skill = trial.skill("mail", STUB, stub=True)
-        assert await trial.value(code, skills=(skill,)) == "f of mail is not to be called"
+        assert await trial.value(code, skills=(skill,)) == "f of mail must not be called"
 
     async def test_the_number_and_the_size_of_calls_are_limited(self, trial: Trial) -> None:
         trial.host.callable["mail", "f"] = len

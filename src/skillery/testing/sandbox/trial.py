@@ -105,7 +105,7 @@ class MemoryHost:
     async def call_skill(self, skill: str, function: str, args: bytes) -> bytes:
         found = self.callable.get((skill, function))
         if found is None:
-            raise NotAllowed(f"{function} of {skill} is not to be called")
+            raise NotAllowed(f"{function} of {skill} must not be called")
         given = json.loads(args)
         result = found(*given["args"], **given["kwargs"])
         if inspect.isawaitable(result):

@@ -53,7 +53,7 @@ async def _problems(request: PageRequest) -> AsyncIterator[Problem]:
 
 def _of_check(name: str) -> Problem:
     if name == "workers":
-        remedy = "Wait a moment: the server replaces processes that have ended. Its log has the reason."
+        remedy = "Wait a few seconds: the server replaces processes that have ended. Its log has the reason."
         return Problem(BROKEN, "Not all processes of the server answer.", remedy, "/readyz")
     remedy = f"Check the setting {name} with skillery doctor. The log of the server has the reason."
     return Problem(BROKEN, f"The {name} does not work.", remedy, _PAGES.get(name, "/admin/plugins"))
@@ -116,7 +116,7 @@ def _of_webhook(one: dict[str, Any]) -> Problem | None:
         return Problem(FAILING, f"The webhook {one['url']} fails: {one['last_error']}", "Check the receiver.", address)
     if one["dead_letters"]:
         text = f"{one['dead_letters']} events for {one['url']} were not delivered."
-        return Problem(LOOK, text, f"See them: skillery webhook dead {one['id']}", address)
+        return Problem(LOOK, text, f"List the events: skillery webhook dead {one['id']}", address)
     return None
 
 
@@ -127,7 +127,9 @@ async def _of_quotas(request: PageRequest) -> list[Problem]:
             is_full = use.part >= 1
             text = f"{use.of} {'has used up' if is_full else 'has almost used up'} its quota of {use.words}."
             found.append(
-                Problem(FAILING if is_full else LOOK, text, "Delete what is not needed, or raise it.", "/admin/quotas")
+                Problem(
+                    FAILING if is_full else LOOK, text, "Delete unneeded data, or raise the quota.", "/admin/quotas"
+                )
             )
     return found
 

@@ -117,6 +117,8 @@ async def find(request: PageRequest, upload: str) -> tuple[Bundle, str]:
     """Return an upload of the user and its digest. Raise BlobNotFound if there is none."""
     blob = await request.site.core.blobs.find_blob(request.identity, upload)
     if blob.kind != _KIND or blob.owner != request.identity.name:
-        raise BlobNotFound(f"there is no upload '{upload[:80]}'", hint="Uploads are kept for an hour. Send it again.")
+        raise BlobNotFound(
+            f"there is no upload '{upload[:80]}'", hint="Uploads expire after an hour. Upload the files again."
+        )
     content: Any = await asyncio.to_thread(request.site.core.blobs.read_range, blob, 0, blob.size_bytes)
     return await asyncio.to_thread(msgspec.msgpack.decode, content, type=Bundle), blob.sha256

@@ -172,7 +172,9 @@ def _diff(
         note = "This is not text."
     elif change == "changed":
         compared = unified_diff(before or "", text) if max(len(before or ""), len(text)) <= MOST_TEXT else None
-        diff, note = (compared, "") if compared is not None else ("", "It has too many lines to compare them here.")
+        diff, note = (
+            (compared, "") if compared is not None else ("", "The file has too many lines for a comparison here.")
+        )
     sizes = {"old": {"size_bytes": old["size_bytes"]} if old else None, "new": {"size_bytes": len(content or b"")}}
     return file_diff(
         {"path": path, "change": change, "note": note, "diff": diff, **sizes},
