@@ -49,7 +49,7 @@ def options_of(scope: Any) -> ImportOptions:
     default = default or (name if name.isprintable() else "")
     if "prune" in given and not (stated or default):
         raise InvalidParams(
-            "'prune' needs 'source': it yanks the skills that the source no longer has",
+            "'prune' needs 'source': 'prune' yanks skills that are gone from the source",
             hint="Give both.",
             param="prune",
         )

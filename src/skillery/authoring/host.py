@@ -35,7 +35,7 @@ class FolderHost:
 
     async def read_blob(self, blob_id: str) -> bytes:
         if blob_id not in self.written:
-            raise BlobNotFound(f"this run has not received and not written a blob '{blob_id}'")
+            raise BlobNotFound(f"the blob '{blob_id}' is neither an input nor an output of this run")
         return await asyncio.to_thread(self.written[blob_id].read_bytes)
 
     async def call_skill(self, skill: str, function: str, args: bytes) -> bytes:

@@ -96,9 +96,9 @@ def show(name: str, wait: bool, target: Target, as_json: bool) -> None:
 def rebuild(name: str, wait: bool, target: Target, as_json: bool) -> None:
     """Rebuild an environment.
 
-    A named environment is locked and installed again. For the SHA-256 of a lock, this lock is installed again. The
-    present installation stays in use until the rebuild is complete, and also if the rebuild fails. Without a server,
-    the command always waits for the end.
+    A named environment is locked and installed again. If the argument is the SHA-256 of a lock, this lock is installed
+    again. The present installation stays in use until the rebuild is complete, and also if the rebuild fails. Without
+    a server, the command always waits for the end.
     """
     from skillery.cli.connection import HomeClient, with_client
 

@@ -84,7 +84,9 @@ class Host:
         for row in self.written:
             if row.id == blob_id:
                 return row
-        raise BlobNotFound(f"this run has not received and not written a blob '{blob_id}': pass its id in input_blobs")
+        raise BlobNotFound(
+            f"the blob '{blob_id}' is neither an input nor an output of this run: pass its id in input_blobs"
+        )
 
     async def call_skill(self, skill: str, function: str, args: bytes) -> bytes:
         if self.calls is None:

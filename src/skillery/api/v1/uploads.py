@@ -48,7 +48,7 @@ async def _only_one(reports: Any) -> SkillReport:
         if isinstance(report, Begun) and report.skills - report.merged != 1:
             raise InvalidParams(
                 f"there are {report.skills - report.merged} skills in this upload, and this endpoint takes one",
-                hint="A skill is a folder with a SKILL.md; POST /import takes an archive of many.",
+                hint="A skill is a folder with a SKILL.md; POST /import takes an archive with many skills.",
             )
         if isinstance(report, SkillReport) and report.outcome != "merged":
             found = report
