@@ -449,6 +449,19 @@ def test_a_skill_is_described_as_text_and_as_json(
     assert as_json.json["skill"]["manifest"]["description"] == "Adds."
 
 
+def test_lists_warn_of_deprecated_skills_and_visibility_is_confirmed(
+    served: Callable[..., Ended], skill_folder: Path, new_name: str
+) -> None:
+    name = f"{new_name}.add"
+    assert served("publish", str(skill_folder)).code == 0
+    assert served("deprecate", name, "--message", "too slow", "--successor", "text.csv.query").code == 0
+
+    for listed in (served("list", "--namespace", new_name), served("search", "adds", "--namespace", new_name)):
+        assert listed.err == f"warning: {name}: deprecated: too slow. Use 'text.csv.query' instead.\n"
+    done = served("visibility", name, "private")
+    assert done.out.startswith(f"{name} is visible to its publishers, reviewers and admins")
+
+
 @pytest.mark.full
 def test_describe_prints_one_line_for_each_input(home: str) -> None:
     printed = skillery("describe", "text.csv.profile", "--home", home).out

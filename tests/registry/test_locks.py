@@ -204,6 +204,8 @@ def test_a_lock_file_is_written_checked_and_installed(
     entries = json.loads(text)["skills"]
     assert [(one["name"], one["version"]) for one in entries] == [(first, "1.0.0"), (second, "1.0.0")]
     assert command("lock", "--check", "-o", str(lock)).code == 0
+    assert command("lock", first, "-o", str(lock)).err == f"no longer in {lock}: {second}\n"
+    lock.write_text(text)
 
     done = command("install", "--locked", str(folder), "--file", str(lock))
     assert done.code == 0, done.err

@@ -14,6 +14,12 @@ from skillery.cli.output import clean, print_json
 
 version_option = click.option("--version", help="The exact version, if NAME does not include it.")
 
+_VISIBLE_TO = {
+    "public": "all callers",
+    "namespace": "callers with a namespace grant that covers it",
+    "private": "its publishers, reviewers and admins",
+}
+
 
 @click.command()
 @click.argument("name", metavar="NAME@VERSION")
@@ -135,7 +141,13 @@ def visibility(name: str, who: str, target: Target, as_json: bool) -> None:
     public: all callers. namespace: callers with a namespace grant that covers the name. private: the publishers of the
     skill. Its reviewers and admins always see it.
     """
-    _call(target, as_json, "set_visibility", name=name, visibility=who)
+    from skillery.cli.connection import with_client
+
+    answer = with_client(target, lambda client: client.call("set_visibility", {"name": name, "visibility": who}))
+    if as_json:
+        print_json(answer)
+    else:
+        print_change(f"{name} is visible to {_VISIBLE_TO[who]}")
 
 
 def _exactly(name: str, version: str | None) -> dict[str, str]:

@@ -73,11 +73,22 @@ def lock(skills: Sequence[str], check: bool, file: str, target: Target, as_json:
     if file == "-":
         click.echo(text, nl=False)
         return
+    replaced = _names_in(Path(file))
     write_atomically(Path(file), text)
+    if dropped := sorted(replaced - {str(entry["name"]) for entry in entries}):
+        click.echo(f"no longer in {clean(file)}: {clean(', '.join(dropped))}", err=True)
     if as_json:
         print_json({"file": file, "lock": entries})
     else:
         print_entries(entries)
+
+
+def _names_in(path: Path) -> set[str]:
+    """Return the names of the skills in the lock file, or nothing if there is no valid lock file."""
+    try:
+        return {entry["name"] for entry in read_lockfile(path)}
+    except CheckFailed:
+        return set()
 
 
 def _check(target: Target, entries: Sequence[Locked], as_json: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -85,6 +85,13 @@ def print_rows(
     for row in rows:
         table.add_row(*(Text(_TIMESTAMP.sub(r"\1 \2Z", clean(field))) for field in row))
     Console().print(table)
+
+
+def print_warnings(skills: Iterable[Mapping[str, Any]]) -> None:
+    """Print the warnings of the skills in a listing to stderr."""
+    for skill in skills:
+        for warning in skill.get("warnings", ()):
+            click.echo(f"{click.style('warning:', fg='yellow')} {clean(skill['name'])}: {clean(warning)}", err=True)
 
 
 def print_fields(fields: Iterable[tuple[str, object]]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from skillery.cli.options import Target, json_option, target_options
-from skillery.cli.output import clean, print_json, print_rows
+from skillery.cli.output import clean, print_json, print_rows, print_warnings
 
 
 @click.command()
@@ -53,6 +53,9 @@ def search(
         return
     rows = [[skill["name"], skill["version"], skill["kind"], _snippet(skill)] for skill in answer["skills"]]
     print_rows(("name", "version", "kind", "snippet"), rows, none="No skill found.")
+    print_warnings(answer["skills"])
+    for warning in answer.get("warnings", ()):
+        click.echo(clean(warning), err=True)
     if answer["next_cursor"]:
         click.echo(f"More skills: --cursor {clean(answer['next_cursor'])}", err=True)
 

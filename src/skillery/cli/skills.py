@@ -24,7 +24,7 @@ from skillery.cli.options import (
     print_change,
     target_options,
 )
-from skillery.cli.output import clean, is_terminal, print_json, print_rows
+from skillery.cli.output import clean, is_terminal, print_json, print_rows, print_warnings
 from skillery.cli.skill_page import print_skill
 from skillery.errors import SkilleryError
 
@@ -307,6 +307,7 @@ def _print_skills(skills: Sequence[Mapping[str, Any]], detail: str) -> None:
         for row, skill in zip(rows, skills, strict=True):
             row += [", ".join(skill.get(column) or ()) for column in columns[-3:]]
     print_rows(columns, rows, none="No skills.")
+    print_warnings(skills)
 
 
 @click.command()

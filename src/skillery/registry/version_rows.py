@@ -40,7 +40,8 @@ def standing_warnings(standing_json: str | None) -> list[str]:
     found = []
     if deprecated := standing.get("deprecated"):
         instead = f" Use '{deprecated['successor']}' instead." if deprecated["successor"] else ""
-        found.append(f"deprecated: {one_line(deprecated['message'], MOST_REASON)}{instead}")
+        message = one_line(deprecated["message"], MOST_REASON)
+        found.append(f"deprecated: {message}{instead if message.endswith(('.', '!', '?')) else f'.{instead}'}")
     stated = (one for one in ("yanked", "rejected") if one in standing)
     return [*found, *(f"{one}: {one_line(standing[one]['reason'], MOST_REASON)}" for one in stated)]
 
