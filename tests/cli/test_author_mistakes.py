@@ -91,6 +91,11 @@ MISTAKES = (
         r"code/main\.py:1: .*leads nowhere: the bundle has no code/helpers\.py",
     ),
     code(
+        "missing package and relative import",
+        "import pandas\nfrom .helpers import X\n" + MAIN,
+        r"code/main\.py:1: .*add 'pandas' to runtime\.\w+\n.*code/main\.py:2: .*bundle has no code/helpers\.py",
+    ),
+    code(
         "output",
         "def main(args):\n    return set(args)\n",
         r"skill\.toml:12: .*InvalidOutput: .*type set is not JSON serializable: sorted",
@@ -180,7 +185,7 @@ MISTAKES = (
     code(
         "network",
         "import urllib.request\n\n\ndef main(args):\n    urllib.request.urlopen('https://example.com')\n",
-        r'permissions\.network = \["https://HOST"\] in its skill\.toml would allow HOST',
+        r'permissions\.network = \["https://HOST"\] in its skill\.toml would allow HOST, a DNS name',
     ),
     Mistake(
         "host without a scheme",

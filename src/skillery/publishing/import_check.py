@@ -38,7 +38,7 @@ class ImportCheck:
         runtime = bundle.manifest.called
         if runtime is None:
             return ()
-        relative = await self._relative(identity, bundle, runtime)
+        relative = await self.relative(identity, bundle)
         if any(one.severity == "error" for one in relative) or not self._seconds:
             return relative
         files = [PublishedFile(file.path, file.content, file.executable) for file in bundle.files]
@@ -71,8 +71,11 @@ class ImportCheck:
             why_less="",
         )
 
-    async def _relative(self, identity: Identity, bundle: Bundle, runtime: Runtime) -> tuple[Finding, ...]:
-        """Return a finding for each relative import of a missing file."""
+    async def relative(self, identity: Identity, bundle: Bundle) -> tuple[Finding, ...]:
+        """Return a finding for each relative import of a missing file. No code is run."""
+        runtime = bundle.manifest.called
+        if runtime is None:
+            return ()
         files = [file for file in _modules(bundle, runtime) if may_import_relatively(file.content)]
         if not files:
             return ()

@@ -127,5 +127,7 @@ def how_to_allow(job: Job) -> str:
     if isinstance(job.call, HandlerCall) and job.call.skill == SESSION_SKILL:
         return f"a tool that lives in a session has no network; a skill with a tools.json and {line} may reach HOST"
     if not isinstance(job.call, CodeCall):
-        return f"'{job.call.skill}' lists no host that it may reach; {line} in its skill.toml would allow HOST"
+        return (
+            f"'{job.call.skill}' lists no host that it may reach; {line} in its skill.toml would allow HOST, a DNS name"
+        )
     return f"code of run_code has no network; a function of a mounted skill with {line} may reach HOST"
