@@ -105,7 +105,7 @@ def test_an_empty_array_counts_as_no_params(sqlite_rpc: Rpc) -> None:
     assert "content" in answer("load_skills_protocol_guide", "[]")["result"]
     assert "skills" in answer("list_skills", "[ ]")["result"]
     assert "'name'" in answer("describe_skill", "[]")["error"]["message"]
-    assert "by name" in answer("list_skills", "[1]")["error"]["message"]
+    assert "positional params are not supported" in answer("list_skills", "[1]")["error"]["message"]
 
 
 def test_an_unknown_param_is_refused_even_where_it_is_null(sqlite_rpc: Rpc) -> None:

@@ -178,6 +178,7 @@ FILLED: dict[str, object] = {
     "object": None,
     "str": "x",
     "str | None": None,
+    "tuple[str, Iterable[str]]": ("x", ("x",)),
 }
 """Values of further params of the functions in `skillery.formats`, by type."""
 NOT_JOINED = {

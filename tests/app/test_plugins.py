@@ -313,7 +313,7 @@ def test_a_run_that_needs_what_the_sandbox_lacks_is_refused_by_name_and_recorded
 
     assert (refused["status"], refused["error"]["type"]) == ("failed", "SandboxError")
     assert "'unable'" in refused["error"]["message"]
-    assert f"lacks {lacking}," in refused["error"]["message"]
+    assert f"does not have {lacking}," in refused["error"]["message"]
     assert "'acme.mail'" in refused["error"]["message"]
     assert not (Path(plugins) / "ran").exists()
     with sqlite3.connect(server.home / "skillery.db") as database:

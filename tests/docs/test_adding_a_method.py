@@ -32,21 +32,17 @@ def copy(tmp_path: Path) -> Path:
     # Copies keep their modification times, so the compiled code of unchanged modules stays valid.
     for folder in ("src", "migrations", "skills", "docs"):
         shutil.copytree(ROOT / folder, tmp_path / "tree" / folder)
-    handler, row = re.findall(r"`(src/[\w/.]+)`[^`]*?:\n\n +```python\n(.*?)\n +```\n", recipe(), re.DOTALL)
-    (tmp_path / "tree" / handler[0]).write_text(textwrap.dedent(handler[1]) + "\n", "utf-8")
-    methods = tmp_path / "tree" / row[0]
-    text = methods.read_text("utf-8")
-    text = text.replace(
-        "METHODS = rows(\n", f"from skillery.methods.calls import greetings\n\nMETHODS = rows(\n{row[1]}\n"
-    )
-    methods.write_text(text, "utf-8")
+    [(path, source)] = re.findall(r"`(src/[\w/.]+)`[^`]*?:\n\n +```python\n(.*?)\n +```\n", recipe(), re.DOTALL)
+    (tmp_path / "tree" / path).write_text(textwrap.dedent(source) + "\n", "utf-8")
+    assert "add `*greetings.METHODS,` to `METHODS`" in recipe()
+    table = tmp_path / "tree" / "src/skillery/methods/table.py"
+    row = "from skillery.methods.calls import greetings\n\nMETHODS = rows(\n    *greetings.METHODS,\n"
+    table.write_text(table.read_text("utf-8").replace("METHODS = rows(\n", row), "utf-8")
     return tmp_path / "tree"
 
 
 def recipe() -> str:
-    # The phrase is between the path and the code block, where the pattern does not expect text.
-    section = ARCHITECTURE.read_text("utf-8").partition("\n## Adding a method\n")[2]
-    return section.replace(", and import the module there", "")
+    return ARCHITECTURE.read_text("utf-8").partition("\n## Adding a method\n")[2]
 
 
 @pytest.mark.full

@@ -416,7 +416,7 @@ def test_a_second_key_next_to_a_lost_one_is_refused(tmp_path: Path) -> None:
     both = on(home, "set", "TWO", value=VALUE)
 
     assert (lost.code, other.code, both.code) == (3, 3, 0)
-    assert "not here" in lost.err
+    assert "is missing" in lost.err
     assert "another key" in other.err
     assert VALUE not in lost.err + other.err
 

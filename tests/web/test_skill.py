@@ -261,7 +261,7 @@ def test_hidden_and_unknown_names_have_the_same_answer(shown: ShownSkill) -> Non
     [
         ("@9.9.9", "has no version 9.9.9, or you may not see it. Its versions: 1.10.0, 1.9.0"),
         ("@absent", "has no label absent. Its labels: stable, all versions"),
-        ("/files/code/man.py", "It has code/main.py"),
+        ("/files/code/man.py", "The files are code/main.py"),
         ("/files/..%2f..%2fetc", "has no file '../../etc'"),
         ("@1.10.0/diff/7.0.0", "has no version 7.0.0"),
     ],

@@ -240,8 +240,15 @@ def show_stack_after(seconds: float) -> None:
     Code that sets its own timer replaces this one.
     """
     if seconds:
-        _signal.signal(_signal.SIGALRM, lambda _, frame: note(_failure.stack(frame)))
+        _signal.signal(_signal.SIGALRM, _show_stack)
         _signal.setitimer(_signal.ITIMER_REAL, seconds)
+
+
+def _show_stack(_signal_number: int, frame: Any) -> None:
+    try:
+        note(_failure.stack(frame))
+    except OSError:  # the code has closed its streams: the run has no log, and its end does not change
+        pass
 
 
 def keep_figures(owner: int) -> None:
