@@ -307,6 +307,25 @@ def test_unknown_keys_are_kept_on_request(run: Callable[..., Ended], tmp_path: P
     assert "unknown key permision (did you mean 'permissions'?): it is kept but has no effect" in published.err
 
 
+def test_the_lint_names_line_ends_missing_files_and_names_that_are_not_portable(
+    run: Callable[..., Ended], tmp_path: Path
+) -> None:
+    folder = write(tmp_path)
+    (folder / "scripts").mkdir()
+    (folder / "scripts/a.sh").write_bytes(b"#!/bin/sh\r\necho a\r\n")
+    (folder / "con.txt").touch()
+    (folder / "a b?.txt").touch()
+    with (folder / "SKILL.md").open("a") as file:
+        file.write("\nRead [the rules](docs/no.md).\n")
+
+    printed = run("test", folder).out
+
+    assert "scripts/a.sh:1: the lines end with CR LF" in printed
+    assert "con.txt: Windows reserves the name 'con.txt': take another name" in printed
+    assert "a b?.txt: the name 'a b?.txt' is not portable: use letters, digits" in printed
+    assert "names the file 'docs/no.md', which the skill does not have" in printed
+
+
 NUMBERS = itertools.count(1)
 REFUSED = frozenset({one.name for one in MISTAKES} - {"type", "name", "template"})
 """The mistakes for which nothing is published. The others are warnings."""

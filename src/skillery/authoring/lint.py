@@ -122,8 +122,10 @@ def _line_ends(folder: Folder) -> Iterator[str]:
 def _portable(folder: Folder) -> Iterator[str]:
     for file in folder.files.values():
         for part in file.path.split("/"):
-            is_reserved = part.partition(".")[0].lower() in _RESERVED or part.endswith((" ", "."))
-            if is_reserved or not _PORTABLE.fullmatch(part):
+            if part.partition(".")[0].lower() in _RESERVED:
+                yield f"{file.path}: Windows reserves the name {quoted(part)}: take another name"
+                break
+            if part.endswith((" ", ".")) or not _PORTABLE.fullmatch(part):
                 yield f"{file.path}: the name {quoted(part)} is not portable: use letters, digits, '.', '_' and '-'"
                 break
 
