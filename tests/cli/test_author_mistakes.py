@@ -307,9 +307,7 @@ def test_unknown_keys_are_kept_on_request(run: Callable[..., Ended], tmp_path: P
     assert "unknown key permision (did you mean 'permissions'?): it is kept but has no effect" in published.err
 
 
-def test_the_lint_names_line_ends_missing_files_and_names_that_are_not_portable(
-    run: Callable[..., Ended], tmp_path: Path
-) -> None:
+def test_the_lint_names_line_ends_missing_files_and_odd_names(run: Callable[..., Ended], tmp_path: Path) -> None:
     folder = write(tmp_path)
     (folder / "scripts").mkdir()
     (folder / "scripts/a.sh").write_bytes(b"#!/bin/sh\r\necho a\r\n")
