@@ -18,7 +18,7 @@ from skillery.app.counts import Counts
 from skillery.app.environments import PackageServices, packages_of
 from skillery.app.events import PreparingEvents
 from skillery.app.home import Home
-from skillery.app.limits import limit_rules
+from skillery.app.limits import bundle_limits, limit_rules
 from skillery.app.named_environments import named_of
 from skillery.app.quotas import quotas_of
 from skillery.app.sweeps import sweep_steps
@@ -114,8 +114,7 @@ class Base(NamedTuple):
 
     @property
     def bundle_limits(self) -> BundleLimits:
-        settings = self.settings
-        return BundleLimits(max_bytes=settings.bundle_max_mb * MIB, max_files=settings.bundle_max_files)
+        return bundle_limits(self.settings)
 
 
 class _Runtime(NamedTuple):

@@ -1,4 +1,4 @@
-"""The limits of runs, built from the settings."""
+"""The limits of runs and of bundles, built from the settings."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import msgspec
 
 from skillery.backends import Limits
 from skillery.errors import StartupError
+from skillery.formats.bundle import BundleLimits
 from skillery.runs.limits import LimitRules
 from skillery.settings import Settings
 
@@ -20,3 +21,7 @@ def limit_rules(settings: Settings) -> LimitRules:
                 f"setting 'limits.{name}' is {getattr(defaults, name)}, above max_limits.{name} ({most}); lower it"
             )
     return LimitRules(defaults, maximum)
+
+
+def bundle_limits(settings: Settings) -> BundleLimits:
+    return BundleLimits(max_bytes=settings.bundle_max_mb * 1024 * 1024, max_files=settings.bundle_max_files)

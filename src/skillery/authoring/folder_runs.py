@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from skillery.app.limits import limit_rules
+from skillery.app.limits import bundle_limits, limit_rules
 from skillery.authoring.host import FolderHost
 from skillery.backends import (
     ALL_SCOPES,
@@ -30,7 +30,7 @@ from skillery.backends import (
 )
 from skillery.environments.definitions import Defined, Named
 from skillery.errors import SkilleryError
-from skillery.formats.bundle import BundleFile, BundleLimits, SourceFile
+from skillery.formats.bundle import BundleFile, SourceFile
 from skillery.formats.imports import Import, imports_of_all
 from skillery.formats.manifest import Manifest, Permissions
 from skillery.formats.problems import Problem
@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from skillery.formats.import_names import Providers
 
 AUTHOR = Identity("local", "person", ALL_SCOPES, ("*",))
-MIB = 1024 * 1024
 
 
 class Allowed(NamedTuple):
@@ -97,10 +96,9 @@ class FolderRuns:
         """Return the gate of publishing, with these runs. `timeout_ms` limits each example."""
         settings, compilers, locks = self.settings, _Compilers(), _Locks(self)
         seconds = settings.publishing.import_seconds
-        limits = BundleLimits(max_bytes=settings.bundle_max_mb * MIB, max_files=settings.bundle_max_files)
         examples = ExampleRuns(self, self, settings.publishing.examples_seconds, timeout_ms)
         return Gate(
-            limits,
+            bundle_limits(settings),
             msgspec.structs.asdict(settings.max_limits),
             compilers,
             locks,

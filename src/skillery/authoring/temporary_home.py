@@ -18,15 +18,14 @@ import msgspec
 from skillery.api.parts import Edge
 from skillery.app.composition import open_server
 from skillery.app.home import Home
+from skillery.authoring.folder_runs import AUTHOR
 from skillery.authoring.packages import FOLDER, wait_for_home
-from skillery.backends import ALL_SCOPES, Identity
 from skillery.identity.quotas import UNLIMITED
 from skillery.methods.core import Core
 from skillery.plugins import load_plugins
 from skillery.publishing import PublishingRules, SkillFolder
 from skillery.settings import Quotas, Settings
 
-AUTHOR = Identity("local", "person", ALL_SCOPES, ("*",))
 # `skillery test` runs the examples.
 RULES = PublishingRules(trials=False)
 

@@ -141,13 +141,8 @@ def visibility(name: str, who: str, target: Target, as_json: bool) -> None:
     public: all callers. namespace: callers with a namespace grant that covers the name. private: the publishers of the
     skill. Its reviewers and admins always see it.
     """
-    from skillery.cli.connection import with_client
-
-    answer = with_client(target, lambda client: client.call("set_visibility", {"name": name, "visibility": who}))
-    if as_json:
-        print_json(answer)
-    else:
-        print_change(f"{name} is visible to {_VISIBLE_TO[who]}")
+    change = f"{name} is visible to {_VISIBLE_TO[who]}"
+    _call(target, as_json, "set_visibility", change=change, name=name, visibility=who)
 
 
 def _exactly(name: str, version: str | None) -> dict[str, str]:
@@ -157,12 +152,15 @@ def _exactly(name: str, version: str | None) -> dict[str, str]:
     return {"name": name, "version": version}
 
 
-def _call(target: Target, as_json: bool, method: str, **params: Any) -> None:
+def _call(target: Target, as_json: bool, method: str, *, change: str = "", **params: Any) -> None:
+    """Call a method, and print `change`, or else the version that the method returns."""
     from skillery.cli.connection import with_client
 
     answer = with_client(target, lambda client: client.call(method, params))
     if as_json:
         print_json(answer)
+    elif change:
+        print_change(change)
     else:
         _print_step(answer)
 

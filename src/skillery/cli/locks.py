@@ -13,7 +13,7 @@ import msgspec
 from skillery.cli.failures import CheckFailed
 from skillery.cli.options import Target, json_option, target_options
 from skillery.cli.output import as_json as as_json_text
-from skillery.cli.output import clean, print_json, print_rows
+from skillery.cli.output import clean, print_json, print_rows, print_warning
 
 if TYPE_CHECKING:
     from skillery.client import AsyncClient
@@ -117,7 +117,7 @@ def refuse_problems(verified: Mapping[str, Any], allowed: Collection[str] = ()) 
     """
     problems = [one for one in verified["problems"] if one["problem"] not in allowed]
     for warning in (*verified["warnings"], *(one for one in verified["problems"] if one["problem"] in allowed)):
-        click.echo(f"{click.style('warning:', fg='yellow')} {clean(warning['message'])}", err=True)
+        print_warning(warning["message"])
     if problems:
         for problem in problems:
             click.echo(f"  {clean(problem['problem'])}: {clean(problem['message'])}", err=True)

@@ -87,11 +87,15 @@ def print_rows(
     Console().print(table)
 
 
+def print_warning(text: str) -> None:
+    click.echo(f"{click.style('warning:', fg='yellow')} {clean(text)}", err=True)
+
+
 def print_warnings(skills: Iterable[Mapping[str, Any]]) -> None:
     """Print the warnings of the skills in a listing to stderr."""
     for skill in skills:
         for warning in skill.get("warnings", ()):
-            click.echo(f"{click.style('warning:', fg='yellow')} {clean(skill['name'])}: {clean(warning)}", err=True)
+            print_warning(f"{skill['name']}: {warning}")
 
 
 def print_fields(fields: Iterable[tuple[str, object]]) -> None:

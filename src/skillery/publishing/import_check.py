@@ -35,11 +35,8 @@ class ImportCheck:
 
         Scripts and handlers of tools are programs: to import them is to run them, so they are not imported.
         """
-        runtime = bundle.manifest.called
-        if runtime is None:
-            return ()
-        relative = await self.relative(identity, bundle)
-        if any(one.severity == "error" for one in relative) or not self._seconds:
+        relative, runtime = await self.relative(identity, bundle), bundle.manifest.called
+        if runtime is None or any(finding.severity == "error" for finding in relative) or not self._seconds:
             return relative
         files = [PublishedFile(file.path, file.content, file.executable) for file in bundle.files]
         folder = await asyncio.to_thread(self._cache.lend, files)
