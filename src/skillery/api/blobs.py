@@ -18,13 +18,13 @@ from skillery.contents.blob_rows import BlobRow, NewBlob
 from skillery.contents.blobs import Blobs
 from skillery.contents.signed_downloads import SignedDownloads
 from skillery.contents.store import Content
+from skillery.context.budget import Answers
 from skillery.edge.gate import Gate
 from skillery.edge.http import CHUNK_BYTES, HttpRefusal, chunks_of, only, send_bytes, send_elsewhere, send_stream
 from skillery.edge.operations import BINARY, ELSEWHERE, Body, Operation, Response, in_query
 from skillery.errors import InvalidParams
 from skillery.formats.wording import quoted
 from skillery.identity.idempotency import Once, digest_of, parse_key
-from skillery.methods.answers import Answers
 from skillery.methods.errors import INVALID_REQUEST, NOT_FOUND, encode, plain_error
 from skillery.methods.params import MOST_TTL
 

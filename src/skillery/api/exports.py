@@ -18,6 +18,7 @@ import msgspec
 from skillery.backends import Identity
 from skillery.contents.kept_contents import MadeContent
 from skillery.contents.signed_downloads import SignedDownloads
+from skillery.context.budget import Answers
 from skillery.context.threads import ARCHIVES
 from skillery.edge.addresses import nothing_here, segments_of
 from skillery.edge.gate import ANONYMOUS, Gate
@@ -29,7 +30,6 @@ from skillery.exports.marketplaces import Marketplaces
 from skillery.formats.archives import FORMS, MEDIA_TYPES, Form
 from skillery.formats.names import parse_namespace, parse_skill_name
 from skillery.formats.version_spec import Digest, Exact, VersionSpec, parse_version_spec
-from skillery.methods.answers import Answers
 from skillery.registry.read_counts import ReadCounts
 from skillery.registry.visibility import WAS_PUBLISHED
 

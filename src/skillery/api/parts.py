@@ -9,13 +9,12 @@ from skillery.api.plugin_routes import PluginRoutes
 from skillery.api.readiness import Readiness
 from skillery.api.tracing import Tracing
 from skillery.backends import Resource
+from skillery.context.budget import Answers, Bodies
 from skillery.context.silences import Silences
 from skillery.context.worker_pool import WorkerPool
 from skillery.edge.gate import Gate
 from skillery.edge.run_streams import OpenStreams
 from skillery.edge.server_state import ServerState
-from skillery.methods.answers import Answers
-from skillery.methods.budgets import Bodies
 
 if TYPE_CHECKING:
     from skillery.api.metrics import Metrics

@@ -13,14 +13,13 @@ from urllib.parse import parse_qsl, unquote
 from litestar.openapi.spec import Schema
 
 from skillery.backends import Identity
+from skillery.context.budget import Answers, Bodies
 from skillery.edge.exchanges import headers_of_all_answers
 from skillery.edge.gate import Gate
 from skillery.edge.http import HttpRefusal, address_of, read_body, send_bytes
 from skillery.edge.operations import BINARY, JSON, Body, Operation
 from skillery.edge.operations import Response as Described
 from skillery.errors import Busy, SkilleryError, Unavailable
-from skillery.methods.answers import Answers
-from skillery.methods.budgets import Bodies
 from skillery.methods.errors import INVALID_REQUEST, NOT_FOUND, plain_error
 from skillery.plugin_calls import Failures, PluginFailed, PluginFunction
 from skillery.routes import RESPONSE_HEADERS, Request, Response, Route

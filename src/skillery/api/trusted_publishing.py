@@ -10,12 +10,12 @@ from litestar.openapi.spec import Schema
 from litestar.openapi.spec.enums import OpenAPIType
 
 from skillery.backends import Identity
+from skillery.context.budget import Bodies
 from skillery.edge.gate import Gate
 from skillery.edge.http import JSON, HttpRefusal, check_json, only, read_body, send_bytes
 from skillery.edge.operations import Body, Operation, Response
 from skillery.errors import ExchangeRefused, InvalidParams, NotAuthenticated
 from skillery.formats.tokens import CI_PREFIX
-from skillery.methods.budgets import Bodies
 from skillery.methods.errors import encode
 from skillery.trust.exchange import Exchange, ExchangedToken
 

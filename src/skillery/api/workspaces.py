@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qs, quote
 
 from skillery.api.blobs import gathered
+from skillery.context.budget import Answers
 from skillery.edge.addresses import segments_of
 from skillery.edge.gate import Gate
 from skillery.edge.http import CHUNK_BYTES, chunks_of, only, send_bytes, send_stream
@@ -14,7 +15,6 @@ from skillery.edge.operations import BINARY, Body, Operation, Response, in_query
 from skillery.edge.pieces import send_pieces
 from skillery.errors import InvalidParams
 from skillery.formats.wording import quoted
-from skillery.methods.answers import Answers
 from skillery.methods.errors import encode
 from skillery.workspaces.files import NewFile
 from skillery.workspaces.methods import Workspaces

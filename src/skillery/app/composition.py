@@ -42,6 +42,7 @@ from skillery.backends import (
 from skillery.contents.deletions import finish_own_deletions
 from skillery.contents.mirrors import MirroredStorage
 from skillery.contents.storage_copies import check_storage
+from skillery.context.budget import Answers, Bodies
 from skillery.context.disks import Disks
 from skillery.context.request import begin, current
 from skillery.context.silences import Silences
@@ -55,8 +56,6 @@ from skillery.edge.routing import Route as EdgeRoute
 from skillery.edge.run_streams import OpenStreams, StreamLimits
 from skillery.edge.server_state import Disk, ServerState
 from skillery.errors import StartupError
-from skillery.methods.answers import Answers
-from skillery.methods.budgets import Bodies
 from skillery.methods.core import Core
 from skillery.methods.errors import INVALID_REQUEST, NOT_FOUND, plain_error, unexpected
 from skillery.plugin_calls import Failures as PluginFailures

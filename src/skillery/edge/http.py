@@ -7,11 +7,10 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any, BinaryIO
 
+from skillery.context.budget import HeldAnswer, HeldBody
 from skillery.context.within import within
 from skillery.edge.exchanges import PIECE_BYTES, ClientGone
 from skillery.errors import SkilleryError
-from skillery.methods.answers import HeldAnswer
-from skillery.methods.budgets import HeldBody
 from skillery.methods.errors import INVALID_REQUEST, codes_of, encode, error_object, plain_error
 
 JSON = "application/json"

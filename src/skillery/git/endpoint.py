@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
 from skillery.backends import Identity
+from skillery.context.budget import Answers, Bodies
 from skillery.context.threads import BODIES
 from skillery.edge.addresses import segments_of
 from skillery.edge.gate import ANONYMOUS, Gate
@@ -23,8 +24,6 @@ from skillery.git.requests import Fetch, ListRefs, parse_v0, parse_v2
 from skillery.git.responses import advertise_v0, advertise_v2, fetch_v0, fetch_v2, list_refs, refuse
 from skillery.git_views import OpenRepository, Repositories, RepositoryAddress
 from skillery.git_views.states import ALL
-from skillery.methods.answers import Answers
-from skillery.methods.budgets import Bodies
 from skillery.methods.errors import INVALID_REQUEST, NOT_FOUND, plain_error
 
 PREFIX = "/git"

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from skillery.backends import Identity
+from skillery.context.budget import held_answer
 from skillery.context.request import current
 from skillery.context.threads import BIG_TEXT, JSON, without_collecting
 from skillery.context.tool_spans import tool_call
@@ -23,7 +24,6 @@ from skillery.formats.wording import nearest
 from skillery.identity import access
 from skillery.identity.idempotency import canonical, digest_of
 from skillery.method import Json, Method, Params
-from skillery.methods.answers import held_answer
 from skillery.methods.core import Core
 from skillery.methods.errors import METHOD_NOT_FOUND, codes_of, encode, error_object, plain_error, unexpected
 from skillery.methods.param_errors import MOST_SHOWN, explain, known_params, schema_of

@@ -9,11 +9,11 @@ from urllib.parse import parse_qsl, quote, urlencode
 import msgspec
 
 from skillery.backends import Identity, Scope
+from skillery.context.budget import held_answer
 from skillery.edge.gate import ANONYMOUS
 from skillery.edge.http import HttpRefusal
 from skillery.errors import NotAllowed, NotAuthenticated
 from skillery.identity import access
-from skillery.methods.answers import held_answer
 from skillery.methods.errors import CODES, INVALID_REQUEST, plain_error
 from skillery.methods.execution import perform
 from skillery.web.cookies import Header

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from skillery.backends import Authenticator
+from skillery.context.budget import Answers, Bodies
 from skillery.context.worker_pool import WorkerPool
 from skillery.edge.gate import Gate
 from skillery.edge.run_streams import OpenStreams, RunStreams
 from skillery.edge.server_state import ServerState
-from skillery.methods.answers import Answers
-from skillery.methods.budgets import Bodies
 from skillery.methods.core import Core
 from skillery.web.assets import Assets
 from skillery.web.rendered_texts import RenderedTexts

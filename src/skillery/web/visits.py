@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from skillery.context.budget import Bodies
 from skillery.context.request import current
 from skillery.edge.gate import Gate
 from skillery.edge.http import HttpRefusal, read_body
@@ -16,7 +17,6 @@ from skillery.errors import SkilleryError
 from skillery.identity.signed_texts import Signer
 from skillery.identity.web_session_rows import WebSession
 from skillery.identity.web_sessions import WebSessions
-from skillery.methods.budgets import Bodies
 from skillery.methods.errors import NOT_FOUND, plain_error
 from skillery.web.cookies import Cookies, cookie_of, cookies_of
 from skillery.web.forms import (

@@ -17,13 +17,12 @@ from litestar.openapi.spec.enums import OpenAPIType
 from skillery.api.mcp.large_messages import without_arguments
 from skillery.api.mcp.requests import SCOPE_KEY, ActiveCalls, TaskTerms, Visit, asked_tools
 from skillery.api.prompt import short_guide
+from skillery.context.budget import Answers, Bodies, held_answer
 from skillery.context.request import current
 from skillery.edge.gate import Gate
 from skillery.edge.http import JSON, HttpRefusal, check_json, only, read_body
 from skillery.edge.operations import Body, Operation, Response, in_query
 from skillery.errors import InvalidParams
-from skillery.methods.answers import Answers, held_answer
-from skillery.methods.budgets import Bodies
 from skillery.methods.core import Core
 from skillery.methods.errors import INVALID_PARAMS, plain_error
 

@@ -11,10 +11,10 @@ import msgspec
 
 from skillery import registry
 from skillery.backends import Identity
+from skillery.context.budget import expect_result
 from skillery.errors import RunEnded
 from skillery.formats.json_pieces import JsonPieces
 from skillery.method import Json, Method, Params
-from skillery.methods.answers import expect_result
 from skillery.methods.core import Core
 from skillery.methods.errors import encode
 from skillery.registry.resources import Resource, SkillEntry

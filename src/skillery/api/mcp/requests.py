@@ -12,10 +12,9 @@ import msgspec
 from skillery.api.code_contract import OPT_IN
 from skillery.api.mcp.large_results import Splices
 from skillery.backends import Identity
+from skillery.context.budget import HeldAnswer, HeldBody
 from skillery.errors import InvalidParams
 from skillery.formats.names import parse_skill_name
-from skillery.methods.answers import HeldAnswer
-from skillery.methods.budgets import HeldBody
 from skillery.methods.core import Core
 from skillery.methods.workspace_params import WORKSPACE_METHODS
 

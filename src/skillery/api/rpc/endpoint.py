@@ -22,13 +22,12 @@ from skillery.api.rpc.envelope import (
     parse_call,
     result_reply,
 )
+from skillery.context.budget import Answers, Bodies, HeldAnswer, held_answer
 from skillery.context.queue import until_client_gone
 from skillery.edge.gate import Gate
 from skillery.edge.http import JSON, HttpRefusal, check_json, disconnected, only, read_body, send_parts
 from skillery.edge.operations import Body, Operation, Response
 from skillery.errors import Busy, Unavailable
-from skillery.methods.answers import Answers, HeldAnswer, held_answer
-from skillery.methods.budgets import Bodies
 from skillery.methods.core import Core
 from skillery.methods.errors import INVALID_REQUEST, error_object, plain_error
 from skillery.methods.execution import Caller, perform

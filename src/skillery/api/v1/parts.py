@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from skillery.api.exports import DownloadParts
+from skillery.context.budget import Bodies
 from skillery.database.registry import Registry
 from skillery.edge.gate import Gate
 from skillery.importing import Importer
-from skillery.methods.budgets import Bodies
 
 
 class V1Parts(NamedTuple):

@@ -8,11 +8,11 @@ from functools import partial
 
 from skillery.backends import Identity
 from skillery.contents.blob_rows import BlobContent, DeletedBlob, NewBlob
+from skillery.context.budget import expect_result
 from skillery.formats.names import parse_namespace
 from skillery.identity import access, usage
 from skillery.identity.usage import IdentityUse
 from skillery.methods import params
-from skillery.methods.answers import expect_result
 from skillery.methods.calls.values import decoded, given, identity_name
 from skillery.methods.core import Core
 

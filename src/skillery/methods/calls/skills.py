@@ -9,6 +9,7 @@ import msgspec
 
 from skillery import registry
 from skillery.backends import Identity
+from skillery.context.budget import expect_result
 from skillery.formats.bundle import BundleFile
 from skillery.formats.names import parse_namespace
 from skillery.formats.paths import parse_path, plain_path
@@ -16,7 +17,6 @@ from skillery.formats.version_diffs import VersionsDiff
 from skillery.formats.version_spec import parse_version_spec
 from skillery.method import Json
 from skillery.methods import development_params, params
-from skillery.methods.answers import expect_result
 from skillery.methods.calls.values import decoded, which
 from skillery.methods.core import Core
 from skillery.publishing import CheckedSkill, CreatedSkill, DevelopedSkill, KeptSkills
