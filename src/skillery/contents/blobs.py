@@ -16,6 +16,7 @@ from sqlalchemy import Connection, insert
 from skillery.backends import Identity, Storage
 from skillery.contents.blob_rows import BlobContent, BlobRow, NewBlob, Output, delete_blob, find_blob, parse_kind
 from skillery.contents.store import Content, Incoming, open_content
+from skillery.context.budget import expect_result
 from skillery.database import Database
 from skillery.database.tables import blobs
 from skillery.errors import BlobTooLarge
@@ -192,13 +193,11 @@ class Blobs:
         """
         return await self._database.read(partial(find_blob, identity=identity, blob_id=blob_id))
 
-    async def read_blob(
-        self, identity: Identity, blob_id: str, mode: Mode, max_bytes: int | None, *, expect: Callable[[int], None]
-    ) -> BlobContent:
+    async def read_blob(self, identity: Identity, blob_id: str, mode: Mode, max_bytes: int | None) -> BlobContent:
         """Return the content of a blob, or the part that `mode` and `max_bytes` select. Characters are never split.
 
-        `expect` is called with the number of bytes before they are read. Raise BlobNotFound if the identity has no such
-        blob. Raise BlobTooLarge if the mode is `full`, `max_bytes` is None and the blob is larger than 1 MiB.
+        The memory budget counts the bytes before they are read. Raise BlobNotFound if the identity has no such blob.
+        Raise BlobTooLarge if the mode is `full`, `max_bytes` is None and the blob is larger than 1 MiB.
         """
         blob = await self.find_blob(identity, blob_id)
         if mode == "full" and max_bytes is None and blob.size_bytes > MAX_READ_BYTES:
@@ -210,7 +209,7 @@ class Blobs:
                 download=f"/blobs/{blob.id}",
             )
         wanted = min(max_bytes or (MAX_READ_BYTES if mode == "full" else SAMPLE_BYTES), blob.size_bytes)
-        expect(wanted)
+        expect_result(wanted)
         start = blob.size_bytes - wanted if mode == "sample_tail" else 0
         data = await asyncio.to_thread(self.read_range, blob, start, wanted)
         if blob.is_text:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Literal
 
 import msgspec
 from sqlalchemy import Connection, bindparam, select
 
 from skillery.backends import Identity, Storage
+from skillery.context.budget import expect_result
 from skillery.database import Statement
 from skillery.database.tables import skill_versions, version_usage
 from skillery.formats.agent_skill import index_name
@@ -55,11 +55,10 @@ def describe_in_full(
     *,
     name: str,
     spec: VersionSpec,
-    expect: Callable[[int], None],
 ) -> JsonPieces:
     """Return the answer of `describe_skill`, with SKILL.md and the list of files.
 
-    `expect` is called with the size of SKILL.md before SKILL.md is read, and with further sizes as the answer grows.
+    The answer is counted in the memory budget before SKILL.md is read, and as it grows.
     """
     row, details = _found(connection, identity, name, spec)
     described = _described(connection, identity, storage, row, details, "full")
@@ -67,10 +66,10 @@ def describe_in_full(
         {"path": file.path, "size_bytes": file.size_bytes, "sha256": file.sha256, "executable": file.executable}
         for file in files_in(connection, row)
     ]
-    expect(file_size(connection, row, SKILL_MD))
+    expect_result(file_size(connection, row, SKILL_MD))
     skill_md = text_of(read_file(connection, storage, row, SKILL_MD))
     head, tail = f'{{"skill":{{{described},"skill_md":', f',"files":{_json(files)}}}}}'
-    return JsonPieces([head.encode(), *string_pieces(slices_of(skill_md), expect), tail.encode()])
+    return JsonPieces([head.encode(), *string_pieces(slices_of(skill_md), expect_result), tail.encode()])
 
 
 def _found(

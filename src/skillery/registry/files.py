@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable
 from functools import partial
 from typing import Any, BinaryIO, Literal, NamedTuple
 from unicodedata import normalize
@@ -13,6 +12,7 @@ import msgspec
 from sqlalchemy import Connection, bindparam, select
 
 from skillery.backends import Identity, Storage
+from skillery.context.budget import expect_result
 from skillery.database import Statement
 from skillery.database.tables import objects, skill_files
 from skillery.errors import FileNotInSkill
@@ -108,12 +108,11 @@ def read_skill_file(
     name: str,
     spec: VersionSpec,
     path: str,
-    expect: Callable[[int], None],
 ) -> JsonPieces:
     """Return `content` and `encoding` of a file as JSON: `utf-8` for UTF-8 text, else `base64`.
 
-    `expect` is called with the size of the file before the file is read, and with further sizes as the answer grows. A
-    file over 64 KiB is read from the storage. Raise SkillNotFound, VersionNotFound or LabelNotFound if the identity
+    A file over 64 KiB is read from the storage. The answer is counted in the memory budget before the file is read, and
+    as it grows. Raise SkillNotFound, VersionNotFound or LabelNotFound if the identity
     sees no such version. Raise FileNotInSkill if the version has no such file.
     """
     row = resolve(connection, identity, name, spec)
@@ -121,8 +120,8 @@ def read_skill_file(
     if not found:
         raise _not_found(connection, row, path)
     sha256, data, size = found[0]
-    expect(size)
-    content, encoding = content_pieces(partial(_open, storage, sha256, data), expect)
+    expect_result(size)
+    content, encoding = content_pieces(partial(_open, storage, sha256, data), expect_result)
     return JsonPieces([b'{"content":', *content, b',"encoding":"%s"}' % encoding.encode()])
 
 

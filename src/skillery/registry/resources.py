@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -11,6 +11,7 @@ import msgspec
 from sqlalchemy import Connection
 
 from skillery.backends import Identity, Storage
+from skillery.context.budget import expect_result
 from skillery.errors import ResourceNotFound, SkilleryError
 from skillery.formats.json_pieces import JsonPieces, content_pieces
 from skillery.formats.media_types import MARKDOWN, media_type_of
@@ -133,15 +134,13 @@ def list_resources(
     return found, make_cursor(key, bound_to, (page[-1][0], page[-1][1])) if more else None
 
 
-def read_resource(
-    connection: Connection, identity: Identity, storage: Storage, *, uri: str, expect: Callable[[int], None]
-) -> ResourceContent:
+def read_resource(connection: Connection, identity: Identity, storage: Storage, *, uri: str) -> ResourceContent:
     """Return the file at a URI. Raise ResourceNotFound if there is no file at the URI.
 
     The file belongs to the latest version of its skill, or to the version in the URI: `skill://a/b@1.2.0/SKILL.md`.
 
-    `expect` is called with the size of the file before the file is read, and with further sizes as the text grows. For
-    SKILL.md, the first of these calls is omitted, because the server changes the text for Agent Skills.
+    The text is counted in the memory budget before the file is read, and as it grows. SKILL.md is counted only as it
+    grows, because the server changes the text for Agent Skills.
     """
     at_version = _find_at_version(connection, identity, storage, uri)
     folder, path = at_version or _find(connection, identity, storage, uri)
@@ -156,10 +155,11 @@ def read_resource(
     if path == SKILL_MD:
         stored, description = stored_skill_md(connection, storage, folder.version_id)
         skill_md = conforming(folder.name, stored, description).content
-        return ResourceContent(folder.name, path, uri, MARKDOWN, *content_pieces(partial(io.BytesIO, skill_md), expect))
-    expect(file.size_bytes)
+        pieces = content_pieces(partial(io.BytesIO, skill_md), expect_result)
+        return ResourceContent(folder.name, path, uri, MARKDOWN, *pieces)
+    expect_result(file.size_bytes)
     open_file = partial(open_content, connection, storage, file.sha256)
-    return ResourceContent(folder.name, path, uri, media_type_of(path), *content_pieces(open_file, expect))
+    return ResourceContent(folder.name, path, uri, media_type_of(path), *content_pieces(open_file, expect_result))
 
 
 def read_directory(

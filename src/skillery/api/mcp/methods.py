@@ -11,7 +11,6 @@ import msgspec
 
 from skillery import registry
 from skillery.backends import Identity
-from skillery.context.budget import expect_result
 from skillery.errors import RunEnded
 from skillery.formats.json_pieces import JsonPieces
 from skillery.method import Json, Method, Params
@@ -172,9 +171,7 @@ async def read_resource(core: Core, identity: Identity, asked: AtUri) -> Json[Re
     """Return the content of a resource as JSON pieces: first the text before the content, then the content, then the
     text after it.
     """
-    work = partial(
-        registry.read_resource, identity=identity, storage=core.registry.storage, uri=asked.uri, expect=expect_result
-    )
+    work = partial(registry.read_resource, identity=identity, storage=core.registry.storage, uri=asked.uri)
     found = await _read(core, work)
     core.reads.note_file(found.skill, found.path)
     field, kind = ("text", "text/plain") if found.encoding == "utf-8" else ("blob", "application/octet-stream")

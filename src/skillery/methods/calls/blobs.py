@@ -8,7 +8,6 @@ from functools import partial
 
 from skillery.backends import Identity
 from skillery.contents.blob_rows import BlobContent, DeletedBlob, NewBlob
-from skillery.context.budget import expect_result
 from skillery.formats.names import parse_namespace
 from skillery.identity import access, usage
 from skillery.identity.usage import IdentityUse
@@ -24,7 +23,7 @@ async def create_blob(core: Core, identity: Identity, asked: params.CreateBlob) 
 
 
 async def read_blob(core: Core, identity: Identity, asked: params.ReadBlob) -> BlobContent:
-    return await core.blobs.read_blob(identity, asked.blob_id, asked.mode, given(asked.max_bytes), expect=expect_result)
+    return await core.blobs.read_blob(identity, asked.blob_id, asked.mode, given(asked.max_bytes))
 
 
 async def delete_blob(core: Core, identity: Identity, asked: params.DeleteBlob) -> DeletedBlob:

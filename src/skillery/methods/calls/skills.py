@@ -9,7 +9,6 @@ import msgspec
 
 from skillery import registry
 from skillery.backends import Identity
-from skillery.context.budget import expect_result
 from skillery.formats.bundle import BundleFile
 from skillery.formats.names import parse_namespace
 from skillery.formats.paths import parse_path, plain_path
@@ -97,9 +96,7 @@ async def describe_skill(core: Core, identity: Identity, asked: params.DescribeS
     storage = core.registry.storage
     if asked.detail == "full":
         # A large SKILL.md is in the storage, and not in the database.
-        in_full = partial(
-            registry.describe_in_full, identity=identity, storage=storage, name=name, spec=spec, expect=expect_result
-        )
+        in_full = partial(registry.describe_in_full, identity=identity, storage=storage, name=name, spec=spec)
         found = await core.registry.read_page(in_full)
         core.reads.note(name, "loads")
         return Json(found)
@@ -127,7 +124,6 @@ async def read_skill_file(
         name=name,
         spec=spec,
         path=path,
-        expect=expect_result,
     )
     found = await core.registry.read_page(work)
     core.reads.note_file(name, path)
