@@ -19,9 +19,15 @@ from msgspec import Meta
 from skillery.backends import Scope
 from skillery.formats.json_pieces import JsonPieces
 
+T = TypeVar("T")
 R_co = TypeVar("R_co", bound=msgspec.Struct, covariant=True)
 Handler = Callable[[Any, Any, Any], Awaitable[Any]]
 """A part of the core, an Identity and decoded params. The result is a struct, or `Json` of a struct."""
+
+
+def or_none(value: T | msgspec.UnsetType) -> T | None:
+    """Return the value of a param, or None if the caller omits the param."""
+    return None if value is msgspec.UNSET else value
 
 
 def about(description: str, **schema: Any) -> Meta:

@@ -13,10 +13,10 @@ from skillery.backends import Identity
 from skillery.formats.names import parse_namespace, parse_skill_name
 from skillery.formats.paths import parse_path
 from skillery.formats.semver import Version
+from skillery.formats.texts import parse_id, parse_sentence
 from skillery.formats.timestamps import parse_until
 from skillery.maintenance.purges import PurgedVersion
 from skillery.methods import params
-from skillery.methods.calls.values import opaque_id, sentence
 from skillery.methods.core import Core
 from skillery.publishing import RecheckedVersion
 from skillery.registry import (
@@ -34,24 +34,36 @@ async def submit_version(core: Core, identity: Identity, asked: params.SubmitVer
 
 async def approve_version(core: Core, identity: Identity, asked: params.ApproveVersion) -> NewVersion:
     name, version = parse_skill_name(asked.name), Version.parse(asked.version)
-    note = sentence(asked.note, "note") if asked.note else ""
+    note = parse_sentence(asked.note, "note") if asked.note else ""
     return await core.publisher.approve_version(identity, name, version, asked.digest or None, note)
 
 
 async def reject_version(core: Core, identity: Identity, asked: params.RejectVersion) -> NewVersion:
-    name, version, reason = parse_skill_name(asked.name), Version.parse(asked.version), sentence(asked.reason, "reason")
+    name, version, reason = (
+        parse_skill_name(asked.name),
+        Version.parse(asked.version),
+        parse_sentence(asked.reason, "reason"),
+    )
     work = partial(registry.reject_version, identity=identity, name=name, version=version, reason=reason)
     return await core.registry.write(work)
 
 
 async def yank_version(core: Core, identity: Identity, asked: params.YankVersion) -> NewVersion:
-    name, version, reason = parse_skill_name(asked.name), Version.parse(asked.version), sentence(asked.reason, "reason")
+    name, version, reason = (
+        parse_skill_name(asked.name),
+        Version.parse(asked.version),
+        parse_sentence(asked.reason, "reason"),
+    )
     work = partial(registry.yank_version, identity=identity, name=name, version=version, reason=reason)
     return await core.registry.write(work)
 
 
 async def purge_version(core: Core, identity: Identity, asked: params.PurgeVersion) -> PurgedVersion:
-    name, version, reason = parse_skill_name(asked.name), Version.parse(asked.version), sentence(asked.reason, "reason")
+    name, version, reason = (
+        parse_skill_name(asked.name),
+        Version.parse(asked.version),
+        parse_sentence(asked.reason, "reason"),
+    )
     return await asyncio.to_thread(core.purger.purge_version, identity, name, version, reason)
 
 
@@ -61,7 +73,7 @@ async def unyank_version(core: Core, identity: Identity, asked: params.UnyankVer
 
 
 async def deprecate_skill(core: Core, identity: Identity, asked: params.DeprecateSkill) -> NewVersion:
-    name, message = parse_skill_name(asked.name), sentence(asked.message, "message")
+    name, message = parse_skill_name(asked.name), parse_sentence(asked.message, "message")
     successor = parse_skill_name(asked.successor) if asked.successor else None
     work = partial(registry.deprecate_skill, identity=identity, name=name, message=message, successor=successor)
     return await core.registry.write(work)
@@ -103,8 +115,8 @@ async def waive_finding(core: Core, identity: Identity, asked: params.WaiveFindi
         registry.waive_finding,
         identity=identity,
         name=parse_skill_name(asked.name),
-        rule=sentence(asked.rule, "rule"),
-        reason=sentence(asked.reason, "reason"),
+        rule=parse_sentence(asked.rule, "rule"),
+        reason=parse_sentence(asked.reason, "reason"),
         until=parse_until(asked.until, datetime.now(UTC)),
         file=parse_path(asked.file) if asked.file else None,
         version=Version.parse(asked.version) if asked.version else None,
@@ -120,4 +132,4 @@ async def list_waivers(core: Core, identity: Identity, asked: params.ListWaivers
 
 
 async def revoke_waiver(core: Core, identity: Identity, asked: params.RevokeWaiver) -> Waiver:
-    return await core.registry.write(partial(registry.revoke_waiver, identity=identity, waiver_id=opaque_id(asked.id)))
+    return await core.registry.write(partial(registry.revoke_waiver, identity=identity, waiver_id=parse_id(asked.id)))

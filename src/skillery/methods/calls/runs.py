@@ -12,8 +12,9 @@ from skillery.errors import InvalidParams
 from skillery.formats.names import parse_skill_name
 from skillery.formats.paths import parse_path
 from skillery.formats.wording import quoted
+from skillery.method import or_none
 from skillery.methods import params
-from skillery.methods.calls.values import given, run_files
+from skillery.methods.calls.values import run_files
 from skillery.methods.core import Core
 from skillery.runs import CodeRequest, SkillRequest, parse_outputs, queries
 from skillery.runs.queries import RunFilter
@@ -30,9 +31,9 @@ async def execute_skill(core: Core, identity: Identity, asked: params.ExecuteSki
         asked.version,
         asked.args,
         asked.input_blobs,
-        given(asked.timeout_ms),
+        or_none(asked.timeout_ms),
         script,
-        given(asked.environment),
+        or_none(asked.environment),
         files=run_files(asked.files),
         outputs=parse_outputs(asked.outputs),
         workspace=asked.workspace,
@@ -54,7 +55,7 @@ async def run_code(core: Core, identity: Identity, asked: params.RunCode) -> Run
         asked.input_blobs,
         asked.limits,
         asked.language,
-        given(asked.environment),
+        or_none(asked.environment),
         files=run_files(asked.files),
         outputs=parse_outputs(asked.outputs),
         workspace=asked.workspace,

@@ -12,11 +12,12 @@ from skillery.backends import Identity
 from skillery.formats.bundle import BundleFile
 from skillery.formats.names import parse_namespace
 from skillery.formats.paths import parse_path, plain_path
+from skillery.formats.texts import decode_content
 from skillery.formats.version_diffs import VersionsDiff
 from skillery.formats.version_spec import parse_version_spec
 from skillery.method import Json
 from skillery.methods import development_params, params
-from skillery.methods.calls.values import decoded, which
+from skillery.methods.calls.values import which
 from skillery.methods.core import Core
 from skillery.publishing import CheckedSkill, CreatedSkill, DevelopedSkill, KeptSkills
 from skillery.registry import (
@@ -210,6 +211,6 @@ async def _files(files: list[params.SkillFile]) -> list[BundleFile]:
 
 def _decoded(files: list[params.SkillFile]) -> list[BundleFile]:
     return [
-        BundleFile(plain_path(file.path), decoded(file.content, file.encoding, file.path), file.executable)
+        BundleFile(plain_path(file.path), decode_content(file.content, file.encoding, file.path), file.executable)
         for file in files
     ]

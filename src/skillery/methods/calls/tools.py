@@ -11,9 +11,9 @@ from skillery.backends import Identity
 from skillery.errors import InvalidParams
 from skillery.formats.names import parse_namespace, parse_skill_name
 from skillery.formats.version_spec import parse_reference, parse_version_spec
-from skillery.method import Json
+from skillery.method import Json, or_none
 from skillery.methods import tool_params as params
-from skillery.methods.calls.values import given, run_files
+from skillery.methods.calls.values import run_files
 from skillery.methods.core import Core
 from skillery.publishing import DefinedTool, Definition
 from skillery.registry import ToolPage
@@ -56,8 +56,8 @@ async def call_tool(core: Core, identity: Identity, asked: params.CallTool) -> T
         skill=(skill, parse_version_spec(version)) if skill else None,
         session=_session(asked.session),
         input_blobs=asked.input_blobs,
-        timeout_ms=given(asked.timeout_ms),
-        environment=given(asked.environment),
+        timeout_ms=or_none(asked.timeout_ms),
+        environment=or_none(asked.environment),
         files=run_files(asked.files),
         outputs=parse_outputs(asked.outputs),
         workspace=asked.workspace,

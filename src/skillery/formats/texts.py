@@ -1,0 +1,54 @@
+"""Short texts of callers: sentences, ids, and contents in base64."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+
+from skillery.errors import InvalidParams
+
+
+def parse_sentence(value: str, where: str) -> str:
+    """Return `value` without surrounding blanks. Raise InvalidParams if `value` is blank or contains a NUL.
+
+    `where` is the name of the parameter, for the error.
+    """
+    if "\0" in value or not value.strip():
+        reason = "contains a NUL character" if "\0" in value else "is blank"
+        raise InvalidParams(f"'{where}' {reason}", hint="Write a sentence.", param=where)
+    return value.strip()
+
+
+def parse_id(text: str) -> str:
+    """Return the id unchanged. Raise InvalidParams if it contains a NUL."""
+    if "\0" in text:
+        raise InvalidParams(
+            "an id cannot contain a NUL character", hint="Pass the id unchanged, as a method returned it.", param="id"
+        )
+    return text
+
+
+def parse_identity(name: str) -> str:
+    """Return the name. Raise InvalidParams if the name contains a NUL. Any other name is valid, because
+    authenticators choose the names.
+    """
+    if "\0" in name:
+        raise InvalidParams(
+            "'identity' contains a NUL character", hint="Write the name of an identity.", param="identity"
+        )
+    return name
+
+
+def decode_content(content: str, encoding: str, where: str) -> bytes:
+    """Return the bytes of `content`, which is plain text or base64. Raise InvalidParams if it is not valid base64.
+
+    `where` is the name of the parameter, for the error.
+    """
+    if encoding == "utf-8":
+        return content.encode("utf-8")
+    try:
+        return base64.b64decode(content, validate=True)
+    except (binascii.Error, ValueError):
+        raise InvalidParams(
+            f"'{where}' is not valid base64", hint="Leave 'encoding' out for plain text.", param=where
+        ) from None
