@@ -30,7 +30,7 @@ from skillery.builtin.tokens_authenticator import TokensAuthenticator, TokensSet
 from skillery.database import Database, parse_database_url, tables
 from skillery.errors import Conflict, NotAuthenticated, TooManyFailedLogins
 from skillery.identity.token_checks import RegistryTokens
-from skillery.identity.tokens import Kind, create_token, list_tokens, revoke_token
+from skillery.identity.tokens import Kind, end_token, insert_token, read_tokens
 from skillery.testing import AuthenticatorContract
 from tests.cli.test_cli import Ended, skillery
 from tests.conftest import Rpc, RpcError, Server, clean_environment, manifest
@@ -368,7 +368,7 @@ def test_one_name_is_not_given_to_a_person_and_an_agent_at_once(migrated_postgre
     conflicts: list[Conflict] = []
 
     def create(connection: Connection, kind: Kind) -> None:
-        create_token(connection, SERVER, name="both", scopes=["read"], kind=kind)
+        insert_token(connection, SERVER, name="both", scopes=["read"], kind=kind)
 
     def create_second() -> None:
         try:
@@ -385,7 +385,7 @@ def test_one_name_is_not_given_to_a_person_and_an_agent_at_once(migrated_postgre
 
     database.write_now(create_first)
     second.join()
-    kinds = [row.kind for row in database.read_now(list_tokens)]
+    kinds = [row.kind for row in database.read_now(read_tokens).tokens]
     database.close()
 
     assert (kinds, len(conflicts)) == (["person"], 1)
@@ -655,7 +655,7 @@ class TestTokensAuthenticator(AuthenticatorContract):
     @pytest.fixture
     def bad(self, database: Database) -> list[Credentials]:
         revoked, expired = self.made(database), self.made(database, expires="1s")
-        database.write_now(lambda connection: revoke_token(connection, SERVER, revoked))
+        database.write_now(lambda connection: end_token(connection, SERVER, revoked))
         past = update(tables.tokens).where(tables.tokens.c.id == expired[4:16])
         database.write_now(
             lambda connection: connection.execute(past.values(expires_at=datetime.now(UTC) - timedelta(seconds=1)))
@@ -664,7 +664,7 @@ class TestTokensAuthenticator(AuthenticatorContract):
 
     def made(self, database: Database, **more: Any) -> str:
         asked = {"name": "ann", "scopes": ["read"], **more}
-        return database.write_now(lambda connection: create_token(connection, SERVER, **asked)).token
+        return database.write_now(lambda connection: insert_token(connection, SERVER, **asked)).token
 
     def credentials(self, token: str, address: str = "203.0.113.9") -> Credentials:
         return Credentials({"authorization": f"Bearer {token}"}, address)
@@ -687,7 +687,7 @@ class TestTokensAuthenticator(AuthenticatorContract):
     ) -> None:
         await authenticator.authenticate(good)
         token = good.headers["authorization"].removeprefix("Bearer ")
-        database.write_now(lambda connection: revoke_token(connection, SERVER, token))
+        database.write_now(lambda connection: end_token(connection, SERVER, token))
         authenticator.forget()
 
         with pytest.raises(NotAuthenticated, match="revoked"):

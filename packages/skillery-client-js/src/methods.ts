@@ -467,23 +467,6 @@ export interface WorkspaceUse {
   not_saved?: string;
 }
 
-/** Result of `create_blob`. */
-export interface NewBlob {
-  blob_id: string;
-  size_bytes: number;
-  expires_at?: string | null;
-}
-
-/** The content of a blob, or a part of it. */
-export interface BlobContent {
-  content: string;
-  encoding: "base64" | "utf-8";
-  truncated: boolean;
-  kind: string;
-  size_bytes: number;
-  expires_at?: string | null;
-}
-
 /** The Skills Protocol Guide, in Markdown. */
 export interface Guide {
   content: string;
@@ -1059,12 +1042,6 @@ export interface WithLock {
   status: string;
 }
 
-/** A deleted blob. */
-export interface DeletedBlob {
-  blob_id: string;
-  size_bytes: number;
-}
-
 /** A page of skills that were read or run in the last 30 days, by name. */
 export interface SkillUsagePage {
   skills: SkillUsage[];
@@ -1086,97 +1063,6 @@ export interface ClientReads {
   client: string;
   loads: number;
   reads: number;
-}
-
-/** The use and the limit of each quota of an identity. */
-export interface IdentityUse {
-  identity: string;
-  blobs: Used;
-  blob_bytes: Used;
-  runs_per_minute: Used;
-  concurrent_runs: Used;
-  session_tools: Used;
-  workspaces: Used;
-  workspace_bytes: Used;
-  namespaces: NamespaceUse[];
-}
-
-export interface Used {
-  used: number | null;
-  limit: number | null;
-}
-
-/** The use of a namespace together with all namespaces below. */
-export interface NamespaceUse {
-  namespace: string;
-  bundle_bytes: Used;
-}
-
-/** The result of a sweep: the removed items by step. In a dry run, the items that would be removed. */
-export interface Garbage {
-  dry_run: boolean;
-  removed: Record<string, Swept>;
-}
-
-/** The number and bytes of the items that a step removed. In a dry run, the items that it would remove. */
-export interface Swept {
-  count?: number;
-  bytes?: number;
-}
-
-/** Result of `create_token`. No other method returns `token`. */
-export interface CreatedToken {
-  token: string;
-  id: string;
-  name: string;
-  kind: "agent" | "person";
-  scopes: string[];
-  namespaces: string[];
-  created_at: string;
-  created_by: string;
-  expires_at: string | null;
-}
-
-/** Every token that was ever created, oldest first. */
-export interface Tokens {
-  tokens: Token[];
-}
-
-/** A token without its secret, as `list_tokens` returns it. */
-export interface Token {
-  id: string;
-  name: string;
-  kind: "agent" | "person";
-  scopes: string[];
-  namespaces: string[];
-  status: "expired" | "live" | "revoked";
-  created_at: string;
-  created_by: string;
-  expires_at: string | null;
-  revoked_at: string | null;
-  last_used_at: string | null;
-}
-
-/** What `revoke_identity` has ended, and what the identity leaves. */
-export interface RevokedIdentity {
-  name: string;
-  tokens: string[];
-  sessions: number;
-  runs: string[];
-  listed: boolean;
-  left: LeftBehind;
-}
-
-/** What an identity leaves. Each list has at most 1,000 entries. Versions are `name@version`. */
-export interface LeftBehind {
-  published: string[];
-  approved: string[];
-  in_review: string[];
-  skills: string[];
-  workspaces: string[];
-  trust_rules: string[];
-  webhooks: string[];
-  tokens: string[];
 }
 
 /** Result of `add_webhook`. No other method returns `secret`. */
@@ -1289,6 +1175,61 @@ export interface RemovedTrustRule {
   ended: number;
 }
 
+/** Result of `create_token`. No other method returns `token`. */
+export interface CreatedToken {
+  token: string;
+  id: string;
+  name: string;
+  kind: "agent" | "person";
+  scopes: string[];
+  namespaces: string[];
+  created_at: string;
+  created_by: string;
+  expires_at: string | null;
+}
+
+/** Every token that was ever created, oldest first. */
+export interface Tokens {
+  tokens: Token[];
+}
+
+/** A token without its secret, as `list_tokens` returns it. */
+export interface Token {
+  id: string;
+  name: string;
+  kind: "agent" | "person";
+  scopes: string[];
+  namespaces: string[];
+  status: "expired" | "live" | "revoked";
+  created_at: string;
+  created_by: string;
+  expires_at: string | null;
+  revoked_at: string | null;
+  last_used_at: string | null;
+}
+
+/** What `revoke_identity` has ended, and what the identity leaves. */
+export interface RevokedIdentity {
+  name: string;
+  tokens: string[];
+  sessions: number;
+  runs: string[];
+  listed: boolean;
+  left: LeftBehind;
+}
+
+/** What an identity leaves. Each list has at most 1,000 entries. Versions are `name@version`. */
+export interface LeftBehind {
+  published: string[];
+  approved: string[];
+  in_review: string[];
+  skills: string[];
+  workspaces: string[];
+  trust_rules: string[];
+  webhooks: string[];
+  tokens: string[];
+}
+
 /** A page of the audit trail, newest first. */
 export interface AuditPage {
   entries: AuditEntry[];
@@ -1312,6 +1253,65 @@ export interface AuditEntry {
   before: unknown;
   after: unknown;
   hash: string;
+}
+
+/** The result of a sweep: the removed items by step. In a dry run, the items that would be removed. */
+export interface Garbage {
+  dry_run: boolean;
+  removed: Record<string, Swept>;
+}
+
+/** The number and bytes of the items that a step removed. In a dry run, the items that it would remove. */
+export interface Swept {
+  count?: number;
+  bytes?: number;
+}
+
+/** The use and the limit of each quota of an identity. */
+export interface IdentityUse {
+  identity: string;
+  blobs: Used;
+  blob_bytes: Used;
+  runs_per_minute: Used;
+  concurrent_runs: Used;
+  session_tools: Used;
+  workspaces: Used;
+  workspace_bytes: Used;
+  namespaces: NamespaceUse[];
+}
+
+export interface Used {
+  used: number | null;
+  limit: number | null;
+}
+
+/** The use of a namespace together with all namespaces below. */
+export interface NamespaceUse {
+  namespace: string;
+  bundle_bytes: Used;
+}
+
+/** Result of `create_blob`. */
+export interface NewBlob {
+  blob_id: string;
+  size_bytes: number;
+  expires_at?: string | null;
+}
+
+/** The content of a blob, or a part of it. */
+export interface BlobContent {
+  content: string;
+  encoding: "base64" | "utf-8";
+  truncated: boolean;
+  kind: string;
+  size_bytes: number;
+  expires_at?: string | null;
+}
+
+/** A deleted blob. */
+export interface DeletedBlob {
+  blob_id: string;
+  size_bytes: number;
 }
 
 /** Params of `list_skills`. */
@@ -1426,26 +1426,6 @@ export interface RunCodeParams {
   environment?: string;
   /** Answer at once with the run_id; get_run and read_run_log follow the run */
   background?: boolean;
-}
-
-/** Params of `create_blob`. */
-export interface CreateBlobParams {
-  /** Content to store */
-  content: string;
-  /** MIME type (e.g., 'text/plain', 'application/json') */
-  kind: string;
-  encoding?: "base64" | "utf-8";
-  ttl?: number;
-}
-
-/** Params of `read_blob`. */
-export interface ReadBlobParams {
-  /** Blob identifier */
-  blob_id: string;
-  /** How to sample the blob */
-  mode?: "full" | "sample_head" | "sample_tail";
-  /** Maximum bytes to return */
-  max_bytes?: number;
 }
 
 /** Params of `load_skills_protocol_guide`. */
@@ -1919,12 +1899,6 @@ export interface RebuildEnvironmentParams {
   name: string;
 }
 
-/** Params of `delete_blob`. */
-export interface DeleteBlobParams {
-  /** Blob identifier */
-  blob_id: string;
-}
-
 /** Params of `list_skill_usage`. */
 export interface ListSkillUsageParams {
   /** Only skills of this namespace and below it */
@@ -1935,52 +1909,6 @@ export interface ListSkillUsageParams {
   limit?: number;
   /** Pagination cursor from previous response */
   cursor?: string;
-}
-
-/** Params of `get_usage`. */
-export interface GetUsageParams {
-  /** Identity; omit for the caller (only admins may name others) */
-  identity?: string;
-  /** Namespace; omit for the namespaces of the caller's grants */
-  namespace?: string;
-}
-
-/** Params of `collect_garbage`. */
-export interface CollectGarbageParams {
-  /** Only report what a sweep would remove */
-  dry_run?: boolean;
-  /** Only these steps of a sweep, by their names; omit for all */
-  steps?: string[];
-}
-
-/** Params of `create_token`. */
-export interface CreateTokenParams {
-  /** Name of the identity; tokens with one name are one identity */
-  name: string;
-  /** Scopes of the token: read, run, publish, review, admin */
-  scopes: string[];
-  /** Namespace grants: names to publish or review ('sales.*'; '*' for all) */
-  namespaces?: string[];
-  /** Whether the token belongs to a person or an agent */
-  kind?: "agent" | "person";
-  /** Lifetime of the token (e.g., '90d'); omit for no end */
-  expires?: string;
-}
-
-/** Params of `list_tokens`. */
-export interface ListTokensParams {
-}
-
-/** Params of `revoke_token`. */
-export interface RevokeTokenParams {
-  /** The token's id */
-  id: string;
-}
-
-/** Params of `revoke_identity`. */
-export interface RevokeIdentityParams {
-  /** Name of the identity, as list_tokens shows it */
-  name: string;
 }
 
 /** Params of `add_webhook`. */
@@ -2055,6 +1983,36 @@ export interface RemoveTrustRuleParams {
   id: string;
 }
 
+/** Params of `create_token`. */
+export interface CreateTokenParams {
+  /** Name of the identity; tokens with one name are one identity */
+  name: string;
+  /** Scopes of the token: read, run, publish, review, admin */
+  scopes: string[];
+  /** Namespace grants: names to publish or review ('sales.*'; '*' for all) */
+  namespaces?: string[];
+  /** Whether the token belongs to a person or an agent */
+  kind?: "agent" | "person";
+  /** Lifetime of the token (e.g., '90d'); omit for no end */
+  expires?: string;
+}
+
+/** Params of `list_tokens`. */
+export interface ListTokensParams {
+}
+
+/** Params of `revoke_token`. */
+export interface RevokeTokenParams {
+  /** The token's id */
+  id: string;
+}
+
+/** Params of `revoke_identity`. */
+export interface RevokeIdentityParams {
+  /** Name of the identity, as list_tokens shows it */
+  name: string;
+}
+
 /** Params of `list_audit`. */
 export interface ListAuditParams {
   /** Only entries of this identity */
@@ -2075,22 +2033,63 @@ export interface ListAuditParams {
   cursor?: string;
 }
 
+/** Params of `collect_garbage`. */
+export interface CollectGarbageParams {
+  /** Only report what a sweep would remove */
+  dry_run?: boolean;
+  /** Only these steps of a sweep, by their names; omit for all */
+  steps?: string[];
+}
+
+/** Params of `get_usage`. */
+export interface GetUsageParams {
+  /** Identity; omit for the caller (only admins may name others) */
+  identity?: string;
+  /** Namespace; omit for the namespaces of the caller's grants */
+  namespace?: string;
+}
+
+/** Params of `create_blob`. */
+export interface CreateBlobParams {
+  /** Content to store */
+  content: string;
+  /** MIME type (e.g., 'text/plain', 'application/json') */
+  kind: string;
+  encoding?: "base64" | "utf-8";
+  ttl?: number;
+}
+
+/** Params of `read_blob`. */
+export interface ReadBlobParams {
+  /** Blob identifier */
+  blob_id: string;
+  /** How to sample the blob */
+  mode?: "full" | "sample_head" | "sample_tail";
+  /** Maximum bytes to return */
+  max_bytes?: number;
+}
+
+/** Params of `delete_blob`. */
+export interface DeleteBlobParams {
+  /** Blob identifier */
+  blob_id: string;
+}
+
 /** Methods that the server executes once for each Idempotency-Key. */
 export const ONCE: readonly string[] = [
   "execute_skill",
   "run_code",
-  "create_blob",
   "create_skill",
   "call_tool",
   "define_tool",
-  "create_workspace"
+  "create_workspace",
+  "create_blob"
 ];
 /** Further methods that a client may call twice without harm: most of them change nothing. */
 export const REPEATABLE: readonly string[] = [
   "list_skills",
   "describe_skill",
   "read_skill_file",
-  "read_blob",
   "load_skills_protocol_guide",
   "list_versions",
   "diff_versions",
@@ -2113,14 +2112,15 @@ export const REPEATABLE: readonly string[] = [
   "list_environments",
   "describe_environment",
   "list_skill_usage",
-  "get_usage",
-  "collect_garbage",
-  "list_tokens",
   "list_webhooks",
   "test_webhook",
   "list_dead_letters",
   "list_trust_rules",
-  "list_audit"
+  "list_tokens",
+  "list_audit",
+  "collect_garbage",
+  "get_usage",
+  "read_blob"
 ];
 /** The tools of the protocol. */
 export const TOOLS: readonly string[] = [
@@ -2129,9 +2129,9 @@ export const TOOLS: readonly string[] = [
   "read_skill_file",
   "execute_skill",
   "run_code",
+  "load_skills_protocol_guide",
   "create_blob",
-  "read_blob",
-  "load_skills_protocol_guide"
+  "read_blob"
 ];
 /** The defaults of params in tool calls of models, if they differ from those of the method. */
 export const FOR_MODELS: Record<string, object> = {"search_skills": {"limit": 5, "detail": "brief"}};
@@ -2162,16 +2162,6 @@ export abstract class Methods {
   /** Execute LLM-written code in a sandbox with specified skills and blobs mounted. */
   runCode(params: RunCodeParams, options?: CallOptions): Promise<Run> {
     return this.call("run_code", params, options);
-  }
-
-  /** Store large content as a blob and return its ID. */
-  createBlob(params: CreateBlobParams, options?: CallOptions): Promise<NewBlob> {
-    return this.call("create_blob", params, options);
-  }
-
-  /** Retrieve a preview of blob content. Full reads discouraged for large blobs. */
-  readBlob(params: ReadBlobParams, options?: CallOptions): Promise<BlobContent> {
-    return this.call("read_blob", params, options);
   }
 
   /**
@@ -2402,44 +2392,9 @@ export abstract class Methods {
     return this.call("rebuild_environment", params, options);
   }
 
-  /** Delete a blob of the caller. Admins may delete any blob. */
-  deleteBlob(params: DeleteBlobParams, options?: CallOptions): Promise<DeletedBlob> {
-    return this.call("delete_blob", params, options);
-  }
-
   /** List how often skills were read and run in the last 30 days. */
   listSkillUsage(params: ListSkillUsageParams = {}, options?: CallOptions): Promise<SkillUsagePage> {
     return this.call("list_skill_usage", params, options);
-  }
-
-  /** Return the used amount and the limit of each quota. */
-  getUsage(params: GetUsageParams = {}, options?: CallOptions): Promise<IdentityUse> {
-    return this.call("get_usage", params, options);
-  }
-
-  /** Remove unreferenced and expired data. */
-  collectGarbage(params: CollectGarbageParams = {}, options?: CallOptions): Promise<Garbage> {
-    return this.call("collect_garbage", params, options);
-  }
-
-  /** Create a token. Only this answer contains it. */
-  createToken(params: CreateTokenParams, options?: CallOptions): Promise<CreatedToken> {
-    return this.call("create_token", params, options);
-  }
-
-  /** List all tokens, without their secrets. */
-  listTokens(params: ListTokensParams = {}, options?: CallOptions): Promise<Tokens> {
-    return this.call("list_tokens", params, options);
-  }
-
-  /** Revoke a token permanently. */
-  revokeToken(params: RevokeTokenParams, options?: CallOptions): Promise<Token> {
-    return this.call("revoke_token", params, options);
-  }
-
-  /** End an identity: its tokens, sessions and runs. Return its remaining data. */
-  revokeIdentity(params: RevokeIdentityParams, options?: CallOptions): Promise<RevokedIdentity> {
-    return this.call("revoke_identity", params, options);
   }
 
   /** Send events to a URL, as signed HTTP requests. Only this answer contains the secret. */
@@ -2482,8 +2437,53 @@ export abstract class Methods {
     return this.call("remove_trust_rule", params, options);
   }
 
+  /** Create a token. Only this answer contains it. */
+  createToken(params: CreateTokenParams, options?: CallOptions): Promise<CreatedToken> {
+    return this.call("create_token", params, options);
+  }
+
+  /** List all tokens, without their secrets. */
+  listTokens(params: ListTokensParams = {}, options?: CallOptions): Promise<Tokens> {
+    return this.call("list_tokens", params, options);
+  }
+
+  /** Revoke a token permanently. */
+  revokeToken(params: RevokeTokenParams, options?: CallOptions): Promise<Token> {
+    return this.call("revoke_token", params, options);
+  }
+
+  /** End an identity: its tokens, sessions and runs. Return its remaining data. */
+  revokeIdentity(params: RevokeIdentityParams, options?: CallOptions): Promise<RevokedIdentity> {
+    return this.call("revoke_identity", params, options);
+  }
+
   /** List changes and refused attempts, newest first. */
   listAudit(params: ListAuditParams = {}, options?: CallOptions): Promise<AuditPage> {
     return this.call("list_audit", params, options);
+  }
+
+  /** Remove unreferenced and expired data. */
+  collectGarbage(params: CollectGarbageParams = {}, options?: CallOptions): Promise<Garbage> {
+    return this.call("collect_garbage", params, options);
+  }
+
+  /** Return the used amount and the limit of each quota. */
+  getUsage(params: GetUsageParams = {}, options?: CallOptions): Promise<IdentityUse> {
+    return this.call("get_usage", params, options);
+  }
+
+  /** Store large content as a blob and return its ID. */
+  createBlob(params: CreateBlobParams, options?: CallOptions): Promise<NewBlob> {
+    return this.call("create_blob", params, options);
+  }
+
+  /** Retrieve a preview of blob content. Full reads discouraged for large blobs. */
+  readBlob(params: ReadBlobParams, options?: CallOptions): Promise<BlobContent> {
+    return this.call("read_blob", params, options);
+  }
+
+  /** Delete a blob of the caller. Admins may delete any blob. */
+  deleteBlob(params: DeleteBlobParams, options?: CallOptions): Promise<DeletedBlob> {
+    return this.call("delete_blob", params, options);
   }
 }

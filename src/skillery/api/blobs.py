@@ -15,7 +15,7 @@ from litestar.openapi.spec.enums import OpenAPIType
 
 from skillery.backends import Identity
 from skillery.contents.blob_rows import BlobRow, NewBlob
-from skillery.contents.blobs import Blobs
+from skillery.contents.blobs import MOST_TTL, Blobs
 from skillery.contents.signed_downloads import SignedDownloads
 from skillery.contents.store import Content
 from skillery.context.budget import Answers
@@ -26,7 +26,6 @@ from skillery.errors import InvalidParams
 from skillery.formats.wording import quoted
 from skillery.identity.idempotency import Once, digest_of, parse_key
 from skillery.methods.errors import INVALID_REQUEST, NOT_FOUND, encode, plain_error
-from skillery.methods.params import MOST_TTL
 
 DEFAULT_KIND = "application/octet-stream"
 ANY_KIND = "*/*"

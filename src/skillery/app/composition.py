@@ -163,8 +163,8 @@ def _edge(
 ) -> Edge:
     hosts = frozenset(name.lower() for name in (*settings.allowed_hosts, settings.host))
     origins = frozenset(origin.lower() for origin in settings.allowed_origins)
-    resource = _resource(core.authenticator)
-    gate = Gate(core.authenticator, core.refusals, hosts, origins, resource)
+    resource = _resource(core.identities.authenticator)
+    gate = Gate(core.identities.authenticator, core.refusals, hosts, origins, resource)
     counts = additions.counts
     bodies = Bodies(settings.bodies_mb * MIB, counts.bodies)
     answers = Answers(settings.answers_mb * MIB, settings.answer_max_mb * MIB, counts.answers)

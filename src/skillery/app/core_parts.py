@@ -39,8 +39,10 @@ from skillery.git_views import Repositories
 from skillery.identity.access import ApprovalRules
 from skillery.identity.authenticator_chain import by_name
 from skillery.identity.idempotency import Once
+from skillery.identity.offboarding import Identities
 from skillery.identity.quotas import Quotas
 from skillery.identity.signed_texts import Signer, web_key
+from skillery.identity.usage import UsageParts
 from skillery.identity.web_sessions import WebSessions
 from skillery.importing import Importer, ImportLimits
 from skillery.maintenance.garbage import Collector
@@ -158,6 +160,7 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
     stack.push_async_callback(deliveries.close)
     registry = Registry(database, backends.storage, database.write_now(cursor_key))
     trust = Trust(registry, backends.verifier, backends.authenticator)
+    sessions = WebSessions(database, by_name(backends.authenticator, base.settings.authenticators))
     return Core(
         guide=await asyncio.to_thread(packaged_guide),
         registry=registry,
@@ -188,13 +191,12 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
             thin,
         ),
         marketplaces=Marketplaces(exports, base.settings.marketplace_name, base.settings.index_skills, thin),
-        quotas=quotas,
+        usage=UsageParts(registry, quotas),
         once=once,
         refusals=refusals,
         collector=collector,
         purger=Purger(database, backends.storage, runtime.cache),
-        authenticator=backends.authenticator,
-        sessions=WebSessions(database, by_name(backends.authenticator, base.settings.authenticators)),
+        identities=Identities(registry, backends.authenticator, sessions),
         signer=Signer(database.write_now(web_key)),
         sandbox=backends.sandbox,
         disks=disks,

@@ -149,7 +149,7 @@ async def serve_on(
     following = asyncio.create_task(until) if until is not None else None
     async with _opened(process) as (core, edge):
         # Last, so that a failed start does not use up the bootstrap token.
-        token = await _first_token(core.authenticator)
+        token = await _first_token(core.identities.authenticator)
         admission = _admission(settings, process.counts.connections, ceiling)
         config = _config(settings, create_app(core, edge), admission)
         server = _Server(config, partial(ready, token), process.accept)
@@ -170,7 +170,7 @@ async def _opened(process: Process) -> AsyncIterator[tuple[Core, Edge]]:
     """Context manager: open the server and start its parts."""
     settings, plugins, home, counts, is_first, _ = process
     async with open_server(settings, plugins, home, bundled=is_first, counts=counts) as (core, edge):
-        await _start_authenticator(core.authenticator)
+        await _start_authenticator(core.identities.authenticator)
         await core.sandbox.start()
         core.environments.named.start()
         await core.deliveries.start()

@@ -200,12 +200,12 @@ def _offboard_in_home(target: Target, name: str) -> tuple[dict[str, Any], bool]:
 
     from skillery import audit
     from skillery.identity.authenticator_chain import revokers
-    from skillery.identity.offboarding import SETTLED_SECONDS, end_late, revoke_identity
+    from skillery.identity.offboarding import SETTLED_SECONDS, end_identity, end_late
 
     actor = audit.local_actor(user_of_this_machine())
     with open_home_database(target) as database:
         lists = [revoker.revoke for revoker in revokers(_opened(target, database))]
-        report, changed = database.write_now(lambda connection: revoke_identity(connection, actor, name, lists))
+        report, changed = database.write_now(lambda connection: end_identity(connection, actor, name, lists))
         time.sleep(SETTLED_SECONDS)
         report = database.write_now(lambda connection: end_late(connection, actor, report))
     return msgspec.to_builtins(report), changed

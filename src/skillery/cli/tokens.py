@@ -157,28 +157,28 @@ def _call_server(target: Target, method: str, params: dict[str, Any]) -> dict[st
 
 def _create_in_home(target: Target, params: dict[str, Any]) -> dict[str, Any]:
     from skillery.audit import local_actor
-    from skillery.identity.tokens import create_token
+    from skillery.identity.tokens import insert_token
 
     with open_home_database(target) as database:
         actor = local_actor(user_of_this_machine())
-        return _plain(database.write_now(lambda connection: create_token(connection, actor, **params)))
+        return _plain(database.write_now(lambda connection: insert_token(connection, actor, **params)))
 
 
 def _list_in_home(target: Target) -> dict[str, Any]:
-    from skillery.identity.tokens import list_tokens
+    from skillery.identity.tokens import read_tokens
 
     with open_home_database(target) as database:
-        return _plain({"tokens": database.read_now(list_tokens)})
+        return _plain(database.read_now(read_tokens))
 
 
 def _revoke_in_home(target: Target, token_id: str) -> dict[str, Any]:
     from skillery.audit import local_actor
     from skillery.formats.tokens import REMEMBERED_SECONDS
-    from skillery.identity.tokens import revoke_token
+    from skillery.identity.tokens import end_token
 
     with open_home_database(target) as database:
         actor = local_actor(user_of_this_machine())
-        revoked = database.write_now(lambda connection: revoke_token(connection, actor, token_id))
+        revoked = database.write_now(lambda connection: end_token(connection, actor, token_id))
     # Servers cache valid tokens for REMEMBERED_SECONDS. Afterwards, no server accepts the token.
     time.sleep(REMEMBERED_SECONDS)
     return _plain(revoked)

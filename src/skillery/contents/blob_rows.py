@@ -104,7 +104,7 @@ def find_blob(connection: Connection, *, identity: Identity, blob_id: str) -> Bl
     raise BlobNotFound(f"there is no blob '{blob_id}'", hint="create_blob or POST /blobs stores one.", blob_id=blob_id)
 
 
-def delete_blob(connection: Connection, identity: Identity, blob_id: str) -> BlobRow:
+def expire_blob(connection: Connection, identity: Identity, blob_id: str) -> BlobRow:
     """Make the blob expire now and return its row. Runs that use the blob keep it.
 
     Raise BlobNotFound if the identity has no such blob.

@@ -8,24 +8,39 @@ from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Annotated, BinaryIO, Literal
 
 import msgspec
+from msgspec import Meta
 from sqlalchemy import Connection, insert
 
 from skillery.backends import Identity, Storage
-from skillery.contents.blob_rows import BlobContent, BlobRow, NewBlob, Output, delete_blob, find_blob, parse_kind
+from skillery.contents.blob_rows import (
+    BlobContent,
+    BlobRow,
+    DeletedBlob,
+    NewBlob,
+    Output,
+    expire_blob,
+    find_blob,
+    parse_kind,
+)
 from skillery.contents.store import Content, Incoming, open_content
 from skillery.context.budget import expect_result
 from skillery.database import Database
 from skillery.database.tables import blobs
 from skillery.errors import BlobTooLarge
 from skillery.formats.ids import new_blob_id
+from skillery.formats.texts import decode_content
 from skillery.identity.quotas import Quotas, admit_blob, past_room, room_for_blob
+from skillery.method import HIDDEN, Method, Params, about, or_none
 
 Mode = Literal["sample_head", "sample_tail", "full"]
 MAX_READ_BYTES = 1024 * 1024
 SAMPLE_BYTES = 2000
+MOST_TTL = 315_360_000
+"""Longest lifetime of a blob: ten years, in seconds."""
+Ttl = Annotated[int, Meta(ge=1, le=MOST_TTL)]
 
 
 class Lifetimes(msgspec.Struct, frozen=True):
@@ -183,7 +198,7 @@ class Blobs:
 
         Raise BlobNotFound if the identity has no such blob.
         """
-        return await self._database.write(partial(delete_blob, identity=identity, blob_id=blob_id))
+        return await self._database.write(partial(expire_blob, identity=identity, blob_id=blob_id))
 
     # -- out -----------------------------------------------------------------------------------------------------
 
@@ -251,3 +266,62 @@ def _whole_characters(data: bytes) -> bytes:
         needed = 1 if lead < 0x80 else 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4
         return data if back >= needed else data[:-back]
     return data
+
+
+# -- create_blob -------------------------------------------------------------------------------------------------------
+
+
+class CreateBlob(Params, frozen=True, kw_only=True):
+    """Store large content as a blob and return its ID."""
+
+    content: Annotated[str, about("Content to store")]
+    kind: Annotated[str, about("MIME type (e.g., 'text/plain', 'application/json')")]
+    encoding: Annotated[Literal["utf-8", "base64"], HIDDEN] = "utf-8"
+    ttl: Annotated[Ttl | msgspec.UnsetType, HIDDEN] = msgspec.UNSET
+
+
+async def create_blob(blobs: Blobs, identity: Identity, params: CreateBlob) -> NewBlob:
+    content = await asyncio.to_thread(decode_content, params.content, params.encoding, "content")
+    ttl = or_none(params.ttl)
+    return await blobs.create_blob(identity, content, params.kind, timedelta(seconds=ttl) if ttl else None)
+
+
+# -- read_blob ---------------------------------------------------------------------------------------------------------
+
+
+class ReadBlob(Params, frozen=True, kw_only=True):
+    """Retrieve a preview of blob content. Full reads discouraged for large blobs."""
+
+    blob_id: Annotated[str, about("Blob identifier")]
+    mode: Annotated[
+        Literal["sample_head", "sample_tail", "full"], about("How to sample the blob", default="sample_head")
+    ] = "sample_head"
+    max_bytes: Annotated[
+        Annotated[int, Meta(ge=1, le=1_048_576)] | msgspec.UnsetType,
+        about("Maximum bytes to return", default=2000),
+    ] = msgspec.UNSET
+
+
+async def read_blob(blobs: Blobs, identity: Identity, params: ReadBlob) -> BlobContent:
+    return await blobs.read_blob(identity, params.blob_id, params.mode, or_none(params.max_bytes))
+
+
+# -- delete_blob -------------------------------------------------------------------------------------------------------
+
+
+class DeleteBlob(Params, frozen=True, kw_only=True):
+    """Delete a blob of the caller. Admins may delete any blob."""
+
+    blob_id: Annotated[str, about("Blob identifier")]
+
+
+async def delete_blob(blobs: Blobs, identity: Identity, params: DeleteBlob) -> DeletedBlob:
+    deleted = await blobs.delete_blob(identity, params.blob_id)
+    return DeletedBlob(deleted.id, deleted.size_bytes)
+
+
+METHODS = (
+    Method(create_blob, "run", is_tool=True, audits="", once=True),
+    Method(read_blob, "read", is_tool=True, audits=""),
+    Method(delete_blob, "run", audits="blob_id"),
+)

@@ -1,16 +1,21 @@
-"""The end of an identity: its tokens, sessions and runs, and the report of what it leaves."""
+"""The end of a token, and of an identity: its tokens, sessions and runs, and the report of what it leaves."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from functools import partial
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
+from msgspec import Meta
 from sqlalchemy import ColumnElement, Connection, Select, and_, delete, exists, or_, select, update
 
 from skillery import audit
 from skillery.audit import Actor
+from skillery.backends import Authenticator, Identity, KeepsTokens
+from skillery.database.registry import Registry
 from skillery.database.tables import (
     RESOLVABLE,
     runs,
@@ -26,6 +31,10 @@ from skillery.database.tables import (
 from skillery.errors import IdentityNotFound, InvalidParams
 from skillery.formats.tokens import REMEMBERED_SECONDS
 from skillery.formats.wording import quoted
+from skillery.identity.authenticator_chain import by_name, revokers
+from skillery.identity.tokens import Token, end_token
+from skillery.identity.web_sessions import WebSessions
+from skillery.method import Method, Params, about
 
 SETTLED_SECONDS = REMEMBERED_SECONDS + 0.5
 """Time after which no server accepts a revoked identity: the caches have ended, and so have the calls that were
@@ -76,7 +85,7 @@ class RevokedIdentity(msgspec.Struct, frozen=True):
         return bool(self.tokens or self.sessions or self.runs)
 
 
-def revoke_identity(
+def end_identity(
     connection: Connection, actor: Actor, name: str, lists: Sequence[ListIdentity]
 ) -> tuple[RevokedIdentity, bool]:
     """End an identity in this transaction. Return the report, and whether anything has changed.
@@ -175,3 +184,55 @@ def _left_behind(connection: Connection, name: str, now: datetime) -> LeftBehind
 
 def _names(connection: Connection, statement: Select[Any]) -> tuple[str, ...]:
     return tuple("@".join(row) for row in connection.execute(statement.limit(MOST_NAMED)))
+
+
+class Identities(NamedTuple):
+    """The parts of the core that the methods for tokens and identities use."""
+
+    registry: Registry
+    authenticator: Authenticator
+    sessions: WebSessions
+
+    def forget(self) -> None:
+        """Forget the admitted tokens and sessions, so that this server reads them from the database again."""
+        if isinstance(self.authenticator, KeepsTokens):
+            self.authenticator.forget()
+        self.sessions.forget()
+
+
+# -- revoke_token ------------------------------------------------------------------------------------------------------
+
+
+class RevokeToken(Params, frozen=True, kw_only=True):
+    """Revoke a token permanently."""
+
+    id: Annotated[str, about("The token's id")]
+
+
+async def revoke_token(identities: Identities, identity: Identity, params: RevokeToken) -> Token:
+    revoked = await identities.registry.write(partial(end_token, actor=identity, token_id=params.id))
+    identities.forget()
+    return revoked
+
+
+# -- revoke_identity ---------------------------------------------------------------------------------------------------
+
+
+class RevokeIdentity(Params, frozen=True, kw_only=True):
+    """End an identity: its tokens, sessions and runs. Return its remaining data."""
+
+    name: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=255)], about("Name of the identity, as list_tokens shows it")
+    ]
+
+
+async def revoke_identity(identities: Identities, identity: Identity, params: RevokeIdentity) -> RevokedIdentity:
+    lists = [revoker.revoke for revoker in revokers(by_name(identities.authenticator, ("",)))]
+    work = partial(end_identity, actor=identity, name=params.name, lists=lists)
+    revoked, _ = await identities.registry.write(work)
+    identities.forget()
+    await asyncio.sleep(SETTLED_SECONDS)
+    return await identities.registry.write(partial(end_late, actor=identity, report=revoked))
+
+
+METHODS = (Method(revoke_token, "admin", audits="id"), Method(revoke_identity, "admin", audits="name"))

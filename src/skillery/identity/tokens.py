@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, get_args
+from functools import partial
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 from sqlalchemy import ColumnElement, Connection, and_, delete, exists, insert, or_, select, text, update
@@ -14,10 +15,12 @@ from skillery import audit
 from skillery.audit import Actor
 from skillery.backends import Identity, Scope
 from skillery.database import in_utc
+from skillery.database.registry import Registry
 from skillery.database.tables import tokens
 from skillery.errors import Conflict, InvalidParams, NotAllowed, TokenNotFound
 from skillery.formats.tokens import id_of, new_token, parse_grants, parse_lifetime, parse_token_name
 from skillery.formats.wording import did_you_mean, quoted
+from skillery.method import Given, Method, Params, about
 
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 JUST_REVOKED = timedelta(seconds=5)
@@ -90,7 +93,7 @@ def parse_scopes(words: Iterable[str]) -> tuple[Scope, ...]:
     return tuple(scope for scope in SCOPES if scope in given)
 
 
-def create_token(
+def insert_token(
     connection: Connection,
     actor: Actor,
     *,
@@ -175,16 +178,16 @@ def first_token(connection: Connection) -> CreatedToken | None:
     if connection.scalar(select(exists().select_from(tokens))):
         return None
     server, how = audit.SERVER, "first start"
-    return create_token(connection, server, name=BOOTSTRAP, scopes=["admin"], namespaces=["*"], created_by=how)
+    return insert_token(connection, server, name=BOOTSTRAP, scopes=["admin"], namespaces=["*"], created_by=how)
 
 
-def list_tokens(connection: Connection) -> list[Token]:
+def read_tokens(connection: Connection) -> Tokens:
     """Return all tokens, oldest first, also revoked and expired ones."""
     rows = connection.execute(select(tokens).order_by(tokens.c.created_at, tokens.c.id))
-    return [_token(row) for row in rows]
+    return Tokens([_token(row) for row in rows])
 
 
-def revoke_token(connection: Connection, actor: Actor, token_id: str) -> Token:
+def end_token(connection: Connection, actor: Actor, token_id: str) -> Token:
     """Revoke a token permanently and return it. `token_id` may also be the whole token. A second call changes nothing.
 
     Raise TokenNotFound if there is no such token.
@@ -283,3 +286,50 @@ def _token(row: Any) -> Token:
         revoked_at=revoked_at,
         last_used_at=in_utc(row.last_used_at),
     )
+
+
+# -- create_token ------------------------------------------------------------------------------------------------------
+
+
+class CreateToken(Params, frozen=True, kw_only=True):
+    """Create a token. Only this answer contains it."""
+
+    name: Annotated[str, about("Name of the identity; tokens with one name are one identity")]
+    scopes: Annotated[list[str], about("Scopes of the token: read, run, publish, review, admin")]
+    namespaces: Annotated[
+        list[str], about("Namespace grants: names to publish or review ('sales.*'; '*' for all)")
+    ] = []
+    kind: Annotated[
+        Literal["person", "agent"], about("Whether the token belongs to a person or an agent", default="person")
+    ] = "person"
+    expires: Annotated[Given, about("Lifetime of the token (e.g., '90d'); omit for no end")] = ""
+
+
+async def create_token(registry: Registry, identity: Identity, params: CreateToken) -> CreatedToken:
+    work = partial(
+        insert_token,
+        actor=identity,
+        name=params.name,
+        scopes=params.scopes,
+        namespaces=params.namespaces,
+        kind=params.kind,
+        expires=params.expires,
+    )
+    return await registry.write(work)
+
+
+# -- list_tokens -------------------------------------------------------------------------------------------------------
+
+
+class ListTokens(Params, frozen=True, kw_only=True):
+    """List all tokens, without their secrets."""
+
+
+async def list_tokens(registry: Registry, _: Identity, __: ListTokens) -> Tokens:
+    return await registry.read(read_tokens)
+
+
+METHODS = (
+    Method(create_token, "admin", audits="name"),
+    Method(list_tokens, "admin", audits=""),
+)

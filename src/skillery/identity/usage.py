@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from sqlalchemy import Connection, Select, func, select
 
+from skillery.backends import Identity
+from skillery.database.registry import Registry
 from skillery.database.tables import blobs, skill_versions, skills, workspaces
+from skillery.formats.names import parse_namespace
+from skillery.formats.texts import parse_identity
+from skillery.identity import access
 from skillery.identity.quotas import (
     Quotas,
     blobs_used,
@@ -18,6 +24,7 @@ from skillery.identity.quotas import (
     session_tools_of,
 )
 from skillery.identity.workspace_quotas import workspaces_used
+from skillery.method import Method, Params, about
 
 
 class Used(msgspec.Struct, frozen=True):
@@ -48,7 +55,7 @@ class IdentityUse(msgspec.Struct, frozen=True):
     namespaces: list[NamespaceUse]
 
 
-def get_usage(
+def read_usage(
     connection: Connection, quotas: Quotas, identity: str, namespaces: list[str], sees: Callable[[str], bool]
 ) -> IdentityUse:
     """Return the use and the limit of each quota of the identity, and of each limit that applies to `namespaces`.
@@ -89,7 +96,7 @@ def list_uses(connection: Connection, quotas: Quotas, most: int) -> list[Identit
     names = {name for name in quotas.identities if not name.endswith("*")}
     for name, size in ((blobs.c.owner, blobs.c.size_bytes), (workspaces.c.identity, workspaces.c.size_bytes)):
         names.update(connection.scalars(select(name).group_by(name).order_by(func.sum(size).desc()).limit(most)))
-    return [get_usage(connection, quotas, name, [], lambda _: True) for name in sorted(names)]
+    return [read_usage(connection, quotas, name, [], lambda _: True) for name in sorted(names)]
 
 
 def list_namespace_uses(connection: Connection, quotas: Quotas, most: int) -> list[NamespaceUse]:
@@ -107,3 +114,39 @@ def list_namespace_uses(connection: Connection, quotas: Quotas, most: int) -> li
 
 def _largest(sizes: Select[Any], most: int) -> Select[Any]:
     return sizes.order_by(func.sum(skill_versions.c.size_bytes).desc()).limit(most)
+
+
+class UsageParts(NamedTuple):
+    """The parts of the core that `get_usage` uses."""
+
+    registry: Registry
+    quotas: Quotas
+
+
+# -- get_usage ---------------------------------------------------------------------------------------------------------
+
+
+class GetUsage(Params, frozen=True, kw_only=True):
+    """Return the used amount and the limit of each quota."""
+
+    identity: Annotated[str, about("Identity; omit for the caller (only admins may name others)")] = ""
+    namespace: Annotated[str, about("Namespace; omit for the namespaces of the caller's grants")] = ""
+
+
+async def get_usage(usage: UsageParts, identity: Identity, params: GetUsage) -> IdentityUse:
+    name = parse_identity(params.identity) if params.identity else identity.name
+    if name != identity.name:
+        access.require(identity, "admin")
+    namespaces = [grant.removesuffix(".*") for grant in identity.namespaces if grant != "*"]
+    if params.namespace:
+        namespaces = [parse_namespace(params.namespace.removesuffix(".*"))]
+        if not access.covers(identity, f"{namespaces[0]}.x"):
+            access.require(identity, "admin")
+    elif name != identity.name:
+        namespaces = []
+    sees = partial(access.covers_all, identity)
+    work = partial(read_usage, quotas=usage.quotas, identity=name, namespaces=namespaces, sees=sees)
+    return await usage.registry.read_page(work)
+
+
+METHODS = (Method(get_usage, "read", audits=""),)

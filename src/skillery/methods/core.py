@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from skillery.audit import Refusals
-from skillery.backends import Authenticator, Sandbox
+from skillery.backends import Sandbox
 from skillery.contents.blobs import Blobs
 from skillery.contents.signed_downloads import SignedDownloads
 from skillery.context.disks import Disks
@@ -19,9 +19,9 @@ from skillery.exports import Exports
 from skillery.exports.marketplaces import Marketplaces
 from skillery.git_views import Repositories
 from skillery.identity.idempotency import Once
-from skillery.identity.quotas import Quotas
+from skillery.identity.offboarding import Identities
 from skillery.identity.signed_texts import Signer
-from skillery.identity.web_sessions import WebSessions
+from skillery.identity.usage import UsageParts
 from skillery.importing import Importer
 from skillery.maintenance.garbage import Collector
 from skillery.maintenance.purges import Purger
@@ -72,13 +72,12 @@ class Core:
     exports: Exports
     repositories: Repositories
     marketplaces: Marketplaces
-    quotas: Quotas
+    usage: UsageParts
     once: Once
     refusals: Refusals
     collector: Collector
     purger: Purger
-    authenticator: Authenticator
-    sessions: WebSessions
+    identities: Identities
     signer: Signer
     sandbox: Sandbox
     disks: Disks

@@ -21,9 +21,6 @@ from skillery.registry.catalogue_filters import FilterStatus, ListedStatus
 DEFAULT_TIMEOUT_MS = 300_000
 TimeoutMs = Annotated[int, Meta(ge=1)]
 """The maximum is a setting of the server."""
-MOST_TTL = 315_360_000
-"""Longest lifetime of a blob: ten years, in seconds."""
-Ttl = Annotated[int, Meta(ge=1, le=MOST_TTL)]
 
 
 BACKGROUND = about("Answer at once with the run_id; get_run and read_run_log follow the run", default=False)
@@ -154,28 +151,6 @@ class RunCode(Params, frozen=True, kw_only=True):
         about("Named environment whose Python packages the code may import; '' for none, omit for the default"),
     ] = msgspec.UNSET
     background: Annotated[bool, HIDDEN, BACKGROUND] = False
-
-
-class CreateBlob(Params, frozen=True, kw_only=True):
-    """Store large content as a blob and return its ID."""
-
-    content: Annotated[str, about("Content to store")]
-    kind: Annotated[str, about("MIME type (e.g., 'text/plain', 'application/json')")]
-    encoding: Annotated[Literal["utf-8", "base64"], HIDDEN] = "utf-8"
-    ttl: Annotated[Ttl | msgspec.UnsetType, HIDDEN] = msgspec.UNSET
-
-
-class ReadBlob(Params, frozen=True, kw_only=True):
-    """Retrieve a preview of blob content. Full reads discouraged for large blobs."""
-
-    blob_id: Annotated[str, about("Blob identifier")]
-    mode: Annotated[
-        Literal["sample_head", "sample_tail", "full"], about("How to sample the blob", default="sample_head")
-    ] = "sample_head"
-    max_bytes: Annotated[
-        Annotated[int, Meta(ge=1, le=1_048_576)] | msgspec.UnsetType,
-        about("Maximum bytes to return", default=2000),
-    ] = msgspec.UNSET
 
 
 class LoadSkillsProtocolGuide(Params, frozen=True, kw_only=True):
@@ -435,71 +410,6 @@ class RevokeWaiver(Params, frozen=True, kw_only=True):
     """Revoke a waiver. Versions that were published under it stay."""
 
     id: Annotated[str, about("The waiver's id")]
-
-
-class DeleteBlob(Params, frozen=True, kw_only=True):
-    """Delete a blob of the caller. Admins may delete any blob."""
-
-    blob_id: Annotated[str, about("Blob identifier")]
-
-
-class GetUsage(Params, frozen=True, kw_only=True):
-    """Return the used amount and the limit of each quota."""
-
-    identity: Annotated[str, about("Identity; omit for the caller (only admins may name others)")] = ""
-    namespace: Annotated[str, about("Namespace; omit for the namespaces of the caller's grants")] = ""
-
-
-class CollectGarbage(Params, frozen=True, kw_only=True):
-    """Remove unreferenced and expired data."""
-
-    dry_run: Annotated[bool, about("Only report what a sweep would remove", default=False)] = False
-    steps: Annotated[list[str], about("Only these steps of a sweep, by their names; omit for all")] = []
-
-
-class CreateToken(Params, frozen=True, kw_only=True):
-    """Create a token. Only this answer contains it."""
-
-    name: Annotated[str, about("Name of the identity; tokens with one name are one identity")]
-    scopes: Annotated[list[str], about("Scopes of the token: read, run, publish, review, admin")]
-    namespaces: Annotated[
-        list[str], about("Namespace grants: names to publish or review ('sales.*'; '*' for all)")
-    ] = []
-    kind: Annotated[
-        Literal["person", "agent"], about("Whether the token belongs to a person or an agent", default="person")
-    ] = "person"
-    expires: Annotated[Given, about("Lifetime of the token (e.g., '90d'); omit for no end")] = ""
-
-
-class ListTokens(Params, frozen=True, kw_only=True):
-    """List all tokens, without their secrets."""
-
-
-class RevokeToken(Params, frozen=True, kw_only=True):
-    """Revoke a token permanently."""
-
-    id: Annotated[str, about("The token's id")]
-
-
-class RevokeIdentity(Params, frozen=True, kw_only=True):
-    """End an identity: its tokens, sessions and runs. Return its remaining data."""
-
-    name: Annotated[
-        Annotated[str, Meta(min_length=1, max_length=255)], about("Name of the identity, as list_tokens shows it")
-    ]
-
-
-class ListAudit(Params, frozen=True, kw_only=True):
-    """List changes and refused attempts, newest first."""
-
-    identity: Annotated[str, about("Only entries of this identity")] = ""
-    action: Annotated[str, about("Only this action, usually the name of a method")] = ""
-    subject: Annotated[str, about("Only this subject: a skill (with all its versions), name@version, or an id")] = ""
-    outcome: Annotated[Literal["done", "refused", ""], about("Only changes, or only refused attempts")] = ""
-    since: Annotated[str, about("Only entries from this time on (e.g., '2026-11-22T09:30:00Z')")] = ""
-    until: Annotated[str, about("Only entries before this time")] = ""
-    limit: PageLimit = 50
-    cursor: Cursor = ""
 
 
 class GetRun(Params, frozen=True, kw_only=True):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from skillery.contents import blobs
+from skillery.identity import offboarding, tokens, usage
+from skillery.maintenance.garbage import collector
 from skillery.method import Method, rows
 from skillery.methods.calls import (
-    administration,
-    blobs,
     environments,
     labels_and_locks,
     lifecycle,
@@ -14,6 +15,7 @@ from skillery.methods.calls import (
     tools,
     workspaces,
 )
+from skillery.registry import audit_trail
 from skillery.trust import rules
 from skillery.webhooks import dead_letters, targets
 
@@ -23,8 +25,6 @@ METHODS = rows(
     Method(skills.read_skill_file, "read", is_tool=True, audits="", develops=True),
     Method(runs.execute_skill, "run", is_tool=True, audits="", once=True, develops=True),
     Method(runs.run_code, "run", is_tool=True, audits="", once=True, develops=True),
-    Method(blobs.create_blob, "run", is_tool=True, audits="", once=True),
-    Method(blobs.read_blob, "read", is_tool=True, audits=""),
     Method(skills.load_skills_protocol_guide, "read", is_tool=True, audits=""),
     Method(skills.create_skill, "publish", audits="manifest", once=True),
     Method(lifecycle.submit_version, "publish", audits="name"),
@@ -70,16 +70,14 @@ METHODS = rows(
     Method(environments.list_environments, "run", audits=""),
     Method(environments.describe_environment, "run", audits=""),
     Method(environments.rebuild_environment, "admin", audits="name"),
-    Method(blobs.delete_blob, "run", audits="blob_id"),
     Method(skills.list_skill_usage, "read", audits=""),
-    Method(blobs.get_usage, "read", audits=""),
-    Method(administration.collect_garbage, "admin", audits=""),
-    Method(administration.create_token, "admin", audits="name"),
-    Method(administration.list_tokens, "admin", audits=""),
-    Method(administration.revoke_token, "admin", audits="id"),
-    Method(administration.revoke_identity, "admin", audits="name"),
     *targets.METHODS,
     *dead_letters.METHODS,
     *rules.METHODS,
-    Method(administration.list_audit, "admin", audits=""),
+    *tokens.METHODS,
+    *offboarding.METHODS,
+    *audit_trail.METHODS,
+    *collector.METHODS,
+    *usage.METHODS,
+    *blobs.METHODS,
 )

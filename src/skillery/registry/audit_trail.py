@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any, Literal
+from functools import partial
+from typing import Annotated, Any, Literal
 
 import msgspec
 from sqlalchemy import ColumnElement, Connection, and_, or_, select
 
+from skillery.backends import Identity
+from skillery.database.registry import Registry
 from skillery.database.tables import audit
 from skillery.errors import InvalidParams
 from skillery.formats.timestamps import parse_timestamp
 from skillery.identity.who import Who
+from skillery.method import Cursor, Method, PageLimit, Params, about
 from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.registry.pages import NextCursor, fitting_items
 
@@ -74,7 +78,7 @@ class AuditPage(msgspec.Struct, frozen=True):
     next_cursor: NextCursor
 
 
-def list_audit(connection: Connection, key: bytes, wanted: AuditFilter, *, limit: int, cursor: str) -> AuditPage:
+def read_audit(connection: Connection, key: bytes, wanted: AuditFilter, *, limit: int, cursor: str) -> AuditPage:
     """Return a page of the audit trail, newest first. Raise InvalidCursor if `cursor` belongs to another filter."""
     bound_to = ("list_audit", msgspec.json.encode(wanted).decode())
     conditions = _conditions(wanted)
@@ -128,3 +132,29 @@ def _entry(row: Any) -> AuditEntry:
 
 def _raw(text: str | None) -> msgspec.Raw:
     return msgspec.Raw(b"null" if text is None else text.encode())
+
+
+# -- list_audit --------------------------------------------------------------------------------------------------------
+
+
+class ListAudit(Params, frozen=True, kw_only=True):
+    """List changes and refused attempts, newest first."""
+
+    identity: Annotated[str, about("Only entries of this identity")] = ""
+    action: Annotated[str, about("Only this action, usually the name of a method")] = ""
+    subject: Annotated[str, about("Only this subject: a skill (with all its versions), name@version, or an id")] = ""
+    outcome: Annotated[Literal["done", "refused", ""], about("Only changes, or only refused attempts")] = ""
+    since: Annotated[str, about("Only entries from this time on (e.g., '2026-11-22T09:30:00Z')")] = ""
+    until: Annotated[str, about("Only entries before this time")] = ""
+    limit: PageLimit = 50
+    cursor: Cursor = ""
+
+
+async def list_audit(registry: Registry, _: Identity, params: ListAudit) -> AuditPage:
+    wanted = parse_filter(params.identity, params.action, params.subject, params.outcome, params.since, params.until)
+    work = partial(read_audit, key=registry.cursor_key, wanted=wanted, limit=params.limit, cursor=params.cursor)
+    # Slow: with a filter, one page may read many entries.
+    return await registry.read_page(work)
+
+
+METHODS = (Method(list_audit, "admin", audits=""),)

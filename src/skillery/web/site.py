@@ -65,8 +65,8 @@ def open_site(core: Core, shared: Shared) -> Site:
     return Site(
         core=core,
         gate=shared.gate,
-        authenticator=core.authenticator,
-        visits=Visits(shared.gate, core.sessions, core.signer, shared.bodies),
+        authenticator=core.identities.authenticator,
+        visits=Visits(shared.gate, core.identities.sessions, core.signer, shared.bodies),
         bodies=shared.bodies,
         answers=shared.answers,
         templates=Templates(),

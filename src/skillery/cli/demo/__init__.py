@@ -66,10 +66,10 @@ def _own_token(authenticators: Sequence[str], target: Target) -> str | None:
         return None
     from skillery.audit import local_actor
     from skillery.cli.tokens import open_home_database
-    from skillery.identity.tokens import create_token
+    from skillery.identity.tokens import insert_token
 
     make = partial(
-        create_token,
+        insert_token,
         actor=local_actor("demo"),
         name="demo",
         scopes=["read", "run", "publish"],

@@ -266,44 +266,6 @@ class AsyncMethods:
         )
         return answer
 
-    async def create_blob(
-        self,
-        content: str,
-        kind: str,
-        *,
-        encoding: Literal["utf-8", "base64"] | None = None,
-        ttl: int | None = None,
-        idempotency_key: str | None = None,
-    ) -> NewBlob:
-        """Store large content as a blob and return its ID.
-
-        content: Content to store
-        kind: MIME type (e.g., 'text/plain', 'application/json')
-        idempotency_key: Calls with the same key are executed once (if omitted, a client that retries makes a key)
-        """
-        answer: NewBlob = await self.call(
-            "create_blob",
-            {"content": content, "kind": kind, "encoding": encoding, "ttl": ttl},
-            idempotency_key=idempotency_key,
-        )
-        return answer
-
-    async def read_blob(
-        self,
-        blob_id: str,
-        *,
-        mode: Literal["sample_head", "sample_tail", "full"] | None = None,
-        max_bytes: int | None = None,
-    ) -> BlobContent:
-        """Retrieve a preview of blob content. Full reads discouraged for large blobs.
-
-        blob_id: Blob identifier
-        mode: How to sample the blob
-        max_bytes: Maximum bytes to return
-        """
-        answer: BlobContent = await self.call("read_blob", {"blob_id": blob_id, "mode": mode, "max_bytes": max_bytes})
-        return answer
-
     async def load_skills_protocol_guide(self) -> Guide:
         """Load the Skills Protocol Guide to learn how to use these tools. Call this first if you haven't read the guide yet."""
         answer: Guide = await self.call("load_skills_protocol_guide", {})
@@ -968,14 +930,6 @@ class AsyncMethods:
         answer: DescribedEnvironment = await self.call("rebuild_environment", {"name": name})
         return answer
 
-    async def delete_blob(self, blob_id: str) -> DeletedBlob:
-        """Delete a blob of the caller. Admins may delete any blob.
-
-        blob_id: Blob identifier
-        """
-        answer: DeletedBlob = await self.call("delete_blob", {"blob_id": blob_id})
-        return answer
-
     async def list_skill_usage(
         self,
         *,
@@ -994,67 +948,6 @@ class AsyncMethods:
         answer: SkillUsagePage = await self.call(
             "list_skill_usage", {"namespace": namespace, "never_run": never_run, "limit": limit, "cursor": cursor}
         )
-        return answer
-
-    async def get_usage(self, *, identity: str | None = None, namespace: str | None = None) -> IdentityUse:
-        """Return the used amount and the limit of each quota.
-
-        identity: Identity; omit for the caller (only admins may name others)
-        namespace: Namespace; omit for the namespaces of the caller's grants
-        """
-        answer: IdentityUse = await self.call("get_usage", {"identity": identity, "namespace": namespace})
-        return answer
-
-    async def collect_garbage(self, *, dry_run: bool | None = None, steps: list[str] | None = None) -> Garbage:
-        """Remove unreferenced and expired data.
-
-        dry_run: Only report what a sweep would remove
-        steps: Only these steps of a sweep, by their names; omit for all
-        """
-        answer: Garbage = await self.call("collect_garbage", {"dry_run": dry_run, "steps": steps})
-        return answer
-
-    async def create_token(
-        self,
-        name: str,
-        scopes: list[str],
-        *,
-        namespaces: list[str] | None = None,
-        kind: Literal["person", "agent"] | None = None,
-        expires: str | None = None,
-    ) -> CreatedToken:
-        """Create a token. Only this answer contains it.
-
-        name: Name of the identity; tokens with one name are one identity
-        scopes: Scopes of the token: read, run, publish, review, admin
-        namespaces: Namespace grants: names to publish or review ('sales.*'; '*' for all)
-        kind: Whether the token belongs to a person or an agent
-        expires: Lifetime of the token (e.g., '90d'); omit for no end
-        """
-        answer: CreatedToken = await self.call(
-            "create_token", {"name": name, "scopes": scopes, "namespaces": namespaces, "kind": kind, "expires": expires}
-        )
-        return answer
-
-    async def list_tokens(self) -> Tokens:
-        """List all tokens, without their secrets."""
-        answer: Tokens = await self.call("list_tokens", {})
-        return answer
-
-    async def revoke_token(self, id: str) -> Token:
-        """Revoke a token permanently.
-
-        id: The token's id
-        """
-        answer: Token = await self.call("revoke_token", {"id": id})
-        return answer
-
-    async def revoke_identity(self, name: str) -> RevokedIdentity:
-        """End an identity: its tokens, sessions and runs. Return its remaining data.
-
-        name: Name of the identity, as list_tokens shows it
-        """
-        answer: RevokedIdentity = await self.call("revoke_identity", {"name": name})
         return answer
 
     async def add_webhook(
@@ -1162,6 +1055,49 @@ class AsyncMethods:
         answer: RemovedTrustRule = await self.call("remove_trust_rule", {"id": id})
         return answer
 
+    async def create_token(
+        self,
+        name: str,
+        scopes: list[str],
+        *,
+        namespaces: list[str] | None = None,
+        kind: Literal["person", "agent"] | None = None,
+        expires: str | None = None,
+    ) -> CreatedToken:
+        """Create a token. Only this answer contains it.
+
+        name: Name of the identity; tokens with one name are one identity
+        scopes: Scopes of the token: read, run, publish, review, admin
+        namespaces: Namespace grants: names to publish or review ('sales.*'; '*' for all)
+        kind: Whether the token belongs to a person or an agent
+        expires: Lifetime of the token (e.g., '90d'); omit for no end
+        """
+        answer: CreatedToken = await self.call(
+            "create_token", {"name": name, "scopes": scopes, "namespaces": namespaces, "kind": kind, "expires": expires}
+        )
+        return answer
+
+    async def list_tokens(self) -> Tokens:
+        """List all tokens, without their secrets."""
+        answer: Tokens = await self.call("list_tokens", {})
+        return answer
+
+    async def revoke_token(self, id: str) -> Token:
+        """Revoke a token permanently.
+
+        id: The token's id
+        """
+        answer: Token = await self.call("revoke_token", {"id": id})
+        return answer
+
+    async def revoke_identity(self, name: str) -> RevokedIdentity:
+        """End an identity: its tokens, sessions and runs. Return its remaining data.
+
+        name: Name of the identity, as list_tokens shows it
+        """
+        answer: RevokedIdentity = await self.call("revoke_identity", {"name": name})
+        return answer
+
     async def list_audit(
         self,
         *,
@@ -1198,4 +1134,68 @@ class AsyncMethods:
                 "cursor": cursor,
             },
         )
+        return answer
+
+    async def collect_garbage(self, *, dry_run: bool | None = None, steps: list[str] | None = None) -> Garbage:
+        """Remove unreferenced and expired data.
+
+        dry_run: Only report what a sweep would remove
+        steps: Only these steps of a sweep, by their names; omit for all
+        """
+        answer: Garbage = await self.call("collect_garbage", {"dry_run": dry_run, "steps": steps})
+        return answer
+
+    async def get_usage(self, *, identity: str | None = None, namespace: str | None = None) -> IdentityUse:
+        """Return the used amount and the limit of each quota.
+
+        identity: Identity; omit for the caller (only admins may name others)
+        namespace: Namespace; omit for the namespaces of the caller's grants
+        """
+        answer: IdentityUse = await self.call("get_usage", {"identity": identity, "namespace": namespace})
+        return answer
+
+    async def create_blob(
+        self,
+        content: str,
+        kind: str,
+        *,
+        encoding: Literal["utf-8", "base64"] | None = None,
+        ttl: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> NewBlob:
+        """Store large content as a blob and return its ID.
+
+        content: Content to store
+        kind: MIME type (e.g., 'text/plain', 'application/json')
+        idempotency_key: Calls with the same key are executed once (if omitted, a client that retries makes a key)
+        """
+        answer: NewBlob = await self.call(
+            "create_blob",
+            {"content": content, "kind": kind, "encoding": encoding, "ttl": ttl},
+            idempotency_key=idempotency_key,
+        )
+        return answer
+
+    async def read_blob(
+        self,
+        blob_id: str,
+        *,
+        mode: Literal["sample_head", "sample_tail", "full"] | None = None,
+        max_bytes: int | None = None,
+    ) -> BlobContent:
+        """Retrieve a preview of blob content. Full reads discouraged for large blobs.
+
+        blob_id: Blob identifier
+        mode: How to sample the blob
+        max_bytes: Maximum bytes to return
+        """
+        answer: BlobContent = await self.call("read_blob", {"blob_id": blob_id, "mode": mode, "max_bytes": max_bytes})
+        return answer
+
+    async def delete_blob(self, blob_id: str) -> DeletedBlob:
+        """Delete a blob of the caller. Admins may delete any blob.
+
+        blob_id: Blob identifier
+        """
+        answer: DeletedBlob = await self.call("delete_blob", {"blob_id": blob_id})
         return answer

@@ -264,37 +264,6 @@ class BatchMethods:
         )
         return answer
 
-    def create_blob(
-        self, content: str, kind: str, *, encoding: Literal["utf-8", "base64"] | None = None, ttl: int | None = None
-    ) -> Pending[NewBlob]:
-        """Store large content as a blob and return its ID.
-
-        content: Content to store
-        kind: MIME type (e.g., 'text/plain', 'application/json')
-        """
-        answer: Pending[NewBlob] = self.call(
-            "create_blob", {"content": content, "kind": kind, "encoding": encoding, "ttl": ttl}
-        )
-        return answer
-
-    def read_blob(
-        self,
-        blob_id: str,
-        *,
-        mode: Literal["sample_head", "sample_tail", "full"] | None = None,
-        max_bytes: int | None = None,
-    ) -> Pending[BlobContent]:
-        """Retrieve a preview of blob content. Full reads discouraged for large blobs.
-
-        blob_id: Blob identifier
-        mode: How to sample the blob
-        max_bytes: Maximum bytes to return
-        """
-        answer: Pending[BlobContent] = self.call(
-            "read_blob", {"blob_id": blob_id, "mode": mode, "max_bytes": max_bytes}
-        )
-        return answer
-
     def load_skills_protocol_guide(self) -> Pending[Guide]:
         """Load the Skills Protocol Guide to learn how to use these tools. Call this first if you haven't read the guide yet."""
         answer: Pending[Guide] = self.call("load_skills_protocol_guide", {})
@@ -947,14 +916,6 @@ class BatchMethods:
         answer: Pending[DescribedEnvironment] = self.call("rebuild_environment", {"name": name})
         return answer
 
-    def delete_blob(self, blob_id: str) -> Pending[DeletedBlob]:
-        """Delete a blob of the caller. Admins may delete any blob.
-
-        blob_id: Blob identifier
-        """
-        answer: Pending[DeletedBlob] = self.call("delete_blob", {"blob_id": blob_id})
-        return answer
-
     def list_skill_usage(
         self,
         *,
@@ -973,67 +934,6 @@ class BatchMethods:
         answer: Pending[SkillUsagePage] = self.call(
             "list_skill_usage", {"namespace": namespace, "never_run": never_run, "limit": limit, "cursor": cursor}
         )
-        return answer
-
-    def get_usage(self, *, identity: str | None = None, namespace: str | None = None) -> Pending[IdentityUse]:
-        """Return the used amount and the limit of each quota.
-
-        identity: Identity; omit for the caller (only admins may name others)
-        namespace: Namespace; omit for the namespaces of the caller's grants
-        """
-        answer: Pending[IdentityUse] = self.call("get_usage", {"identity": identity, "namespace": namespace})
-        return answer
-
-    def collect_garbage(self, *, dry_run: bool | None = None, steps: list[str] | None = None) -> Pending[Garbage]:
-        """Remove unreferenced and expired data.
-
-        dry_run: Only report what a sweep would remove
-        steps: Only these steps of a sweep, by their names; omit for all
-        """
-        answer: Pending[Garbage] = self.call("collect_garbage", {"dry_run": dry_run, "steps": steps})
-        return answer
-
-    def create_token(
-        self,
-        name: str,
-        scopes: list[str],
-        *,
-        namespaces: list[str] | None = None,
-        kind: Literal["person", "agent"] | None = None,
-        expires: str | None = None,
-    ) -> Pending[CreatedToken]:
-        """Create a token. Only this answer contains it.
-
-        name: Name of the identity; tokens with one name are one identity
-        scopes: Scopes of the token: read, run, publish, review, admin
-        namespaces: Namespace grants: names to publish or review ('sales.*'; '*' for all)
-        kind: Whether the token belongs to a person or an agent
-        expires: Lifetime of the token (e.g., '90d'); omit for no end
-        """
-        answer: Pending[CreatedToken] = self.call(
-            "create_token", {"name": name, "scopes": scopes, "namespaces": namespaces, "kind": kind, "expires": expires}
-        )
-        return answer
-
-    def list_tokens(self) -> Pending[Tokens]:
-        """List all tokens, without their secrets."""
-        answer: Pending[Tokens] = self.call("list_tokens", {})
-        return answer
-
-    def revoke_token(self, id: str) -> Pending[Token]:
-        """Revoke a token permanently.
-
-        id: The token's id
-        """
-        answer: Pending[Token] = self.call("revoke_token", {"id": id})
-        return answer
-
-    def revoke_identity(self, name: str) -> Pending[RevokedIdentity]:
-        """End an identity: its tokens, sessions and runs. Return its remaining data.
-
-        name: Name of the identity, as list_tokens shows it
-        """
-        answer: Pending[RevokedIdentity] = self.call("revoke_identity", {"name": name})
         return answer
 
     def add_webhook(
@@ -1141,6 +1041,49 @@ class BatchMethods:
         answer: Pending[RemovedTrustRule] = self.call("remove_trust_rule", {"id": id})
         return answer
 
+    def create_token(
+        self,
+        name: str,
+        scopes: list[str],
+        *,
+        namespaces: list[str] | None = None,
+        kind: Literal["person", "agent"] | None = None,
+        expires: str | None = None,
+    ) -> Pending[CreatedToken]:
+        """Create a token. Only this answer contains it.
+
+        name: Name of the identity; tokens with one name are one identity
+        scopes: Scopes of the token: read, run, publish, review, admin
+        namespaces: Namespace grants: names to publish or review ('sales.*'; '*' for all)
+        kind: Whether the token belongs to a person or an agent
+        expires: Lifetime of the token (e.g., '90d'); omit for no end
+        """
+        answer: Pending[CreatedToken] = self.call(
+            "create_token", {"name": name, "scopes": scopes, "namespaces": namespaces, "kind": kind, "expires": expires}
+        )
+        return answer
+
+    def list_tokens(self) -> Pending[Tokens]:
+        """List all tokens, without their secrets."""
+        answer: Pending[Tokens] = self.call("list_tokens", {})
+        return answer
+
+    def revoke_token(self, id: str) -> Pending[Token]:
+        """Revoke a token permanently.
+
+        id: The token's id
+        """
+        answer: Pending[Token] = self.call("revoke_token", {"id": id})
+        return answer
+
+    def revoke_identity(self, name: str) -> Pending[RevokedIdentity]:
+        """End an identity: its tokens, sessions and runs. Return its remaining data.
+
+        name: Name of the identity, as list_tokens shows it
+        """
+        answer: Pending[RevokedIdentity] = self.call("revoke_identity", {"name": name})
+        return answer
+
     def list_audit(
         self,
         *,
@@ -1177,4 +1120,61 @@ class BatchMethods:
                 "cursor": cursor,
             },
         )
+        return answer
+
+    def collect_garbage(self, *, dry_run: bool | None = None, steps: list[str] | None = None) -> Pending[Garbage]:
+        """Remove unreferenced and expired data.
+
+        dry_run: Only report what a sweep would remove
+        steps: Only these steps of a sweep, by their names; omit for all
+        """
+        answer: Pending[Garbage] = self.call("collect_garbage", {"dry_run": dry_run, "steps": steps})
+        return answer
+
+    def get_usage(self, *, identity: str | None = None, namespace: str | None = None) -> Pending[IdentityUse]:
+        """Return the used amount and the limit of each quota.
+
+        identity: Identity; omit for the caller (only admins may name others)
+        namespace: Namespace; omit for the namespaces of the caller's grants
+        """
+        answer: Pending[IdentityUse] = self.call("get_usage", {"identity": identity, "namespace": namespace})
+        return answer
+
+    def create_blob(
+        self, content: str, kind: str, *, encoding: Literal["utf-8", "base64"] | None = None, ttl: int | None = None
+    ) -> Pending[NewBlob]:
+        """Store large content as a blob and return its ID.
+
+        content: Content to store
+        kind: MIME type (e.g., 'text/plain', 'application/json')
+        """
+        answer: Pending[NewBlob] = self.call(
+            "create_blob", {"content": content, "kind": kind, "encoding": encoding, "ttl": ttl}
+        )
+        return answer
+
+    def read_blob(
+        self,
+        blob_id: str,
+        *,
+        mode: Literal["sample_head", "sample_tail", "full"] | None = None,
+        max_bytes: int | None = None,
+    ) -> Pending[BlobContent]:
+        """Retrieve a preview of blob content. Full reads discouraged for large blobs.
+
+        blob_id: Blob identifier
+        mode: How to sample the blob
+        max_bytes: Maximum bytes to return
+        """
+        answer: Pending[BlobContent] = self.call(
+            "read_blob", {"blob_id": blob_id, "mode": mode, "max_bytes": max_bytes}
+        )
+        return answer
+
+    def delete_blob(self, blob_id: str) -> Pending[DeletedBlob]:
+        """Delete a blob of the caller. Admins may delete any blob.
+
+        blob_id: Blob identifier
+        """
+        answer: Pending[DeletedBlob] = self.call("delete_blob", {"blob_id": blob_id})
         return answer

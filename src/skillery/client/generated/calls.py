@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 ONCE = frozenset(
-    ["execute_skill", "run_code", "create_blob", "create_skill", "call_tool", "define_tool", "create_workspace"]
+    ["execute_skill", "run_code", "create_skill", "call_tool", "define_tool", "create_workspace", "create_blob"]
 )
 """Methods that the server executes once for each Idempotency-Key."""
 REPEATABLE = frozenset(
@@ -13,7 +13,6 @@ REPEATABLE = frozenset(
         "list_skills",
         "describe_skill",
         "read_skill_file",
-        "read_blob",
         "load_skills_protocol_guide",
         "list_versions",
         "diff_versions",
@@ -36,14 +35,15 @@ REPEATABLE = frozenset(
         "list_environments",
         "describe_environment",
         "list_skill_usage",
-        "get_usage",
-        "collect_garbage",
-        "list_tokens",
         "list_webhooks",
         "test_webhook",
         "list_dead_letters",
         "list_trust_rules",
+        "list_tokens",
         "list_audit",
+        "collect_garbage",
+        "get_usage",
+        "read_blob",
     ]
 )
 """Further methods that a client may call twice without harm: most of them change nothing."""
@@ -53,9 +53,9 @@ TOOLS = (
     "read_skill_file",
     "execute_skill",
     "run_code",
+    "load_skills_protocol_guide",
     "create_blob",
     "read_blob",
-    "load_skills_protocol_guide",
 )
 """The tools of the protocol."""
 FOR_MODELS: dict[str, dict[str, Any]] = {"search_skills": {"limit": 5, "detail": "brief"}}

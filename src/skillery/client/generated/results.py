@@ -362,25 +362,6 @@ class Run(TypedDict):
     workspace: NotRequired[WorkspaceUse]
 
 
-class NewBlob(TypedDict):
-    """Result of `create_blob`."""
-
-    blob_id: str
-    size_bytes: int
-    expires_at: NotRequired[str]
-
-
-class BlobContent(TypedDict):
-    """The content of a blob, or a part of it."""
-
-    content: str
-    encoding: Literal["utf-8", "base64"]
-    truncated: bool
-    kind: str
-    size_bytes: int
-    expires_at: NotRequired[str]
-
-
 class Guide(TypedDict):
     """The Skills Protocol Guide, in Markdown."""
 
@@ -1005,13 +986,6 @@ class DescribedEnvironment(TypedDict):
     versions: list[WithLock]
 
 
-class DeletedBlob(TypedDict):
-    """A deleted blob."""
-
-    blob_id: str
-    size_bytes: int
-
-
 class ClientReads(TypedDict):
     """The reads of a skill by one program, as the program names itself."""
 
@@ -1036,106 +1010,6 @@ class SkillUsagePage(TypedDict):
     skills: list[SkillUsage]
     next_cursor: str | None
     """For the next page; null on the last page."""
-
-
-class Used(TypedDict):
-    used: int | None
-    limit: int | None
-
-
-class NamespaceUse(TypedDict):
-    """The use of a namespace together with all namespaces below."""
-
-    namespace: str
-    bundle_bytes: Used
-
-
-class IdentityUse(TypedDict):
-    """The use and the limit of each quota of an identity."""
-
-    identity: str
-    blobs: Used
-    blob_bytes: Used
-    runs_per_minute: Used
-    concurrent_runs: Used
-    session_tools: Used
-    workspaces: Used
-    workspace_bytes: Used
-    namespaces: list[NamespaceUse]
-
-
-class Swept(TypedDict):
-    """The number and bytes of the items that a step removed. In a dry run, the items that it would remove."""
-
-    count: int
-    bytes: int
-
-
-class Garbage(TypedDict):
-    """The result of a sweep: the removed items by step. In a dry run, the items that would be removed."""
-
-    dry_run: bool
-    removed: dict[str, Swept]
-
-
-class CreatedToken(TypedDict):
-    """Result of `create_token`. No other method returns `token`."""
-
-    token: str
-    id: str
-    name: str
-    kind: Literal["person", "agent"]
-    scopes: list[str]
-    namespaces: list[str]
-    created_at: str
-    created_by: str
-    expires_at: str | None
-
-
-class Token(TypedDict):
-    """A token without its secret, as `list_tokens` returns it."""
-
-    id: str
-    name: str
-    kind: Literal["person", "agent"]
-    scopes: list[str]
-    namespaces: list[str]
-    status: Literal["live", "expired", "revoked"]
-    created_at: str
-    created_by: str
-    expires_at: str | None
-    revoked_at: str | None
-    last_used_at: str | None
-
-
-class Tokens(TypedDict):
-    """Every token that was ever created, oldest first."""
-
-    tokens: list[Token]
-
-
-class LeftBehind(TypedDict):
-    """What an identity leaves. Each list has at most 1,000 entries. Versions are `name@version`."""
-
-    published: list[str]
-    approved: list[str]
-    in_review: list[str]
-    skills: list[str]
-    workspaces: list[str]
-    trust_rules: list[str]
-    webhooks: list[str]
-    tokens: list[str]
-
-
-class RevokedIdentity(TypedDict):
-    """What `revoke_identity` has ended, and what the identity leaves."""
-
-    name: str
-    tokens: list[str]
-    sessions: int
-    runs: list[str]
-    listed: bool
-    left: LeftBehind
 
 
 class AddedWebhook(TypedDict):
@@ -1258,6 +1132,66 @@ class RemovedTrustRule(TypedDict):
     """Tokens of CI jobs that ended with the rule."""
 
 
+class CreatedToken(TypedDict):
+    """Result of `create_token`. No other method returns `token`."""
+
+    token: str
+    id: str
+    name: str
+    kind: Literal["person", "agent"]
+    scopes: list[str]
+    namespaces: list[str]
+    created_at: str
+    created_by: str
+    expires_at: str | None
+
+
+class Token(TypedDict):
+    """A token without its secret, as `list_tokens` returns it."""
+
+    id: str
+    name: str
+    kind: Literal["person", "agent"]
+    scopes: list[str]
+    namespaces: list[str]
+    status: Literal["live", "expired", "revoked"]
+    created_at: str
+    created_by: str
+    expires_at: str | None
+    revoked_at: str | None
+    last_used_at: str | None
+
+
+class Tokens(TypedDict):
+    """Every token that was ever created, oldest first."""
+
+    tokens: list[Token]
+
+
+class LeftBehind(TypedDict):
+    """What an identity leaves. Each list has at most 1,000 entries. Versions are `name@version`."""
+
+    published: list[str]
+    approved: list[str]
+    in_review: list[str]
+    skills: list[str]
+    workspaces: list[str]
+    trust_rules: list[str]
+    webhooks: list[str]
+    tokens: list[str]
+
+
+class RevokedIdentity(TypedDict):
+    """What `revoke_identity` has ended, and what the identity leaves."""
+
+    name: str
+    tokens: list[str]
+    sessions: int
+    runs: list[str]
+    listed: bool
+    left: LeftBehind
+
+
 class AuditEntry(TypedDict):
     """One entry of the audit trail, as `list_audit` returns it."""
 
@@ -1283,6 +1217,72 @@ class AuditPage(TypedDict):
     entries: list[AuditEntry]
     next_cursor: str | None
     """For the next page; null on the last page."""
+
+
+class Swept(TypedDict):
+    """The number and bytes of the items that a step removed. In a dry run, the items that it would remove."""
+
+    count: int
+    bytes: int
+
+
+class Garbage(TypedDict):
+    """The result of a sweep: the removed items by step. In a dry run, the items that would be removed."""
+
+    dry_run: bool
+    removed: dict[str, Swept]
+
+
+class Used(TypedDict):
+    used: int | None
+    limit: int | None
+
+
+class NamespaceUse(TypedDict):
+    """The use of a namespace together with all namespaces below."""
+
+    namespace: str
+    bundle_bytes: Used
+
+
+class IdentityUse(TypedDict):
+    """The use and the limit of each quota of an identity."""
+
+    identity: str
+    blobs: Used
+    blob_bytes: Used
+    runs_per_minute: Used
+    concurrent_runs: Used
+    session_tools: Used
+    workspaces: Used
+    workspace_bytes: Used
+    namespaces: list[NamespaceUse]
+
+
+class NewBlob(TypedDict):
+    """Result of `create_blob`."""
+
+    blob_id: str
+    size_bytes: int
+    expires_at: NotRequired[str]
+
+
+class BlobContent(TypedDict):
+    """The content of a blob, or a part of it."""
+
+    content: str
+    encoding: Literal["utf-8", "base64"]
+    truncated: bool
+    kind: str
+    size_bytes: int
+    expires_at: NotRequired[str]
+
+
+class DeletedBlob(TypedDict):
+    """A deleted blob."""
+
+    blob_id: str
+    size_bytes: int
 
 
 __all__ = [

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from functools import partial
+from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -14,6 +16,7 @@ from skillery.backends import Identity
 from skillery.database import Database
 from skillery.errors import Busy, InvalidParams
 from skillery.formats.wording import did_you_mean, quoted
+from skillery.method import Method, Params, about
 
 BUSY_RETRY_MS = 5_000
 
@@ -121,3 +124,21 @@ class Collector:
             self._database.write_now(
                 lambda connection: audit.record(connection, by, "collect_garbage", "", after=after)
             )
+
+
+# -- collect_garbage ---------------------------------------------------------------------------------------------------
+
+
+class CollectGarbage(Params, frozen=True, kw_only=True):
+    """Remove unreferenced and expired data."""
+
+    dry_run: Annotated[bool, about("Only report what a sweep would remove", default=False)] = False
+    steps: Annotated[list[str], about("Only these steps of a sweep, by their names; omit for all")] = []
+
+
+async def collect_garbage(collector: Collector, identity: Identity, params: CollectGarbage) -> Garbage:
+    collect = partial(collector.collect, by=identity, dry_run=params.dry_run, only=params.steps)
+    return Garbage(params.dry_run, await asyncio.to_thread(collect))
+
+
+METHODS = (Method(collect_garbage, "admin", audits=""),)

@@ -29,8 +29,8 @@ async def show_quotas(request: PageRequest) -> Page:
 async def uses_of(request: PageRequest) -> list[Use]:
     """Return the uses of the identities and namespaces that keep most, the fullest first."""
     core = request.site.core
-    identities = await core.registry.read_page(partial(list_uses, quotas=core.quotas, most=MOST))
-    namespaces = await core.registry.read_page(partial(list_namespace_uses, quotas=core.quotas, most=MOST))
+    identities = await core.registry.read_page(partial(list_uses, quotas=core.usage.quotas, most=MOST))
+    namespaces = await core.registry.read_page(partial(list_namespace_uses, quotas=core.usage.quotas, most=MOST))
     found = [one for use in identities for one in uses_of_result(msgspec.to_builtins(use))]
     found += [
         Use(namespace.namespace, "bundle_bytes", namespace.bundle_bytes.used, namespace.bundle_bytes.limit)
