@@ -21,7 +21,7 @@ from skillery.builtin.open_authenticator import LOCAL
 from skillery.database import Database, migrate
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Latest, parse_version_spec
-from skillery.registry import describe_skill, list_skills
+from skillery.registry import read_description, read_skills
 from skillery.registry.cursors import make_cursor
 from skillery.registry.files import read_inline_file
 from tests.support.postgres import running_postgres
@@ -79,9 +79,9 @@ def _figures(database: Database, folder: Path, versions: int) -> list[str]:
     figures = [
         *(timed(_keyset(place)) for place in places),
         *(timed(_offset(place)) for place in places),
-        timed(lambda one: describe_skill(one, LOCAL, storage, name=middle, spec=Latest(), detail="summary")),
+        timed(lambda one: read_description(one, LOCAL, storage, name=middle, spec=Latest(), detail="summary")),
         timed(
-            lambda one: describe_skill(
+            lambda one: read_description(
                 one, LOCAL, storage, name=middle, spec=parse_version_spec("^1.2"), detail="summary"
             )
         ),
@@ -94,7 +94,7 @@ def _figures(database: Database, folder: Path, versions: int) -> list[str]:
 def _keyset(place: int) -> Callable[[Connection], object]:
     after = (_namespace(place - 1), _name(place - 1)) if place else None
     cursor = make_cursor(KEY, ("list_skills", "", "names"), after) if after else ""
-    return lambda connection: list_skills(connection, LOCAL, KEY, namespace="", detail="names", limit=50, cursor=cursor)
+    return lambda connection: read_skills(connection, LOCAL, KEY, namespace="", detail="names", limit=50, cursor=cursor)
 
 
 def _offset(place: int) -> Callable[[Connection], object]:

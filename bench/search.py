@@ -22,7 +22,7 @@ from skillery.builtin.open_authenticator import LOCAL
 from skillery.database import Database, migrate
 from skillery.formats.semver import Version
 from skillery.formats.spellings import stored_pieces
-from skillery.registry import search_skills
+from skillery.registry import find_skills
 from skillery.registry.search_index import indexed
 from tests.support.postgres import running_postgres
 
@@ -78,7 +78,7 @@ def _figures(database: Database, skills: int) -> list[str]:
     def timed(query: str, identity: Identity) -> str:
         asked: dict[str, Any] = {"query": query, "kind": "", "tags": (), "namespace": "", "limit": 20, "cursor": ""}
         taken = milliseconds(
-            lambda: database.read_now(lambda connection: search_skills(connection, identity, KEY, **asked)), CALLS
+            lambda: database.read_now(lambda connection: find_skills(connection, identity, KEY, **asked)), CALLS
         )
         return f"{format_ms(median(taken))} ({format_ms(percentile(taken, 95))})"
 

@@ -21,7 +21,7 @@ from skillery.builtin.open_authenticator import LOCAL
 from skillery.database import Database, migrate
 from skillery.database.tables import objects, skill_files, skill_versions, skills
 from skillery.formats.semver import Version
-from skillery.registry import search_skills
+from skillery.registry import find_skills
 from skillery.registry.search_index import index_latest
 from tests.support.postgres import running_postgres
 
@@ -67,7 +67,7 @@ def _missed(database: Database) -> list[Query]:
 def first_names(database: Database, query: str) -> list[str]:
     """Return the names of the first results."""
     params: dict[str, Any] = {"query": query, "kind": "", "tags": (), "namespace": "", "limit": FIRST, "cursor": ""}
-    found = database.read_now(lambda connection: search_skills(connection, LOCAL, KEY, **params))
+    found = database.read_now(lambda connection: find_skills(connection, LOCAL, KEY, **params))
     return [skill.name for skill in found.skills]
 
 

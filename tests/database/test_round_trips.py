@@ -71,10 +71,10 @@ async def test_a_listing_and_a_description_take_one_round_trip(
     storage = DirectoryStorage(tmp_path)
     await database.write(partial(publish_in, bundle=bundle(0)))
     listing = partial(
-        registry.list_skills, identity=ANN, key=b"k" * 32, namespace="", detail="names", limit=50, cursor=""
+        registry.read_skills, identity=ANN, key=b"k" * 32, namespace="", detail="names", limit=50, cursor=""
     )
     described = partial(
-        registry.describe_skill, identity=ANN, storage=storage, name="turns.skill0", spec=Latest(), detail="summary"
+        registry.read_description, identity=ANN, storage=storage, name="turns.skill0", spec=Latest(), detail="summary"
     )
 
     assert await round_trips(proxy, lambda _: database.read(listing)) == 1

@@ -20,7 +20,7 @@ from skillery.database.tables import catalogue, skill_files, skill_versions, ski
 from skillery.errors import SkillNotFound
 from skillery.formats.languages import LANGUAGES, language_of
 from skillery.formats.semver import Version
-from skillery.registry import CountsCache, Facts, filter_of, list_catalogue, search_skills, usage_by_day
+from skillery.registry import CountsCache, Facts, filter_of, find_skills, list_catalogue, usage_by_day
 from skillery.registry.new_versions import point_to_latest
 from skillery.registry.usage_days import count_day, roll_up_usage
 from tests.conftest import Rpc
@@ -325,7 +325,7 @@ def test_a_search_filters_counts_and_sorts_like_the_catalogue(
 
     def page(cursor: str, **more: Any) -> Any:
         return database.read_now(
-            lambda connection: search_skills(connection, identity, KEY, cursor=cursor, **params, **more)
+            lambda connection: find_skills(connection, identity, KEY, cursor=cursor, **params, **more)
         )
 
     first = page("", counts=True, entries=True)

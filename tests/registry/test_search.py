@@ -24,7 +24,7 @@ from skillery.formats.search_fields import search_fields
 from skillery.formats.snippets import snippet_of
 from skillery.formats.stems import stem_of
 from skillery.formats.words import Term, find_words, parse_query, words_of
-from skillery.registry import search_skills
+from skillery.registry import find_skills
 from skillery.registry.search_index import add_rows, indexed
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server, manifest
@@ -473,7 +473,7 @@ def test_frequent_words_order_what_rare_words_find(database: Database) -> None:
         listed: list[str] = []
         asked: dict[str, Any] = {"query": query, "kind": "", "tags": [], "namespace": "", "limit": 100, "cursor": ""}
         while len(listed) < MANY:
-            page = database.read_now(lambda connection: search_skills(connection, identity, b"k" * 32, **asked))
+            page = database.read_now(lambda connection: find_skills(connection, identity, b"k" * 32, **asked))
             listed += [skill.name for skill in page.skills]
             asked["cursor"] = page.next_cursor
             if not asked["cursor"]:
@@ -630,7 +630,7 @@ def test_the_migration_finds_what_was_there_already(before: Database, new_word: 
     def found(query: str) -> int:
         asked: Any = {"kind": "", "tags": ["t"], "namespace": "", "limit": 10, "cursor": ""}
         with before.engine.connect() as connection:
-            return len(search_skills(connection, LOCAL, b"k" * 32, query=query, **asked).skills)
+            return len(find_skills(connection, LOCAL, b"k" * 32, query=query, **asked).skills)
 
     assert [found(new_word), found("foob"), found("nothing")] == [2, 1, 0]
 

@@ -23,7 +23,7 @@ from skillery.formats.version_spec import Exact
 from skillery.identity.access import BUNDLER
 from skillery.identity.quotas import UNLIMITED
 from skillery.publishing import Publisher, PublishingRules, SkillFolder, read_skill_folder
-from skillery.registry import resolve, set_visibility, undeprecate_skill, unyank_version, yank_version
+from skillery.registry import change_visibility, resolve, undeprecate, unyank, yank
 
 PACKAGED = Path(__file__).parents[1] / "_skills"
 IN_CHECKOUT = Path(__file__).parents[3] / "skills"
@@ -90,14 +90,14 @@ def _restore_guide(connection: Connection) -> None:
     Releases that did not reserve the namespace permitted publishers and admins other versions and steps.
     """
     if _is_hidden(connection):
-        set_visibility(connection, BUNDLER, GUIDE, "public")
+        change_visibility(connection, BUNDLER, GUIDE, "public")
     for text, status, is_bundled in _changed(connection):
         if not is_bundled:
-            yank_version(connection, BUNDLER, GUIDE, Version.parse(text), "The namespace is reserved.")
+            yank(connection, BUNDLER, GUIDE, Version.parse(text), "The namespace is reserved.")
         elif status == "yanked":
-            unyank_version(connection, BUNDLER, GUIDE, Version.parse(text))
+            unyank(connection, BUNDLER, GUIDE, Version.parse(text))
     if _changed(connection):
-        undeprecate_skill(connection, BUNDLER, GUIDE)
+        undeprecate(connection, BUNDLER, GUIDE)
 
 
 def _is_there(connection: Connection, manifest: Mapping[str, Any]) -> bool:

@@ -37,7 +37,7 @@ from skillery.registry import (
     Checks,
     NewVersion,
     VersionRow,
-    approve_version,
+    approve,
     checks_of,
     find_approvable,
     insert_version,
@@ -277,7 +277,7 @@ class Publisher:
         row = await self._database.read(look)
         checks = await self.checks.run_waiting_examples(identity, row) if checks_of(row.checks_json).waiting else None
         work = partial(
-            approve_version,
+            approve,
             identity=identity,
             name=name,
             version=version,

@@ -32,7 +32,7 @@ from skillery.identity import access
 from skillery.identity.quotas import Quotas
 from skillery.publishing.compile_pool import CompilePool
 from skillery.publishing.publisher import Publisher
-from skillery.registry import NewVersion, yank_version
+from skillery.registry import NewVersion, yank
 from skillery.registry.resolution import find_skill
 from skillery.registry.session_tools import define_session_tool, remove_session_tool
 from skillery.registry.tool_lookup import find_offered, near_names
@@ -236,7 +236,7 @@ def _remove(connection: Connection, identity: Identity, name: str, skill: str | 
     if not offered:
         raise _nothing_to_remove(connection, identity, name, session, where, versions)
     for version in offered:
-        removed = yank_version(connection, identity, where, Version.parse(version), REASON)
+        removed = yank(connection, identity, where, Version.parse(version), REASON)
     return DefinedTool(name, where, offered[0], removed.status)
 
 

@@ -10,7 +10,7 @@ from skillery.registry.checks import Checks, checks_of, with_examples
 from skillery.registry.completions import Completions, complete_path, complete_skill, complete_version
 from skillery.registry.creation_order import Order, cursor_after_creation, labelled_versions, list_by_creation
 from skillery.registry.cursors import cursor_key
-from skillery.registry.descriptions import describe_in_full, describe_skill
+from skillery.registry.descriptions import describe_in_full, read_description
 from skillery.registry.files import (
     FileRow,
     FoundFile,
@@ -19,7 +19,7 @@ from skillery.registry.files import (
     find_file,
     list_files,
     read_inline_file,
-    read_skill_file,
+    read_stored_file,
 )
 from skillery.registry.first_skills import BUNDLED_BY
 from skillery.registry.host_uses import count_host_uses
@@ -45,22 +45,22 @@ from skillery.registry.index_names import (
     list_unprepared,
     skills_with_index_name,
 )
-from skillery.registry.label_listings import Labels, list_labels
-from skillery.registry.labels import MovedLabel, remove_label, rollback_label, set_label
+from skillery.registry.label_listings import Labels, read_labels
+from skillery.registry.labels import MovedLabel, drop_label, point_label, restore_label
 from skillery.registry.lifecycle import (
-    approve_version,
-    deprecate_skill,
+    approve,
+    change_visibility,
+    deprecate,
     find_approvable,
-    reject_version,
-    set_visibility,
-    submit_version,
-    undeprecate_skill,
-    unyank_version,
+    reject,
+    submit,
+    undeprecate,
+    unyank,
+    yank,
     yank_skill,
-    yank_version,
 )
-from skillery.registry.listings import FirstSkill, cursor_after_skill, first_skills, list_skills
-from skillery.registry.locks import Lock, Locked, Pin, Verified, resolve_skills, verify_lock
+from skillery.registry.listings import FirstSkill, cursor_after_skill, first_skills, read_skills
+from skillery.registry.locks import Lock, Locked, Pin, Verified, check_lock, lock_skills
 from skillery.registry.new_versions import NewVersion, insert_version, state_of
 from skillery.registry.resolution import resolve
 from skillery.registry.resources import (
@@ -71,14 +71,14 @@ from skillery.registry.resources import (
     read_resource,
 )
 from skillery.registry.results import DescribedSkill, FoundSkillPage, SkillPage, ToolPage
-from skillery.registry.search import search_skills
-from skillery.registry.skill_usage import SkillUsage, SkillUsagePage, list_skill_usage
-from skillery.registry.tool_listings import list_tools
+from skillery.registry.search import find_skills
+from skillery.registry.skill_usage import SkillUsage, SkillUsagePage, read_skill_usage
+from skillery.registry.tool_listings import read_tools
 from skillery.registry.tool_lookup import FoundTool, SessionTool, find_tool
 from skillery.registry.usage import Usage, count_run
 from skillery.registry.usage_by_day import usage_by_day
 from skillery.registry.usage_days import UsageDay
-from skillery.registry.version_diffs import diff_versions, digests_of
+from skillery.registry.version_diffs import digests_of, read_diff
 from skillery.registry.version_rows import VersionRow
 from skillery.registry.version_tables import (
     FindingCounts,
@@ -97,11 +97,11 @@ from skillery.registry.versions import (
     cursor_after_version,
     descriptions_of,
     find_version,
-    list_versions,
+    read_versions,
 )
 from skillery.registry.visibility import Visibility
 from skillery.registry.waiting_reviews import count_waiting_reviews
-from skillery.registry.waivers import Waiver, WaiverPage, apply_waivers, list_waivers, revoke_waiver, waive_finding
+from skillery.registry.waivers import Waiver, WaiverPage, apply_waivers, end_waiver, insert_waiver, read_waivers
 
 __all__ = [
     "BUNDLED_BY",
@@ -156,7 +156,9 @@ __all__ = [
     "WaiverPage",
     "ages",
     "apply_waivers",
-    "approve_version",
+    "approve",
+    "change_visibility",
+    "check_lock",
     "checks_of",
     "complete_path",
     "complete_skill",
@@ -169,12 +171,12 @@ __all__ = [
     "cursor_after_skill",
     "cursor_after_version",
     "cursor_key",
-    "deprecate_skill",
+    "deprecate",
     "describe_in_full",
-    "describe_skill",
     "descriptions_of",
-    "diff_versions",
     "digests_of",
+    "drop_label",
+    "end_waiver",
     "facts_for_page",
     "files_of",
     "filter_of",
@@ -183,6 +185,7 @@ __all__ = [
     "find_imported",
     "find_in_index",
     "find_same_files",
+    "find_skills",
     "find_tool",
     "find_version",
     "first_skills",
@@ -190,6 +193,7 @@ __all__ = [
     "get_skill_entry",
     "holder_of",
     "insert_version",
+    "insert_waiver",
     "is_free",
     "is_owned",
     "known_paths",
@@ -199,43 +203,39 @@ __all__ = [
     "list_catalogue",
     "list_files",
     "list_index",
-    "list_labels",
     "list_resources",
     "list_skill_entries",
-    "list_skill_usage",
-    "list_skills",
-    "list_tools",
     "list_unprepared",
-    "list_versions",
-    "list_waivers",
+    "lock_skills",
     "mark_absent",
     "note_removed",
+    "point_label",
+    "read_description",
+    "read_diff",
     "read_directory",
     "read_inline_file",
+    "read_labels",
     "read_resource",
-    "read_skill_file",
+    "read_skill_usage",
+    "read_skills",
+    "read_stored_file",
+    "read_tools",
+    "read_versions",
+    "read_waivers",
     "record_import",
-    "reject_version",
-    "remove_label",
+    "reject",
     "resolve",
     "resolve_for_page",
-    "resolve_skills",
-    "revoke_waiver",
-    "rollback_label",
-    "search_skills",
-    "set_label",
-    "set_visibility",
+    "restore_label",
     "skills_with_index_name",
     "state_of",
-    "submit_version",
+    "submit",
     "table_of_versions",
     "taken_versions",
-    "undeprecate_skill",
-    "unyank_version",
+    "undeprecate",
+    "unyank",
     "usage_by_day",
-    "verify_lock",
-    "waive_finding",
     "with_examples",
+    "yank",
     "yank_skill",
-    "yank_version",
 ]

@@ -37,7 +37,7 @@ _DETAILS = Statement(
 Detail = Literal["manifest", "summary"]
 
 
-def describe_skill(
+def read_description(
     connection: Connection, identity: Identity, storage: Storage, *, name: str, spec: VersionSpec, detail: Detail
 ) -> msgspec.Raw:
     """Return `{"skill": {…}}` as JSON.

@@ -100,7 +100,7 @@ def find_file(connection: Connection, identity: Identity, *, name: str, spec: Ve
     return FoundFile(row, path, sha256, size, None if data is None else bytes(data))
 
 
-def read_skill_file(
+def read_stored_file(
     connection: Connection,
     identity: Identity,
     storage: Storage,

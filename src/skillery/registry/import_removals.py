@@ -12,7 +12,7 @@ from skillery.backends import Identity
 from skillery.database.tables import RESOLVABLE, import_aliases, skill_versions, skills
 from skillery.formats.semver import Version
 from skillery.identity import access
-from skillery.registry.lifecycle import yank_version
+from skillery.registry.lifecycle import yank
 from skillery.registry.visibility import sees_skill
 
 
@@ -66,5 +66,5 @@ def _yank_all(connection: Connection, identity: Identity, name: str, source: str
         .order_by(skill_versions.c.precedence)
     ).all()
     for version in resolving:
-        yank_version(connection, identity, name, Version.parse(version), f"no longer in {source}")
+        yank(connection, identity, name, Version.parse(version), f"no longer in {source}")
     return tuple(resolving)

@@ -55,7 +55,7 @@ class Labels(msgspec.Struct, frozen=True):
     next_cursor: NextCursor
 
 
-def list_labels(
+def read_labels(
     connection: Connection, identity: Identity, key: bytes, *, name: str, label: str, limit: int, cursor: str
 ) -> Labels:
     """Return the current labels, and a page of their history, newest first.

@@ -65,7 +65,7 @@ class _Goal(NamedTuple):
 # -- moves of labels -----------------------------------------------------------------------------------------------
 
 
-def set_label(connection: Connection, identity: Identity, name: str, label: str, spec: VersionSpec) -> MovedLabel:
+def point_label(connection: Connection, identity: Identity, name: str, label: str, spec: VersionSpec) -> MovedLabel:
     """Point a label to the version that `spec` selects now.
 
     A move to the same version is recorded, but rollbacks skip it. Raise NotAllowed if the identity may not publish the
@@ -93,7 +93,7 @@ def set_label(connection: Connection, identity: Identity, name: str, label: str,
     return _audited(connection, identity, "set_label", moved)
 
 
-def rollback_label(connection: Connection, identity: Identity, name: str, label: str) -> MovedLabel:
+def restore_label(connection: Connection, identity: Identity, name: str, label: str) -> MovedLabel:
     """Point a label to the version that it pointed to before the last move. Repeated calls go further back.
 
     Yanked versions are skipped. A removed label is restored. Raise NotAllowed if the identity may not publish the
@@ -121,7 +121,7 @@ def rollback_label(connection: Connection, identity: Identity, name: str, label:
     return _audited(connection, identity, "rollback_label", moved)
 
 
-def remove_label(connection: Connection, identity: Identity, name: str, label: str) -> MovedLabel:
+def drop_label(connection: Connection, identity: Identity, name: str, label: str) -> MovedLabel:
     """Remove a label. Its history stays, and a rollback restores the label.
 
     Raise NotAllowed if the identity may not publish the skill, SkillNotFound if the identity sees no such skill, and

@@ -35,7 +35,7 @@ from skillery.registry.visibility import Visibility
 # -- one version ---------------------------------------------------------------------------------------------------
 
 
-def submit_version(connection: Connection, identity: Identity, name: str, version: Version) -> NewVersion:
+def submit(connection: Connection, identity: Identity, name: str, version: Version) -> NewVersion:
     """Submit a draft for review.
 
     Raise NotAllowed if the identity may not publish the skill, SkillNotFound or VersionNotFound if the identity sees no
@@ -60,7 +60,7 @@ def find_approvable(
     return row
 
 
-def approve_version(
+def approve(
     connection: Connection,
     identity: Identity,
     name: str,
@@ -84,19 +84,19 @@ def approve_version(
     return approved
 
 
-def reject_version(connection: Connection, identity: Identity, name: str, version: Version, reason: str) -> NewVersion:
+def reject(connection: Connection, identity: Identity, name: str, version: Version, reason: str) -> NewVersion:
     """Reject a submitted version for good: a rejected version cannot be published."""
     access.require_namespace(identity, "review", name)
     return step_one(connection, identity, name, version, "reject", note=reason)
 
 
-def yank_version(connection: Connection, identity: Identity, name: str, version: Version, reason: str) -> NewVersion:
+def yank(connection: Connection, identity: Identity, name: str, version: Version, reason: str) -> NewVersion:
     """Yank a version. Then only requests for the exact version or its digest resolve to this version."""
     access.require_namespace(identity, "publish", name)
     return step_one(connection, identity, name, version, "yank", note=reason)
 
 
-def unyank_version(connection: Connection, identity: Identity, name: str, version: Version) -> NewVersion:
+def unyank(connection: Connection, identity: Identity, name: str, version: Version) -> NewVersion:
     """Undo the yank of a version."""
     access.require_namespace(identity, "publish", name)
     return step_one(connection, identity, name, version, "unyank")
@@ -125,9 +125,7 @@ def yank_skill(connection: Connection, identity: Identity, name: str, reason: st
         step_one(connection, identity, name, Version.parse(version), "yank", note=reason)
 
 
-def deprecate_skill(
-    connection: Connection, identity: Identity, name: str, message: str, successor: str | None
-) -> NewVersion:
+def deprecate(connection: Connection, identity: Identity, name: str, message: str, successor: str | None) -> NewVersion:
     """Deprecate all published versions of a skill.
 
     Deprecated versions still resolve, and show `message` to users. Versions that are published later are not
@@ -139,12 +137,12 @@ def deprecate_skill(
     return step_all(connection, identity, name, "deprecate", note=message, deprecated=deprecated)
 
 
-def undeprecate_skill(connection: Connection, identity: Identity, name: str) -> NewVersion:
+def undeprecate(connection: Connection, identity: Identity, name: str) -> NewVersion:
     """Undo the deprecation of all versions of a skill."""
     return step_all(connection, identity, name, "undeprecate")
 
 
-def set_visibility(connection: Connection, identity: Identity, name: str, visibility: Visibility) -> NewVersion:
+def change_visibility(connection: Connection, identity: Identity, name: str, visibility: Visibility) -> NewVersion:
     """Set the visibility of a skill. Return its latest version."""
     access.require_namespace(identity, "publish", name)
     skill_id = lock_skill(connection, identity, name)

@@ -133,7 +133,7 @@ def _keys(*where: ColumnElement[bool]) -> Select[Any]:
     )
 
 
-def list_skills(
+def read_skills(
     connection: Connection,
     identity: Identity,
     key: bytes,

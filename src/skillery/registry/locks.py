@@ -62,7 +62,7 @@ class Verified(msgspec.Struct, frozen=True):
     warnings: list[LockProblem]
 
 
-def resolve_skills(connection: Connection, identity: Identity, texts: Sequence[str]) -> Lock:
+def lock_skills(connection: Connection, identity: Identity, texts: Sequence[str]) -> Lock:
     """Return the exact version of each `name` or `name@<version spec>`, in the given order and without duplicates.
 
     Raise the error of the first reference that does not resolve, with the reference in `data["skill"]`. Raise
@@ -100,7 +100,7 @@ def _resolved(connection: Connection, identity: Identity, text: str) -> VersionR
         raise
 
 
-def verify_lock(connection: Connection, identity: Identity, pins: Sequence[Pin]) -> Verified:
+def check_lock(connection: Connection, identity: Identity, pins: Sequence[Pin]) -> Verified:
     """Compare each version of a lock with the registry. Return problems and warnings instead of raising them as
     errors.
     """

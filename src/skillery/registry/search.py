@@ -95,7 +95,7 @@ class Result(msgspec.Struct, frozen=True):
     details: Any
 
 
-def search_skills(
+def find_skills(
     connection: Connection,
     identity: Identity,
     key: bytes,

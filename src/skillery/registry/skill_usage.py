@@ -45,7 +45,7 @@ class SkillUsagePage(msgspec.Struct, frozen=True):
     next_cursor: NextCursor
 
 
-def list_skill_usage(
+def read_skill_usage(
     connection: Connection,
     identity: Identity,
     key: bytes,

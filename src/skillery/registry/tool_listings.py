@@ -32,7 +32,7 @@ _KEPT = 256
 """The number of cached compiled statements."""
 
 
-def list_tools(
+def read_tools(
     connection: Connection,
     identity: Identity,
     key: bytes,

@@ -15,7 +15,7 @@ from skillery.registry.resolution import resolve
 from skillery.registry.version_rows import VersionRow
 
 
-def diff_versions(
+def read_diff(
     connection: Connection, identity: Identity, storage: Storage, *, name: str, old: VersionSpec, new: VersionSpec
 ) -> VersionsDiff:
     """Return the changes from the version `old` to the version `new` of the skill.

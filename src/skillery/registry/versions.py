@@ -63,7 +63,7 @@ _LISTED = select(
 ).join_from(skill_versions, skills, skills.c.id == skill_versions.c.skill_id)
 
 
-def list_versions(
+def read_versions(
     connection: Connection,
     identity: Identity,
     key: bytes,

@@ -56,7 +56,7 @@ class WaiverPage(msgspec.Struct, frozen=True):
     next_cursor: NextCursor
 
 
-def waive_finding(
+def insert_waiver(
     connection: Connection,
     identity: Identity,
     *,
@@ -95,7 +95,7 @@ def waive_finding(
     return waiver
 
 
-def revoke_waiver(connection: Connection, identity: Identity, waiver_id: str) -> Waiver:
+def end_waiver(connection: Connection, identity: Identity, waiver_id: str) -> Waiver:
     """Revoke a waiver and return the waiver. A second call changes nothing.
 
     Versions that were published because of the waiver stay published. Raise WaiverNotFound if there is no such waiver,
@@ -111,7 +111,7 @@ def revoke_waiver(connection: Connection, identity: Identity, waiver_id: str) ->
     return _find(connection, identity, waiver_id)
 
 
-def list_waivers(
+def read_waivers(
     connection: Connection, identity: Identity, key: bytes, *, name: str, limit: int, cursor: str
 ) -> WaiverPage:
     """Return a page of the waivers for names that the identity reviews, newest first. `name` "" selects all these

@@ -180,7 +180,7 @@ def result_in(connection: Connection, row: Row[Any]) -> str | None:
     return msgspec.json.encode(tool_answer(run) if row.method == "call_tool" else run).decode()
 
 
-def list_runs(
+def read_runs(
     connection: Connection, *, identity: Identity, key: bytes, asked: RunFilter, limit: int, cursor: str
 ) -> RunPage:
     """Return a page of the runs that match the filter, newest first. Only an admin gets the runs of other identities.
@@ -194,7 +194,7 @@ def list_runs(
             f"only an admin lists the runs of '{asked.identity[:80]}'", hint="Leave 'identity' out for your own."
         )
     whose = asked.identity if sees_all else identity.name
-    bound_to = ("list_runs", whose, asked.skill, asked.status, asked.since)
+    bound_to = ("read_runs", whose, asked.skill, asked.status, asked.since)
     statement = listing(whose, asked, datetime.now(UTC))
     if cursor:
         moment, run_id = read_cursor(key, bound_to, cursor, 2)
@@ -285,4 +285,4 @@ def _raw(text: str | None) -> msgspec.Raw:
     return msgspec.Raw((text or "null").encode())
 
 
-__all__ = ["RunFilter", "find_run", "get_run", "list_runs", "record_of", "result_of"]
+__all__ = ["RunFilter", "find_run", "get_run", "read_runs", "record_of", "result_of"]

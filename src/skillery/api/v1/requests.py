@@ -47,7 +47,7 @@ class Asked(NamedTuple):
 
 async def describe(asked: Asked, name: str, spec: VersionSpec) -> dict[str, Any]:
     work = partial(
-        registry.describe_skill,
+        registry.read_description,
         identity=asked.identity,
         storage=asked.registry.storage,
         name=name,
@@ -70,7 +70,7 @@ async def versions_of(asked: Asked, name: str, limit: int, cursor: str) -> list[
 def versions_page(
     asked: Asked, name: str, limit: int, cursor: str, order: registry.Order, connection: Any
 ) -> registry.VersionPage:
-    return registry.list_versions(
+    return registry.read_versions(
         connection,
         asked.identity,
         asked.key,
@@ -89,7 +89,7 @@ async def yanked(asked: Asked, subject: str, work: Callable[[Any], None]) -> Non
 
 async def make_default(asked: Asked, name: str, spec: VersionSpec) -> None:
     """Point the label `default` to the version that `spec` selects. Raise the errors of `registry.set_label`."""
-    work = partial(registry.set_label, identity=asked.identity, name=name, label=DEFAULT, spec=spec)
+    work = partial(registry.point_label, identity=asked.identity, name=name, label=DEFAULT, spec=spec)
     await _written(asked, "set_label", f"{name}@{DEFAULT}", work)
 
 

@@ -163,7 +163,7 @@ def _page(connection: Any, asked: Asked, limit: int, cursor: str, order: registr
     who, key = asked.identity, asked.key
     if order is not None:
         return registry.list_by_creation(connection, who, key, order=order, limit=limit, cursor=cursor)
-    listing = registry.list_skills(connection, who, key, namespace="", detail="names", limit=limit, cursor=cursor)
+    listing = registry.read_skills(connection, who, key, namespace="", detail="names", limit=limit, cursor=cursor)
     return msgspec.json.decode(listing, type=registry.SkillPage)
 
 

@@ -80,7 +80,7 @@ async def version_endpoint(parts: V1Parts, scope: Any, _receive: Any, send: Any,
 
 
 def _delete_one(asked: Asked, name: str, version: Version, connection: Any) -> None:
-    registry.yank_version(connection, asked.identity, name, version, REASON)
+    registry.yank(connection, asked.identity, name, version, REASON)
 
 
 async def _version(asked: Asked, name: str, spec: VersionSpec) -> SkillVersion:

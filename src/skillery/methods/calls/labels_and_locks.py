@@ -22,23 +22,23 @@ from skillery.registry import (
 
 async def set_label(core: Core, identity: Identity, asked: params.SetLabel) -> MovedLabel:
     name, label, spec = parse_skill_name(asked.name), parse_label(asked.label), parse_version_spec(asked.version)
-    work = partial(registry.set_label, identity=identity, name=name, label=label, spec=spec)
+    work = partial(registry.point_label, identity=identity, name=name, label=label, spec=spec)
     return await core.registry.write(work)
 
 
 async def rollback_label(core: Core, identity: Identity, asked: params.RollbackLabel) -> MovedLabel:
     name, label = parse_skill_name(asked.name), parse_label(asked.label)
-    return await core.registry.write(partial(registry.rollback_label, identity=identity, name=name, label=label))
+    return await core.registry.write(partial(registry.restore_label, identity=identity, name=name, label=label))
 
 
 async def remove_label(core: Core, identity: Identity, asked: params.RemoveLabel) -> MovedLabel:
     name, label = parse_skill_name(asked.name), parse_label(asked.label)
-    return await core.registry.write(partial(registry.remove_label, identity=identity, name=name, label=label))
+    return await core.registry.write(partial(registry.drop_label, identity=identity, name=name, label=label))
 
 
 async def list_labels(core: Core, identity: Identity, asked: params.ListLabels) -> Labels:
     work = partial(
-        registry.list_labels,
+        registry.read_labels,
         identity=identity,
         key=core.registry.cursor_key,
         name=parse_skill_name(asked.name),
@@ -50,12 +50,12 @@ async def list_labels(core: Core, identity: Identity, asked: params.ListLabels) 
 
 
 async def resolve_skills(core: Core, identity: Identity, asked: params.ResolveSkills) -> Lock:
-    work = partial(registry.resolve_skills, identity=identity, texts=asked.skills)
+    work = partial(registry.lock_skills, identity=identity, texts=asked.skills)
     # Slow: a request may ask for a thousand look-ups.
     return await core.registry.read_page(work)
 
 
 async def verify_lock(core: Core, identity: Identity, asked: params.VerifyLock) -> Verified:
     pins = [Pin(entry.name, entry.version, entry.digest) for entry in asked.lock]
-    work = partial(registry.verify_lock, identity=identity, pins=pins)
+    work = partial(registry.check_lock, identity=identity, pins=pins)
     return await core.registry.read_page(work)

@@ -29,7 +29,7 @@ from skillery.registry import (
 
 async def submit_version(core: Core, identity: Identity, asked: params.SubmitVersion) -> NewVersion:
     name, version = parse_skill_name(asked.name), Version.parse(asked.version)
-    return await core.registry.write(partial(registry.submit_version, identity=identity, name=name, version=version))
+    return await core.registry.write(partial(registry.submit, identity=identity, name=name, version=version))
 
 
 async def approve_version(core: Core, identity: Identity, asked: params.ApproveVersion) -> NewVersion:
@@ -44,7 +44,7 @@ async def reject_version(core: Core, identity: Identity, asked: params.RejectVer
         Version.parse(asked.version),
         parse_sentence(asked.reason, "reason"),
     )
-    work = partial(registry.reject_version, identity=identity, name=name, version=version, reason=reason)
+    work = partial(registry.reject, identity=identity, name=name, version=version, reason=reason)
     return await core.registry.write(work)
 
 
@@ -54,7 +54,7 @@ async def yank_version(core: Core, identity: Identity, asked: params.YankVersion
         Version.parse(asked.version),
         parse_sentence(asked.reason, "reason"),
     )
-    work = partial(registry.yank_version, identity=identity, name=name, version=version, reason=reason)
+    work = partial(registry.yank, identity=identity, name=name, version=version, reason=reason)
     return await core.registry.write(work)
 
 
@@ -69,30 +69,30 @@ async def purge_version(core: Core, identity: Identity, asked: params.PurgeVersi
 
 async def unyank_version(core: Core, identity: Identity, asked: params.UnyankVersion) -> NewVersion:
     name, version = parse_skill_name(asked.name), Version.parse(asked.version)
-    return await core.registry.write(partial(registry.unyank_version, identity=identity, name=name, version=version))
+    return await core.registry.write(partial(registry.unyank, identity=identity, name=name, version=version))
 
 
 async def deprecate_skill(core: Core, identity: Identity, asked: params.DeprecateSkill) -> NewVersion:
     name, message = parse_skill_name(asked.name), parse_sentence(asked.message, "message")
     successor = parse_skill_name(asked.successor) if asked.successor else None
-    work = partial(registry.deprecate_skill, identity=identity, name=name, message=message, successor=successor)
+    work = partial(registry.deprecate, identity=identity, name=name, message=message, successor=successor)
     return await core.registry.write(work)
 
 
 async def undeprecate_skill(core: Core, identity: Identity, asked: params.UndeprecateSkill) -> NewVersion:
     name = parse_skill_name(asked.name)
-    return await core.registry.write(partial(registry.undeprecate_skill, identity=identity, name=name))
+    return await core.registry.write(partial(registry.undeprecate, identity=identity, name=name))
 
 
 async def set_visibility(core: Core, identity: Identity, asked: params.SetVisibility) -> NewVersion:
     name = parse_skill_name(asked.name)
-    work = partial(registry.set_visibility, identity=identity, name=name, visibility=asked.visibility)
+    work = partial(registry.change_visibility, identity=identity, name=name, visibility=asked.visibility)
     return await core.registry.write(work)
 
 
 async def list_versions(core: Core, identity: Identity, asked: params.ListVersions) -> VersionPage:
     work = partial(
-        registry.list_versions,
+        registry.read_versions,
         identity=identity,
         key=core.registry.cursor_key,
         name=parse_skill_name(asked.name) if asked.name else "",
@@ -112,7 +112,7 @@ async def recheck_version(core: Core, identity: Identity, asked: params.RecheckV
 
 async def waive_finding(core: Core, identity: Identity, asked: params.WaiveFinding) -> Waiver:
     work = partial(
-        registry.waive_finding,
+        registry.insert_waiver,
         identity=identity,
         name=parse_skill_name(asked.name),
         rule=parse_sentence(asked.rule, "rule"),
@@ -127,9 +127,9 @@ async def waive_finding(core: Core, identity: Identity, asked: params.WaiveFindi
 async def list_waivers(core: Core, identity: Identity, asked: params.ListWaivers) -> WaiverPage:
     name = parse_skill_name(asked.name) if asked.name else ""
     key, limit, cursor = core.registry.cursor_key, asked.limit, asked.cursor
-    work = partial(registry.list_waivers, identity=identity, key=key, name=name, limit=limit, cursor=cursor)
+    work = partial(registry.read_waivers, identity=identity, key=key, name=name, limit=limit, cursor=cursor)
     return await core.registry.read(work)
 
 
 async def revoke_waiver(core: Core, identity: Identity, asked: params.RevokeWaiver) -> Waiver:
-    return await core.registry.write(partial(registry.revoke_waiver, identity=identity, waiver_id=parse_id(asked.id)))
+    return await core.registry.write(partial(registry.end_waiver, identity=identity, waiver_id=parse_id(asked.id)))

@@ -81,7 +81,7 @@ async def list_runs(core: Core, identity: Identity, asked: params.ListRuns) -> R
         raise InvalidParams("'identity' contains a NUL character", hint="Write the name of a token.", param="identity")
     status: Any = "" if asked.status is msgspec.UNSET else asked.status
     work = partial(
-        queries.list_runs,
+        queries.read_runs,
         identity=identity,
         key=core.registry.cursor_key,
         asked=RunFilter(skill, status, asked.since, asked.identity),

@@ -44,7 +44,7 @@ async def list_skills(core: Core, identity: Identity, asked: params.ListSkills) 
     if asked.counts or asked.catalogue or asked.sort != "name" or wanted != registry.CatalogueFilter(namespace):
         return await _list_catalogue(core, identity, asked, wanted)
     work = partial(
-        registry.list_skills,
+        registry.read_skills,
         identity=identity,
         key=core.registry.cursor_key,
         namespace=namespace,
@@ -102,7 +102,7 @@ async def describe_skill(core: Core, identity: Identity, asked: params.DescribeS
         core.reads.note(name, "loads")
         return Json(found)
     work = partial(
-        registry.describe_skill, identity=identity, storage=storage, name=name, spec=spec, detail=asked.detail
+        registry.read_description, identity=identity, storage=storage, name=name, spec=spec, detail=asked.detail
     )
     return Json(await core.registry.read(work))
 
@@ -119,7 +119,7 @@ async def read_skill_file(
         return answer
     storage = core.registry.storage
     work = partial(
-        registry.read_skill_file,
+        registry.read_stored_file,
         identity=identity,
         storage=storage,
         name=name,
@@ -133,7 +133,7 @@ async def read_skill_file(
 
 async def list_skill_usage(core: Core, identity: Identity, asked: params.ListSkillUsage) -> SkillUsagePage:
     work = partial(
-        registry.list_skill_usage,
+        registry.read_skill_usage,
         identity=identity,
         key=core.registry.cursor_key,
         namespace=parse_namespace(asked.namespace) if asked.namespace else "",
@@ -147,15 +147,13 @@ async def list_skill_usage(core: Core, identity: Identity, asked: params.ListSki
 async def diff_versions(core: Core, identity: Identity, asked: params.DiffVersions) -> VersionsDiff:
     name, old = which(asked.name, asked.from_version)
     new = parse_version_spec(asked.to_version)
-    work = partial(
-        registry.diff_versions, identity=identity, storage=core.registry.storage, name=name, old=old, new=new
-    )
+    work = partial(registry.read_diff, identity=identity, storage=core.registry.storage, name=name, old=old, new=new)
     return await core.registry.read_and_compare(work)
 
 
 async def search_skills(core: Core, identity: Identity, asked: params.SearchSkills) -> FoundSkillPage:
     work = partial(
-        registry.search_skills,
+        registry.find_skills,
         identity=identity,
         key=core.registry.cursor_key,
         query=asked.query,

@@ -23,7 +23,7 @@ from skillery.runs.results import ToolResult
 
 async def list_tools(core: Core, identity: Identity, asked: params.ListTools) -> Json[ToolPage]:
     work = partial(
-        registry.list_tools,
+        registry.read_tools,
         identity=identity,
         key=core.registry.cursor_key,
         skill=parse_reference(asked.skill) if asked.skill else None,
