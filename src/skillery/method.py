@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar, Union
@@ -44,9 +44,25 @@ Given = Annotated[str, Meta(min_length=1)]
 limit.
 """
 
+SkillName = Annotated[str, about("Skill name")]
+ExactVersion = Annotated[str, about("Exact version")]
+Sentence = Annotated[str, Meta(min_length=1, max_length=2000)]
+"""A text for people: a reason, a note or a message."""
+
 
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Base of all params. Params are passed by name, and unknown names are refused."""
+
+
+def annotated_params(params: type[msgspec.Struct]) -> list[tuple[msgspec.structs.FieldInfo, Any]]:
+    """Return the fields of params with their annotations. Hidden params follow the others."""
+    hints = typing.get_type_hints(params, include_extras=True)
+    fields = [(field, hints[field.name]) for field in msgspec.structs.fields(params)]
+    return sorted(fields, key=lambda field: is_hidden(field[1]))
+
+
+def is_hidden(annotation: Any) -> bool:
+    return HIDDEN in getattr(annotation, "__metadata__", ())
 
 
 class Json(NamedTuple, Generic[R_co]):
@@ -69,8 +85,6 @@ class Method:
     "" if a call needs no such entry: the method changes nothing, or starts runs or creates blobs (their rows name the
     caller), or changes only memory, or records its own entry.
     """
-    is_tool: bool = False
-    """Whether the method is one of the eight tools of the Skills Protocol."""
     once: bool = False
     """Whether the method honours an Idempotency-Key. Such a method has a second effect if a call is repeated without
     a key.
@@ -108,9 +122,12 @@ class Method:
 _UNIONS = (Union, types.UnionType)
 
 
-def rows(*methods: Method) -> dict[str, Method]:
-    """Return the methods by name: a method has the name of its function. Raise ValueError if a name occurs twice."""
+def rows(*methods: Method, first: Sequence[str] = ()) -> dict[str, Method]:
+    """Return the methods by name, those of `first` before the others. A method has the name of its function.
+
+    Raise ValueError if two methods have the same name.
+    """
     table = {method.call.__name__: method for method in methods}
     if len(table) != len(methods):
         raise ValueError("two methods have the same name")
-    return table
+    return {name: table[name] for name in (*first, *table)}

@@ -80,7 +80,7 @@ def test_the_meta_schema_is_one_that_refuses() -> None:
 def test_every_method_is_documented_with_its_params_its_result_and_its_scope() -> None:
     shown = {
         method["name"]: (
-            [param["name"] for param in method["params"]],
+            {param["name"] for param in method["params"]},
             method["paramStructure"],
             method["tags"],
             method["result"]["schema"],
@@ -90,7 +90,7 @@ def test_every_method_is_documented_with_its_params_its_result_and_its_scope() -
     }
     expected = {
         name: (
-            list(method.params.__struct_encode_fields__),
+            set(method.params.__struct_encode_fields__),
             "by-name",
             [{"name": method.needs or "any token"}],
             {"$ref": f"#/components/schemas/{method.result.__name__}"},

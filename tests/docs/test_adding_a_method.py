@@ -36,7 +36,7 @@ def copy(tmp_path: Path) -> Path:
     (tmp_path / "tree" / path).write_text(textwrap.dedent(source) + "\n", "utf-8")
     assert "add `*greetings.METHODS,` to `METHODS`" in recipe()
     table = tmp_path / "tree" / "src/skillery/methods/table.py"
-    row = "from skillery.methods.calls import greetings\n\nMETHODS = rows(\n    *greetings.METHODS,\n"
+    row = "from skillery.registry import greetings\n\nMETHODS = rows(\n    *greetings.METHODS,\n"
     table.write_text(table.read_text("utf-8").replace("METHODS = rows(\n", row), "utf-8")
     return tmp_path / "tree"
 

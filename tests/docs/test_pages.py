@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Callable
 from functools import cache
-from itertools import chain
+from itertools import chain, groupby
 from pathlib import Path
 
 import pytest
@@ -128,7 +128,7 @@ def test_the_tree_on_the_architecture_page_is_the_tree() -> None:
     assert {one.name for one in SOURCES.glob("*.py")} - drawn == {"__init__.py", "__main__.py"}
 
 
-MADE_BY_THE_READER = {"src/skillery/methods/calls/greetings.py"}
+MADE_BY_THE_READER = {"src/skillery/registry/greetings.py"}
 """Modules that the section "Adding a method" creates."""
 
 
@@ -162,13 +162,13 @@ def test_the_path_of_a_call_is_drawn_with_functions_that_exist(method: str) -> N
     files = [file for file, _ in steps]
 
     assert [(file, name) for file, name in steps if name not in functions_of(file)] == []
-    assert len(files) == len(set(files)), "a path never returns to a module"
+    assert len([*groupby(files)]) == len(set(files)), "a path never returns to a module"
 
 
 def test_list_skills_passes_three_modules_on_its_way_from_the_route_to_sql() -> None:
     block = ARCHITECTURE.read_text("utf-8").split("\n### list_skills\n")[1].split("```")[1]
 
-    assert len(block.splitlines()[2:]) <= 3
+    assert len({line.split()[0] for line in block.splitlines()[1:]}) == 3
 
 
 def test_pages_name_no_capability_that_does_not_exist() -> None:

@@ -162,6 +162,7 @@ def test_a_hidden_version_of_a_skill_that_one_sees_answers_as_one_that_does_not_
 
 
 WHO_SEES: dict[str, tuple[Who, set[str]]] = {
+    "member of a shorter name": (Who("m8", "read run", "SHORT.*"), {"public"}),
     "author": (AUTHOR, {"public", "namespace", "private"}),
     "admin": (ADMIN, {"public", "namespace", "private"}),
     "reviewer of all": (Who("r1", "read run review"), {"public", "namespace", "private"}),
@@ -180,7 +181,6 @@ WHO_SEES: dict[str, tuple[Who, set[str]]] = {
         {"public", "namespace", "private"},
     ),
     "member of a look-alike": (Who("m4", "read run", "NS-x.* NSx.* NS"), {"public"}),
-    "member of a shorter name": (Who("m8", "read run", "SHORT.*"), {"public"}),
     "member below": (Who("m5", "read run", "NS.private.*"), {"public"}),
     "reader": (Who("m6", "read run"), {"public"}),
 }

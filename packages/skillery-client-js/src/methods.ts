@@ -467,9 +467,52 @@ export interface WorkspaceUse {
   not_saved?: string;
 }
 
+/** Result of `create_blob`. */
+export interface NewBlob {
+  blob_id: string;
+  size_bytes: number;
+  expires_at?: string | null;
+}
+
+/** The content of a blob, or a part of it. */
+export interface BlobContent {
+  content: string;
+  encoding: "base64" | "utf-8";
+  truncated: boolean;
+  kind: string;
+  size_bytes: number;
+  expires_at?: string | null;
+}
+
 /** The Skills Protocol Guide, in Markdown. */
 export interface Guide {
   content: string;
+}
+
+/** The result of a tool. A failed tool is a result, not an error. */
+export interface ToolResult {
+  /** What the agent gets: the handler's value, or {"error": "…"} */
+  result: unknown;
+  is_error: boolean;
+  /** null for a tool of a session */
+  skill: ExactSkill | null;
+  /** null if there was nothing to run */
+  run_id: string | null;
+  logs_preview: string;
+  output_blobs: string[];
+  files?: OutputFile[];
+  workspace?: WorkspaceUse;
+  environment?: GivenEnvironment;
+  /** queued or started, for a run in the background */
+  status?: "completed" | "failed" | "queued" | "started";
+  /** Undeclared args, for example */
+  warnings?: string[];
+}
+
+/** A deleted blob. */
+export interface DeletedBlob {
+  blob_id: string;
+  size_bytes: number;
 }
 
 /** The answer of `create_skill`. `warnings` are those of `check_skill`, with its findings. */
@@ -481,6 +524,22 @@ export interface CreatedSkill {
   warnings?: string[];
 }
 
+/**
+ * The result of `check_skill`. `ok` says whether the version could be published, `status` which status it would
+ * get.
+ */
+export interface CheckedSkill {
+  ok: boolean;
+  name: string;
+  version: string;
+  digest: string;
+  status: string;
+  warnings: string[];
+  findings: CheckFinding[];
+  examples: CheckedExample[];
+  permissions_diff: PermissionsDiff;
+}
+
 /** The answer of `create_skill` and of each step of a version. */
 export interface NewVersion {
   name: string;
@@ -489,42 +548,66 @@ export interface NewVersion {
   status: string;
 }
 
-/** A purged version. Its number stays taken, and its digest stays known. */
-export interface PurgedVersion {
+/** A development version, which only its caller sees. */
+export interface DevelopedSkill {
   name: string;
   version: string;
   digest: string;
-  status: "purged";
-  deleted_contents: number;
-  deleted_bytes: number;
-  kept_files: string[];
+  warnings: string[];
+  findings: CheckFinding[];
+  /** Time until the version ends, unless it is kept */
+  kept_ms: number;
 }
 
-/** A page of versions, in the order of their creation, most recent first by default. */
-export interface VersionPage {
-  versions: ListedVersion[];
+/** Skills whose development versions the call kept or ended. */
+export interface KeptSkills {
+  /** Without the skills that have no development version */
+  names: string[];
+  /** Time until the versions end, unless they are kept; 0 if ended */
+  kept_ms: number;
+}
+
+/** A page of search results, best first. */
+export interface FoundSkillPage {
+  skills: FoundSkill[];
   /** For the next page; null on the last page */
   next_cursor: string | null;
+  /** With counts: true: the number of matching rows of all pages, at most 1000 */
+  total?: number;
+  /** With counts: true: whether there are more than total */
+  total_is_more?: boolean;
+  /** With counts: true */
+  facets?: Facets;
+  /** If the query was cut */
+  warnings?: string[];
 }
 
-/** A version of a skill. */
-export interface ListedVersion {
+/** A skill that a search found. */
+export interface FoundSkill {
   name: string;
   version: string;
-  status: "deprecated" | "draft" | "in_review" | "published" | "purged" | "rejected" | "yanked";
-  digest: string;
+  description: string;
   kind: "action" | "instruction";
-  publisher: Who;
-  created_at: string;
-  size_bytes: number;
-  /** The CI job that published the version */
-  provenance?: Provenance | null;
-}
-
-/** An identity. */
-export interface Who {
-  name: string;
-  kind: string;
+  /** With detail 'summary' */
+  namespace?: string;
+  /** With detail 'summary' */
+  tags?: string[];
+  /** With detail 'summary' */
+  inputs?: Record<string, unknown>;
+  /** With detail 'summary' */
+  tools?: string[];
+  /** With detail 'summary' */
+  score?: number;
+  /** With detail 'summary' */
+  snippet?: string;
+  /** With detail 'summary' */
+  copies?: number;
+  /** Of the first two skills; a question mark means optional */
+  compact_inputs?: string;
+  /** If the version is deprecated or yanked, with the successor */
+  warnings?: string[];
+  /** With catalogue: true */
+  catalogue?: CatalogueEntry;
 }
 
 /** Two versions compared. `instructions` is the change of SKILL.md. `left_out` counts further changes. */
@@ -570,6 +653,146 @@ export interface FileFacts {
   sha256: string;
   size_bytes: number;
   executable: boolean;
+}
+
+/** A page of versions, in the order of their creation, most recent first by default. */
+export interface VersionPage {
+  versions: ListedVersion[];
+  /** For the next page; null on the last page */
+  next_cursor: string | null;
+}
+
+/** A version of a skill. */
+export interface ListedVersion {
+  name: string;
+  version: string;
+  status: "deprecated" | "draft" | "in_review" | "published" | "purged" | "rejected" | "yanked";
+  digest: string;
+  kind: "action" | "instruction";
+  publisher: Who;
+  created_at: string;
+  size_bytes: number;
+  /** The CI job that published the version */
+  provenance?: Provenance | null;
+}
+
+/** An identity. */
+export interface Who {
+  name: string;
+  kind: string;
+}
+
+/** A purged version. Its number stays taken, and its digest stays known. */
+export interface PurgedVersion {
+  name: string;
+  version: string;
+  digest: string;
+  status: "purged";
+  deleted_contents: number;
+  deleted_bytes: number;
+  kept_files: string[];
+}
+
+/** The findings of a version after a recheck. `new` are those that the version did not have before. */
+export interface RecheckedVersion {
+  name: string;
+  version: string;
+  status: string;
+  findings: CheckFinding[];
+  new: CheckFinding[];
+}
+
+/** A waiver for findings of `rule`. `file` or `version` None: the waiver covers every file or every version. */
+export interface Waiver {
+  id: string;
+  name: string;
+  rule: string;
+  file: string | null;
+  version: string | null;
+  reason: string;
+  status: "expired" | "live" | "revoked";
+  by: string;
+  kind: string;
+  at: string;
+  until: string | null;
+  revoked_by: string | null;
+  revoked_at: string | null;
+}
+
+/** A page of waivers, newest first. */
+export interface WaiverPage {
+  waivers: Waiver[];
+  /** For the next page; null on the last page */
+  next_cursor: string | null;
+}
+
+/** The answer of `set_label`, `rollback_label` and `remove_label`. A removed label has no version. */
+export interface MovedLabel {
+  name: string;
+  label: string;
+  version: string | null;
+  status: string | null;
+  digest: string | null;
+  previous: string | null;
+}
+
+/** The labels of a skill, and a page of their moves, newest first. */
+export interface Labels {
+  name: string;
+  labels: Label[];
+  history: LabelMove[];
+  /** For the next page; null on the last page */
+  next_cursor: string | null;
+}
+
+/** The version that a label points to, and the identity that moved it there. */
+export interface Label {
+  label: string;
+  version: string;
+  digest: string;
+  status: string;
+  by: string;
+  kind: string;
+  at: string;
+}
+
+/** One move of a label. */
+export interface LabelMove {
+  label: string;
+  move: "remove" | "rollback" | "set";
+  version: string | null;
+  digest: string | null;
+  previous: string | null;
+  by: string;
+  kind: string;
+  at: string;
+}
+
+/** A lock of skills: exact versions with their digests. */
+export interface Lock {
+  lock: Locked[];
+}
+
+/** One skill in a lock. */
+export interface Locked {
+  name: string;
+  version: string;
+  digest: string;
+  status: string;
+}
+
+/** The result of verify_lock. `ok` is true if `problems` is empty; `warnings` do not matter. */
+export interface Verified {
+  ok: boolean;
+  problems: LockProblem[];
+  warnings: LockProblem[];
+}
+
+export interface LockProblem {
+  name: string;
+  version: string;
+  problem: "digest_changed" | "gone" | "invalid" | "purged" | "rejected" | "two_versions" | "yanked" | "deprecated" | "not_published";
+  message: string;
 }
 
 /** The record of a run. */
@@ -666,186 +889,6 @@ export interface RunRow {
   duration_ms: number | null;
 }
 
-/** The answer of `set_label`, `rollback_label` and `remove_label`. A removed label has no version. */
-export interface MovedLabel {
-  name: string;
-  label: string;
-  version: string | null;
-  status: string | null;
-  digest: string | null;
-  previous: string | null;
-}
-
-/** The labels of a skill, and a page of their moves, newest first. */
-export interface Labels {
-  name: string;
-  labels: Label[];
-  history: LabelMove[];
-  /** For the next page; null on the last page */
-  next_cursor: string | null;
-}
-
-/** The version that a label points to, and the identity that moved it there. */
-export interface Label {
-  label: string;
-  version: string;
-  digest: string;
-  status: string;
-  by: string;
-  kind: string;
-  at: string;
-}
-
-/** One move of a label. */
-export interface LabelMove {
-  label: string;
-  move: "remove" | "rollback" | "set";
-  version: string | null;
-  digest: string | null;
-  previous: string | null;
-  by: string;
-  kind: string;
-  at: string;
-}
-
-/** A lock of skills: exact versions with their digests. */
-export interface Lock {
-  lock: Locked[];
-}
-
-/** One skill in a lock. */
-export interface Locked {
-  name: string;
-  version: string;
-  digest: string;
-  status: string;
-}
-
-/** The result of verify_lock. `ok` is true if `problems` is empty; `warnings` do not matter. */
-export interface Verified {
-  ok: boolean;
-  problems: LockProblem[];
-  warnings: LockProblem[];
-}
-
-export interface LockProblem {
-  name: string;
-  version: string;
-  problem: "digest_changed" | "gone" | "invalid" | "purged" | "rejected" | "two_versions" | "yanked" | "deprecated" | "not_published";
-  message: string;
-}
-
-/** A page of search results, best first. */
-export interface FoundSkillPage {
-  skills: FoundSkill[];
-  /** For the next page; null on the last page */
-  next_cursor: string | null;
-  /** With counts: true: the number of matching rows of all pages, at most 1000 */
-  total?: number;
-  /** With counts: true: whether there are more than total */
-  total_is_more?: boolean;
-  /** With counts: true */
-  facets?: Facets;
-  /** If the query was cut */
-  warnings?: string[];
-}
-
-/** A skill that a search found. */
-export interface FoundSkill {
-  name: string;
-  version: string;
-  description: string;
-  kind: "action" | "instruction";
-  /** With detail 'summary' */
-  namespace?: string;
-  /** With detail 'summary' */
-  tags?: string[];
-  /** With detail 'summary' */
-  inputs?: Record<string, unknown>;
-  /** With detail 'summary' */
-  tools?: string[];
-  /** With detail 'summary' */
-  score?: number;
-  /** With detail 'summary' */
-  snippet?: string;
-  /** With detail 'summary' */
-  copies?: number;
-  /** Of the first two skills; a question mark means optional */
-  compact_inputs?: string;
-  /** If the version is deprecated or yanked, with the successor */
-  warnings?: string[];
-  /** With catalogue: true */
-  catalogue?: CatalogueEntry;
-}
-
-/**
- * The result of `check_skill`. `ok` says whether the version could be published, `status` which status it would
- * get.
- */
-export interface CheckedSkill {
-  ok: boolean;
-  name: string;
-  version: string;
-  digest: string;
-  status: string;
-  warnings: string[];
-  findings: CheckFinding[];
-  examples: CheckedExample[];
-  permissions_diff: PermissionsDiff;
-}
-
-/** A development version, which only its caller sees. */
-export interface DevelopedSkill {
-  name: string;
-  version: string;
-  digest: string;
-  warnings: string[];
-  findings: CheckFinding[];
-  /** Time until the version ends, unless it is kept */
-  kept_ms: number;
-}
-
-/** Skills whose development versions the call kept or ended. */
-export interface KeptSkills {
-  /** Without the skills that have no development version */
-  names: string[];
-  /** Time until the versions end, unless they are kept; 0 if ended */
-  kept_ms: number;
-}
-
-/** A waiver for findings of `rule`. `file` or `version` None: the waiver covers every file or every version. */
-export interface Waiver {
-  id: string;
-  name: string;
-  rule: string;
-  file: string | null;
-  version: string | null;
-  reason: string;
-  status: "expired" | "live" | "revoked";
-  by: string;
-  kind: string;
-  at: string;
-  until: string | null;
-  revoked_by: string | null;
-  revoked_at: string | null;
-}
-
-/** The findings of a version after a recheck. `new` are those that the version did not have before. */
-export interface RecheckedVersion {
-  name: string;
-  version: string;
-  status: string;
-  findings: CheckFinding[];
-  new: CheckFinding[];
-}
-
-/** A page of waivers, newest first. */
-export interface WaiverPage {
-  waivers: Waiver[];
-  /** For the next page; null on the last page */
-  next_cursor: string | null;
-}
-
 /** A page of tools, by skill and name. */
 export interface ToolPage {
   tools: ToolRow[];
@@ -862,26 +905,6 @@ export interface ToolRow {
   description: string;
   /** As the skill declares them */
   parameters: Record<string, unknown>;
-}
-
-/** The result of a tool. A failed tool is a result, not an error. */
-export interface ToolResult {
-  /** What the agent gets: the handler's value, or {"error": "…"} */
-  result: unknown;
-  is_error: boolean;
-  /** null for a tool of a session */
-  skill: ExactSkill | null;
-  /** null if there was nothing to run */
-  run_id: string | null;
-  logs_preview: string;
-  output_blobs: string[];
-  files?: OutputFile[];
-  workspace?: WorkspaceUse;
-  environment?: GivenEnvironment;
-  /** queued or started, for a run in the background */
-  status?: "completed" | "failed" | "queued" | "started";
-  /** Undeclared args, for example */
-  warnings?: string[];
 }
 
 /** The result of define_tool and remove_tool. `skill` and `version` are None for a tool of a session. */
@@ -1065,6 +1088,97 @@ export interface ClientReads {
   reads: number;
 }
 
+/** The use and the limit of each quota of an identity. */
+export interface IdentityUse {
+  identity: string;
+  blobs: Used;
+  blob_bytes: Used;
+  runs_per_minute: Used;
+  concurrent_runs: Used;
+  session_tools: Used;
+  workspaces: Used;
+  workspace_bytes: Used;
+  namespaces: NamespaceUse[];
+}
+
+export interface Used {
+  used: number | null;
+  limit: number | null;
+}
+
+/** The use of a namespace together with all namespaces below. */
+export interface NamespaceUse {
+  namespace: string;
+  bundle_bytes: Used;
+}
+
+/** The result of a sweep: the removed items by step. In a dry run, the items that would be removed. */
+export interface Garbage {
+  dry_run: boolean;
+  removed: Record<string, Swept>;
+}
+
+/** The number and bytes of the items that a step removed. In a dry run, the items that it would remove. */
+export interface Swept {
+  count?: number;
+  bytes?: number;
+}
+
+/** Result of `create_token`. No other method returns `token`. */
+export interface CreatedToken {
+  token: string;
+  id: string;
+  name: string;
+  kind: "agent" | "person";
+  scopes: string[];
+  namespaces: string[];
+  created_at: string;
+  created_by: string;
+  expires_at: string | null;
+}
+
+/** Every token that was ever created, oldest first. */
+export interface Tokens {
+  tokens: Token[];
+}
+
+/** A token without its secret, as `list_tokens` returns it. */
+export interface Token {
+  id: string;
+  name: string;
+  kind: "agent" | "person";
+  scopes: string[];
+  namespaces: string[];
+  status: "expired" | "live" | "revoked";
+  created_at: string;
+  created_by: string;
+  expires_at: string | null;
+  revoked_at: string | null;
+  last_used_at: string | null;
+}
+
+/** What `revoke_identity` has ended, and what the identity leaves. */
+export interface RevokedIdentity {
+  name: string;
+  tokens: string[];
+  sessions: number;
+  runs: string[];
+  listed: boolean;
+  left: LeftBehind;
+}
+
+/** What an identity leaves. Each list has at most 1,000 entries. Versions are `name@version`. */
+export interface LeftBehind {
+  published: string[];
+  approved: string[];
+  in_review: string[];
+  skills: string[];
+  workspaces: string[];
+  trust_rules: string[];
+  webhooks: string[];
+  tokens: string[];
+}
+
 /** Result of `add_webhook`. No other method returns `secret`. */
 export interface AddedWebhook {
   id: string;
@@ -1175,61 +1289,6 @@ export interface RemovedTrustRule {
   ended: number;
 }
 
-/** Result of `create_token`. No other method returns `token`. */
-export interface CreatedToken {
-  token: string;
-  id: string;
-  name: string;
-  kind: "agent" | "person";
-  scopes: string[];
-  namespaces: string[];
-  created_at: string;
-  created_by: string;
-  expires_at: string | null;
-}
-
-/** Every token that was ever created, oldest first. */
-export interface Tokens {
-  tokens: Token[];
-}
-
-/** A token without its secret, as `list_tokens` returns it. */
-export interface Token {
-  id: string;
-  name: string;
-  kind: "agent" | "person";
-  scopes: string[];
-  namespaces: string[];
-  status: "expired" | "live" | "revoked";
-  created_at: string;
-  created_by: string;
-  expires_at: string | null;
-  revoked_at: string | null;
-  last_used_at: string | null;
-}
-
-/** What `revoke_identity` has ended, and what the identity leaves. */
-export interface RevokedIdentity {
-  name: string;
-  tokens: string[];
-  sessions: number;
-  runs: string[];
-  listed: boolean;
-  left: LeftBehind;
-}
-
-/** What an identity leaves. Each list has at most 1,000 entries. Versions are `name@version`. */
-export interface LeftBehind {
-  published: string[];
-  approved: string[];
-  in_review: string[];
-  skills: string[];
-  workspaces: string[];
-  trust_rules: string[];
-  webhooks: string[];
-  tokens: string[];
-}
-
 /** A page of the audit trail, newest first. */
 export interface AuditPage {
   entries: AuditEntry[];
@@ -1255,65 +1314,6 @@ export interface AuditEntry {
   hash: string;
 }
 
-/** The result of a sweep: the removed items by step. In a dry run, the items that would be removed. */
-export interface Garbage {
-  dry_run: boolean;
-  removed: Record<string, Swept>;
-}
-
-/** The number and bytes of the items that a step removed. In a dry run, the items that it would remove. */
-export interface Swept {
-  count?: number;
-  bytes?: number;
-}
-
-/** The use and the limit of each quota of an identity. */
-export interface IdentityUse {
-  identity: string;
-  blobs: Used;
-  blob_bytes: Used;
-  runs_per_minute: Used;
-  concurrent_runs: Used;
-  session_tools: Used;
-  workspaces: Used;
-  workspace_bytes: Used;
-  namespaces: NamespaceUse[];
-}
-
-export interface Used {
-  used: number | null;
-  limit: number | null;
-}
-
-/** The use of a namespace together with all namespaces below. */
-export interface NamespaceUse {
-  namespace: string;
-  bundle_bytes: Used;
-}
-
-/** Result of `create_blob`. */
-export interface NewBlob {
-  blob_id: string;
-  size_bytes: number;
-  expires_at?: string | null;
-}
-
-/** The content of a blob, or a part of it. */
-export interface BlobContent {
-  content: string;
-  encoding: "base64" | "utf-8";
-  truncated: boolean;
-  kind: string;
-  size_bytes: number;
-  expires_at?: string | null;
-}
-
-/** A deleted blob. */
-export interface DeletedBlob {
-  blob_id: string;
-  size_bytes: number;
-}
-
 /** Params of `list_skills`. */
 export interface ListSkillsParams {
   /** Optional namespace to filter skills (e.g., 'salesforce') */
@@ -1330,20 +1330,20 @@ export interface ListSkillsParams {
   tags?: string[];
   /** Only skills in this language; 'markdown' means without code */
   language?: "bash" | "javascript" | "markdown" | "python";
-  /** Only versions with this status; omit for latest versions, published or deprecated */
-  status?: "deprecated" | "draft" | "in_review" | "published" | "rejected" | "yanked";
   /** Only skills whose examples all passed (true), or only others (false) */
   verified?: boolean;
   /** Only skills without network access (false), or only with it (true) */
   network?: boolean;
   /** Only skills without secrets (false), or only with secrets (true) */
   secrets?: boolean;
-  /** Order: by name, by publication, or by runs */
-  sort?: "name" | "newest" | "used";
   /** Add the number of matching skills, in all and by value of each filter */
   counts?: boolean;
   /** Add facts and usage to each skill */
   catalogue?: boolean;
+  /** Only versions with this status; omit for latest versions, published or deprecated */
+  status?: "deprecated" | "draft" | "in_review" | "published" | "rejected" | "yanked";
+  /** Order: by name, by publication, or by runs */
+  sort?: "name" | "newest" | "used";
 }
 
 /** Params of `describe_skill`. */
@@ -1412,6 +1412,8 @@ export interface RunCodeParams {
   mount_skills?: string[];
   /** Blob IDs to mount in sandbox */
   input_blobs?: string[];
+  /** Execution limits */
+  limits?: Record<string, unknown>;
   /** Blobs to copy into the workspace: writable files at their paths */
   files?: RunFile[] | Record<string, Content>;
   /** Globs of files below /workspace to keep, in addition to /workspace/out (e.g., 'report/*.pdf') */
@@ -1420,16 +1422,70 @@ export interface RunCodeParams {
   workspace?: string;
   /** 'read': save nothing, so that other runs may use the workspace */
   workspace_mode?: "read" | "write";
-  /** Execution limits */
-  limits?: Record<string, unknown>;
   /** Named environment whose Python packages the code may import; '' for none, omit for the default */
   environment?: string;
   /** Answer at once with the run_id; get_run and read_run_log follow the run */
   background?: boolean;
 }
 
+/** Params of `create_blob`. */
+export interface CreateBlobParams {
+  /** Content to store */
+  content: string;
+  /** MIME type (e.g., 'text/plain', 'application/json') */
+  kind: string;
+  encoding?: "base64" | "utf-8";
+  ttl?: number;
+}
+
+/** Params of `read_blob`. */
+export interface ReadBlobParams {
+  /** Blob identifier */
+  blob_id: string;
+  /** How to sample the blob */
+  mode?: "full" | "sample_head" | "sample_tail";
+  /** Maximum bytes to return */
+  max_bytes?: number;
+}
+
 /** Params of `load_skills_protocol_guide`. */
 export interface LoadSkillsProtocolGuideParams {
+}
+
+/** Params of `call_tool`. */
+export interface CallToolParams {
+  /** Name of the tool, or 'skill/tool' if several skills have a tool of that name */
+  name: string;
+  /** Arguments for the tool */
+  args?: Record<string, unknown>;
+  /** Skill that offers the tool (omit for a tool of the session, else the most recently published one) */
+  skill?: string;
+  /** Version of that skill (omit for latest) */
+  version?: string;
+  /** Execution timeout in milliseconds */
+  timeout_ms?: number;
+  /** Blob IDs to mount in the sandbox */
+  input_blobs?: string[];
+  /** Blobs to copy into the workspace: writable files at their paths */
+  files?: RunFile[] | Record<string, Content>;
+  /** Globs of files below /workspace to keep, in addition to /workspace/out (e.g., 'report/*.pdf') */
+  outputs?: string[];
+  /** Workspace (ws_…): the run gets and saves its files. Snapshot (sha256:…): the run gets its files */
+  workspace?: string;
+  /** 'read': save nothing, so that other runs may use the workspace */
+  workspace_mode?: "read" | "write";
+  /** Session of the caller, by a name that the caller chooses; omit for the unnamed session */
+  session?: string;
+  /** Named environment, for a tool of a skill that declares no packages; '' for none */
+  environment?: string;
+  /** Answer at once with the run_id; get_run and read_run_log follow the run */
+  background?: boolean;
+}
+
+/** Params of `delete_blob`. */
+export interface DeleteBlobParams {
+  /** Blob identifier */
+  blob_id: string;
 }
 
 /** Params of `create_skill`. */
@@ -1444,12 +1500,16 @@ export interface CreateSkillParams {
   submit?: boolean;
 }
 
-/** Params of `submit_version`. */
-export interface SubmitVersionParams {
-  /** Skill name */
-  name: string;
-  /** Exact version */
-  version: string;
+/** Params of `check_skill`. */
+export interface CheckSkillParams {
+  /** skill.toml as JSON: name, version, description, and further declarations */
+  manifest: SkillToml;
+  /** SKILL.md: markdown for the LLM, with YAML frontmatter at the top */
+  skill_md: string;
+  /** Code and resources of the skill */
+  files?: SkillFile[];
+  /** true: submit the version for review if it is not published at once; false: make it a draft */
+  submit?: boolean;
 }
 
 /** Params of `approve_version`. */
@@ -1462,6 +1522,80 @@ export interface ApproveVersionParams {
   digest?: string;
   /** Recorded with the approval */
   note?: string;
+}
+
+/** Params of `develop_skill`. */
+export interface DevelopSkillParams {
+  /** skill.toml as JSON: name, version, description, and further declarations */
+  manifest: SkillToml;
+  /** SKILL.md: markdown for the LLM, with YAML frontmatter at the top */
+  skill_md: string;
+  /** Code and resources of the skill */
+  files?: SkillFile[];
+}
+
+/** Params of `keep_development`. */
+export interface KeepDevelopmentParams {
+  /** Names of the skills */
+  names: string[];
+}
+
+/** Params of `end_development`. */
+export interface EndDevelopmentParams {
+  /** Names of the skills */
+  names: string[];
+}
+
+/** Params of `search_skills`. */
+export interface SearchSkillsParams {
+  /** A few words or a question; skills with most of the words are found */
+  query: string;
+  /** Maximum number of results */
+  limit?: number;
+  /** Only skills of this kind */
+  kind?: "action" | "instruction";
+  /** Only skills with all these tags */
+  tags?: string[];
+  /** Only skills in this language; 'markdown' means without code */
+  language?: "bash" | "javascript" | "markdown" | "python";
+  /** Only skills whose examples all passed (true), or only others (false) */
+  verified?: boolean;
+  /** Only skills without network access (false), or only with it (true) */
+  network?: boolean;
+  /** Only skills without secrets (false), or only with secrets (true) */
+  secrets?: boolean;
+  /** Add the number of matching skills, in all and by value of each filter */
+  counts?: boolean;
+  /** Add facts and usage to each skill */
+  catalogue?: boolean;
+  /** Only skills in this namespace and below it */
+  namespace?: string;
+  /** Pagination cursor from previous response */
+  cursor?: string;
+  /** Only skills with this status */
+  status?: "deprecated" | "published";
+  /** Order: best match, by name, by publication, or by runs */
+  sort?: "best" | "name" | "newest" | "used";
+  /** brief: what a model needs to choose a skill */
+  detail?: "brief" | "summary";
+}
+
+/** Params of `diff_versions`. */
+export interface DiffVersionsParams {
+  /** Skill name */
+  name: string;
+  /** The older version, as a version spec: exact, range, label or digest */
+  from_version: string;
+  /** The newer version (omit for latest) */
+  to_version?: string;
+}
+
+/** Params of `submit_version`. */
+export interface SubmitVersionParams {
+  /** Skill name */
+  name: string;
+  /** Exact version */
+  version: string;
 }
 
 /** Params of `reject_version`. */
@@ -1481,16 +1615,6 @@ export interface YankVersionParams {
   /** Exact version */
   version: string;
   /** Reason for callers who request exactly this version */
-  reason: string;
-}
-
-/** Params of `purge_version`. */
-export interface PurgeVersionParams {
-  /** Skill name */
-  name: string;
-  /** Exact version */
-  version: string;
-  /** Reason, for all readers of the skill */
   reason: string;
 }
 
@@ -1540,56 +1664,54 @@ export interface ListVersionsParams {
   cursor?: string;
 }
 
-/** Params of `diff_versions`. */
-export interface DiffVersionsParams {
+/** Params of `purge_version`. */
+export interface PurgeVersionParams {
   /** Skill name */
   name: string;
-  /** The older version, as a version spec: exact, range, label or digest */
-  from_version: string;
-  /** The newer version (omit for latest) */
-  to_version?: string;
+  /** Exact version */
+  version: string;
+  /** Reason, for all readers of the skill */
+  reason: string;
 }
 
-/** Params of `get_run`. */
-export interface GetRunParams {
-  /** The run's id */
-  run_id: string;
-  /** Wait up to this long for the end of the run */
-  wait_ms?: number;
+/** Params of `recheck_version`. */
+export interface RecheckVersionParams {
+  /** Skill name */
+  name: string;
+  /** Exact version */
+  version: string;
 }
 
-/** Params of `read_run_log`. */
-export interface ReadRunLogParams {
-  /** The run's id */
-  run_id: string;
-  /** Offset in bytes: 'next' of the previous answer */
-  after?: number;
-  /** Maximum number of bytes */
-  max_bytes?: number;
-  /** Wait up to this long for more text */
-  wait_ms?: number;
+/** Params of `waive_finding`. */
+export interface WaiveFindingParams {
+  /** Skill name */
+  name: string;
+  /** The finding's rule */
+  rule: string;
+  /** Reason, for all readers of the skill */
+  reason: string;
+  /** End of the waiver: '2027-01-31', a time, or '90d'; omit for no end */
+  until?: string;
+  /** Only findings in this file */
+  file?: string;
+  /** Only this exact version */
+  version?: string;
 }
 
-/** Params of `list_runs`. */
-export interface ListRunsParams {
-  /** Only runs of this skill */
-  skill?: string;
-  /** Only runs with this status */
-  status?: "completed" | "failed" | "queued" | "started";
-  /** Only runs since then (e.g., '2026-11-22T10:00:00Z' or '24h') */
-  since?: string;
-  /** Only runs of this identity (only admins may name others) */
-  identity?: string;
+/** Params of `list_waivers`. */
+export interface ListWaiversParams {
+  /** Only waivers of this skill */
+  name?: string;
   /** Maximum number of results */
   limit?: number;
   /** Pagination cursor from previous response */
   cursor?: string;
 }
 
-/** Params of `cancel_run`. */
-export interface CancelRunParams {
-  /** The run's id */
-  run_id: string;
+/** Params of `revoke_waiver`. */
+export interface RevokeWaiverParams {
+  /** The waiver's id */
+  id: string;
 }
 
 /** Params of `set_label`. */
@@ -1642,112 +1764,46 @@ export interface VerifyLockParams {
   lock: LockEntry[];
 }
 
-/** Params of `search_skills`. */
-export interface SearchSkillsParams {
-  /** A few words or a question; skills with most of the words are found */
-  query: string;
-  /** Only skills of this kind */
-  kind?: "action" | "instruction";
-  /** Only skills with all these tags */
-  tags?: string[];
-  /** Only skills in this namespace and below it */
-  namespace?: string;
-  /** Maximum number of results */
-  limit?: number;
-  /** Pagination cursor from previous response */
-  cursor?: string;
-  /** Only skills in this language; 'markdown' means without code */
-  language?: "bash" | "javascript" | "markdown" | "python";
-  /** Only skills with this status */
-  status?: "deprecated" | "published";
-  /** Only skills whose examples all passed (true), or only others (false) */
-  verified?: boolean;
-  /** Only skills without network access (false), or only with it (true) */
-  network?: boolean;
-  /** Only skills without secrets (false), or only with secrets (true) */
-  secrets?: boolean;
-  /** Order: best match, by name, by publication, or by runs */
-  sort?: "best" | "name" | "newest" | "used";
-  /** Add the number of matching skills, in all and by value of each filter */
-  counts?: boolean;
-  /** Add facts and usage to each skill */
-  catalogue?: boolean;
-  /** brief: what a model needs to choose a skill */
-  detail?: "brief" | "summary";
+/** Params of `get_run`. */
+export interface GetRunParams {
+  /** The run's id */
+  run_id: string;
+  /** Wait up to this long for the end of the run */
+  wait_ms?: number;
 }
 
-/** Params of `check_skill`. */
-export interface CheckSkillParams {
-  /** skill.toml as JSON: name, version, description, and further declarations */
-  manifest: SkillToml;
-  /** SKILL.md: markdown for the LLM, with YAML frontmatter at the top */
-  skill_md: string;
-  /** Code and resources of the skill */
-  files?: SkillFile[];
-  /** true: submit the version for review if it is not published at once; false: make it a draft */
-  submit?: boolean;
+/** Params of `read_run_log`. */
+export interface ReadRunLogParams {
+  /** The run's id */
+  run_id: string;
+  /** Offset in bytes: 'next' of the previous answer */
+  after?: number;
+  /** Maximum number of bytes */
+  max_bytes?: number;
+  /** Wait up to this long for more text */
+  wait_ms?: number;
 }
 
-/** Params of `develop_skill`. */
-export interface DevelopSkillParams {
-  /** skill.toml as JSON: name, version, description, and further declarations */
-  manifest: SkillToml;
-  /** SKILL.md: markdown for the LLM, with YAML frontmatter at the top */
-  skill_md: string;
-  /** Code and resources of the skill */
-  files?: SkillFile[];
-}
-
-/** Params of `keep_development`. */
-export interface KeepDevelopmentParams {
-  /** Names of the skills */
-  names: string[];
-}
-
-/** Params of `end_development`. */
-export interface EndDevelopmentParams {
-  /** Names of the skills */
-  names: string[];
-}
-
-/** Params of `waive_finding`. */
-export interface WaiveFindingParams {
-  /** Skill name */
-  name: string;
-  /** The finding's rule */
-  rule: string;
-  /** Reason, for all readers of the skill */
-  reason: string;
-  /** End of the waiver: '2027-01-31', a time, or '90d'; omit for no end */
-  until?: string;
-  /** Only findings in this file */
-  file?: string;
-  /** Only this exact version */
-  version?: string;
-}
-
-/** Params of `recheck_version`. */
-export interface RecheckVersionParams {
-  /** Skill name */
-  name: string;
-  /** Exact version */
-  version: string;
-}
-
-/** Params of `list_waivers`. */
-export interface ListWaiversParams {
-  /** Only waivers of this skill */
-  name?: string;
+/** Params of `list_runs`. */
+export interface ListRunsParams {
+  /** Only runs of this skill */
+  skill?: string;
+  /** Only runs with this status */
+  status?: "completed" | "failed" | "queued" | "started";
+  /** Only runs since then (e.g., '2026-11-22T10:00:00Z' or '24h') */
+  since?: string;
+  /** Only runs of this identity (only admins may name others) */
+  identity?: string;
   /** Maximum number of results */
   limit?: number;
   /** Pagination cursor from previous response */
   cursor?: string;
 }
 
-/** Params of `revoke_waiver`. */
-export interface RevokeWaiverParams {
-  /** The waiver's id */
-  id: string;
+/** Params of `cancel_run`. */
+export interface CancelRunParams {
+  /** The run's id */
+  run_id: string;
 }
 
 /** Params of `list_tools`. */
@@ -1760,36 +1816,6 @@ export interface ListToolsParams {
   limit?: number;
   /** Pagination cursor from previous response */
   cursor?: string;
-}
-
-/** Params of `call_tool`. */
-export interface CallToolParams {
-  /** Name of the tool, or 'skill/tool' if several skills have a tool of that name */
-  name: string;
-  /** Arguments for the tool */
-  args?: Record<string, unknown>;
-  /** Skill that offers the tool (omit for a tool of the session, else the most recently published one) */
-  skill?: string;
-  /** Version of that skill (omit for latest) */
-  version?: string;
-  /** Execution timeout in milliseconds */
-  timeout_ms?: number;
-  /** Blob IDs to mount in the sandbox */
-  input_blobs?: string[];
-  /** Blobs to copy into the workspace: writable files at their paths */
-  files?: RunFile[] | Record<string, Content>;
-  /** Globs of files below /workspace to keep, in addition to /workspace/out (e.g., 'report/*.pdf') */
-  outputs?: string[];
-  /** Workspace (ws_…): the run gets and saves its files. Snapshot (sha256:…): the run gets its files */
-  workspace?: string;
-  /** 'read': save nothing, so that other runs may use the workspace */
-  workspace_mode?: "read" | "write";
-  /** Session of the caller, by a name that the caller chooses; omit for the unnamed session */
-  session?: string;
-  /** Named environment, for a tool of a skill that declares no packages; '' for none */
-  environment?: string;
-  /** Answer at once with the run_id; get_run and read_run_log follow the run */
-  background?: boolean;
 }
 
 /** Params of `define_tool`. */
@@ -1911,6 +1937,52 @@ export interface ListSkillUsageParams {
   cursor?: string;
 }
 
+/** Params of `get_usage`. */
+export interface GetUsageParams {
+  /** Identity; omit for the caller (only admins may name others) */
+  identity?: string;
+  /** Namespace; omit for the namespaces of the caller's grants */
+  namespace?: string;
+}
+
+/** Params of `collect_garbage`. */
+export interface CollectGarbageParams {
+  /** Only report what a sweep would remove */
+  dry_run?: boolean;
+  /** Only these steps of a sweep, by their names; omit for all */
+  steps?: string[];
+}
+
+/** Params of `create_token`. */
+export interface CreateTokenParams {
+  /** Name of the identity; tokens with one name are one identity */
+  name: string;
+  /** Scopes of the token: read, run, publish, review, admin */
+  scopes: string[];
+  /** Namespace grants: names to publish or review ('sales.*'; '*' for all) */
+  namespaces?: string[];
+  /** Whether the token belongs to a person or an agent */
+  kind?: "agent" | "person";
+  /** Lifetime of the token (e.g., '90d'); omit for no end */
+  expires?: string;
+}
+
+/** Params of `list_tokens`. */
+export interface ListTokensParams {
+}
+
+/** Params of `revoke_token`. */
+export interface RevokeTokenParams {
+  /** The token's id */
+  id: string;
+}
+
+/** Params of `revoke_identity`. */
+export interface RevokeIdentityParams {
+  /** Name of the identity, as list_tokens shows it */
+  name: string;
+}
+
 /** Params of `add_webhook`. */
 export interface AddWebhookParams {
   /** Target of the requests (e.g., 'https://hooks.example.org/skillery') */
@@ -1983,36 +2055,6 @@ export interface RemoveTrustRuleParams {
   id: string;
 }
 
-/** Params of `create_token`. */
-export interface CreateTokenParams {
-  /** Name of the identity; tokens with one name are one identity */
-  name: string;
-  /** Scopes of the token: read, run, publish, review, admin */
-  scopes: string[];
-  /** Namespace grants: names to publish or review ('sales.*'; '*' for all) */
-  namespaces?: string[];
-  /** Whether the token belongs to a person or an agent */
-  kind?: "agent" | "person";
-  /** Lifetime of the token (e.g., '90d'); omit for no end */
-  expires?: string;
-}
-
-/** Params of `list_tokens`. */
-export interface ListTokensParams {
-}
-
-/** Params of `revoke_token`. */
-export interface RevokeTokenParams {
-  /** The token's id */
-  id: string;
-}
-
-/** Params of `revoke_identity`. */
-export interface RevokeIdentityParams {
-  /** Name of the identity, as list_tokens shows it */
-  name: string;
-}
-
 /** Params of `list_audit`. */
 export interface ListAuditParams {
   /** Only entries of this identity */
@@ -2033,78 +2075,37 @@ export interface ListAuditParams {
   cursor?: string;
 }
 
-/** Params of `collect_garbage`. */
-export interface CollectGarbageParams {
-  /** Only report what a sweep would remove */
-  dry_run?: boolean;
-  /** Only these steps of a sweep, by their names; omit for all */
-  steps?: string[];
-}
-
-/** Params of `get_usage`. */
-export interface GetUsageParams {
-  /** Identity; omit for the caller (only admins may name others) */
-  identity?: string;
-  /** Namespace; omit for the namespaces of the caller's grants */
-  namespace?: string;
-}
-
-/** Params of `create_blob`. */
-export interface CreateBlobParams {
-  /** Content to store */
-  content: string;
-  /** MIME type (e.g., 'text/plain', 'application/json') */
-  kind: string;
-  encoding?: "base64" | "utf-8";
-  ttl?: number;
-}
-
-/** Params of `read_blob`. */
-export interface ReadBlobParams {
-  /** Blob identifier */
-  blob_id: string;
-  /** How to sample the blob */
-  mode?: "full" | "sample_head" | "sample_tail";
-  /** Maximum bytes to return */
-  max_bytes?: number;
-}
-
-/** Params of `delete_blob`. */
-export interface DeleteBlobParams {
-  /** Blob identifier */
-  blob_id: string;
-}
-
 /** Methods that the server executes once for each Idempotency-Key. */
 export const ONCE: readonly string[] = [
   "execute_skill",
   "run_code",
-  "create_skill",
+  "create_blob",
   "call_tool",
+  "create_skill",
   "define_tool",
-  "create_workspace",
-  "create_blob"
+  "create_workspace"
 ];
 /** Further methods that a client may call twice without harm: most of them change nothing. */
 export const REPEATABLE: readonly string[] = [
   "list_skills",
   "describe_skill",
   "read_skill_file",
+  "read_blob",
   "load_skills_protocol_guide",
-  "list_versions",
-  "diff_versions",
-  "get_run",
-  "read_run_log",
-  "list_runs",
-  "list_labels",
-  "resolve_skills",
-  "verify_lock",
-  "search_skills",
   "check_skill",
   "develop_skill",
   "keep_development",
   "end_development",
+  "search_skills",
+  "diff_versions",
+  "list_versions",
   "list_waivers",
+  "list_labels",
+  "resolve_skills",
+  "verify_lock",
+  "get_run",
+  "read_run_log",
+  "list_runs",
   "list_tools",
   "list_workspaces",
   "describe_workspace",
@@ -2112,15 +2113,14 @@ export const REPEATABLE: readonly string[] = [
   "list_environments",
   "describe_environment",
   "list_skill_usage",
+  "get_usage",
+  "collect_garbage",
+  "list_tokens",
   "list_webhooks",
   "test_webhook",
   "list_dead_letters",
   "list_trust_rules",
-  "list_tokens",
-  "list_audit",
-  "collect_garbage",
-  "get_usage",
-  "read_blob"
+  "list_audit"
 ];
 /** The tools of the protocol. */
 export const TOOLS: readonly string[] = [
@@ -2129,9 +2129,9 @@ export const TOOLS: readonly string[] = [
   "read_skill_file",
   "execute_skill",
   "run_code",
-  "load_skills_protocol_guide",
   "create_blob",
-  "read_blob"
+  "read_blob",
+  "load_skills_protocol_guide"
 ];
 /** The defaults of params in tool calls of models, if they differ from those of the method. */
 export const FOR_MODELS: Record<string, object> = {"search_skills": {"limit": 5, "detail": "brief"}};
@@ -2164,6 +2164,16 @@ export abstract class Methods {
     return this.call("run_code", params, options);
   }
 
+  /** Store large content as a blob and return its ID. */
+  createBlob(params: CreateBlobParams, options?: CallOptions): Promise<NewBlob> {
+    return this.call("create_blob", params, options);
+  }
+
+  /** Retrieve a preview of blob content. Full reads discouraged for large blobs. */
+  readBlob(params: ReadBlobParams, options?: CallOptions): Promise<BlobContent> {
+    return this.call("read_blob", params, options);
+  }
+
   /**
    * Load the Skills Protocol Guide to learn how to use these tools. Call this first if you haven't read the guide
    * yet.
@@ -2172,19 +2182,59 @@ export abstract class Methods {
     return this.call("load_skills_protocol_guide", params, options);
   }
 
+  /** Call a tool of a skill or of a session. */
+  callTool(params: CallToolParams, options?: CallOptions): Promise<ToolResult> {
+    return this.call("call_tool", params, options);
+  }
+
+  /** Delete a blob of the caller. Admins may delete any blob. */
+  deleteBlob(params: DeleteBlobParams, options?: CallOptions): Promise<DeletedBlob> {
+    return this.call("delete_blob", params, options);
+  }
+
   /** Publish a new skill, or a new version of a skill. The whole bundle is checked before anything is stored. */
   createSkill(params: CreateSkillParams, options?: CallOptions): Promise<CreatedSkill> {
     return this.call("create_skill", params, options);
   }
 
-  /** Ask for a review of a draft. */
-  submitVersion(params: SubmitVersionParams, options?: CallOptions): Promise<NewVersion> {
-    return this.call("submit_version", params, options);
+  /** Run all checks of create_skill and the examples, without publishing anything. */
+  checkSkill(params: CheckSkillParams, options?: CallOptions): Promise<CheckedSkill> {
+    return this.call("check_skill", params, options);
   }
 
   /** Publish a version that is in review. */
   approveVersion(params: ApproveVersionParams, options?: CallOptions): Promise<NewVersion> {
     return this.call("approve_version", params, options);
+  }
+
+  /** Serve a bundle to the caller alone as a development version ('1.2.0-dev.3'), without publishing anything. */
+  developSkill(params: DevelopSkillParams, options?: CallOptions): Promise<DevelopedSkill> {
+    return this.call("develop_skill", params, options);
+  }
+
+  /** Keep serving development versions, which end 30 seconds after the last call. */
+  keepDevelopment(params: KeepDevelopmentParams, options?: CallOptions): Promise<KeptSkills> {
+    return this.call("keep_development", params, options);
+  }
+
+  /** Stop serving development versions. */
+  endDevelopment(params: EndDevelopmentParams, options?: CallOptions): Promise<KeptSkills> {
+    return this.call("end_development", params, options);
+  }
+
+  /** Find skills by a few words about the task, the best first. Word forms and typos do not matter. */
+  searchSkills(params: SearchSkillsParams, options?: CallOptions): Promise<FoundSkillPage> {
+    return this.call("search_skills", params, options);
+  }
+
+  /** Compare two versions of a skill: permissions first, then manifest, instructions and files. */
+  diffVersions(params: DiffVersionsParams, options?: CallOptions): Promise<VersionsDiff> {
+    return this.call("diff_versions", params, options);
+  }
+
+  /** Ask for a review of a draft. */
+  submitVersion(params: SubmitVersionParams, options?: CallOptions): Promise<NewVersion> {
+    return this.call("submit_version", params, options);
   }
 
   /** Reject a version that is in review. */
@@ -2195,11 +2245,6 @@ export abstract class Methods {
   /** Withdraw a published version: only requests for exactly this version still resolve. */
   yankVersion(params: YankVersionParams, options?: CallOptions): Promise<NewVersion> {
     return this.call("yank_version", params, options);
-  }
-
-  /** Remove the files of a version permanently, for example after a leaked key. Its number cannot be used again. */
-  purgeVersion(params: PurgeVersionParams, options?: CallOptions): Promise<PurgedVersion> {
-    return this.call("purge_version", params, options);
   }
 
   /** Undo a yank. */
@@ -2227,29 +2272,29 @@ export abstract class Methods {
     return this.call("list_versions", params, options);
   }
 
-  /** Compare two versions of a skill: permissions first, then manifest, instructions and files. */
-  diffVersions(params: DiffVersionsParams, options?: CallOptions): Promise<VersionsDiff> {
-    return this.call("diff_versions", params, options);
+  /** Remove the files of a version permanently, for example after a leaked key. Its number cannot be used again. */
+  purgeVersion(params: PurgeVersionParams, options?: CallOptions): Promise<PurgedVersion> {
+    return this.call("purge_version", params, options);
   }
 
-  /** Return the record of a run: its result, its caller, its times and its limits. */
-  getRun(params: GetRunParams, options?: CallOptions): Promise<RunRecord> {
-    return this.call("get_run", params, options);
+  /** Check a published version again with the checks of today, and store the findings. */
+  recheckVersion(params: RecheckVersionParams, options?: CallOptions): Promise<RecheckedVersion> {
+    return this.call("recheck_version", params, options);
   }
 
-  /** Read the log of a run, also while it runs. */
-  readRunLog(params: ReadRunLogParams, options?: CallOptions): Promise<RunLog> {
-    return this.call("read_run_log", params, options);
+  /** Allow versions of a skill to be published in spite of a finding. */
+  waiveFinding(params: WaiveFindingParams, options?: CallOptions): Promise<Waiver> {
+    return this.call("waive_finding", params, options);
   }
 
-  /** List runs, newest first. */
-  listRuns(params: ListRunsParams = {}, options?: CallOptions): Promise<RunPage> {
-    return this.call("list_runs", params, options);
+  /** List the waivers of the skills that the caller reviews, newest first. */
+  listWaivers(params: ListWaiversParams = {}, options?: CallOptions): Promise<WaiverPage> {
+    return this.call("list_waivers", params, options);
   }
 
-  /** Stop a queued or started run. */
-  cancelRun(params: CancelRunParams, options?: CallOptions): Promise<RunRecord> {
-    return this.call("cancel_run", params, options);
+  /** Revoke a waiver. Versions that were published under it stay. */
+  revokeWaiver(params: RevokeWaiverParams, options?: CallOptions): Promise<Waiver> {
+    return this.call("revoke_waiver", params, options);
   }
 
   /** Point a label of a skill to a version. */
@@ -2282,59 +2327,29 @@ export abstract class Methods {
     return this.call("verify_lock", params, options);
   }
 
-  /** Find skills by a few words about the task, the best first. Word forms and typos do not matter. */
-  searchSkills(params: SearchSkillsParams, options?: CallOptions): Promise<FoundSkillPage> {
-    return this.call("search_skills", params, options);
+  /** Return the record of a run: its result, its caller, its times and its limits. */
+  getRun(params: GetRunParams, options?: CallOptions): Promise<RunRecord> {
+    return this.call("get_run", params, options);
   }
 
-  /** Run all checks of create_skill and the examples, without publishing anything. */
-  checkSkill(params: CheckSkillParams, options?: CallOptions): Promise<CheckedSkill> {
-    return this.call("check_skill", params, options);
+  /** Read the log of a run, also while it runs. */
+  readRunLog(params: ReadRunLogParams, options?: CallOptions): Promise<RunLog> {
+    return this.call("read_run_log", params, options);
   }
 
-  /** Serve a bundle to the caller alone as a development version ('1.2.0-dev.3'), without publishing anything. */
-  developSkill(params: DevelopSkillParams, options?: CallOptions): Promise<DevelopedSkill> {
-    return this.call("develop_skill", params, options);
+  /** List runs, newest first. */
+  listRuns(params: ListRunsParams = {}, options?: CallOptions): Promise<RunPage> {
+    return this.call("list_runs", params, options);
   }
 
-  /** Keep serving development versions, which end 30 seconds after the last call. */
-  keepDevelopment(params: KeepDevelopmentParams, options?: CallOptions): Promise<KeptSkills> {
-    return this.call("keep_development", params, options);
-  }
-
-  /** Stop serving development versions. */
-  endDevelopment(params: EndDevelopmentParams, options?: CallOptions): Promise<KeptSkills> {
-    return this.call("end_development", params, options);
-  }
-
-  /** Allow versions of a skill to be published in spite of a finding. */
-  waiveFinding(params: WaiveFindingParams, options?: CallOptions): Promise<Waiver> {
-    return this.call("waive_finding", params, options);
-  }
-
-  /** Check a published version again with the checks of today, and store the findings. */
-  recheckVersion(params: RecheckVersionParams, options?: CallOptions): Promise<RecheckedVersion> {
-    return this.call("recheck_version", params, options);
-  }
-
-  /** List the waivers of the skills that the caller reviews, newest first. */
-  listWaivers(params: ListWaiversParams = {}, options?: CallOptions): Promise<WaiverPage> {
-    return this.call("list_waivers", params, options);
-  }
-
-  /** Revoke a waiver. Versions that were published under it stay. */
-  revokeWaiver(params: RevokeWaiverParams, options?: CallOptions): Promise<Waiver> {
-    return this.call("revoke_waiver", params, options);
+  /** Stop a queued or started run. */
+  cancelRun(params: CancelRunParams, options?: CallOptions): Promise<RunRecord> {
+    return this.call("cancel_run", params, options);
   }
 
   /** List the tools that skills offer, and the tools of a session. */
   listTools(params: ListToolsParams = {}, options?: CallOptions): Promise<ToolPage> {
     return this.call("list_tools", params, options);
-  }
-
-  /** Call a tool of a skill or of a session. */
-  callTool(params: CallToolParams, options?: CallOptions): Promise<ToolResult> {
-    return this.call("call_tool", params, options);
   }
 
   /** Define a tool, for a session or as a published skill. */
@@ -2397,6 +2412,36 @@ export abstract class Methods {
     return this.call("list_skill_usage", params, options);
   }
 
+  /** Return the used amount and the limit of each quota. */
+  getUsage(params: GetUsageParams = {}, options?: CallOptions): Promise<IdentityUse> {
+    return this.call("get_usage", params, options);
+  }
+
+  /** Remove unreferenced and expired data. */
+  collectGarbage(params: CollectGarbageParams = {}, options?: CallOptions): Promise<Garbage> {
+    return this.call("collect_garbage", params, options);
+  }
+
+  /** Create a token. Only this answer contains it. */
+  createToken(params: CreateTokenParams, options?: CallOptions): Promise<CreatedToken> {
+    return this.call("create_token", params, options);
+  }
+
+  /** List all tokens, without their secrets. */
+  listTokens(params: ListTokensParams = {}, options?: CallOptions): Promise<Tokens> {
+    return this.call("list_tokens", params, options);
+  }
+
+  /** Revoke a token permanently. */
+  revokeToken(params: RevokeTokenParams, options?: CallOptions): Promise<Token> {
+    return this.call("revoke_token", params, options);
+  }
+
+  /** End an identity: its tokens, sessions and runs. Return its remaining data. */
+  revokeIdentity(params: RevokeIdentityParams, options?: CallOptions): Promise<RevokedIdentity> {
+    return this.call("revoke_identity", params, options);
+  }
+
   /** Send events to a URL, as signed HTTP requests. Only this answer contains the secret. */
   addWebhook(params: AddWebhookParams, options?: CallOptions): Promise<AddedWebhook> {
     return this.call("add_webhook", params, options);
@@ -2437,53 +2482,8 @@ export abstract class Methods {
     return this.call("remove_trust_rule", params, options);
   }
 
-  /** Create a token. Only this answer contains it. */
-  createToken(params: CreateTokenParams, options?: CallOptions): Promise<CreatedToken> {
-    return this.call("create_token", params, options);
-  }
-
-  /** List all tokens, without their secrets. */
-  listTokens(params: ListTokensParams = {}, options?: CallOptions): Promise<Tokens> {
-    return this.call("list_tokens", params, options);
-  }
-
-  /** Revoke a token permanently. */
-  revokeToken(params: RevokeTokenParams, options?: CallOptions): Promise<Token> {
-    return this.call("revoke_token", params, options);
-  }
-
-  /** End an identity: its tokens, sessions and runs. Return its remaining data. */
-  revokeIdentity(params: RevokeIdentityParams, options?: CallOptions): Promise<RevokedIdentity> {
-    return this.call("revoke_identity", params, options);
-  }
-
   /** List changes and refused attempts, newest first. */
   listAudit(params: ListAuditParams = {}, options?: CallOptions): Promise<AuditPage> {
     return this.call("list_audit", params, options);
-  }
-
-  /** Remove unreferenced and expired data. */
-  collectGarbage(params: CollectGarbageParams = {}, options?: CallOptions): Promise<Garbage> {
-    return this.call("collect_garbage", params, options);
-  }
-
-  /** Return the used amount and the limit of each quota. */
-  getUsage(params: GetUsageParams = {}, options?: CallOptions): Promise<IdentityUse> {
-    return this.call("get_usage", params, options);
-  }
-
-  /** Store large content as a blob and return its ID. */
-  createBlob(params: CreateBlobParams, options?: CallOptions): Promise<NewBlob> {
-    return this.call("create_blob", params, options);
-  }
-
-  /** Retrieve a preview of blob content. Full reads discouraged for large blobs. */
-  readBlob(params: ReadBlobParams, options?: CallOptions): Promise<BlobContent> {
-    return this.call("read_blob", params, options);
-  }
-
-  /** Delete a blob of the caller. Admins may delete any blob. */
-  deleteBlob(params: DeleteBlobParams, options?: CallOptions): Promise<DeletedBlob> {
-    return this.call("delete_blob", params, options);
   }
 }

@@ -11,7 +11,7 @@ import typing
 from typing import Any
 
 from skillery.api.rpc.schemas import field_schema
-from skillery.methods.params import RunCode
+from skillery.runs.starting import RunCode
 
 OPT_IN = "code_contract"
 """The name by which a client asks for schemas that explain the contract."""

@@ -11,7 +11,7 @@ import msgspec
 from skillery.api.rpc.client_results import Field, fields_of, parts_of
 from skillery.api.rpc.discovery import CALLABLE
 from skillery.backends import FailureType
-from skillery.method import Method
+from skillery.method import Method, annotated_params
 
 DOCS = Path(__file__).parents[3] / "docs"
 MOST_FIELDS = 7
@@ -54,7 +54,7 @@ def _methods() -> str:
 
 
 def _method_row(name: str, method: Method) -> str:
-    params = ", ".join(method.params.__struct_encode_fields__)
+    params = ", ".join(field.encode_name for field, _ in annotated_params(method.params))
     shown = f"`{params}`" if params else ""
     return f"| `{name}` | {method.needs or 'any token'} | {shown} | {_result(method.result)} |\n"
 

@@ -11,12 +11,12 @@ from skillery.api.rpc.schemas import FORMATS, tool
 from skillery.edge.gate import Gate
 from skillery.edge.http import HttpRefusal, only, send_bytes
 from skillery.edge.operations import Operation, Response, in_query
+from skillery.environments.definitions import shown_properties
 from skillery.environments.named import NamedEnvironments
 from skillery.methods.core import Core
-from skillery.methods.environment_params import shown_properties
 from skillery.methods.errors import INVALID_PARAMS, encode, plain_error
-from skillery.methods.table import METHODS
-from skillery.methods.workspace_params import with_workspaces
+from skillery.methods.table import METHODS, TOOLS
+from skillery.workspaces.methods import with_workspaces
 
 Object = dict[str, Any]
 TEXT = "text/plain"
@@ -70,7 +70,7 @@ class ToolsEndpoint:
         tools = [
             tool(name, one.params, form, more, explain)
             for name, one in METHODS.items()
-            if one.is_tool or name in included
+            if name in TOOLS or name in included
         ]
         await send_bytes(send, 200, encode(tools))
 

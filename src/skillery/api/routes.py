@@ -112,7 +112,7 @@ def _download_routes(core: Core, edge: Edge) -> list[Route]:
     parts = DownloadParts(
         edge.gate,
         core.exports,
-        core.reads,
+        core.contents.reads,
         core.signed,
         edge.answers,
         edge.public_downloads,

@@ -32,6 +32,7 @@ from skillery.context.disks import Disks
 from skillery.context.queue import Queue
 from skillery.database import Database
 from skillery.database.registry import Registry
+from skillery.environments.methods import EnvironmentParts
 from skillery.exports import Exports, FactsPreparation
 from skillery.exports.marketplaces import Marketplaces
 from skillery.formats.bundle import BundleLimits
@@ -47,7 +48,7 @@ from skillery.identity.web_sessions import WebSessions
 from skillery.importing import Importer, ImportLimits
 from skillery.maintenance.garbage import Collector
 from skillery.maintenance.purges import Purger
-from skillery.methods.core import Core, EnvironmentParts
+from skillery.methods.core import Core
 from skillery.methods.table import METHODS
 from skillery.publishing import (
     BundleChecks,
@@ -67,8 +68,10 @@ from skillery.publishing import (
 from skillery.registry import cursor_key
 from skillery.registry.catalogue_counts import CountsCache
 from skillery.registry.development import Overlays
+from skillery.registry.files import Guide
 from skillery.registry.first_skills import FirstSkills
-from skillery.registry.read_counts import ReadCounts
+from skillery.registry.listings import CatalogueParts
+from skillery.registry.read_counts import ContentParts, ReadCounts
 from skillery.runs import Runner, UnrecordedRuns
 from skillery.runs.admission import Admission
 from skillery.runs.cache import Cache
@@ -82,6 +85,7 @@ from skillery.trust.exchange import Exchange
 from skillery.trust.rules import Trust
 from skillery.webhooks.deliveries import Deliveries
 from skillery.webhooks.targets import Webhooks
+from skillery.workspaces.files import WorkspaceFiles
 from skillery.workspaces.methods import Workspaces
 from skillery.workspaces.usage import RunWorkspaces
 
@@ -141,7 +145,8 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
     stack.push_async_callback(compilers.close)
     stack.push_async_callback(refusals.close)
     stack.callback(once.close)
-    runtime = _runtime(base, quotas)
+    registry = Registry(database, backends.storage, database.write_now(cursor_key))
+    runtime = _runtime(base, quotas, registry)
     steps = sweep_steps(base.settings, database, backends.storage, runtime.cache, runtime.packages.environments)
     collector = Collector(database, steps)
     exports = Exports(database, backends.storage, base.settings.index_skills)
@@ -158,19 +163,18 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
     sender = sender_of(base.settings)
     deliveries = Deliveries(database, home.server_id, sender, retry_rules(base.settings), base.events)
     stack.push_async_callback(deliveries.close)
-    registry = Registry(database, backends.storage, database.write_now(cursor_key))
     trust = Trust(registry, backends.verifier, backends.authenticator)
     sessions = WebSessions(database, by_name(backends.authenticator, base.settings.authenticators))
     return Core(
-        guide=await asyncio.to_thread(packaged_guide),
+        guide=Guide(await asyncio.to_thread(packaged_guide)),
         registry=registry,
-        counts=CountsCache(),
+        catalogue=CatalogueParts(registry, CountsCache()),
         first_skills=FirstSkills(registry),
-        reads=reads,
+        contents=ContentParts(registry, reads),
         blobs=runtime.blobs,
         signed=SignedDownloads(database, backends.storage, base.settings.signed_downloads_seconds),
         runner=runtime.runner,
-        workspaces=Workspaces(database, backends.storage, quotas),
+        workspaces=Workspaces(registry, database, quotas, WorkspaceFiles(database, backends.storage, quotas)),
         publisher=publisher,
         rechecks=Rechecks(database, publisher.checks, base.events),
         developer=Developer(publisher.checks, Overlays(), runtime.packages.environments),
@@ -236,12 +240,12 @@ async def _start(
     background_jobs.start()
 
 
-def _runtime(base: Base, quotas: Quotas) -> _Runtime:
+def _runtime(base: Base, quotas: Quotas, registry: Registry) -> _Runtime:
     settings, home, database, backends, events = base[:5]
     blobs = Blobs(database, backends.storage, _lifetimes(settings), quotas)
     cache = Cache(home.path / "cache", database, backends.storage, blobs)
     packages = packages_of(settings, home, database, backends.sandbox)
-    environments = named_of(settings, home, database, backends.storage, packages)
+    environments = named_of(settings, home, database, registry, packages, backends.sandbox)
     workspaces = RunWorkspaces(
         database, backends.storage, quotas, home.server_id, wait_seconds=settings.runs.workspace_seconds
     )

@@ -6,14 +6,15 @@ import msgspec
 
 from skillery.app.environments import PackageServices
 from skillery.app.home import Home
-from skillery.backends import Storage
+from skillery.backends import Sandbox
 from skillery.database import Database
+from skillery.database.registry import Registry
 from skillery.environments.definitions import Defined, Named
+from skillery.environments.methods import EnvironmentParts
 from skillery.environments.named import NamedEnvironments
 from skillery.environments.queries import EnvironmentQueries
 from skillery.environments.rebuilds import Rebuilds
 from skillery.errors import StartupError
-from skillery.methods.core import EnvironmentParts
 from skillery.settings import Settings
 
 
@@ -32,10 +33,11 @@ def defined_in(settings: Settings) -> Defined:
 
 
 def named_of(
-    settings: Settings, home: Home, database: Database, storage: Storage, packages: PackageServices
+    settings: Settings, home: Home, database: Database, registry: Registry, packages: PackageServices, sandbox: Sandbox
 ) -> EnvironmentParts:
     """Build the parts for named environments. Raise StartupError if the settings of an environment are not valid."""
     locks, environments, server = packages.locks, packages.environments, home.server_id
     named = NamedEnvironments(database, locks, environments, defined_in(settings))
-    queries = EnvironmentQueries(database, storage, environments, named, server)
-    return EnvironmentParts(named, queries, Rebuilds(database, storage, locks, environments, named, server))
+    queries = EnvironmentQueries(database, registry.storage, environments, named, server)
+    rebuilds = Rebuilds(database, registry.storage, locks, environments, named, server)
+    return EnvironmentParts(named, queries, rebuilds, sandbox, registry.cursor_key)

@@ -321,7 +321,7 @@ async def delete_blob(blobs: Blobs, identity: Identity, params: DeleteBlob) -> D
 
 
 METHODS = (
-    Method(create_blob, "run", is_tool=True, audits="", once=True),
-    Method(read_blob, "read", is_tool=True, audits=""),
+    Method(create_blob, "run", audits="", once=True),
+    Method(read_blob, "read", audits=""),
     Method(delete_blob, "run", audits="blob_id"),
 )

@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 
 from skillery.backends import Language
 from skillery.environments.sources import this_python
 from skillery.errors import InvalidParams, StartupError
-from skillery.formats.requirements import LONGEST, MOST, normalised, requirement_problem
+from skillery.formats.requirements import LONGEST, MOST, normalised, package_of, requirement_problem
 from skillery.formats.wording import nearest, quoted
 
 MOST_ENVIRONMENTS = 50
@@ -127,3 +127,31 @@ def _check(one: Named) -> None:
 
 def _refuse(setting: str, value: str, problem: str) -> NoReturn:
     raise StartupError(f"setting '{setting}' has {value[:LONGEST]!r}, which {problem}")
+
+
+MOST_SHOWN = 20
+"""Packages of an environment that the description of a tool lists. list_environments returns all of them."""
+
+
+def shown_properties(defined: Defined) -> dict[str, dict[str, Any]]:
+    """Return the parameter `environment` of each tool that has it, by the name of the tool. {} if the server has no
+    named environments.
+    """
+    if not len(defined):
+        return {}
+    default = defined.default
+    names = [*(one.name for one in defined), *([""] if default else [])]
+    described = "Environment whose Python packages the code may import. " + " ".join(map(_described, defined))
+    if default is not None:
+        described += f" Without it Python has '{default.name}'; '' is none."
+    more = {"default": default.name} if default else {}
+    of_code = {"type": "string", "enum": names, **more, "description": described}
+    of_skill = {**of_code, "description": f"For a skill that declares no packages. {described}"}
+    return {"run_code": {"environment": of_code}, "execute_skill": {"environment": of_skill}}
+
+
+def _described(one: Named) -> str:
+    packages = [package_of(dependency) for dependency in one.dependencies]
+    more = " and more" if len(packages) > MOST_SHOWN else ""
+    purpose = f": {one.description.rstrip('.')}" if one.description else ""
+    return f"'{one.name}' has {', '.join(packages[:MOST_SHOWN])}{more}{purpose}."

@@ -52,3 +52,13 @@ def decode_content(content: str, encoding: str, where: str) -> bytes:
         raise InvalidParams(
             f"'{where}' is not valid base64", hint="Leave 'encoding' out for plain text.", param=where
         ) from None
+
+
+def parse_plain(text: str, where: str) -> str:
+    """Return the text unchanged. Raise InvalidParams if it contains a NUL.
+
+    `where` is the name of the parameter, for the error.
+    """
+    if "\0" in text:
+        raise InvalidParams(f"'{where}' contains a NUL character", hint="Leave it out.", param=where)
+    return text

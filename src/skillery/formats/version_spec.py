@@ -93,3 +93,8 @@ def _parse_range(text: str) -> Range:
         raise InvalidVersionSpec(
             f"{quoted(text)} is neither a version, nor a range of versions, nor a label.", hint=_HINT
         ) from None
+
+
+def parse_named(name: str, version: str) -> tuple[str, VersionSpec]:
+    """Return the name of a skill and the version spec, both checked. Raise InvalidName or InvalidVersion."""
+    return parse_skill_name(name), parse_version_spec(version)

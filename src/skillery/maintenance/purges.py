@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import asyncio
+from typing import Annotated, Literal
 
 import msgspec
 from sqlalchemy import Connection
@@ -10,9 +11,12 @@ from sqlalchemy import Connection
 from skillery.backends import Identity, Storage
 from skillery.contents.deletions import carry_out
 from skillery.database import Database
+from skillery.formats.names import parse_skill_name
 from skillery.formats.semver import Version
+from skillery.formats.texts import parse_sentence
 from skillery.maintenance.garbage.steps import DeletedContents, delete_unused
-from skillery.registry.purges import Purged, purge_version
+from skillery.method import ExactVersion, Method, Params, Sentence, SkillName, about
+from skillery.registry.purges import Purged, purge
 from skillery.runs.cache import Cache
 
 
@@ -40,12 +44,12 @@ class Purger:
     def purge_version(self, identity: Identity, name: str, version: Version, reason: str) -> PurgedVersion:
         """Remove the files of a version from the database, the storage and the cache of this machine. Blocking.
 
-        The caches of other servers lose the files in their next sweep. Raise the errors of `registry.purge_version`.
+        The caches of other servers lose the files in their next sweep. Raise the errors of `registry.purges.purge`.
         """
 
         def work(connection: Connection) -> tuple[Purged, DeletedContents]:
             # One transaction: after a kill between two, a purge could not be repeated.
-            purged = purge_version(connection, identity, name, version, reason)
+            purged = purge(connection, identity, name, version, reason)
             digests = {file.sha256 for file in purged.files} | {*purged.archives}
             return purged, delete_unused(connection, self._database.server, digests, waits=True)
 
@@ -57,3 +61,26 @@ class Purger:
         return PurgedVersion(
             purged.name, purged.version, purged.digest, "purged", deleted.swept.count, deleted.swept.bytes, kept
         )
+
+
+# -- purge_version -----------------------------------------------------------------------------------------------------
+
+
+class PurgeVersion(Params, frozen=True, kw_only=True):
+    """Remove the files of a version permanently, for example after a leaked key. Its number cannot be used again."""
+
+    name: SkillName
+    version: ExactVersion
+    reason: Annotated[Sentence, about("Reason, for all readers of the skill")]
+
+
+async def purge_version(purger: Purger, identity: Identity, params: PurgeVersion) -> PurgedVersion:
+    name, version, reason = (
+        parse_skill_name(params.name),
+        Version.parse(params.version),
+        parse_sentence(params.reason, "reason"),
+    )
+    return await asyncio.to_thread(purger.purge_version, identity, name, version, reason)
+
+
+METHODS = (Method(purge_version, "admin", audits="name"),)

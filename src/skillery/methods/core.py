@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 from skillery.audit import Refusals
 from skillery.backends import Sandbox
@@ -12,9 +12,7 @@ from skillery.contents.blobs import Blobs
 from skillery.contents.signed_downloads import SignedDownloads
 from skillery.context.disks import Disks
 from skillery.database.registry import Registry
-from skillery.environments.named import NamedEnvironments
-from skillery.environments.queries import EnvironmentQueries
-from skillery.environments.rebuilds import Rebuilds
+from skillery.environments.methods import EnvironmentParts
 from skillery.exports import Exports
 from skillery.exports.marketplaces import Marketplaces
 from skillery.git_views import Repositories
@@ -26,9 +24,10 @@ from skillery.importing import Importer
 from skillery.maintenance.garbage import Collector
 from skillery.maintenance.purges import Purger
 from skillery.publishing import Developer, Publisher, Rechecks, ToolMaker
-from skillery.registry.catalogue_counts import CountsCache
+from skillery.registry.files import Guide
 from skillery.registry.first_skills import FirstSkills
-from skillery.registry.read_counts import ReadCounts
+from skillery.registry.listings import CatalogueParts
+from skillery.registry.read_counts import ContentParts
 from skillery.runs import Runner
 from skillery.trust.exchange import Exchange
 from skillery.trust.rules import Trust
@@ -37,24 +36,15 @@ from skillery.webhooks.targets import Webhooks
 from skillery.workspaces.methods import Workspaces
 
 
-class EnvironmentParts(NamedTuple):
-    """The parts of the core for methods that use named environments."""
-
-    named: NamedEnvironments
-    queries: EnvironmentQueries
-    rebuilds: Rebuilds
-
-
 @dataclass(frozen=True)
 class Core:
     """The parts of the core that methods use. A method and an endpoint get only the part that they need."""
 
-    guide: str
-    """The Skills Protocol Guide of the package, in Markdown."""
+    guide: Guide
     registry: Registry
-    counts: CountsCache
+    catalogue: CatalogueParts
     first_skills: FirstSkills
-    reads: ReadCounts
+    contents: ContentParts
     blobs: Blobs
     signed: SignedDownloads
     runner: Runner

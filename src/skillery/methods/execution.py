@@ -28,7 +28,7 @@ from skillery.methods.core import Core
 from skillery.methods.errors import METHOD_NOT_FOUND, codes_of, encode, error_object, plain_error, unexpected
 from skillery.methods.param_errors import MOST_SHOWN, explain, known_params, schema_of
 from skillery.methods.refusals import is_refusal, subject_of
-from skillery.methods.table import METHODS
+from skillery.methods.table import METHODS, TOOLS
 
 UNKNOWN = "unknown"
 REDUCED = frozenset({"limit", "max_bytes", "wait_ms"})
@@ -61,11 +61,10 @@ async def perform(
     finished: Parts | None = None
     begun = time.perf_counter()
     known = name if name in methods else UNKNOWN  # a set of fixed names for metrics
-    is_tool = known in methods and methods[known].is_tool
     request = current.get()
     if request is not None:
         request.method = known
-    with span("rpc", **{"rpc.method": known}) as traced, tool_call(traced, known, is_tool=is_tool):
+    with span("rpc", **{"rpc.method": known}) as traced, tool_call(traced, known, is_tool=known in TOOLS):
         try:
             finished = _kept(await _call_method(core, identity, name, params, key, methods))
         except _Unknown as unknown:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from skillery.publishing.rechecks import RecheckedVersion, Rechecks
     from skillery.publishing.rules import PublishingRules
     from skillery.publishing.script_check import ScriptCheck
-    from skillery.publishing.tool_maker import DefinedTool, Definition, ToolMaker
+    from skillery.publishing.tool_maker import DefinedTool, ToolMaker
     from skillery.publishing.undeclared import Undeclared
     from skillery.publishing.undeclared_findings import ImportScan, Mode
 else:
@@ -50,7 +50,6 @@ __all__ = [
     "CompilePool",
     "CreatedSkill",
     "DefinedTool",
-    "Definition",
     "DevelopedSkill",
     "Developer",
     "ExampleRuns",

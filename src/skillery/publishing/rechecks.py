@@ -16,9 +16,11 @@ from skillery.database import Database
 from skillery.database.tables import skills
 from skillery.errors import IllegalStep, Unavailable
 from skillery.formats.check_results import CheckFinding
+from skillery.formats.names import parse_skill_name
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Exact
 from skillery.identity import access
+from skillery.method import ExactVersion, Method, Params, SkillName
 from skillery.publishing.bundle_checks import MOST_FINDINGS, BundleChecks
 from skillery.publishing.example_runs import RULE as EXAMPLES
 from skillery.publishing.import_findings import RULE as IMPORT
@@ -115,3 +117,21 @@ def _place(finding: CheckFinding) -> tuple[str, str | None, int | None]:
 
 def _rules(findings: Sequence[CheckFinding]) -> list[str]:
     return sorted({finding.rule for finding in findings})
+
+
+# -- recheck_version ---------------------------------------------------------------------------------------------------
+
+
+class RecheckVersion(Params, frozen=True, kw_only=True):
+    """Check a published version again with the checks of today, and store the findings."""
+
+    name: SkillName
+    version: ExactVersion
+
+
+async def recheck_version(rechecks: Rechecks, identity: Identity, params: RecheckVersion) -> RecheckedVersion:
+    name, version = parse_skill_name(params.name), Version.parse(params.version)
+    return await rechecks.recheck_version(identity, name, version)
+
+
+METHODS = (Method(recheck_version, "review", audits="name"),)

@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Set
 from datetime import timedelta
 from functools import partial
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import msgspec
+from msgspec import Meta
 from sqlalchemy import Connection, select
 
 from skillery.backends import Identity, Language
@@ -24,18 +25,21 @@ from skillery.formats.defined_tools import (
     script_path,
     write_skill,
 )
+from skillery.formats.names import parse_namespace
 from skillery.formats.problems import Problem, raise_problems
 from skillery.formats.semver import Version
+from skillery.formats.texts import parse_plain
 from skillery.formats.tools import Tool, parse_definition
 from skillery.formats.wording import quoted
 from skillery.identity import access
 from skillery.identity.quotas import Quotas
+from skillery.method import Method, Params, about, or_none
 from skillery.publishing.compile_pool import CompilePool
 from skillery.publishing.publisher import Publisher
 from skillery.registry import NewVersion, yank
 from skillery.registry.resolution import find_skill
-from skillery.registry.session_tools import define_session_tool, remove_session_tool
-from skillery.registry.tool_lookup import find_offered, near_names
+from skillery.registry.session_tools import SessionName, define_session_tool, parse_session, remove_session_tool
+from skillery.registry.tool_lookup import ToolAddress, find_offered, near_names, parse_address
 from skillery.registry.visibility import sees_version
 
 FIRST = "1.0.0"
@@ -43,21 +47,8 @@ MOST_TRIES = 5
 REASON = "removed with remove_tool"
 
 
-class Definition(msgspec.Struct, frozen=True):
-    name: str
-    description: str
-    parameters: str
-    """The parameters as JSON text."""
-    code: str
-    """The body of the handler function. In bash, this is the whole program."""
-    is_persistent: bool
-    language: Language | None
-    """Language of the code. None: JavaScript if this server can run JavaScript, else Python."""
-    session: str
-    namespace: str | None
-    """Namespace of the skill. None: no namespace if the grants of the identity allow this, else the first granted
-    namespace.
-    """
+MOST_CODE = 256 * 1024
+MOST_PARAMETERS = 64 * 1024
 
 
 class DefinedTool(msgspec.Struct, frozen=True):
@@ -93,24 +84,27 @@ class ToolMaker:
         self._keep_for = keep_for
         self._reserved = reserved
 
-    async def define_tool(self, identity: Identity, asked: Definition) -> DefinedTool:
+    async def define_tool(self, identity: Identity, params: DefineTool) -> DefinedTool:
         """Define a tool for a session, or publish it as a skill.
 
         Raise InvalidParams or InvalidName if the definition is not valid. Raise ToolProtected if the name is reserved,
         or if the skill was not made with define_tool. Raise QuotaExceeded if a quota is used up. Raise the errors of
         `create_skill` if the skill cannot be published.
         """
-        self._check_reserved(asked.name)
-        language = asked.language or ("javascript" if await self._runs_javascript() else "python")
-        script = script_path(asked.name, language)
-        tool = await asyncio.to_thread(parse_definition, asked.name, asked.description, asked.parameters, script)
-        content = await self._handler(identity, asked.code, language, script)
-        if asked.is_persistent:
-            return await self._publish(identity, asked, tool, content)
+        code, is_persistent = parse_plain(params.code, "code"), _is_true(params.persistent)
+        session = parse_session(params.session)
+        namespace = None if params.namespace is msgspec.UNSET else parse_namespace(params.namespace)
+        self._check_reserved(params.name)
+        language: Language = or_none(params.language) or await self._default_language()
+        script = script_path(params.name, language)
+        tool = await asyncio.to_thread(parse_definition, params.name, params.description, params.parameters, script)
+        content = await self._handler(identity, code, language, script)
+        if is_persistent:
+            return await self._publish(identity, tool, content, namespace, session)
         work = partial(
             define_session_tool,
             identity=identity,
-            session=asked.session,
+            session=session,
             tool=tool,
             content=content,
             keep_for=self._keep_for,
@@ -130,13 +124,13 @@ class ToolMaker:
         work = partial(_remove, identity=identity, name=name, skill=skill, session=session)
         return await self._database.write(work)
 
-    async def _publish(self, identity: Identity, asked: Definition, tool: Tool, content: str) -> DefinedTool:
-        skill = _skill_for(identity, tool.name, asked.namespace)
+    async def _publish(
+        self, identity: Identity, tool: Tool, content: str, namespace: str | None, session: str
+    ) -> DefinedTool:
+        skill = _skill_for(identity, tool.name, namespace)
         access.require_namespace(identity, "publish", skill)
         created = await self._publish_next(identity, tool, skill, content)
-        await self._database.write(
-            partial(remove_session_tool, identity=identity, session=asked.session, name=tool.name)
-        )
+        await self._database.write(partial(remove_session_tool, identity=identity, session=session, name=tool.name))
         return DefinedTool(tool.name, created.name, created.version, created.status)
 
     async def _publish_next(self, identity: Identity, tool: Tool, skill: str, content: str) -> NewVersion:
@@ -159,6 +153,9 @@ class ToolMaker:
             return handler_of(code, language)
         made = await self._compilers.handler(identity.name, script, code)
         return made if isinstance(made, str) else _refuse(made)
+
+    async def _default_language(self) -> Language:
+        return "javascript" if await self._runs_javascript() else "python"
 
     def _check_reserved(self, name: str) -> None:
         if name in self._reserved:
@@ -280,3 +277,66 @@ def _no_such_tool(connection: Connection, identity: Identity, name: str, session
     near = near_names(connection, identity, name, session)
     hint = f"Did you mean {' or '.join(quoted(one) for one in near)}?" if near else "list_tools shows all tools."
     return ToolNotFound(f"there is no tool {quoted(name)} to remove", hint=hint, name=name[:128], near=near)
+
+
+# -- define_tool -------------------------------------------------------------------------------------------------------
+
+
+class DefineTool(Params, frozen=True, kw_only=True):
+    """Define a tool, for a session or as a published skill."""
+
+    name: Annotated[ToolAddress, about("Tool name (lowercase with underscores)")]
+    description: Annotated[Annotated[str, Meta(min_length=1, max_length=1024)], about("What the tool does")]
+    parameters: Annotated[
+        Annotated[str, Meta(max_length=MOST_PARAMETERS)], about("JSON string of parameter definitions")
+    ] = ""
+    code: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=MOST_CODE)],
+        about("Body of the function that gets 'args' and returns the result"),
+    ]
+    persistent: Annotated[str, about('"true" to keep it as a skill that others can use')] = ""
+    language: Annotated[
+        Language | msgspec.UnsetType,
+        about("Language of the code. If omitted: JavaScript if the server can run it, else Python"),
+    ] = msgspec.UNSET
+    namespace: Annotated[
+        str | msgspec.UnsetType,
+        about(
+            "Namespace of a persistent tool. If omitted: none if the caller may publish names without a namespace, "
+            "else the first granted namespace"
+        ),
+    ] = msgspec.UNSET
+    session: SessionName = ""
+
+
+async def define_tool(maker: ToolMaker, identity: Identity, params: DefineTool) -> DefinedTool:
+    return await maker.define_tool(identity, params)
+
+
+# -- remove_tool -------------------------------------------------------------------------------------------------------
+
+
+class RemoveTool(Params, frozen=True, kw_only=True):
+    """Remove a tool that was made with define_tool."""
+
+    name: Annotated[ToolAddress, about("Tool name to remove, or 'skill/tool'")]
+    session: SessionName = ""
+
+
+async def remove_tool(maker: ToolMaker, identity: Identity, params: RemoveTool) -> DefinedTool:
+    skill, name = parse_address(params.name, "")
+    return await maker.remove_tool(identity, name, skill, parse_session(params.session))
+
+
+def _is_true(text: str) -> bool:
+    if text not in {"", "true", "false"}:
+        raise InvalidParams(
+            f"'persistent' is {text[:80]!r}", hint='Write "true" to keep the tool, or leave it out.', param="persistent"
+        )
+    return text == "true"
+
+
+METHODS = (
+    Method(define_tool, "run", audits="name", once=True),
+    Method(remove_tool, "run", audits="name"),
+)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
+from msgspec import UNSET, UnsetType
 from sqlalchemy import ColumnElement, FromClause, and_, bindparam, literal_column, or_, select
 
 from skillery.backends import Identity
 from skillery.database.tables import catalogue, catalogue_tags
 from skillery.errors import InvalidParams
 from skillery.formats.languages import SkillLanguage
+from skillery.method import HIDDEN, Params, about, or_none
 from skillery.registry.catalogue_rows import LISTED, stored_tag
 from skillery.registry.visibility import SEEN_BY_ALL, View, in_grants, parameters, sees_each
 
@@ -18,6 +20,38 @@ ListedStatus = Literal["published", "deprecated"]
 FilterStatus = Literal["published", "deprecated", "draft", "in_review", "rejected", "yanked"]
 
 MOST_TAGS = 16
+
+
+class SkillFilters(Params, frozen=True, kw_only=True):
+    """The filters that list_skills and search_skills have in common."""
+
+    kind: Annotated[Literal["action", "instruction"] | UnsetType, HIDDEN, about("Only skills of this kind")] = UNSET
+    tags: Annotated[list[str], HIDDEN, about("Only skills with all these tags")] = []
+    language: Annotated[
+        SkillLanguage | UnsetType, HIDDEN, about("Only skills in this language; 'markdown' means without code")
+    ] = UNSET
+    verified: Annotated[
+        bool | UnsetType, HIDDEN, about("Only skills whose examples all passed (true), or only others (false)")
+    ] = UNSET
+    network: Annotated[
+        bool | UnsetType, HIDDEN, about("Only skills without network access (false), or only with it (true)")
+    ] = UNSET
+    secrets: Annotated[
+        bool | UnsetType, HIDDEN, about("Only skills without secrets (false), or only with secrets (true)")
+    ] = UNSET
+    counts: Annotated[
+        bool, HIDDEN, about("Add the number of matching skills, in all and by value of each filter", default=False)
+    ] = False
+    catalogue: Annotated[bool, HIDDEN, about("Add facts and usage to each skill", default=False)] = False
+
+    def facts(self, status: FilterStatus | UnsetType) -> Facts:
+        return Facts(
+            language=or_none(self.language) or "",
+            status=or_none(status) or "",
+            verified=or_none(self.verified),
+            network=or_none(self.network),
+            secrets=or_none(self.secrets),
+        )
 
 
 class Facts(NamedTuple):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from functools import partial
+from typing import Annotated, Any, Literal
 
 import msgspec
 from sqlalchemy import Connection, bindparam, select
@@ -15,12 +16,15 @@ from skillery.formats.agent_skill import index_name
 from skillery.formats.json_pieces import JsonPieces, slices_of, string_pieces
 from skillery.formats.skill_md import FILE as SKILL_MD
 from skillery.formats.skill_md import text_of
-from skillery.formats.version_spec import VersionSpec
+from skillery.formats.version_spec import VersionSpec, parse_named
+from skillery.method import Json, Method, Params, about
 from skillery.registry.files import file_size, files_in, read_file
 from skillery.registry.index_names import HOLDER, index_name_warning
 from skillery.registry.lookups import Lookup
 from skillery.registry.package_locks import lock_json
+from skillery.registry.read_counts import ContentParts
 from skillery.registry.resolution import resolve_with
+from skillery.registry.results import DescribedSkill
 from skillery.registry.usage import USAGE, usage_from
 from skillery.registry.version_rows import VersionRow, standing_warnings
 
@@ -138,3 +142,32 @@ def _with_more_warnings(row: VersionRow, more: str | None) -> str:
         "manifest": msgspec.Raw(row.whole_manifest_json.encode()),
     }
     return _json(fields)[1:-1]
+
+
+# -- describe_skill ----------------------------------------------------------------------------------------------------
+
+
+class DescribeSkill(Params, frozen=True, kw_only=True):
+    """Retrieve a skill's manifest and documentation frontmatter."""
+
+    name: Annotated[str, about("Skill name (e.g., 'salesforce.leads.sync')")]
+    version: Annotated[str, about("Skill version (omit for latest)")] = ""
+    detail: Annotated[Literal["manifest", "summary", "full"], about("Level of detail to return", default="summary")] = (
+        "summary"
+    )
+
+
+async def describe_skill(contents: ContentParts, identity: Identity, params: DescribeSkill) -> Json[DescribedSkill]:
+    name, spec = parse_named(params.name, params.version)
+    storage = contents.registry.storage
+    if params.detail == "full":
+        # A large SKILL.md is in the storage, and not in the database.
+        in_full = partial(describe_in_full, identity=identity, storage=storage, name=name, spec=spec)
+        found = await contents.registry.read_page(in_full)
+        contents.reads.note(name, "loads")
+        return Json(found)
+    work = partial(read_description, identity=identity, storage=storage, name=name, spec=spec, detail=params.detail)
+    return Json(await contents.registry.read(work))
+
+
+METHODS = (Method(describe_skill, "read", audits="", develops=True),)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from functools import partial
-from typing import Any, BinaryIO, Literal, NamedTuple
+from typing import Annotated, Any, BinaryIO, Literal, NamedTuple
 from unicodedata import normalize
 
 import msgspec
@@ -17,8 +17,11 @@ from skillery.database import Statement
 from skillery.database.tables import objects, skill_files
 from skillery.errors import FileNotInSkill
 from skillery.formats.json_pieces import JsonPieces, content_pieces
-from skillery.formats.version_spec import VersionSpec
+from skillery.formats.paths import parse_path
+from skillery.formats.version_spec import VersionSpec, parse_named
 from skillery.formats.wording import near_words
+from skillery.method import Json, Method, Params, about
+from skillery.registry.read_counts import ContentParts
 from skillery.registry.resolution import resolve
 from skillery.registry.version_rows import VersionRow
 
@@ -220,3 +223,62 @@ def _not_found(connection: Connection, version: VersionRow, path: str) -> FileNo
         version=version.version,
         path=path,
     )
+
+
+# -- read_skill_file ---------------------------------------------------------------------------------------------------
+
+
+class ReadSkillFile(Params, frozen=True, kw_only=True):
+    """Read any file in a skill's directory (e.g., SKILL.md, extra docs, schemas)."""
+
+    name: Annotated[str, about("Skill name")]
+    version: Annotated[str, about("Skill version (omit for latest)")] = ""
+    path: Annotated[str, about("Path to file within skill directory (e.g., 'SKILL.md')")]
+
+
+async def read_skill_file(
+    contents: ContentParts, identity: Identity, params: ReadSkillFile
+) -> SkillFileContent | Json[SkillFileContent]:
+    name, spec = parse_named(params.name, params.version)
+    path = parse_path(params.path)
+    small = partial(read_inline_file, identity=identity, name=name, spec=spec, path=path)
+    answer = await contents.registry.read(small)
+    if answer is not None:
+        contents.reads.note_file(name, path)
+        return answer
+    storage = contents.registry.storage
+    work = partial(
+        read_stored_file,
+        identity=identity,
+        storage=storage,
+        name=name,
+        spec=spec,
+        path=path,
+    )
+    found = await contents.registry.read_page(work)
+    contents.reads.note_file(name, path)
+    return Json(found)
+
+
+# -- load_skills_protocol_guide ----------------------------------------------------------------------------------------
+
+
+class Guide(msgspec.Struct, frozen=True):
+    """The Skills Protocol Guide, in Markdown."""
+
+    content: str
+
+
+class LoadSkillsProtocolGuide(Params, frozen=True, kw_only=True):
+    """Load the Skills Protocol Guide to learn how to use these tools.
+    Call this first if you haven't read the guide yet."""
+
+
+async def load_skills_protocol_guide(guide: Guide, identity: Identity, _: LoadSkillsProtocolGuide) -> Guide:
+    return guide
+
+
+METHODS = (
+    Method(read_skill_file, "read", audits="", develops=True),
+    Method(load_skills_protocol_guide, "read", audits=""),
+)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from datetime import datetime
-from functools import cache, lru_cache
-from typing import Any
+from functools import cache, lru_cache, partial
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 from sqlalchemy import Connection, bindparam, literal_column, select
 
 from skillery.backends import Identity
 from skillery.database import Statement, in_utc
+from skillery.database.registry import Registry
 from skillery.database.tables import label_moves, labels, skill_versions
+from skillery.formats.labels import parse_label
+from skillery.formats.names import parse_skill_name
 from skillery.formats.timestamps import timestamp_text
+from skillery.method import Cursor, Method, Params, SkillName, about
 from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.registry.labels import MoveName, last_move, of_previous, of_version
 from skillery.registry.pages import NextCursor
@@ -124,3 +129,31 @@ def _moved(
 
 def _by(identity: str, kind: str, at: datetime | str) -> tuple[str, str, str]:
     return identity, kind, timestamp_text(in_utc(at)) or ""
+
+
+# -- list_labels -------------------------------------------------------------------------------------------------------
+
+
+class ListLabels(Params, frozen=True, kw_only=True):
+    """List the labels of a skill, and their moves, newest first."""
+
+    name: SkillName
+    label: Annotated[str, about("Only this label")] = ""
+    limit: Annotated[int, Meta(ge=1, le=1000), about("Maximum number of moves", default=50)] = 50
+    cursor: Cursor = ""
+
+
+async def list_labels(registry: Registry, identity: Identity, params: ListLabels) -> Labels:
+    work = partial(
+        read_labels,
+        identity=identity,
+        key=registry.cursor_key,
+        name=parse_skill_name(params.name),
+        label=parse_label(params.label) if params.label else "",
+        limit=params.limit,
+        cursor=params.cursor,
+    )
+    return await registry.read(work)
+
+
+METHODS = (Method(list_labels, "read", audits=""),)

@@ -8,18 +8,24 @@ instead of back and forth.
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Literal, NamedTuple
+from functools import partial
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
+from msgspec import Meta
 from sqlalchemy import Connection, delete, func, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from skillery import audit
 from skillery.backends import Identity
+from skillery.database.registry import Registry
 from skillery.database.tables import RESOLVABLE, label_moves, labels, skill_versions
 from skillery.errors import NothingToGoBackTo, NotPublished, TooManyLabels
-from skillery.formats.version_spec import VersionSpec
+from skillery.formats.labels import parse_label
+from skillery.formats.names import parse_skill_name
+from skillery.formats.version_spec import VersionSpec, parse_version_spec
 from skillery.identity import access
+from skillery.method import Method, Params, SkillName, about
 from skillery.registry.lifecycle_steps import lock_skill
 from skillery.registry.resolution import label_not_found, resolve
 
@@ -30,6 +36,9 @@ MOST_LABELS = 100
 _DIALECTS = {"sqlite": sqlite, "postgresql": postgresql}
 of_version = skill_versions.alias("of_version")
 of_previous = skill_versions.alias("of_previous")
+
+
+LabelName = Annotated[str, about("Label (e.g., 'stable')")]
 
 
 class MovedLabel(msgspec.Struct, frozen=True):
@@ -211,3 +220,60 @@ def _move(
 
 
 # -- looking -------------------------------------------------------------------------------------------------------
+
+
+# -- set_label ---------------------------------------------------------------------------------------------------------
+
+
+class SetLabel(Params, frozen=True, kw_only=True):
+    """Point a label of a skill to a version."""
+
+    name: SkillName
+    label: LabelName
+    version: Annotated[
+        Annotated[str, Meta(min_length=1)],
+        about("New target: a version, or a version spec to resolve now (another label, a range, 'latest')"),
+    ]
+
+
+async def set_label(registry: Registry, identity: Identity, params: SetLabel) -> MovedLabel:
+    name, label, spec = parse_skill_name(params.name), parse_label(params.label), parse_version_spec(params.version)
+    work = partial(point_label, identity=identity, name=name, label=label, spec=spec)
+    return await registry.write(work)
+
+
+# -- rollback_label ----------------------------------------------------------------------------------------------------
+
+
+class RollbackLabel(Params, frozen=True, kw_only=True):
+    """Point a label to its previous published version. Repeated calls go further back."""
+
+    name: SkillName
+    label: LabelName
+
+
+async def rollback_label(registry: Registry, identity: Identity, params: RollbackLabel) -> MovedLabel:
+    name, label = parse_skill_name(params.name), parse_label(params.label)
+    return await registry.write(partial(restore_label, identity=identity, name=name, label=label))
+
+
+# -- remove_label ------------------------------------------------------------------------------------------------------
+
+
+class RemoveLabel(Params, frozen=True, kw_only=True):
+    """Remove a label. A rollback restores it."""
+
+    name: SkillName
+    label: LabelName
+
+
+async def remove_label(registry: Registry, identity: Identity, params: RemoveLabel) -> MovedLabel:
+    name, label = parse_skill_name(params.name), parse_label(params.label)
+    return await registry.write(partial(drop_label, identity=identity, name=name, label=label))
+
+
+METHODS = (
+    Method(set_label, "publish", audits="name"),
+    Method(rollback_label, "publish", audits="name"),
+    Method(remove_label, "publish", audits="name"),
+)

@@ -6,15 +6,22 @@ same time, the second change applies to the result of the first.
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Annotated
+
 from sqlalchemy import Connection, select, update
 
 from skillery import audit
 from skillery.backends import Identity
+from skillery.database.registry import Registry
 from skillery.database.tables import skill_versions, skills
 from skillery.errors import InvalidParams, NotPublished
+from skillery.formats.names import parse_skill_name
 from skillery.formats.semver import Version
+from skillery.formats.texts import parse_sentence
 from skillery.formats.version_spec import Exact
 from skillery.identity import access
+from skillery.method import ExactVersion, Method, Params, Sentence, SkillName, about
 from skillery.registry.catalogue_rows import update_visibility
 from skillery.registry.checks import Checks, set_checks
 from skillery.registry.lifecycle_steps import (
@@ -157,3 +164,137 @@ def change_visibility(connection: Connection, identity: Identity, name: str, vis
 
 
 # -- how a step is taken ---------------------------------------------------------------------------------------------
+
+
+# -- submit_version ----------------------------------------------------------------------------------------------------
+
+
+class SubmitVersion(Params, frozen=True, kw_only=True):
+    """Ask for a review of a draft."""
+
+    name: SkillName
+    version: ExactVersion
+
+
+async def submit_version(registry: Registry, identity: Identity, params: SubmitVersion) -> NewVersion:
+    name, version = parse_skill_name(params.name), Version.parse(params.version)
+    return await registry.write(partial(submit, identity=identity, name=name, version=version))
+
+
+# -- reject_version ----------------------------------------------------------------------------------------------------
+
+
+class RejectVersion(Params, frozen=True, kw_only=True):
+    """Reject a version that is in review."""
+
+    name: SkillName
+    version: ExactVersion
+    reason: Annotated[Sentence, about("Reason for the author")]
+
+
+async def reject_version(registry: Registry, identity: Identity, params: RejectVersion) -> NewVersion:
+    name, version, reason = (
+        parse_skill_name(params.name),
+        Version.parse(params.version),
+        parse_sentence(params.reason, "reason"),
+    )
+    work = partial(reject, identity=identity, name=name, version=version, reason=reason)
+    return await registry.write(work)
+
+
+# -- yank_version ------------------------------------------------------------------------------------------------------
+
+
+class YankVersion(Params, frozen=True, kw_only=True):
+    """Withdraw a published version: only requests for exactly this version still resolve."""
+
+    name: SkillName
+    version: ExactVersion
+    reason: Annotated[Sentence, about("Reason for callers who request exactly this version")]
+
+
+async def yank_version(registry: Registry, identity: Identity, params: YankVersion) -> NewVersion:
+    name, version, reason = (
+        parse_skill_name(params.name),
+        Version.parse(params.version),
+        parse_sentence(params.reason, "reason"),
+    )
+    work = partial(yank, identity=identity, name=name, version=version, reason=reason)
+    return await registry.write(work)
+
+
+# -- unyank_version ----------------------------------------------------------------------------------------------------
+
+
+class UnyankVersion(Params, frozen=True, kw_only=True):
+    """Undo a yank."""
+
+    name: SkillName
+    version: ExactVersion
+
+
+async def unyank_version(registry: Registry, identity: Identity, params: UnyankVersion) -> NewVersion:
+    name, version = parse_skill_name(params.name), Version.parse(params.version)
+    return await registry.write(partial(unyank, identity=identity, name=name, version=version))
+
+
+# -- deprecate_skill ---------------------------------------------------------------------------------------------------
+
+
+class DeprecateSkill(Params, frozen=True, kw_only=True):
+    """Mark all published versions of a skill as deprecated."""
+
+    name: SkillName
+    message: Annotated[Sentence, about("Message that describe_skill shows")]
+    successor: Annotated[str, about("Name of the skill to use instead")] = ""
+
+
+async def deprecate_skill(registry: Registry, identity: Identity, params: DeprecateSkill) -> NewVersion:
+    name, message = parse_skill_name(params.name), parse_sentence(params.message, "message")
+    successor = parse_skill_name(params.successor) if params.successor else None
+    work = partial(deprecate, identity=identity, name=name, message=message, successor=successor)
+    return await registry.write(work)
+
+
+# -- undeprecate_skill -------------------------------------------------------------------------------------------------
+
+
+class UndeprecateSkill(Params, frozen=True, kw_only=True):
+    """Undo a deprecation."""
+
+    name: SkillName
+
+
+async def undeprecate_skill(registry: Registry, identity: Identity, params: UndeprecateSkill) -> NewVersion:
+    name = parse_skill_name(params.name)
+    return await registry.write(partial(undeprecate, identity=identity, name=name))
+
+
+# -- set_visibility ----------------------------------------------------------------------------------------------------
+
+
+class SetVisibility(Params, frozen=True, kw_only=True):
+    """Set which callers can see a skill."""
+
+    name: SkillName
+    visibility: Annotated[
+        Visibility,
+        about("public: all callers; namespace: callers with a grant that covers the name; private: its publishers"),
+    ]
+
+
+async def set_visibility(registry: Registry, identity: Identity, params: SetVisibility) -> NewVersion:
+    name = parse_skill_name(params.name)
+    work = partial(change_visibility, identity=identity, name=name, visibility=params.visibility)
+    return await registry.write(work)
+
+
+METHODS = (
+    Method(submit_version, "publish", audits="name"),
+    Method(reject_version, "review", audits="name"),
+    Method(yank_version, "publish", audits="name"),
+    Method(unyank_version, "publish", audits="name"),
+    Method(deprecate_skill, "publish", audits="name"),
+    Method(undeprecate_skill, "publish", audits="name"),
+    Method(set_visibility, "publish", audits="name"),
+)

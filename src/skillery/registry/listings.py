@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import Any, Literal
+from functools import lru_cache, partial
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from sqlalchemy import (
@@ -25,10 +25,18 @@ from sqlalchemy import (
 
 from skillery.backends import Identity
 from skillery.database import Statement
+from skillery.database.registry import Registry
 from skillery.database.tables import skill_versions, skills
+from skillery.formats.names import parse_namespace
+from skillery.method import HIDDEN, Cursor, Json, Method, PageLimit, about, or_none
+from skillery.registry import filter_of
+from skillery.registry.catalogue_counts import CountsCache
+from skillery.registry.catalogue_filters import CatalogueFilter, FilterStatus, SkillFilters
+from skillery.registry.catalogue_listings import list_catalogue
 from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.registry.development import merged, overlay_of
 from skillery.registry.pages import fitting, read_until_full, text_bytes
+from skillery.registry.results import SkillPage
 from skillery.registry.version_rows import standing_warnings, with_warnings
 from skillery.registry.visibility import View, is_own, parameters, seen_by_namespace, view_of
 
@@ -251,3 +259,69 @@ def _with_warnings(item: str) -> str:
         return item
     standing_json, item_json = item[1:].split("\n")
     return with_warnings(item_json, standing_warnings(standing_json))
+
+
+class CatalogueParts(NamedTuple):
+    """The parts of the core that `list_skills` uses."""
+
+    registry: Registry
+    counts: CountsCache
+
+
+# -- list_skills -------------------------------------------------------------------------------------------------------
+
+
+class ListSkills(SkillFilters, frozen=True, kw_only=True):
+    """Enumerate available skills, optionally filtering by namespace. Results are deterministically sorted."""
+
+    namespace: Annotated[str, about("Optional namespace to filter skills (e.g., 'salesforce')")] = ""
+    detail: Annotated[Literal["names", "summary"], about("Level of detail to return", default="names")] = "names"
+    limit: PageLimit = 50
+    cursor: Cursor = ""
+    status: Annotated[
+        FilterStatus | msgspec.UnsetType,
+        HIDDEN,
+        about("Only versions with this status; omit for latest versions, published or deprecated"),
+    ] = msgspec.UNSET
+    sort: Annotated[
+        Literal["name", "newest", "used"], HIDDEN, about("Order: by name, by publication, or by runs", default="name")
+    ] = "name"
+
+
+async def list_skills(catalogue: CatalogueParts, identity: Identity, params: ListSkills) -> Json[SkillPage]:
+    namespace = parse_namespace(params.namespace) if params.namespace else ""
+    wanted = filter_of(namespace, or_none(params.kind) or "", params.tags, params.facts(params.status))
+    if params.counts or params.catalogue or params.sort != "name" or wanted != CatalogueFilter(namespace):
+        return await _list_catalogue(catalogue, identity, params, wanted)
+    work = partial(
+        read_skills,
+        identity=identity,
+        key=catalogue.registry.cursor_key,
+        namespace=namespace,
+        detail=params.detail,
+        limit=params.limit,
+        cursor=params.cursor,
+    )
+    return Json(await catalogue.registry.read(work))
+
+
+async def _list_catalogue(
+    catalogue: CatalogueParts, identity: Identity, params: ListSkills, wanted: CatalogueFilter
+) -> Json[SkillPage]:
+    work = partial(
+        list_catalogue,
+        identity=identity,
+        key=catalogue.registry.cursor_key,
+        asked=wanted,
+        sort=params.sort,
+        detail=params.detail,
+        limit=params.limit,
+        cursor=params.cursor,
+        entries=params.catalogue,
+        counts=catalogue.counts if params.counts else None,
+    )
+    # Slow: a filter that few skills pass reads an index of all skills.
+    return Json(await catalogue.registry.read_page(work))
+
+
+METHODS = (Method(list_skills, "read", audits="", develops=True),)

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Literal, TypeAlias
+from functools import partial
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
+from msgspec import Meta
 from sqlalchemy import Connection
 
 from skillery.backends import Identity
+from skillery.database.registry import Registry
 from skillery.database.tables import RESOLVABLE
 from skillery.errors import InvalidParams, SkilleryError
 from skillery.formats.names import parse_skill_name
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import parse_reference
 from skillery.formats.wording import quoted
+from skillery.method import ExactVersion, Method, Params, SkillName, about
 from skillery.registry.resolution import find_skill, resolve, version_if_there
 from skillery.registry.version_rows import VersionRow
 
@@ -152,3 +156,48 @@ def _standing(row: VersionRow, name: str, version: str) -> Iterator[LockProblem]
             yield LockProblem(name, version, "deprecated", message)
         case status if status not in RESOLVABLE:
             yield LockProblem(name, version, "not_published", f"{what} is not published yet: {status}")
+
+
+# -- resolve_skills ----------------------------------------------------------------------------------------------------
+
+
+class ResolveSkills(Params, frozen=True, kw_only=True):
+    """Resolve skills to exact versions and digests, as a lock."""
+
+    skills: Annotated[list[str], about("'name' or 'name@version spec' each, at most 1000")]
+
+
+async def resolve_skills(registry: Registry, identity: Identity, params: ResolveSkills) -> Lock:
+    work = partial(lock_skills, identity=identity, texts=params.skills)
+    # Slow: a request may ask for a thousand look-ups.
+    return await registry.read_page(work)
+
+
+# -- verify_lock -------------------------------------------------------------------------------------------------------
+
+
+class LockEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A skill in a lock of skills, as resolve_skills returns it."""
+
+    name: SkillName
+    version: ExactVersion
+    digest: Annotated[str, about("Digest of the bundle")]
+    status: Annotated[str, about("Status of the version when it was locked")] = ""
+
+
+class VerifyLock(Params, frozen=True, kw_only=True):
+    """Check whether the locked versions still exist with the same digests."""
+
+    lock: Annotated[Annotated[list[LockEntry], Meta(max_length=1000)], about("'lock' of resolve_skills")]
+
+
+async def verify_lock(registry: Registry, identity: Identity, params: VerifyLock) -> Verified:
+    pins = [Pin(entry.name, entry.version, entry.digest) for entry in params.lock]
+    work = partial(check_lock, identity=identity, pins=pins)
+    return await registry.read_page(work)
+
+
+METHODS = (
+    Method(resolve_skills, "read", audits=""),
+    Method(verify_lock, "read", audits=""),
+)

@@ -57,7 +57,7 @@ class Purged(NamedTuple):
     """The SHA-256 of the archives that the server had made of the version, and of all kept packs."""
 
 
-def purge_version(connection: Connection, identity: Identity, name: str, version: Version, reason: str) -> Purged:
+def purge(connection: Connection, identity: Identity, name: str, version: Version, reason: str) -> Purged:
     """Delete everything that a version contains, except its contents. The caller then deletes unreferenced contents.
 
     The caller runs this function with `Database.erase_now`. The row of the version stays, with its number, digest,

@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from sqlalchemy import Connection, delete, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from skillery.context.request import current
 from skillery.database import Change
+from skillery.database.registry import Registry
 from skillery.database.tables import read_days, skills
 from skillery.registry.usage_days import first_day
 
@@ -118,3 +119,10 @@ def add_reads(connection: Connection, counts: Mapping[Key, Mapping[str, int]]) -
 def forget_reads(connection: Connection) -> None:
     """Delete the days before the last 30."""
     connection.execute(delete(read_days).where(read_days.c.day < first_day().isoformat()))
+
+
+class ContentParts(NamedTuple):
+    """The parts of the core that the methods use which read the contents of skills."""
+
+    registry: Registry
+    reads: ReadCounts

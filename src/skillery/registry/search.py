@@ -9,20 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Meta
 from sqlalchemy import Connection, and_, bindparam, select
 
 from skillery.backends import Identity
+from skillery.database.registry import Registry
 from skillery.database.tables import objects, search_words, skill_files, skill_versions
 from skillery.formats.inputs import compact_inputs, inputs_in
+from skillery.formats.names import parse_namespace
 from skillery.formats.snippets import snippet_of
 from skillery.formats.words import Term, parse_query
+from skillery.method import HIDDEN, Method, about, or_none
 from skillery.registry.catalogue_counts import Counts, count_found
 from skillery.registry.catalogue_entries import CatalogueEntry, show
-from skillery.registry.catalogue_filters import Facts, check_tags, fact_parameters
+from skillery.registry.catalogue_filters import Facts, ListedStatus, SkillFilters, check_tags, fact_parameters
 from skillery.registry.catalogue_listings import Sort as ListSort
 from skillery.registry.catalogue_listings import in_order
 from skillery.registry.cursors import make_cursor, read_cursor
@@ -246,3 +249,50 @@ def _brief(item: FoundSkill) -> FoundSkill:
     cut = item.description[: BRIEF_DESCRIPTION - 1] + "…"
     description = item.description if len(item.description) <= BRIEF_DESCRIPTION else cut
     return msgspec.structs.replace(item, description=description, **dict.fromkeys(NOT_BRIEF, UNSET))
+
+
+# -- search_skills -----------------------------------------------------------------------------------------------------
+
+
+class SearchSkills(SkillFilters, frozen=True, kw_only=True):
+    """Find skills by a few words about the task, the best first. Word forms and typos do not matter."""
+
+    query: Annotated[str, about("A few words or a question; skills with most of the words are found")]
+    namespace: Annotated[str, HIDDEN, about("Only skills in this namespace and below it")] = ""
+    limit: Annotated[int, Meta(ge=1, le=100), about("Maximum number of results", default=20)] = 20
+    cursor: Annotated[str, HIDDEN, about("Pagination cursor from previous response")] = ""
+    status: Annotated[ListedStatus | msgspec.UnsetType, HIDDEN, about("Only skills with this status")] = msgspec.UNSET
+    sort: Annotated[
+        Literal["best", "name", "newest", "used"],
+        HIDDEN,
+        about("Order: best match, by name, by publication, or by runs", default="best"),
+    ] = "best"
+    detail: Annotated[
+        Literal["brief", "summary"],
+        HIDDEN,
+        about("brief: what a model needs to choose a skill", default="summary"),
+    ] = "summary"
+
+
+async def search_skills(registry: Registry, identity: Identity, params: SearchSkills) -> FoundSkillPage:
+    work = partial(
+        find_skills,
+        identity=identity,
+        key=registry.cursor_key,
+        query=params.query,
+        kind=or_none(params.kind) or "",
+        tags=params.tags,
+        namespace=parse_namespace(params.namespace) if params.namespace else "",
+        limit=params.limit,
+        cursor=params.cursor,
+        facts=params.facts(params.status),
+        sort=params.sort,
+        entries=params.catalogue,
+        counts=params.counts,
+        detail=params.detail,
+    )
+    # Slow: a search for a word that every skill has reads all skills.
+    return await registry.read_page(work)
+
+
+METHODS = (Method(search_skills, "read", audits=""),)

@@ -6,15 +6,31 @@ from __future__ import annotations
 
 import hashlib
 from datetime import UTC, datetime, timedelta
+from typing import Annotated
 
+from msgspec import Meta
 from sqlalchemy import ColumnElement, Connection, and_, delete, insert, select
 
 from skillery import audit
 from skillery.backends import Identity
 from skillery.database.tables import session_tools
+from skillery.errors import InvalidParams
 from skillery.formats.tools import Tool
 from skillery.identity.quotas import Quotas, check_session_tool
+from skillery.method import about
 from skillery.registry.tools import tool_item
+
+SessionName = Annotated[
+    Annotated[str, Meta(max_length=128)],
+    about("Session of the caller, by a name that the caller chooses; omit for the unnamed session"),
+]
+
+
+def parse_session(name: str) -> str:
+    """Return the name. Raise InvalidParams if it contains a character that is not printable."""
+    if name and not name.isprintable():
+        raise InvalidParams("'session' contains a character that is not printable", param="session")
+    return name
 
 
 def define_session_tool(

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 from sqlalchemy import Connection, bindparam, exists, func, literal_column, or_, select
 
 from skillery.backends import Identity
 from skillery.database import Statement
+from skillery.database.registry import Registry
 from skillery.database.tables import read_days, skills, usage_days
+from skillery.formats.names import parse_namespace
+from skillery.method import Cursor, Method, Params, about
 from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.registry.pages import NextCursor
 from skillery.registry.usage_days import first_day
@@ -111,3 +116,31 @@ def _usage(connection: Connection, page: list[tuple[int, str]], first: str) -> l
 def _of_skill(name: str, runs: int, clients: list[ClientReads]) -> SkillUsage:
     loads, reads = sum(client.loads for client in clients), sum(client.reads for client in clients)
     return SkillUsage(name, loads, reads, runs, sorted(clients, key=lambda one: (-one.loads - one.reads, one.client)))
+
+
+# -- list_skill_usage --------------------------------------------------------------------------------------------------
+
+
+class ListSkillUsage(Params, frozen=True, kw_only=True):
+    """List how often skills were read and run in the last 30 days."""
+
+    namespace: Annotated[str, about("Only skills of this namespace and below it")] = ""
+    never_run: Annotated[bool, about("Only skills that were read and not run", default=False)] = False
+    limit: Annotated[int, Meta(ge=1, le=1000), about("Maximum number of skills", default=50)] = 50
+    cursor: Cursor = ""
+
+
+async def list_skill_usage(registry: Registry, identity: Identity, params: ListSkillUsage) -> SkillUsagePage:
+    work = partial(
+        read_skill_usage,
+        identity=identity,
+        key=registry.cursor_key,
+        namespace=parse_namespace(params.namespace) if params.namespace else "",
+        never_run=params.never_run,
+        limit=params.limit,
+        cursor=params.cursor,
+    )
+    return await registry.read_page(work)
+
+
+METHODS = (Method(list_skill_usage, "read", audits=""),)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, partial
+from typing import Annotated, Any
 
 import msgspec
 from sqlalchemy import (
@@ -19,12 +19,16 @@ from sqlalchemy import (
 
 from skillery.backends import Identity
 from skillery.database import Statement
+from skillery.database.registry import Registry
 from skillery.database.tables import skills, tools
-from skillery.formats.version_spec import VersionSpec
+from skillery.formats.version_spec import VersionSpec, parse_reference
+from skillery.method import Cursor, Json, Method, PageLimit, Params, about
 from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.registry.development import merged, overlay_of
 from skillery.registry.pages import fitting, read_until_full, text_bytes
 from skillery.registry.resolution import resolve
+from skillery.registry.results import ToolPage
+from skillery.registry.session_tools import SessionName, parse_session
 from skillery.registry.tools import OF_SESSION, sees_tool, session_values, tools_of
 from skillery.registry.visibility import View, parameters, view_of
 
@@ -123,3 +127,31 @@ def _whole(rows: int) -> Statement:
 @lru_cache(_KEPT)
 def _seen(rows: int, view: View) -> Statement:
     return Statement(_listing(rows, sees_tool(view)))
+
+
+# -- list_tools --------------------------------------------------------------------------------------------------------
+
+
+class ListTools(Params, frozen=True, kw_only=True):
+    """List the tools that skills offer, and the tools of a session."""
+
+    skill: Annotated[str, about("Only tools of this skill: 'name' or 'name@version spec'")] = ""
+    session: SessionName = ""
+    limit: PageLimit = 50
+    cursor: Cursor = ""
+
+
+async def list_tools(registry: Registry, identity: Identity, params: ListTools) -> Json[ToolPage]:
+    work = partial(
+        read_tools,
+        identity=identity,
+        key=registry.cursor_key,
+        skill=parse_reference(params.skill) if params.skill else None,
+        session=parse_session(params.session),
+        limit=params.limit,
+        cursor=params.cursor,
+    )
+    return Json(await registry.read(work))
+
+
+METHODS = (Method(list_tools, "read", audits="", develops=True),)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
+from msgspec import Meta
 from sqlalchemy import (
     Connection,
     and_,
@@ -22,8 +23,10 @@ from sqlalchemy import (
 from skillery.backends import Identity
 from skillery.database import Statement
 from skillery.database.tables import session_tools, skills, tools
-from skillery.errors import ToolNotFound
+from skillery.errors import InvalidParams, ToolNotFound
+from skillery.formats.names import parse_skill_name
 from skillery.formats.semver import Version
+from skillery.formats.texts import parse_plain
 from skillery.formats.version_spec import Exact, VersionSpec
 from skillery.formats.wording import near_words, quoted
 from skillery.registry.development import overlay_of
@@ -53,6 +56,8 @@ _HANDLER = Statement(
     .order_by(tools.c.name)
     .limit(literal_column("1"))
 )
+ToolAddress = Annotated[str, Meta(max_length=257)]
+"""`tool` or `skill/tool`. The length is limited, so that the search for similar names is cheap."""
 
 
 class SessionTool(NamedTuple):
@@ -184,3 +189,19 @@ def near_names(connection: Connection, identity: Identity, name: str, session: s
 def _declared(item_json: str) -> Mapping[str, Any]:
     declared: dict[str, Any] = msgspec.json.decode(item_json)["parameters"]
     return declared
+
+
+def parse_address(text: str, skill: str) -> tuple[str | None, str]:
+    """Return the skill and the tool of an address. `text` is `tool` or `skill/tool`; `skill` is the skill, or "".
+
+    The returned skill is None if the caller names no skill. Raise InvalidName if it is not a name of a skill. Raise
+    InvalidParams if `text` and `skill` name two skills, or if `text` contains a NUL.
+    """
+    before, slash, name = parse_plain(text, "name").rpartition("/")
+    named = parse_skill_name(before) if slash else None
+    given_skill = parse_skill_name(skill) if skill else None
+    if named and given_skill and named != given_skill:
+        raise InvalidParams(
+            f"'name' names the skill '{named}', but 'skill' is '{given_skill}'", hint="Name one skill.", param="skill"
+        )
+    return named or given_skill, name

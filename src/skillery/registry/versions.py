@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -12,12 +13,15 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, func, literal_col
 
 from skillery.backends import Identity, Provenance
 from skillery.database import in_utc
+from skillery.database.registry import Registry
 from skillery.database.tables import skill_files, skill_versions, skills
 from skillery.formats.manifest import Kind
+from skillery.formats.names import parse_namespace, parse_skill_name
 from skillery.formats.requirements import LOCK
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Exact
 from skillery.identity.who import Who
+from skillery.method import Cursor, Method, PageLimit, Params, about
 from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.registry.pages import NextCursor
 from skillery.registry.resolution import find_skill, resolve, skill_not_found
@@ -205,3 +209,37 @@ def versions_with_lock(connection: Connection, identity: Identity, sha256: str, 
         .limit(limit)
     )
     return [dict(row._mapping) for row in connection.execute(statement, parameters(identity))]
+
+
+# -- list_versions -----------------------------------------------------------------------------------------------------
+
+
+class ListVersions(Params, frozen=True, kw_only=True):
+    """List versions of a skill or of all skills, the most recently created first."""
+
+    name: Annotated[str, about("Only versions of this skill")] = ""
+    status: Annotated[
+        Literal["draft", "in_review", "published", "deprecated", "yanked", "rejected", "purged"] | msgspec.UnsetType,
+        about("Only versions with this status (e.g., 'in_review' for versions that wait for a reviewer)"),
+    ] = msgspec.UNSET
+    namespace: Annotated[str, about("Only versions in this namespace and below it")] = ""
+    limit: PageLimit = 50
+    cursor: Cursor = ""
+
+
+async def list_versions(registry: Registry, identity: Identity, params: ListVersions) -> VersionPage:
+    work = partial(
+        read_versions,
+        identity=identity,
+        key=registry.cursor_key,
+        name=parse_skill_name(params.name) if params.name else "",
+        status="" if params.status is msgspec.UNSET else params.status,
+        namespace=parse_namespace(params.namespace) if params.namespace else "",
+        limit=params.limit,
+        cursor=params.cursor,
+    )
+    # Slow: with a filter, one page may read many rows.
+    return await registry.read_page(work)
+
+
+METHODS = (Method(list_versions, "read", audits=""),)

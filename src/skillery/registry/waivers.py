@@ -7,20 +7,27 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any, Literal
+from functools import partial
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 from sqlalchemy import ColumnElement, Connection, and_, insert, or_, select, true, update
 
 from skillery import audit
 from skillery.backends import Finding, Identity
 from skillery.database import in_utc
+from skillery.database.registry import Registry
 from skillery.database.tables import waivers
 from skillery.errors import InvalidParams, WaiverNotFound
 from skillery.formats.check_results import CheckFinding, WaiverNote
+from skillery.formats.names import parse_skill_name
+from skillery.formats.paths import parse_path
 from skillery.formats.semver import Version
-from skillery.formats.timestamps import timestamp_text
+from skillery.formats.texts import parse_id, parse_sentence
+from skillery.formats.timestamps import parse_until, timestamp_text
 from skillery.identity import access
+from skillery.method import Cursor, Given, Method, PageLimit, Params, Sentence, SkillName, about
 from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.registry.pages import NextCursor, fitting_items
 
@@ -213,3 +220,69 @@ def _waiver(row: Any, now: datetime) -> Waiver:
         revoked_by=row.revoked_by,
         revoked_at=timestamp_text(row.revoked_at),
     )
+
+
+# -- waive_finding -----------------------------------------------------------------------------------------------------
+
+
+class WaiveFinding(Params, frozen=True, kw_only=True):
+    """Allow versions of a skill to be published in spite of a finding."""
+
+    name: SkillName
+    rule: Annotated[Annotated[str, Meta(min_length=1, max_length=255)], about("The finding's rule")]
+    reason: Annotated[Sentence, about("Reason, for all readers of the skill")]
+    until: Annotated[Given, about("End of the waiver: '2027-01-31', a time, or '90d'; omit for no end")] = ""
+    file: Annotated[Annotated[str, Meta(min_length=1, max_length=255)], about("Only findings in this file")] = ""
+    version: Annotated[Given, about("Only this exact version")] = ""
+
+
+async def waive_finding(registry: Registry, identity: Identity, params: WaiveFinding) -> Waiver:
+    work = partial(
+        insert_waiver,
+        identity=identity,
+        name=parse_skill_name(params.name),
+        rule=parse_sentence(params.rule, "rule"),
+        reason=parse_sentence(params.reason, "reason"),
+        until=parse_until(params.until, datetime.now(UTC)),
+        file=parse_path(params.file) if params.file else None,
+        version=Version.parse(params.version) if params.version else None,
+    )
+    return await registry.write(work)
+
+
+# -- list_waivers ------------------------------------------------------------------------------------------------------
+
+
+class ListWaivers(Params, frozen=True, kw_only=True):
+    """List the waivers of the skills that the caller reviews, newest first."""
+
+    name: Annotated[str, about("Only waivers of this skill")] = ""
+    limit: PageLimit = 50
+    cursor: Cursor = ""
+
+
+async def list_waivers(registry: Registry, identity: Identity, params: ListWaivers) -> WaiverPage:
+    name = parse_skill_name(params.name) if params.name else ""
+    key, limit, cursor = registry.cursor_key, params.limit, params.cursor
+    work = partial(read_waivers, identity=identity, key=key, name=name, limit=limit, cursor=cursor)
+    return await registry.read(work)
+
+
+# -- revoke_waiver -----------------------------------------------------------------------------------------------------
+
+
+class RevokeWaiver(Params, frozen=True, kw_only=True):
+    """Revoke a waiver. Versions that were published under it stay."""
+
+    id: Annotated[str, about("The waiver's id")]
+
+
+async def revoke_waiver(registry: Registry, identity: Identity, params: RevokeWaiver) -> Waiver:
+    return await registry.write(partial(end_waiver, identity=identity, waiver_id=parse_id(params.id)))
+
+
+METHODS = (
+    Method(waive_finding, "review", audits="name"),
+    Method(list_waivers, "review", audits=""),
+    Method(revoke_waiver, "review", audits="id"),
+)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from skillery.context.late_imports import late_names
 
 if TYPE_CHECKING:
-    from skillery.runs.input_files import RunFile, parse_files
     from skillery.runs.output_globs import parse_outputs
     from skillery.runs.queries import args_of
     from skillery.runs.requests import CodeRequest, SkillRequest, ToolRequest
@@ -18,7 +17,6 @@ else:
     __getattr__ = late_names(
         __name__,
         {
-            "input_files": ("RunFile", "parse_files"),
             "output_globs": ("parse_outputs",),
             "queries": ("args_of",),
             "requests": ("CodeRequest", "SkillRequest", "ToolRequest"),
@@ -30,7 +28,6 @@ else:
 
 __all__ = [
     "CodeRequest",
-    "RunFile",
     "Runner",
     "SkillRequest",
     "ToolRequest",
@@ -38,6 +35,5 @@ __all__ = [
     "TrialResult",
     "UnrecordedRuns",
     "args_of",
-    "parse_files",
     "parse_outputs",
 ]

@@ -6,58 +6,20 @@ import asyncio
 from collections.abc import Sequence
 from itertools import accumulate
 
-import msgspec
 from sqlalchemy import Connection
 
 from skillery.backends import Identity, InputFile, Limits
 from skillery.contents.blob_rows import BlobRow, find_blob
 from skillery.database import Database
-from skillery.errors import InputFilesTooLarge, InvalidParams, InvalidPath
+from skillery.errors import InputFilesTooLarge, InvalidPath
 from skillery.formats.manifest import Permissions
-from skillery.formats.paths import check_paths, path_problem
 from skillery.formats.wording import quoted
 from skillery.runs.cache import Cache
+from skillery.workspaces.run_files import RunFile
 
-MOST_FILES = 1_000
-OUT = "out"
-PATH_HINT = (
-    "A path is relative to /workspace, with '/' between at most 8 segments, e.g. 'in/report.docx', and at most 255 "
-    "bytes."
-)
 PAGE = 4096
 """A file takes a multiple of this many bytes in a workspace."""
 IMPORTED = (".py", ".pyc", ".so", ".pth")
-
-
-class RunFile(msgspec.Struct, frozen=True):
-    """A blob to be copied to `/workspace/<path>`."""
-
-    path: str
-    blob_id: str
-    executable: bool = False
-
-
-def parse_files(files: Sequence[RunFile]) -> tuple[RunFile, ...]:
-    """Return the files if their paths are valid.
-
-    Raise InvalidPath if a path breaks the rules of bundle paths, is `out` or collides with another path. Raise
-    InvalidParams if there are too many files.
-    """
-    if len(files) > MOST_FILES:
-        raise InvalidParams(
-            f"a run was given {len(files)} files, at most {MOST_FILES} are allowed",
-            hint="Pack them into an archive and unpack it in the run.",
-            param="files",
-        )
-    for file in files:
-        problem = path_problem(file.path)
-        if problem:
-            raise InvalidPath(f"The path {quoted(file.path)} {problem}.", hint=PATH_HINT, param="files")
-        if file.path.casefold() == OUT:
-            message = f"{quoted(file.path)} is the folder whose files a run keeps: it cannot be a file"
-            raise InvalidPath(message, hint="Write out/NAME for a file in the folder out.", param="files")
-    check_paths(file.path for file in files)
-    return tuple(files)
 
 
 def check_harmless(files: Sequence[RunFile], permissions: Permissions) -> None:

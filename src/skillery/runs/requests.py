@@ -9,7 +9,7 @@ import msgspec
 
 from skillery.backends import Language
 from skillery.formats.version_spec import VersionSpec
-from skillery.runs.input_files import RunFile
+from skillery.workspaces.run_files import RunFile
 
 WorkspaceMode = Literal["write", "read"]
 Method = Literal["execute_skill", "run_code", "call_tool"]

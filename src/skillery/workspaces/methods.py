@@ -4,151 +4,126 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
+from msgspec import Meta
 from sqlalchemy import Connection, select
 
 from skillery import audit
-from skillery.backends import Identity, KeptFile, Storage
+from skillery.backends import Identity, KeptFile
 from skillery.contents.blob_rows import find_blob
 from skillery.database import Database
+from skillery.database.registry import Registry
 from skillery.database.tables import runs
 from skillery.errors import InvalidParams, SnapshotNotFound, WorkspaceFileTooLarge
+from skillery.formats.paths import plain_path
 from skillery.formats.wording import quoted
 from skillery.identity.quotas import Quotas
 from skillery.identity.workspace_quotas import admit_to_workspaces
+from skillery.method import Cursor, Method, PageLimit, Params, about
+from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.workspaces import locks, rows
 from skillery.workspaces.files import WorkspaceFiles
 from skillery.workspaces.manifests import Manifest, make_manifest
 from skillery.workspaces.results import (
     DeletedWorkspace,
+    DescribedWorkspace,
     Snapshot,
-    WorkspaceFile,
     WorkspaceFileContent,
     WorkspaceInfo,
+    WorkspacePage,
     info,
     shown,
 )
+from skillery.workspaces.run_files import RunFile, parse_files
 from skillery.workspaces.saver import Content, Saver
 from skillery.workspaces.snapshots import manifest_of
 
 MOST_READ = 1 << 20
+WorkspaceId = Annotated[Annotated[str, Meta(min_length=1, max_length=64)], about("The workspace's id")]
+LIFETIME, LONGEST_LIFETIME = 7 * 86_400, 90 * 86_400
+WORKSPACE_METHODS = (
+    "create_workspace",
+    "list_workspaces",
+    "describe_workspace",
+    "read_workspace_file",
+    "reset_workspace",
+    "delete_workspace",
+)
+_RUN: Mapping[str, Any] = {
+    "workspace": {
+        "type": "string",
+        "description": "Workspace whose files are in /workspace and stay for later runs (ws_…), or a snapshot of one",
+    },
+    "workspace_mode": {
+        "type": "string",
+        "enum": ["write", "read"],
+        "description": "'read': save nothing, so that other runs may use the workspace",
+        "default": "write",
+    },
+}
 
 
-class GivenFile(NamedTuple):
-    """A blob that becomes a file of a new workspace."""
+class Workspaces(NamedTuple):
+    """The parts of the core that the methods for workspaces use. An identity sees only its own workspaces."""
 
-    path: str
-    blob_id: str
-    executable: bool
+    registry: Registry
+    database: Database
+    quotas: Quotas
+    files: WorkspaceFiles
 
 
-class Workspaces:
-    """The workspaces of this registry. An identity sees only its own."""
+# -- create_workspace --------------------------------------------------------------------------------------------------
 
-    def __init__(self, database: Database, storage: Storage, quotas: Quotas) -> None:
-        self._database = database
-        self._storage = storage
-        self._quotas = quotas
-        self.files = WorkspaceFiles(database, storage, quotas)
 
-    async def create(
-        self, identity: Identity, *, origin: str, name: str, files: Sequence[GivenFile], ttl_seconds: int
-    ) -> WorkspaceInfo:
-        """Create a workspace: empty, from files, or as a fork. Raise NotFound, QuotaExceeded or InvalidParams."""
-        if origin and files:
-            raise InvalidParams(
-                "'from' and 'files' exclude each other: a fork has the files of 'from'",
-                hint="Pass 'files' to the first run.",
-                param="files",
-            )
-        if "\0" in name:
-            raise InvalidParams("'name' contains a NUL character", hint="Write a name.", param="name")
-        row = await self._database.write(
-            partial(_create, identity=identity, origin=origin, name=name, ttl=ttl_seconds, quotas=self._quotas)
+class CreateWorkspace(Params, frozen=True, kw_only=True):
+    """Create a workspace: files that stay from run to run."""
+
+    origin: Annotated[
+        str, about("Workspace (ws_…) or snapshot (sha256:…) to fork, or a run (run_…) whose snapshot to fork")
+    ] = ""
+    name: Annotated[str, Meta(max_length=200), about("Any text, shown in lists")] = ""
+    files: Annotated[list[RunFile], about("Blobs to copy into a new workspace")] = msgspec.field(default_factory=list)
+    ttl: Annotated[
+        int, Meta(ge=60, le=LONGEST_LIFETIME), about("Seconds after its last use until it expires", default=LIFETIME)
+    ] = LIFETIME
+
+
+async def create_workspace(workspaces: Workspaces, identity: Identity, params: CreateWorkspace) -> WorkspaceInfo:
+    """Create a workspace: empty, from files, or as a fork. Raise NotFound, QuotaExceeded or InvalidParams."""
+    files = parse_files(params.files)
+    if params.origin and files:
+        raise InvalidParams(
+            "'from' and 'files' exclude each other: a fork has the files of 'from'",
+            hint="Pass 'files' to the first run.",
+            param="files",
         )
-        if not files:
-            return info(row)
-        try:
-            return info(await self._fill(identity, row, files))
-        except BaseException:
-            await self._database.write(partial(rows.remove, workspace_ids=[row.id]))
-            raise
-
-    async def _fill(self, identity: Identity, row: rows.WorkspaceRow, files: Sequence[GivenFile]) -> rows.WorkspaceRow:
-        kept = await self._database.read(partial(_kept_files, identity=identity, files=files))
-        saver = Saver(self._database, self._storage, row.family_id)
-        saver.manifest = manifest = make_manifest(kept)
-        content = await saver.store_manifest()
-        work = partial(_fill, identity=identity, row=row, files=files, manifest=manifest, content=content)
-        return await self._database.write(partial(work, quotas=self._quotas))
-
-    async def list_workspaces(self, identity: Identity, after: str, limit: int) -> list[WorkspaceInfo]:
-        """Return up to `limit` workspaces of the identity whose ids follow `after`, sorted by id."""
-        return [
-            info(row)
-            for row in await self._database.read(partial(rows.list_rows, identity=identity, after=after, limit=limit))
-        ]
-
-    async def describe(
-        self, identity: Identity, workspace_id: str, path: str, after: str, limit: int
-    ) -> tuple[WorkspaceInfo, list[WorkspaceFile], list[Snapshot]]:
-        """Return a workspace, up to `limit` of its entries, and its snapshots.
-
-        The entries are those at `path` and below, after the path `after`.
-        """
-        row, snapshots = await self._database.read(partial(_described, identity=identity, workspace_id=workspace_id))
-        manifest = await manifest_of(self._database, self._storage, row.snapshot_id)
-        below = f"{path.rstrip('/')}/" if path else ""
-        found = [file for file in manifest.files if file.path.startswith(below) or file.path == path]
-        first = after.encode()
-        return info(row), [shown(file) for file in found if not after or file.path.encode() > first][:limit], snapshots
-
-    async def read_file(self, identity: Identity, workspace_id: str, path: str) -> WorkspaceFileContent:
-        """Return the content of a file.
-
-        Raise WorkspaceNotFound, WorkspaceFileNotFound, or WorkspaceFileTooLarge if the file is larger than 1 MiB.
-        """
-        file = await self.files.find(identity, workspace_id, path)
-        if file.size_bytes > MOST_READ:
-            raise WorkspaceFileTooLarge(
-                f"{quoted(path[:200])} has {file.size_bytes} bytes, more than a read returns ({MOST_READ})",
-                hint=f"Download it: GET /v1/workspaces/{workspace_id}/files/{path[:200]}",
-                size_bytes=file.size_bytes,
-                limit=MOST_READ,
-            )
-        with await asyncio.to_thread(self.files.open, file) as stream:
-            content = await asyncio.to_thread(stream.read)
-        try:
-            return WorkspaceFileContent(content.decode(), "utf-8")
-        except UnicodeDecodeError:
-            return WorkspaceFileContent(base64.b64encode(content).decode(), "base64")
-
-    async def reset(self, identity: Identity, workspace_id: str, snapshot: str) -> WorkspaceInfo:
-        """Make an earlier snapshot the current one.
-
-        Raise WorkspaceNotFound, SnapshotNotFound, or WorkspaceHeld if a run writes the workspace.
-        """
-        work = partial(_reset, identity=identity, workspace_id=workspace_id, snapshot=snapshot)
-        return info(await self._database.write(work))
-
-    async def delete(self, identity: Identity, workspace_id: str) -> DeletedWorkspace:
-        """Delete a workspace. Its forks keep their files.
-
-        Raise WorkspaceNotFound, or WorkspaceHeld if a run writes the workspace.
-        """
-        await self._database.write(partial(_delete, identity=identity, workspace_id=workspace_id))
-        return DeletedWorkspace(workspace_id)
+    if "\0" in params.name:
+        raise InvalidParams("'name' contains a NUL character", hint="Write a name.", param="name")
+    row = await workspaces.registry.write(
+        partial(
+            insert_workspace,
+            identity=identity,
+            origin=params.origin,
+            name=params.name,
+            ttl=params.ttl,
+            quotas=workspaces.quotas,
+        )
+    )
+    if not files:
+        return info(row)
+    try:
+        return info(await _fill(workspaces, identity, row, files))
+    except BaseException:
+        await workspaces.registry.write(partial(rows.remove, workspace_ids=[row.id]))
+        raise
 
 
-# -- transactions ----------------------------------------------------------------------------------------------------
-
-
-def _create(
+def insert_workspace(
     connection: Connection, *, identity: Identity, origin: str, name: str, ttl: int, quotas: Quotas
 ) -> rows.WorkspaceRow:
     snapshot, parent = _origin(connection, identity, origin) if origin else (None, None)
@@ -187,7 +162,18 @@ def _left_by(connection: Connection, identity: Identity, run_id: str) -> rows.Sn
     return rows.find_snapshot_by_digest(connection, identity, use.after, use.id)
 
 
-def _kept_files(connection: Connection, *, identity: Identity, files: Sequence[GivenFile]) -> list[KeptFile]:
+async def _fill(
+    workspaces: Workspaces, identity: Identity, row: rows.WorkspaceRow, files: Sequence[RunFile]
+) -> rows.WorkspaceRow:
+    kept = await workspaces.registry.read(partial(_kept_files, identity=identity, files=files))
+    saver = Saver(workspaces.database, workspaces.registry.storage, row.family_id)
+    saver.manifest = manifest = make_manifest(kept)
+    content = await saver.store_manifest()
+    work = partial(insert_files, identity=identity, row=row, files=files, manifest=manifest, content=content)
+    return await workspaces.registry.write(partial(work, quotas=workspaces.quotas))
+
+
+def _kept_files(connection: Connection, *, identity: Identity, files: Sequence[RunFile]) -> list[KeptFile]:
     kept = []
     now = int(datetime.now(UTC).timestamp()) * 1_000_000_000
     for file in files:
@@ -197,12 +183,12 @@ def _kept_files(connection: Connection, *, identity: Identity, files: Sequence[G
     return kept
 
 
-def _fill(
+def insert_files(
     connection: Connection,
     *,
     identity: Identity,
     row: rows.WorkspaceRow,
-    files: Sequence[GivenFile],
+    files: Sequence[RunFile],
     manifest: Manifest,
     content: Content,
     quotas: Quotas,
@@ -215,7 +201,54 @@ def _fill(
     return rows.find_workspace(connection, identity, row.id)
 
 
-def _described(
+# -- list_workspaces ---------------------------------------------------------------------------------------------------
+
+
+class ListWorkspaces(Params, frozen=True, kw_only=True):
+    """List your workspaces."""
+
+    limit: PageLimit = 50
+    cursor: Cursor = ""
+
+
+async def list_workspaces(registry: Registry, identity: Identity, params: ListWorkspaces) -> WorkspacePage:
+    key, bound_to = registry.cursor_key, ("list_workspaces", identity.name)
+    after = read_cursor(key, bound_to, params.cursor, 1)[0] if params.cursor else ""
+    listed = await registry.read(partial(rows.list_rows, identity=identity, after=after, limit=params.limit + 1))
+    page = [info(row) for row in listed[: params.limit]]
+    more = make_cursor(key, bound_to, (page[-1].id,)) if len(listed) > len(page) else None
+    return WorkspacePage(page, more)
+
+
+# -- describe_workspace ------------------------------------------------------------------------------------------------
+
+
+class DescribeWorkspace(Params, frozen=True, kw_only=True):
+    """Describe a workspace, its files and its snapshots."""
+
+    workspace: WorkspaceId
+    path: Annotated[str, about("Only files at or below this path")] = ""
+    limit: Annotated[int, Meta(ge=1, le=1000), about("Maximum number of files", default=200)] = 200
+    cursor: Cursor = ""
+
+
+async def describe_workspace(
+    workspaces: Workspaces, identity: Identity, params: DescribeWorkspace
+) -> DescribedWorkspace:
+    registry, path = workspaces.registry, params.path
+    key, bound_to = registry.cursor_key, ("describe_workspace", identity.name, params.workspace, path)
+    after = read_cursor(key, bound_to, params.cursor, 1)[0].encode() if params.cursor else b""
+    row, snapshots = await registry.read(partial(read_workspace, identity=identity, workspace_id=params.workspace))
+    manifest = await manifest_of(workspaces.database, registry.storage, row.snapshot_id)
+    below = f"{path.rstrip('/')}/" if path else ""
+    files = [file for file in manifest.files if file.path.startswith(below) or file.path == path]
+    left = [file for file in files if file.path.encode() > after]
+    page = [shown(file) for file in left[: params.limit]]
+    more = make_cursor(key, bound_to, (page[-1].path,)) if len(left) > len(page) else None
+    return DescribedWorkspace(info(row), page, more, snapshots)
+
+
+def read_workspace(
     connection: Connection, *, identity: Identity, workspace_id: str
 ) -> tuple[rows.WorkspaceRow, list[Snapshot]]:
     row = rows.find_workspace(connection, identity, workspace_id)
@@ -223,7 +256,60 @@ def _described(
     return row, [Snapshot(one.digest, one.size_bytes, one.files, one.run_id, one.created_at) for one in found]
 
 
+# -- read_workspace_file -----------------------------------------------------------------------------------------------
+
+
+class ReadWorkspaceFile(Params, frozen=True, kw_only=True):
+    """Read a file of a workspace."""
+
+    workspace: WorkspaceId
+    path: Annotated[str, about("Path of the file (e.g., 'data/orders.csv')")]
+
+
+async def read_workspace_file(
+    workspaces: Workspaces, identity: Identity, params: ReadWorkspaceFile
+) -> WorkspaceFileContent:
+    """Return the content of a file.
+
+    Raise WorkspaceNotFound, WorkspaceFileNotFound, or WorkspaceFileTooLarge if the file is larger than 1 MiB.
+    """
+    path = plain_path(params.path)
+    file = await workspaces.files.find(identity, params.workspace, path)
+    if file.size_bytes > MOST_READ:
+        raise WorkspaceFileTooLarge(
+            f"{quoted(path[:200])} has {file.size_bytes} bytes, more than a read returns ({MOST_READ})",
+            hint=f"Download it: GET /v1/workspaces/{params.workspace}/files/{path[:200]}",
+            size_bytes=file.size_bytes,
+            limit=MOST_READ,
+        )
+    with await asyncio.to_thread(workspaces.files.open, file) as stream:
+        content = await asyncio.to_thread(stream.read)
+    try:
+        return WorkspaceFileContent(content.decode(), "utf-8")
+    except UnicodeDecodeError:
+        return WorkspaceFileContent(base64.b64encode(content).decode(), "base64")
+
+
+# -- reset_workspace ---------------------------------------------------------------------------------------------------
+
+
+class ResetWorkspace(Params, frozen=True, kw_only=True):
+    """Return a workspace to an earlier snapshot: undo runs with bad results."""
+
+    workspace: WorkspaceId
+    snapshot: Annotated[str, about("Digest of the snapshot (e.g., 'before' of a run)")]
+
+
+async def reset_workspace(registry: Registry, identity: Identity, params: ResetWorkspace) -> WorkspaceInfo:
+    work = partial(_reset, identity=identity, workspace_id=params.workspace, snapshot=params.snapshot)
+    return info(await registry.write(work))
+
+
 def _reset(connection: Connection, *, identity: Identity, workspace_id: str, snapshot: str) -> rows.WorkspaceRow:
+    """Make an earlier snapshot the current one.
+
+    Raise WorkspaceNotFound, SnapshotNotFound, or WorkspaceHeld if a run writes the workspace.
+    """
     row = rows.lock_workspace(connection, identity, workspace_id)
     locks.check_free(row)
     wanted = rows.find_snapshot_by_digest(connection, identity, snapshot, row.id)
@@ -239,8 +325,47 @@ def _reset(connection: Connection, *, identity: Identity, workspace_id: str, sna
     return rows.find_workspace(connection, identity, workspace_id)
 
 
+# -- delete_workspace --------------------------------------------------------------------------------------------------
+
+
+class DeleteWorkspace(Params, frozen=True, kw_only=True):
+    """Delete a workspace and its snapshots."""
+
+    workspace: WorkspaceId
+
+
+async def delete_workspace(registry: Registry, identity: Identity, params: DeleteWorkspace) -> DeletedWorkspace:
+    await registry.write(partial(_delete, identity=identity, workspace_id=params.workspace))
+    return DeletedWorkspace(params.workspace)
+
+
 def _delete(connection: Connection, *, identity: Identity, workspace_id: str) -> None:
+    """Delete a workspace. Its forks keep their files.
+
+    Raise WorkspaceNotFound, or WorkspaceHeld if a run writes the workspace.
+    """
     row = rows.lock_workspace(connection, identity, workspace_id)
     locks.check_free(row)
     rows.remove(connection, [row.id])
     audit.record(connection, identity, "delete_workspace", row.id, before={"snapshot": row.snapshot})
+
+
+def with_workspaces(
+    shown: Mapping[str, Mapping[str, Any]], methods: Collection[str]
+) -> Mapping[str, Mapping[str, Any]]:
+    """Return the additional properties of tools. If a model gets a method of WORKSPACE_METHODS, its tools that run code
+    also show `workspace`.
+    """
+    if not any(name in methods for name in WORKSPACE_METHODS):
+        return shown
+    return {**shown, **{name: {**shown.get(name, {}), **_RUN} for name in ("run_code", "execute_skill")}}
+
+
+METHODS = (
+    Method(create_workspace, "run", audits="origin", once=True),
+    Method(list_workspaces, "read", audits=""),
+    Method(describe_workspace, "read", audits=""),
+    Method(read_workspace_file, "read", audits=""),
+    Method(reset_workspace, "run", audits="workspace"),
+    Method(delete_workspace, "run", audits="workspace"),
+)

@@ -173,7 +173,7 @@ async def read_resource(core: Core, identity: Identity, asked: AtUri) -> Json[Re
     """
     work = partial(registry.read_resource, identity=identity, storage=core.registry.storage, uri=asked.uri)
     found = await _read(core, work)
-    core.reads.note_file(found.skill, found.path)
+    core.contents.reads.note_file(found.skill, found.path)
     field, kind = ("text", "text/plain") if found.encoding == "utf-8" else ("blob", "application/octet-stream")
     about = {"uri": found.uri, "mimeType": found.media_type or kind}
     head = b'{"contents":[%s,"%s":' % (encode(about)[:-1], field.encode())

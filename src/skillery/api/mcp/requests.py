@@ -16,7 +16,7 @@ from skillery.context.budget import HeldAnswer, HeldBody
 from skillery.errors import InvalidParams
 from skillery.formats.names import parse_skill_name
 from skillery.methods.core import Core
-from skillery.methods.workspace_params import WORKSPACE_METHODS
+from skillery.workspaces.methods import WORKSPACE_METHODS
 
 SCOPE_KEY = "skillery.visit"
 ON_REQUEST = ("create_skill", "search_skills", *WORKSPACE_METHODS)

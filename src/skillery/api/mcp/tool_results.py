@@ -13,9 +13,8 @@ from skillery.formats.hint_words import error_for_tools
 from skillery.formats.json_pieces import is_exactly, string_pieces
 from skillery.methods.errors import encode, error_object
 from skillery.methods.execution import Parts
-from skillery.methods.table import METHODS
+from skillery.methods.table import TOOLS
 
-TOOLS = frozenset(name for name, method in METHODS.items() if method.is_tool)
 """The eight tools of the Skills Protocol, which every model has."""
 
 
@@ -71,7 +70,7 @@ def _is_failed_run(answer: Parts) -> bool:
 
 def error_result(visit: Visit, error: dict[str, Any]) -> dict[str, Any]:
     """Return the result of a tool call that failed. Its hint names only tools that the model has."""
-    told = {"error": error_for_tools(error, TOOLS | visit.methods)}
+    told = {"error": error_for_tools(error, {*TOOLS, *visit.methods})}
     return {
         "content": [{"type": "text", "text": encode(told).decode()}],
         "structuredContent": told,

@@ -26,13 +26,12 @@ from skillery.api.mcp.skill_tools import arguments_of, result_of, skill_tools
 from skillery.api.mcp.tasks.creation import STARTS_RUNS, answered_within, created_task
 from skillery.api.mcp.tool_results import error_result, is_large, large_result, tool_result
 from skillery.api.rpc.schemas import tool
-from skillery.methods.environment_params import shown_properties
+from skillery.environments.definitions import shown_properties
 from skillery.methods.errors import encode
 from skillery.methods.execution import Parts, perform
-from skillery.methods.params import FOR_MODELS
-from skillery.methods.table import METHODS
-from skillery.methods.workspace_params import with_workspaces
+from skillery.methods.table import FOR_MODELS, METHODS, TOOLS
 from skillery.runs.active_run import begun_runs
+from skillery.workspaces.methods import with_workspaces
 
 Context = ServerRequestContext[Any, Any]
 KEY_IN_META = "skillery/idempotency-key"
@@ -109,7 +108,7 @@ async def _call(
 
 
 def _names(visit: Visit) -> list[str]:
-    return [name for name, method in METHODS.items() if method.is_tool or name in visit.methods]
+    return [name for name in METHODS if name in TOOLS or name in visit.methods]
 
 
 def _unknown(name: str, there: list[str]) -> MCPError:

@@ -19,9 +19,8 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from skillery.api.rpc.client_results import result_source
-from skillery.method import Method, Params
-from skillery.methods.params import FOR_MODELS
-from skillery.methods.table import METHODS
+from skillery.method import Method, Params, annotated_params
+from skillery.methods.table import FOR_MODELS, METHODS, TOOLS
 
 CLIENT = Path(__file__).parents[2] / "client"
 DOC = '"""Made by `make client`: do not edit."""\n\n'
@@ -119,7 +118,7 @@ def tables() -> dict[str, tuple[str, list[str]]]:
             "Further methods that a client may call twice without harm: most of them change nothing.",
             harmless,
         ),
-        "TOOLS": ("The tools of the protocol.", [name for name, method in METHODS.items() if method.is_tool]),
+        "TOOLS": ("The tools of the protocol.", list(TOOLS)),
     }
 
 
@@ -200,9 +199,7 @@ def _fields(struct: type[msgspec.Struct]) -> Iterator[tuple[str, str, str, bool]
     """Yield the name, type and description of each field, and whether the field is required. The description is ""
     if there is none.
     """
-    hints = typing.get_type_hints(struct, include_extras=True)
-    for field in msgspec.structs.fields(struct):
-        kind = hints[field.name]
+    for field, kind in annotated_params(struct):
         metas = typing.get_args(kind)[1:] if typing.get_origin(kind) is typing.Annotated else ()
         described = [meta.description for meta in metas if isinstance(meta, msgspec.Meta) and meta.description]
         yield field.encode_name, _type(kind), described[0] if described else "", field.required

@@ -11,8 +11,7 @@ import msgspec
 
 from skillery.api.rpc.openrpc import document_of
 from skillery.backends import Identity
-from skillery.method import Method
-from skillery.methods import params
+from skillery.method import Method, Params
 from skillery.methods.core import Core
 from skillery.methods.table import METHODS
 
@@ -26,7 +25,11 @@ class OpenRpcDocument(msgspec.Struct, frozen=True):
     components: dict[str, Any]
 
 
-async def discover(_: Core, __: Identity, ___: params.Discover) -> OpenRpcDocument:
+class Discover(Params, frozen=True, kw_only=True):
+    """Describe every method as an OpenRPC document."""
+
+
+async def discover(_: Core, __: Identity, ___: Discover) -> OpenRpcDocument:
     return OpenRpcDocument(**document())
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from skillery import __version__
 from skillery.formats.file_schemas import SkillToml
-from skillery.method import Method
+from skillery.method import Method, annotated_params
 from skillery.methods.errors import CODES, INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR
 
 OPENRPC = "1.3.2"
@@ -60,10 +60,10 @@ def _summary(method: Method) -> str:
 
 
 def _params(method: Method) -> list[tuple[msgspec.structs.FieldInfo, Any]]:
-    hints = typing.get_type_hints(method.params, include_extras=True)
-    if "manifest" in hints:
-        hints["manifest"] = Annotated[(SkillToml, *hints["manifest"].__metadata__)]
-    return [(field, hints[field.name]) for field in msgspec.structs.fields(method.params)]
+    return [
+        (field, Annotated[(SkillToml, *kind.__metadata__)] if field.name == "manifest" else kind)
+        for field, kind in annotated_params(method.params)
+    ]
 
 
 def _plain(kind: Any) -> Any:

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from skillery.method import Params
-from skillery.methods.params import FOR_MODELS
+from skillery.method import Params, annotated_params, is_hidden
+from skillery.methods.table import FOR_MODELS
 
 Format = Literal["openai", "openai-responses", "anthropic", "mcp", "jsonschema"]
 FORMATS: tuple[Format, ...] = typing.get_args(Format)
@@ -55,9 +55,7 @@ def tool(
 
 def parameters_schema(struct: type[msgspec.Struct]) -> dict[str, Any]:
     """Return the JSON Schema of params as in the Skills Protocol: without `null` and without bounds."""
-    hints = typing.get_type_hints(struct, include_extras=True)
-    fields = [(field, hints[field.encode_name]) for field in msgspec.structs.fields(struct)]
-    shown = [(field, kind) for field, kind in fields if not _is_hidden(kind)]
+    shown = [(field, kind) for field, kind in annotated_params(struct) if not is_hidden(kind)]
     schema: dict[str, Any] = {
         "type": "object",
         "properties": {field.encode_name: field_schema(kind) for field, kind in shown},
@@ -103,7 +101,3 @@ def _metas(kind: Any) -> list[msgspec.Meta]:
     if typing.get_origin(kind) is not typing.Annotated:
         return []
     return [meta for meta in typing.get_args(kind)[1:] if isinstance(meta, msgspec.Meta)]
-
-
-def _is_hidden(kind: Any) -> bool:
-    return any((meta.extra or {}).get("hidden") for meta in _metas(kind))

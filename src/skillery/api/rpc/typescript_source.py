@@ -11,8 +11,7 @@ from typing import Any
 
 from skillery.api.rpc.client_source import ABOUT_MODELS, tables
 from skillery.api.rpc.openrpc import document_of
-from skillery.methods.params import FOR_MODELS
-from skillery.methods.table import METHODS
+from skillery.methods.table import FOR_MODELS, METHODS
 
 TARGET = Path(__file__).parents[4] / "packages" / "skillery-client-js" / "src" / "methods.ts"
 UPLOADED = "RunFile[]"

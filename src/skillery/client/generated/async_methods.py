@@ -83,13 +83,13 @@ class AsyncMethods:
         kind: Literal["action", "instruction"] | None = None,
         tags: list[str] | None = None,
         language: Literal["python", "javascript", "bash", "markdown"] | None = None,
-        status: Literal["published", "deprecated", "draft", "in_review", "rejected", "yanked"] | None = None,
         verified: bool | None = None,
         network: bool | None = None,
         secrets: bool | None = None,
-        sort: Literal["name", "newest", "used"] | None = None,
         counts: bool | None = None,
         catalogue: bool | None = None,
+        status: Literal["published", "deprecated", "draft", "in_review", "rejected", "yanked"] | None = None,
+        sort: Literal["name", "newest", "used"] | None = None,
     ) -> SkillPage:
         """Enumerate available skills, optionally filtering by namespace. Results are deterministically sorted.
 
@@ -100,13 +100,13 @@ class AsyncMethods:
         kind: Only skills of this kind
         tags: Only skills with all these tags
         language: Only skills in this language; 'markdown' means without code
-        status: Only versions with this status; omit for latest versions, published or deprecated
         verified: Only skills whose examples all passed (true), or only others (false)
         network: Only skills without network access (false), or only with it (true)
         secrets: Only skills without secrets (false), or only with secrets (true)
-        sort: Order: by name, by publication, or by runs
         counts: Add the number of matching skills, in all and by value of each filter
         catalogue: Add facts and usage to each skill
+        status: Only versions with this status; omit for latest versions, published or deprecated
+        sort: Order: by name, by publication, or by runs
         """
         answer: SkillPage = await self.call(
             "list_skills",
@@ -118,13 +118,13 @@ class AsyncMethods:
                 "kind": kind,
                 "tags": tags,
                 "language": language,
-                "status": status,
                 "verified": verified,
                 "network": network,
                 "secrets": secrets,
-                "sort": sort,
                 "counts": counts,
                 "catalogue": catalogue,
+                "status": status,
+                "sort": sort,
             },
         )
         return answer
@@ -219,11 +219,11 @@ class AsyncMethods:
         args: Mapping[str, Any] | None = None,
         mount_skills: list[str] | None = None,
         input_blobs: list[str] | None = None,
+        limits: Mapping[str, Any] | None = None,
         files: Sequence[RunFile] | Mapping[str, Source] | None = None,
         outputs: list[str] | None = None,
         workspace: str | None = None,
         workspace_mode: Literal["write", "read"] | None = None,
-        limits: Mapping[str, Any] | None = None,
         environment: str | None = None,
         background: bool | None = None,
         idempotency_key: str | None = None,
@@ -236,11 +236,11 @@ class AsyncMethods:
         args: Arguments to pass to entrypoint function
         mount_skills: Skill names to mount in sandbox
         input_blobs: Blob IDs to mount in sandbox
+        limits: Execution limits
         files: Blobs to copy into the workspace: writable files at their paths
         outputs: Globs of files below /workspace to keep, in addition to /workspace/out (e.g., 'report/*.pdf')
         workspace: Workspace (ws_…): the run gets and saves its files. Snapshot (sha256:…): the run gets its files
         workspace_mode: 'read': save nothing, so that other runs may use the workspace
-        limits: Execution limits
         environment: Named environment whose Python packages the code may import; '' for none, omit for the default
         background: Answer at once with the run_id; get_run and read_run_log follow the run
         idempotency_key: Calls with the same key are executed once (if omitted, a client that retries makes a key)
@@ -254,11 +254,11 @@ class AsyncMethods:
                 "args": args,
                 "mount_skills": mount_skills,
                 "input_blobs": input_blobs,
+                "limits": limits,
                 "files": files,
                 "outputs": outputs,
                 "workspace": workspace,
                 "workspace_mode": workspace_mode,
-                "limits": limits,
                 "environment": environment,
                 "background": background,
             },
@@ -266,9 +266,111 @@ class AsyncMethods:
         )
         return answer
 
+    async def create_blob(
+        self,
+        content: str,
+        kind: str,
+        *,
+        encoding: Literal["utf-8", "base64"] | None = None,
+        ttl: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> NewBlob:
+        """Store large content as a blob and return its ID.
+
+        content: Content to store
+        kind: MIME type (e.g., 'text/plain', 'application/json')
+        idempotency_key: Calls with the same key are executed once (if omitted, a client that retries makes a key)
+        """
+        answer: NewBlob = await self.call(
+            "create_blob",
+            {"content": content, "kind": kind, "encoding": encoding, "ttl": ttl},
+            idempotency_key=idempotency_key,
+        )
+        return answer
+
+    async def read_blob(
+        self,
+        blob_id: str,
+        *,
+        mode: Literal["sample_head", "sample_tail", "full"] | None = None,
+        max_bytes: int | None = None,
+    ) -> BlobContent:
+        """Retrieve a preview of blob content. Full reads discouraged for large blobs.
+
+        blob_id: Blob identifier
+        mode: How to sample the blob
+        max_bytes: Maximum bytes to return
+        """
+        answer: BlobContent = await self.call("read_blob", {"blob_id": blob_id, "mode": mode, "max_bytes": max_bytes})
+        return answer
+
     async def load_skills_protocol_guide(self) -> Guide:
         """Load the Skills Protocol Guide to learn how to use these tools. Call this first if you haven't read the guide yet."""
         answer: Guide = await self.call("load_skills_protocol_guide", {})
+        return answer
+
+    async def call_tool(
+        self,
+        name: str,
+        *,
+        args: Mapping[str, Any] | None = None,
+        skill: str | None = None,
+        version: str | None = None,
+        timeout_ms: int | None = None,
+        input_blobs: list[str] | None = None,
+        files: Sequence[RunFile] | Mapping[str, Source] | None = None,
+        outputs: list[str] | None = None,
+        workspace: str | None = None,
+        workspace_mode: Literal["write", "read"] | None = None,
+        session: str | None = None,
+        environment: str | None = None,
+        background: bool | None = None,
+        idempotency_key: str | None = None,
+    ) -> ToolResult:
+        """Call a tool of a skill or of a session.
+
+        name: Name of the tool, or 'skill/tool' if several skills have a tool of that name
+        args: Arguments for the tool
+        skill: Skill that offers the tool (omit for a tool of the session, else the most recently published one)
+        version: Version of that skill (omit for latest)
+        timeout_ms: Execution timeout in milliseconds
+        input_blobs: Blob IDs to mount in the sandbox
+        files: Blobs to copy into the workspace: writable files at their paths
+        outputs: Globs of files below /workspace to keep, in addition to /workspace/out (e.g., 'report/*.pdf')
+        workspace: Workspace (ws_…): the run gets and saves its files. Snapshot (sha256:…): the run gets its files
+        workspace_mode: 'read': save nothing, so that other runs may use the workspace
+        session: Session of the caller, by a name that the caller chooses; omit for the unnamed session
+        environment: Named environment, for a tool of a skill that declares no packages; '' for none
+        background: Answer at once with the run_id; get_run and read_run_log follow the run
+        idempotency_key: Calls with the same key are executed once (if omitted, a client that retries makes a key)
+        """
+        answer: ToolResult = await self.call(
+            "call_tool",
+            {
+                "name": name,
+                "args": args,
+                "skill": skill,
+                "version": version,
+                "timeout_ms": timeout_ms,
+                "input_blobs": input_blobs,
+                "files": files,
+                "outputs": outputs,
+                "workspace": workspace,
+                "workspace_mode": workspace_mode,
+                "session": session,
+                "environment": environment,
+                "background": background,
+            },
+            idempotency_key=idempotency_key,
+        )
+        return answer
+
+    async def delete_blob(self, blob_id: str) -> DeletedBlob:
+        """Delete a blob of the caller. Admins may delete any blob.
+
+        blob_id: Blob identifier
+        """
+        answer: DeletedBlob = await self.call("delete_blob", {"blob_id": blob_id})
         return answer
 
     async def create_skill(
@@ -295,13 +397,24 @@ class AsyncMethods:
         )
         return answer
 
-    async def submit_version(self, name: str, version: str) -> NewVersion:
-        """Ask for a review of a draft.
+    async def check_skill(
+        self,
+        manifest: Mapping[str, Any],
+        skill_md: str,
+        *,
+        files: Sequence[SkillFile] | None = None,
+        submit: bool | None = None,
+    ) -> CheckedSkill:
+        """Run all checks of create_skill and the examples, without publishing anything.
 
-        name: Skill name
-        version: Exact version
+        manifest: skill.toml as JSON: name, version, description, and further declarations
+        skill_md: SKILL.md: markdown for the LLM, with YAML frontmatter at the top
+        files: Code and resources of the skill
+        submit: true: submit the version for review if it is not published at once; false: make it a draft
         """
-        answer: NewVersion = await self.call("submit_version", {"name": name, "version": version})
+        answer: CheckedSkill = await self.call(
+            "check_skill", {"manifest": manifest, "skill_md": skill_md, "files": files, "submit": submit}
+        )
         return answer
 
     async def approve_version(
@@ -317,6 +430,116 @@ class AsyncMethods:
         answer: NewVersion = await self.call(
             "approve_version", {"name": name, "version": version, "digest": digest, "note": note}
         )
+        return answer
+
+    async def develop_skill(
+        self, manifest: Mapping[str, Any], skill_md: str, *, files: Sequence[SkillFile] | None = None
+    ) -> DevelopedSkill:
+        """Serve a bundle to the caller alone as a development version ('1.2.0-dev.3'), without publishing anything.
+
+        manifest: skill.toml as JSON: name, version, description, and further declarations
+        skill_md: SKILL.md: markdown for the LLM, with YAML frontmatter at the top
+        files: Code and resources of the skill
+        """
+        answer: DevelopedSkill = await self.call(
+            "develop_skill", {"manifest": manifest, "skill_md": skill_md, "files": files}
+        )
+        return answer
+
+    async def keep_development(self, names: list[str]) -> KeptSkills:
+        """Keep serving development versions, which end 30 seconds after the last call.
+
+        names: Names of the skills
+        """
+        answer: KeptSkills = await self.call("keep_development", {"names": names})
+        return answer
+
+    async def end_development(self, names: list[str]) -> KeptSkills:
+        """Stop serving development versions.
+
+        names: Names of the skills
+        """
+        answer: KeptSkills = await self.call("end_development", {"names": names})
+        return answer
+
+    async def search_skills(
+        self,
+        query: str,
+        *,
+        limit: int | None = None,
+        kind: Literal["action", "instruction"] | None = None,
+        tags: list[str] | None = None,
+        language: Literal["python", "javascript", "bash", "markdown"] | None = None,
+        verified: bool | None = None,
+        network: bool | None = None,
+        secrets: bool | None = None,
+        counts: bool | None = None,
+        catalogue: bool | None = None,
+        namespace: str | None = None,
+        cursor: str | None = None,
+        status: Literal["published", "deprecated"] | None = None,
+        sort: Literal["best", "name", "newest", "used"] | None = None,
+        detail: Literal["brief", "summary"] | None = None,
+    ) -> FoundSkillPage:
+        """Find skills by a few words about the task, the best first. Word forms and typos do not matter.
+
+        query: A few words or a question; skills with most of the words are found
+        limit: Maximum number of results
+        kind: Only skills of this kind
+        tags: Only skills with all these tags
+        language: Only skills in this language; 'markdown' means without code
+        verified: Only skills whose examples all passed (true), or only others (false)
+        network: Only skills without network access (false), or only with it (true)
+        secrets: Only skills without secrets (false), or only with secrets (true)
+        counts: Add the number of matching skills, in all and by value of each filter
+        catalogue: Add facts and usage to each skill
+        namespace: Only skills in this namespace and below it
+        cursor: Pagination cursor from previous response
+        status: Only skills with this status
+        sort: Order: best match, by name, by publication, or by runs
+        detail: brief: what a model needs to choose a skill
+        """
+        answer: FoundSkillPage = await self.call(
+            "search_skills",
+            {
+                "query": query,
+                "limit": limit,
+                "kind": kind,
+                "tags": tags,
+                "language": language,
+                "verified": verified,
+                "network": network,
+                "secrets": secrets,
+                "counts": counts,
+                "catalogue": catalogue,
+                "namespace": namespace,
+                "cursor": cursor,
+                "status": status,
+                "sort": sort,
+                "detail": detail,
+            },
+        )
+        return answer
+
+    async def diff_versions(self, name: str, from_version: str, *, to_version: str | None = None) -> VersionsDiff:
+        """Compare two versions of a skill: permissions first, then manifest, instructions and files.
+
+        name: Skill name
+        from_version: The older version, as a version spec: exact, range, label or digest
+        to_version: The newer version (omit for latest)
+        """
+        answer: VersionsDiff = await self.call(
+            "diff_versions", {"name": name, "from_version": from_version, "to_version": to_version}
+        )
+        return answer
+
+    async def submit_version(self, name: str, version: str) -> NewVersion:
+        """Ask for a review of a draft.
+
+        name: Skill name
+        version: Exact version
+        """
+        answer: NewVersion = await self.call("submit_version", {"name": name, "version": version})
         return answer
 
     async def reject_version(self, name: str, version: str, reason: str) -> NewVersion:
@@ -337,16 +560,6 @@ class AsyncMethods:
         reason: Reason for callers who request exactly this version
         """
         answer: NewVersion = await self.call("yank_version", {"name": name, "version": version, "reason": reason})
-        return answer
-
-    async def purge_version(self, name: str, version: str, reason: str) -> PurgedVersion:
-        """Remove the files of a version permanently, for example after a leaked key. Its number cannot be used again.
-
-        name: Skill name
-        version: Exact version
-        reason: Reason, for all readers of the skill
-        """
-        answer: PurgedVersion = await self.call("purge_version", {"name": name, "version": version, "reason": reason})
         return answer
 
     async def unyank_version(self, name: str, version: str) -> NewVersion:
@@ -409,73 +622,68 @@ class AsyncMethods:
         )
         return answer
 
-    async def diff_versions(self, name: str, from_version: str, *, to_version: str | None = None) -> VersionsDiff:
-        """Compare two versions of a skill: permissions first, then manifest, instructions and files.
+    async def purge_version(self, name: str, version: str, reason: str) -> PurgedVersion:
+        """Remove the files of a version permanently, for example after a leaked key. Its number cannot be used again.
 
         name: Skill name
-        from_version: The older version, as a version spec: exact, range, label or digest
-        to_version: The newer version (omit for latest)
+        version: Exact version
+        reason: Reason, for all readers of the skill
         """
-        answer: VersionsDiff = await self.call(
-            "diff_versions", {"name": name, "from_version": from_version, "to_version": to_version}
-        )
+        answer: PurgedVersion = await self.call("purge_version", {"name": name, "version": version, "reason": reason})
         return answer
 
-    async def get_run(self, run_id: str, *, wait_ms: int | None = None) -> RunRecord:
-        """Return the record of a run: its result, its caller, its times and its limits.
+    async def recheck_version(self, name: str, version: str) -> RecheckedVersion:
+        """Check a published version again with the checks of today, and store the findings.
 
-        run_id: The run's id
-        wait_ms: Wait up to this long for the end of the run
+        name: Skill name
+        version: Exact version
         """
-        answer: RunRecord = await self.call("get_run", {"run_id": run_id, "wait_ms": wait_ms})
+        answer: RecheckedVersion = await self.call("recheck_version", {"name": name, "version": version})
         return answer
 
-    async def read_run_log(
-        self, run_id: str, *, after: int | None = None, max_bytes: int | None = None, wait_ms: int | None = None
-    ) -> RunLog:
-        """Read the log of a run, also while it runs.
-
-        run_id: The run's id
-        after: Offset in bytes: 'next' of the previous answer
-        max_bytes: Maximum number of bytes
-        wait_ms: Wait up to this long for more text
-        """
-        answer: RunLog = await self.call(
-            "read_run_log", {"run_id": run_id, "after": after, "max_bytes": max_bytes, "wait_ms": wait_ms}
-        )
-        return answer
-
-    async def list_runs(
+    async def waive_finding(
         self,
+        name: str,
+        rule: str,
+        reason: str,
         *,
-        skill: str | None = None,
-        status: Literal["queued", "started", "completed", "failed"] | None = None,
-        since: str | None = None,
-        identity: str | None = None,
-        limit: int | None = None,
-        cursor: str | None = None,
-    ) -> RunPage:
-        """List runs, newest first.
+        until: str | None = None,
+        file: str | None = None,
+        version: str | None = None,
+    ) -> Waiver:
+        """Allow versions of a skill to be published in spite of a finding.
 
-        skill: Only runs of this skill
-        status: Only runs with this status
-        since: Only runs since then (e.g., '2026-11-22T10:00:00Z' or '24h')
-        identity: Only runs of this identity (only admins may name others)
+        name: Skill name
+        rule: The finding's rule
+        reason: Reason, for all readers of the skill
+        until: End of the waiver: '2027-01-31', a time, or '90d'; omit for no end
+        file: Only findings in this file
+        version: Only this exact version
+        """
+        answer: Waiver = await self.call(
+            "waive_finding",
+            {"name": name, "rule": rule, "reason": reason, "until": until, "file": file, "version": version},
+        )
+        return answer
+
+    async def list_waivers(
+        self, *, name: str | None = None, limit: int | None = None, cursor: str | None = None
+    ) -> WaiverPage:
+        """List the waivers of the skills that the caller reviews, newest first.
+
+        name: Only waivers of this skill
         limit: Maximum number of results
         cursor: Pagination cursor from previous response
         """
-        answer: RunPage = await self.call(
-            "list_runs",
-            {"skill": skill, "status": status, "since": since, "identity": identity, "limit": limit, "cursor": cursor},
-        )
+        answer: WaiverPage = await self.call("list_waivers", {"name": name, "limit": limit, "cursor": cursor})
         return answer
 
-    async def cancel_run(self, run_id: str) -> RunRecord:
-        """Stop a queued or started run.
+    async def revoke_waiver(self, id: str) -> Waiver:
+        """Revoke a waiver. Versions that were published under it stay.
 
-        run_id: The run's id
+        id: The waiver's id
         """
-        answer: RunRecord = await self.call("cancel_run", {"run_id": run_id})
+        answer: Waiver = await self.call("revoke_waiver", {"id": id})
         return answer
 
     async def set_label(self, name: str, label: str, version: str) -> MovedLabel:
@@ -537,167 +745,61 @@ class AsyncMethods:
         answer: Verified = await self.call("verify_lock", {"lock": lock})
         return answer
 
-    async def search_skills(
+    async def get_run(self, run_id: str, *, wait_ms: int | None = None) -> RunRecord:
+        """Return the record of a run: its result, its caller, its times and its limits.
+
+        run_id: The run's id
+        wait_ms: Wait up to this long for the end of the run
+        """
+        answer: RunRecord = await self.call("get_run", {"run_id": run_id, "wait_ms": wait_ms})
+        return answer
+
+    async def read_run_log(
+        self, run_id: str, *, after: int | None = None, max_bytes: int | None = None, wait_ms: int | None = None
+    ) -> RunLog:
+        """Read the log of a run, also while it runs.
+
+        run_id: The run's id
+        after: Offset in bytes: 'next' of the previous answer
+        max_bytes: Maximum number of bytes
+        wait_ms: Wait up to this long for more text
+        """
+        answer: RunLog = await self.call(
+            "read_run_log", {"run_id": run_id, "after": after, "max_bytes": max_bytes, "wait_ms": wait_ms}
+        )
+        return answer
+
+    async def list_runs(
         self,
-        query: str,
         *,
-        kind: Literal["action", "instruction"] | None = None,
-        tags: list[str] | None = None,
-        namespace: str | None = None,
+        skill: str | None = None,
+        status: Literal["queued", "started", "completed", "failed"] | None = None,
+        since: str | None = None,
+        identity: str | None = None,
         limit: int | None = None,
         cursor: str | None = None,
-        language: Literal["python", "javascript", "bash", "markdown"] | None = None,
-        status: Literal["published", "deprecated"] | None = None,
-        verified: bool | None = None,
-        network: bool | None = None,
-        secrets: bool | None = None,
-        sort: Literal["best", "name", "newest", "used"] | None = None,
-        counts: bool | None = None,
-        catalogue: bool | None = None,
-        detail: Literal["brief", "summary"] | None = None,
-    ) -> FoundSkillPage:
-        """Find skills by a few words about the task, the best first. Word forms and typos do not matter.
+    ) -> RunPage:
+        """List runs, newest first.
 
-        query: A few words or a question; skills with most of the words are found
-        kind: Only skills of this kind
-        tags: Only skills with all these tags
-        namespace: Only skills in this namespace and below it
-        limit: Maximum number of results
-        cursor: Pagination cursor from previous response
-        language: Only skills in this language; 'markdown' means without code
-        status: Only skills with this status
-        verified: Only skills whose examples all passed (true), or only others (false)
-        network: Only skills without network access (false), or only with it (true)
-        secrets: Only skills without secrets (false), or only with secrets (true)
-        sort: Order: best match, by name, by publication, or by runs
-        counts: Add the number of matching skills, in all and by value of each filter
-        catalogue: Add facts and usage to each skill
-        detail: brief: what a model needs to choose a skill
-        """
-        answer: FoundSkillPage = await self.call(
-            "search_skills",
-            {
-                "query": query,
-                "kind": kind,
-                "tags": tags,
-                "namespace": namespace,
-                "limit": limit,
-                "cursor": cursor,
-                "language": language,
-                "status": status,
-                "verified": verified,
-                "network": network,
-                "secrets": secrets,
-                "sort": sort,
-                "counts": counts,
-                "catalogue": catalogue,
-                "detail": detail,
-            },
-        )
-        return answer
-
-    async def check_skill(
-        self,
-        manifest: Mapping[str, Any],
-        skill_md: str,
-        *,
-        files: Sequence[SkillFile] | None = None,
-        submit: bool | None = None,
-    ) -> CheckedSkill:
-        """Run all checks of create_skill and the examples, without publishing anything.
-
-        manifest: skill.toml as JSON: name, version, description, and further declarations
-        skill_md: SKILL.md: markdown for the LLM, with YAML frontmatter at the top
-        files: Code and resources of the skill
-        submit: true: submit the version for review if it is not published at once; false: make it a draft
-        """
-        answer: CheckedSkill = await self.call(
-            "check_skill", {"manifest": manifest, "skill_md": skill_md, "files": files, "submit": submit}
-        )
-        return answer
-
-    async def develop_skill(
-        self, manifest: Mapping[str, Any], skill_md: str, *, files: Sequence[SkillFile] | None = None
-    ) -> DevelopedSkill:
-        """Serve a bundle to the caller alone as a development version ('1.2.0-dev.3'), without publishing anything.
-
-        manifest: skill.toml as JSON: name, version, description, and further declarations
-        skill_md: SKILL.md: markdown for the LLM, with YAML frontmatter at the top
-        files: Code and resources of the skill
-        """
-        answer: DevelopedSkill = await self.call(
-            "develop_skill", {"manifest": manifest, "skill_md": skill_md, "files": files}
-        )
-        return answer
-
-    async def keep_development(self, names: list[str]) -> KeptSkills:
-        """Keep serving development versions, which end 30 seconds after the last call.
-
-        names: Names of the skills
-        """
-        answer: KeptSkills = await self.call("keep_development", {"names": names})
-        return answer
-
-    async def end_development(self, names: list[str]) -> KeptSkills:
-        """Stop serving development versions.
-
-        names: Names of the skills
-        """
-        answer: KeptSkills = await self.call("end_development", {"names": names})
-        return answer
-
-    async def waive_finding(
-        self,
-        name: str,
-        rule: str,
-        reason: str,
-        *,
-        until: str | None = None,
-        file: str | None = None,
-        version: str | None = None,
-    ) -> Waiver:
-        """Allow versions of a skill to be published in spite of a finding.
-
-        name: Skill name
-        rule: The finding's rule
-        reason: Reason, for all readers of the skill
-        until: End of the waiver: '2027-01-31', a time, or '90d'; omit for no end
-        file: Only findings in this file
-        version: Only this exact version
-        """
-        answer: Waiver = await self.call(
-            "waive_finding",
-            {"name": name, "rule": rule, "reason": reason, "until": until, "file": file, "version": version},
-        )
-        return answer
-
-    async def recheck_version(self, name: str, version: str) -> RecheckedVersion:
-        """Check a published version again with the checks of today, and store the findings.
-
-        name: Skill name
-        version: Exact version
-        """
-        answer: RecheckedVersion = await self.call("recheck_version", {"name": name, "version": version})
-        return answer
-
-    async def list_waivers(
-        self, *, name: str | None = None, limit: int | None = None, cursor: str | None = None
-    ) -> WaiverPage:
-        """List the waivers of the skills that the caller reviews, newest first.
-
-        name: Only waivers of this skill
+        skill: Only runs of this skill
+        status: Only runs with this status
+        since: Only runs since then (e.g., '2026-11-22T10:00:00Z' or '24h')
+        identity: Only runs of this identity (only admins may name others)
         limit: Maximum number of results
         cursor: Pagination cursor from previous response
         """
-        answer: WaiverPage = await self.call("list_waivers", {"name": name, "limit": limit, "cursor": cursor})
+        answer: RunPage = await self.call(
+            "list_runs",
+            {"skill": skill, "status": status, "since": since, "identity": identity, "limit": limit, "cursor": cursor},
+        )
         return answer
 
-    async def revoke_waiver(self, id: str) -> Waiver:
-        """Revoke a waiver. Versions that were published under it stay.
+    async def cancel_run(self, run_id: str) -> RunRecord:
+        """Stop a queued or started run.
 
-        id: The waiver's id
+        run_id: The run's id
         """
-        answer: Waiver = await self.call("revoke_waiver", {"id": id})
+        answer: RunRecord = await self.call("cancel_run", {"run_id": run_id})
         return answer
 
     async def list_tools(
@@ -717,62 +819,6 @@ class AsyncMethods:
         """
         answer: ToolPage = await self.call(
             "list_tools", {"skill": skill, "session": session, "limit": limit, "cursor": cursor}
-        )
-        return answer
-
-    async def call_tool(
-        self,
-        name: str,
-        *,
-        args: Mapping[str, Any] | None = None,
-        skill: str | None = None,
-        version: str | None = None,
-        timeout_ms: int | None = None,
-        input_blobs: list[str] | None = None,
-        files: Sequence[RunFile] | Mapping[str, Source] | None = None,
-        outputs: list[str] | None = None,
-        workspace: str | None = None,
-        workspace_mode: Literal["write", "read"] | None = None,
-        session: str | None = None,
-        environment: str | None = None,
-        background: bool | None = None,
-        idempotency_key: str | None = None,
-    ) -> ToolResult:
-        """Call a tool of a skill or of a session.
-
-        name: Name of the tool, or 'skill/tool' if several skills have a tool of that name
-        args: Arguments for the tool
-        skill: Skill that offers the tool (omit for a tool of the session, else the most recently published one)
-        version: Version of that skill (omit for latest)
-        timeout_ms: Execution timeout in milliseconds
-        input_blobs: Blob IDs to mount in the sandbox
-        files: Blobs to copy into the workspace: writable files at their paths
-        outputs: Globs of files below /workspace to keep, in addition to /workspace/out (e.g., 'report/*.pdf')
-        workspace: Workspace (ws_…): the run gets and saves its files. Snapshot (sha256:…): the run gets its files
-        workspace_mode: 'read': save nothing, so that other runs may use the workspace
-        session: Session of the caller, by a name that the caller chooses; omit for the unnamed session
-        environment: Named environment, for a tool of a skill that declares no packages; '' for none
-        background: Answer at once with the run_id; get_run and read_run_log follow the run
-        idempotency_key: Calls with the same key are executed once (if omitted, a client that retries makes a key)
-        """
-        answer: ToolResult = await self.call(
-            "call_tool",
-            {
-                "name": name,
-                "args": args,
-                "skill": skill,
-                "version": version,
-                "timeout_ms": timeout_ms,
-                "input_blobs": input_blobs,
-                "files": files,
-                "outputs": outputs,
-                "workspace": workspace,
-                "workspace_mode": workspace_mode,
-                "session": session,
-                "environment": environment,
-                "background": background,
-            },
-            idempotency_key=idempotency_key,
         )
         return answer
 
@@ -950,6 +996,67 @@ class AsyncMethods:
         )
         return answer
 
+    async def get_usage(self, *, identity: str | None = None, namespace: str | None = None) -> IdentityUse:
+        """Return the used amount and the limit of each quota.
+
+        identity: Identity; omit for the caller (only admins may name others)
+        namespace: Namespace; omit for the namespaces of the caller's grants
+        """
+        answer: IdentityUse = await self.call("get_usage", {"identity": identity, "namespace": namespace})
+        return answer
+
+    async def collect_garbage(self, *, dry_run: bool | None = None, steps: list[str] | None = None) -> Garbage:
+        """Remove unreferenced and expired data.
+
+        dry_run: Only report what a sweep would remove
+        steps: Only these steps of a sweep, by their names; omit for all
+        """
+        answer: Garbage = await self.call("collect_garbage", {"dry_run": dry_run, "steps": steps})
+        return answer
+
+    async def create_token(
+        self,
+        name: str,
+        scopes: list[str],
+        *,
+        namespaces: list[str] | None = None,
+        kind: Literal["person", "agent"] | None = None,
+        expires: str | None = None,
+    ) -> CreatedToken:
+        """Create a token. Only this answer contains it.
+
+        name: Name of the identity; tokens with one name are one identity
+        scopes: Scopes of the token: read, run, publish, review, admin
+        namespaces: Namespace grants: names to publish or review ('sales.*'; '*' for all)
+        kind: Whether the token belongs to a person or an agent
+        expires: Lifetime of the token (e.g., '90d'); omit for no end
+        """
+        answer: CreatedToken = await self.call(
+            "create_token", {"name": name, "scopes": scopes, "namespaces": namespaces, "kind": kind, "expires": expires}
+        )
+        return answer
+
+    async def list_tokens(self) -> Tokens:
+        """List all tokens, without their secrets."""
+        answer: Tokens = await self.call("list_tokens", {})
+        return answer
+
+    async def revoke_token(self, id: str) -> Token:
+        """Revoke a token permanently.
+
+        id: The token's id
+        """
+        answer: Token = await self.call("revoke_token", {"id": id})
+        return answer
+
+    async def revoke_identity(self, name: str) -> RevokedIdentity:
+        """End an identity: its tokens, sessions and runs. Return its remaining data.
+
+        name: Name of the identity, as list_tokens shows it
+        """
+        answer: RevokedIdentity = await self.call("revoke_identity", {"name": name})
+        return answer
+
     async def add_webhook(
         self, url: str, *, events: list[str] | None = None, skills: list[str] | None = None
     ) -> AddedWebhook:
@@ -1055,49 +1162,6 @@ class AsyncMethods:
         answer: RemovedTrustRule = await self.call("remove_trust_rule", {"id": id})
         return answer
 
-    async def create_token(
-        self,
-        name: str,
-        scopes: list[str],
-        *,
-        namespaces: list[str] | None = None,
-        kind: Literal["person", "agent"] | None = None,
-        expires: str | None = None,
-    ) -> CreatedToken:
-        """Create a token. Only this answer contains it.
-
-        name: Name of the identity; tokens with one name are one identity
-        scopes: Scopes of the token: read, run, publish, review, admin
-        namespaces: Namespace grants: names to publish or review ('sales.*'; '*' for all)
-        kind: Whether the token belongs to a person or an agent
-        expires: Lifetime of the token (e.g., '90d'); omit for no end
-        """
-        answer: CreatedToken = await self.call(
-            "create_token", {"name": name, "scopes": scopes, "namespaces": namespaces, "kind": kind, "expires": expires}
-        )
-        return answer
-
-    async def list_tokens(self) -> Tokens:
-        """List all tokens, without their secrets."""
-        answer: Tokens = await self.call("list_tokens", {})
-        return answer
-
-    async def revoke_token(self, id: str) -> Token:
-        """Revoke a token permanently.
-
-        id: The token's id
-        """
-        answer: Token = await self.call("revoke_token", {"id": id})
-        return answer
-
-    async def revoke_identity(self, name: str) -> RevokedIdentity:
-        """End an identity: its tokens, sessions and runs. Return its remaining data.
-
-        name: Name of the identity, as list_tokens shows it
-        """
-        answer: RevokedIdentity = await self.call("revoke_identity", {"name": name})
-        return answer
-
     async def list_audit(
         self,
         *,
@@ -1134,68 +1198,4 @@ class AsyncMethods:
                 "cursor": cursor,
             },
         )
-        return answer
-
-    async def collect_garbage(self, *, dry_run: bool | None = None, steps: list[str] | None = None) -> Garbage:
-        """Remove unreferenced and expired data.
-
-        dry_run: Only report what a sweep would remove
-        steps: Only these steps of a sweep, by their names; omit for all
-        """
-        answer: Garbage = await self.call("collect_garbage", {"dry_run": dry_run, "steps": steps})
-        return answer
-
-    async def get_usage(self, *, identity: str | None = None, namespace: str | None = None) -> IdentityUse:
-        """Return the used amount and the limit of each quota.
-
-        identity: Identity; omit for the caller (only admins may name others)
-        namespace: Namespace; omit for the namespaces of the caller's grants
-        """
-        answer: IdentityUse = await self.call("get_usage", {"identity": identity, "namespace": namespace})
-        return answer
-
-    async def create_blob(
-        self,
-        content: str,
-        kind: str,
-        *,
-        encoding: Literal["utf-8", "base64"] | None = None,
-        ttl: int | None = None,
-        idempotency_key: str | None = None,
-    ) -> NewBlob:
-        """Store large content as a blob and return its ID.
-
-        content: Content to store
-        kind: MIME type (e.g., 'text/plain', 'application/json')
-        idempotency_key: Calls with the same key are executed once (if omitted, a client that retries makes a key)
-        """
-        answer: NewBlob = await self.call(
-            "create_blob",
-            {"content": content, "kind": kind, "encoding": encoding, "ttl": ttl},
-            idempotency_key=idempotency_key,
-        )
-        return answer
-
-    async def read_blob(
-        self,
-        blob_id: str,
-        *,
-        mode: Literal["sample_head", "sample_tail", "full"] | None = None,
-        max_bytes: int | None = None,
-    ) -> BlobContent:
-        """Retrieve a preview of blob content. Full reads discouraged for large blobs.
-
-        blob_id: Blob identifier
-        mode: How to sample the blob
-        max_bytes: Maximum bytes to return
-        """
-        answer: BlobContent = await self.call("read_blob", {"blob_id": blob_id, "mode": mode, "max_bytes": max_bytes})
-        return answer
-
-    async def delete_blob(self, blob_id: str) -> DeletedBlob:
-        """Delete a blob of the caller. Admins may delete any blob.
-
-        blob_id: Blob identifier
-        """
-        answer: DeletedBlob = await self.call("delete_blob", {"blob_id": blob_id})
         return answer

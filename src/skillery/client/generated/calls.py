@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 ONCE = frozenset(
-    ["execute_skill", "run_code", "create_skill", "call_tool", "define_tool", "create_workspace", "create_blob"]
+    ["execute_skill", "run_code", "create_blob", "call_tool", "create_skill", "define_tool", "create_workspace"]
 )
 """Methods that the server executes once for each Idempotency-Key."""
 REPEATABLE = frozenset(
@@ -13,21 +13,22 @@ REPEATABLE = frozenset(
         "list_skills",
         "describe_skill",
         "read_skill_file",
+        "read_blob",
         "load_skills_protocol_guide",
-        "list_versions",
-        "diff_versions",
-        "get_run",
-        "read_run_log",
-        "list_runs",
-        "list_labels",
-        "resolve_skills",
-        "verify_lock",
-        "search_skills",
         "check_skill",
         "develop_skill",
         "keep_development",
         "end_development",
+        "search_skills",
+        "diff_versions",
+        "list_versions",
         "list_waivers",
+        "list_labels",
+        "resolve_skills",
+        "verify_lock",
+        "get_run",
+        "read_run_log",
+        "list_runs",
         "list_tools",
         "list_workspaces",
         "describe_workspace",
@@ -35,15 +36,14 @@ REPEATABLE = frozenset(
         "list_environments",
         "describe_environment",
         "list_skill_usage",
+        "get_usage",
+        "collect_garbage",
+        "list_tokens",
         "list_webhooks",
         "test_webhook",
         "list_dead_letters",
         "list_trust_rules",
-        "list_tokens",
         "list_audit",
-        "collect_garbage",
-        "get_usage",
-        "read_blob",
     ]
 )
 """Further methods that a client may call twice without harm: most of them change nothing."""
@@ -53,9 +53,9 @@ TOOLS = (
     "read_skill_file",
     "execute_skill",
     "run_code",
-    "load_skills_protocol_guide",
     "create_blob",
     "read_blob",
+    "load_skills_protocol_guide",
 )
 """The tools of the protocol."""
 FOR_MODELS: dict[str, dict[str, Any]] = {"search_skills": {"limit": 5, "detail": "brief"}}

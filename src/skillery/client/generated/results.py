@@ -362,10 +362,57 @@ class Run(TypedDict):
     workspace: NotRequired[WorkspaceUse]
 
 
+class NewBlob(TypedDict):
+    """Result of `create_blob`."""
+
+    blob_id: str
+    size_bytes: int
+    expires_at: NotRequired[str]
+
+
+class BlobContent(TypedDict):
+    """The content of a blob, or a part of it."""
+
+    content: str
+    encoding: Literal["utf-8", "base64"]
+    truncated: bool
+    kind: str
+    size_bytes: int
+    expires_at: NotRequired[str]
+
+
 class Guide(TypedDict):
     """The Skills Protocol Guide, in Markdown."""
 
     content: str
+
+
+class ToolResult(TypedDict):
+    """The result of a tool. A failed tool is a result, not an error."""
+
+    result: Any
+    """What the agent gets: the handler's value, or {"error": "…"}."""
+    is_error: bool
+    skill: ExactSkill | None
+    """null for a tool of a session."""
+    run_id: str | None
+    """null if there was nothing to run."""
+    logs_preview: str
+    output_blobs: list[str]
+    files: NotRequired[list[OutputFile]]
+    workspace: NotRequired[WorkspaceUse]
+    environment: NotRequired[GivenEnvironment]
+    status: NotRequired[Literal["queued", "started", "completed", "failed"]]
+    """queued or started, for a run in the background."""
+    warnings: NotRequired[list[str]]
+    """Undeclared args, for example."""
+
+
+class DeletedBlob(TypedDict):
+    """A deleted blob."""
+
+    blob_id: str
+    size_bytes: int
 
 
 class CreatedSkill(TypedDict):
@@ -378,6 +425,20 @@ class CreatedSkill(TypedDict):
     warnings: list[str]
 
 
+class CheckedSkill(TypedDict):
+    """The result of `check_skill`. `ok` says whether the version could be published, `status` which status it would get."""
+
+    ok: bool
+    name: str
+    version: str
+    digest: str
+    status: str
+    warnings: list[str]
+    findings: list[CheckFinding]
+    examples: list[CheckedExample]
+    permissions_diff: PermissionsDiff
+
+
 class NewVersion(TypedDict):
     """The answer of `create_skill` and of each step of a version."""
 
@@ -387,46 +448,70 @@ class NewVersion(TypedDict):
     status: str
 
 
-class PurgedVersion(TypedDict):
-    """A purged version. Its number stays taken, and its digest stays known."""
+class DevelopedSkill(TypedDict):
+    """A development version, which only its caller sees."""
 
     name: str
     version: str
     digest: str
-    status: Literal["purged"]
-    deleted_contents: int
-    deleted_bytes: int
-    kept_files: list[str]
+    warnings: list[str]
+    findings: list[CheckFinding]
+    kept_ms: int
+    """Time until the version ends, unless it is kept."""
 
 
-class Who(TypedDict):
-    """An identity."""
+class KeptSkills(TypedDict):
+    """Skills whose development versions the call kept or ended."""
 
-    name: str
-    kind: str
+    names: list[str]
+    """Without the skills that have no development version."""
+    kept_ms: int
+    """Time until the versions end, unless they are kept; 0 if ended."""
 
 
-class ListedVersion(TypedDict):
-    """A version of a skill."""
+class FoundSkill(TypedDict):
+    """A skill that a search found."""
 
     name: str
     version: str
-    status: Literal["draft", "in_review", "published", "deprecated", "yanked", "rejected", "purged"]
-    digest: str
+    description: str
     kind: Literal["action", "instruction"]
-    publisher: Who
-    created_at: str
-    size_bytes: int
-    provenance: Provenance | None
-    """The CI job that published the version."""
+    namespace: NotRequired[str]
+    """With detail 'summary'."""
+    tags: NotRequired[list[str]]
+    """With detail 'summary'."""
+    inputs: NotRequired[dict[str, Any]]
+    """With detail 'summary'."""
+    tools: NotRequired[list[str]]
+    """With detail 'summary'."""
+    score: NotRequired[float]
+    """With detail 'summary'."""
+    snippet: NotRequired[str]
+    """With detail 'summary'."""
+    copies: NotRequired[int]
+    """With detail 'summary'."""
+    compact_inputs: NotRequired[str]
+    """Of the first two skills; a question mark means optional."""
+    warnings: NotRequired[list[str]]
+    """If the version is deprecated or yanked, with the successor."""
+    catalogue: NotRequired[CatalogueEntry]
+    """With catalogue: true."""
 
 
-class VersionPage(TypedDict):
-    """A page of versions, in the order of their creation, most recent first by default."""
+class FoundSkillPage(TypedDict):
+    """A page of search results, best first."""
 
-    versions: list[ListedVersion]
+    skills: list[FoundSkill]
     next_cursor: str | None
     """For the next page; null on the last page."""
+    total: NotRequired[int]
+    """With counts: true: the number of matching rows of all pages, at most 1000."""
+    total_is_more: NotRequired[bool]
+    """With counts: true: whether there are more than total."""
+    facets: NotRequired[Facets]
+    """With counts: true."""
+    warnings: NotRequired[list[str]]
+    """If the query was cut."""
 
 
 class DiffSide(TypedDict):
@@ -477,6 +562,163 @@ class VersionsDiff(TypedDict):
     instructions: FileChange | None
     files: list[FileChange]
     left_out: int
+
+
+class Who(TypedDict):
+    """An identity."""
+
+    name: str
+    kind: str
+
+
+class ListedVersion(TypedDict):
+    """A version of a skill."""
+
+    name: str
+    version: str
+    status: Literal["draft", "in_review", "published", "deprecated", "yanked", "rejected", "purged"]
+    digest: str
+    kind: Literal["action", "instruction"]
+    publisher: Who
+    created_at: str
+    size_bytes: int
+    provenance: Provenance | None
+    """The CI job that published the version."""
+
+
+class VersionPage(TypedDict):
+    """A page of versions, in the order of their creation, most recent first by default."""
+
+    versions: list[ListedVersion]
+    next_cursor: str | None
+    """For the next page; null on the last page."""
+
+
+class PurgedVersion(TypedDict):
+    """A purged version. Its number stays taken, and its digest stays known."""
+
+    name: str
+    version: str
+    digest: str
+    status: Literal["purged"]
+    deleted_contents: int
+    deleted_bytes: int
+    kept_files: list[str]
+
+
+class RecheckedVersion(TypedDict):
+    """The findings of a version after a recheck. `new` are those that the version did not have before."""
+
+    name: str
+    version: str
+    status: str
+    findings: list[CheckFinding]
+    new: list[CheckFinding]
+
+
+class Waiver(TypedDict):
+    """A waiver for findings of `rule`. `file` or `version` None: the waiver covers every file or every version."""
+
+    id: str
+    name: str
+    rule: str
+    file: str | None
+    version: str | None
+    reason: str
+    status: Literal["live", "expired", "revoked"]
+    by: str
+    kind: str
+    at: str
+    until: str | None
+    revoked_by: str | None
+    revoked_at: str | None
+
+
+class WaiverPage(TypedDict):
+    """A page of waivers, newest first."""
+
+    waivers: list[Waiver]
+    next_cursor: str | None
+    """For the next page; null on the last page."""
+
+
+class MovedLabel(TypedDict):
+    """The answer of `set_label`, `rollback_label` and `remove_label`. A removed label has no version."""
+
+    name: str
+    label: str
+    version: str | None
+    status: str | None
+    digest: str | None
+    previous: str | None
+
+
+class Label(TypedDict):
+    """The version that a label points to, and the identity that moved it there."""
+
+    label: str
+    version: str
+    digest: str
+    status: str
+    by: str
+    kind: str
+    at: str
+
+
+class LabelMove(TypedDict):
+    """One move of a label."""
+
+    label: str
+    move: Literal["set", "rollback", "remove"]
+    version: str | None
+    digest: str | None
+    previous: str | None
+    by: str
+    kind: str
+    at: str
+
+
+class Labels(TypedDict):
+    """The labels of a skill, and a page of their moves, newest first."""
+
+    name: str
+    labels: list[Label]
+    history: list[LabelMove]
+    next_cursor: str | None
+    """For the next page; null on the last page."""
+
+
+class Locked(TypedDict):
+    """One skill in a lock."""
+
+    name: str
+    version: str
+    digest: str
+    status: str
+
+
+class Lock(TypedDict):
+    """A lock of skills: exact versions with their digests."""
+
+    lock: list[Locked]
+
+
+class LockProblem(TypedDict):
+    name: str
+    version: str
+    problem: (
+        Literal["gone", "yanked", "rejected", "purged", "digest_changed", "two_versions", "invalid"]
+        | Literal["deprecated", "not_published"]
+    )
+    message: str
+
+
+class Verified(TypedDict):
+    """The result of verify_lock. `ok` is true if `problems` is empty; `warnings` do not matter."""
+
+    ok: bool
+    problems: list[LockProblem]
+    warnings: list[LockProblem]
 
 
 class Progress(TypedDict):
@@ -579,201 +821,6 @@ class RunPage(TypedDict):
     """For the next page; null on the last page."""
 
 
-class MovedLabel(TypedDict):
-    """The answer of `set_label`, `rollback_label` and `remove_label`. A removed label has no version."""
-
-    name: str
-    label: str
-    version: str | None
-    status: str | None
-    digest: str | None
-    previous: str | None
-
-
-class Label(TypedDict):
-    """The version that a label points to, and the identity that moved it there."""
-
-    label: str
-    version: str
-    digest: str
-    status: str
-    by: str
-    kind: str
-    at: str
-
-
-class LabelMove(TypedDict):
-    """One move of a label."""
-
-    label: str
-    move: Literal["set", "rollback", "remove"]
-    version: str | None
-    digest: str | None
-    previous: str | None
-    by: str
-    kind: str
-    at: str
-
-
-class Labels(TypedDict):
-    """The labels of a skill, and a page of their moves, newest first."""
-
-    name: str
-    labels: list[Label]
-    history: list[LabelMove]
-    next_cursor: str | None
-    """For the next page; null on the last page."""
-
-
-class Locked(TypedDict):
-    """One skill in a lock."""
-
-    name: str
-    version: str
-    digest: str
-    status: str
-
-
-class Lock(TypedDict):
-    """A lock of skills: exact versions with their digests."""
-
-    lock: list[Locked]
-
-
-class LockProblem(TypedDict):
-    name: str
-    version: str
-    problem: (
-        Literal["gone", "yanked", "rejected", "purged", "digest_changed", "two_versions", "invalid"]
-        | Literal["deprecated", "not_published"]
-    )
-    message: str
-
-
-class Verified(TypedDict):
-    """The result of verify_lock. `ok` is true if `problems` is empty; `warnings` do not matter."""
-
-    ok: bool
-    problems: list[LockProblem]
-    warnings: list[LockProblem]
-
-
-class FoundSkill(TypedDict):
-    """A skill that a search found."""
-
-    name: str
-    version: str
-    description: str
-    kind: Literal["action", "instruction"]
-    namespace: NotRequired[str]
-    """With detail 'summary'."""
-    tags: NotRequired[list[str]]
-    """With detail 'summary'."""
-    inputs: NotRequired[dict[str, Any]]
-    """With detail 'summary'."""
-    tools: NotRequired[list[str]]
-    """With detail 'summary'."""
-    score: NotRequired[float]
-    """With detail 'summary'."""
-    snippet: NotRequired[str]
-    """With detail 'summary'."""
-    copies: NotRequired[int]
-    """With detail 'summary'."""
-    compact_inputs: NotRequired[str]
-    """Of the first two skills; a question mark means optional."""
-    warnings: NotRequired[list[str]]
-    """If the version is deprecated or yanked, with the successor."""
-    catalogue: NotRequired[CatalogueEntry]
-    """With catalogue: true."""
-
-
-class FoundSkillPage(TypedDict):
-    """A page of search results, best first."""
-
-    skills: list[FoundSkill]
-    next_cursor: str | None
-    """For the next page; null on the last page."""
-    total: NotRequired[int]
-    """With counts: true: the number of matching rows of all pages, at most 1000."""
-    total_is_more: NotRequired[bool]
-    """With counts: true: whether there are more than total."""
-    facets: NotRequired[Facets]
-    """With counts: true."""
-    warnings: NotRequired[list[str]]
-    """If the query was cut."""
-
-
-class CheckedSkill(TypedDict):
-    """The result of `check_skill`. `ok` says whether the version could be published, `status` which status it would get."""
-
-    ok: bool
-    name: str
-    version: str
-    digest: str
-    status: str
-    warnings: list[str]
-    findings: list[CheckFinding]
-    examples: list[CheckedExample]
-    permissions_diff: PermissionsDiff
-
-
-class DevelopedSkill(TypedDict):
-    """A development version, which only its caller sees."""
-
-    name: str
-    version: str
-    digest: str
-    warnings: list[str]
-    findings: list[CheckFinding]
-    kept_ms: int
-    """Time until the version ends, unless it is kept."""
-
-
-class KeptSkills(TypedDict):
-    """Skills whose development versions the call kept or ended."""
-
-    names: list[str]
-    """Without the skills that have no development version."""
-    kept_ms: int
-    """Time until the versions end, unless they are kept; 0 if ended."""
-
-
-class Waiver(TypedDict):
-    """A waiver for findings of `rule`. `file` or `version` None: the waiver covers every file or every version."""
-
-    id: str
-    name: str
-    rule: str
-    file: str | None
-    version: str | None
-    reason: str
-    status: Literal["live", "expired", "revoked"]
-    by: str
-    kind: str
-    at: str
-    until: str | None
-    revoked_by: str | None
-    revoked_at: str | None
-
-
-class RecheckedVersion(TypedDict):
-    """The findings of a version after a recheck. `new` are those that the version did not have before."""
-
-    name: str
-    version: str
-    status: str
-    findings: list[CheckFinding]
-    new: list[CheckFinding]
-
-
-class WaiverPage(TypedDict):
-    """A page of waivers, newest first."""
-
-    waivers: list[Waiver]
-    next_cursor: str | None
-    """For the next page; null on the last page."""
-
-
 class ToolRow(TypedDict):
     """A tool of a skill or of a session."""
 
@@ -792,27 +839,6 @@ class ToolPage(TypedDict):
     tools: list[ToolRow]
     next_cursor: str | None
     """For the next page; null on the last page."""
-
-
-class ToolResult(TypedDict):
-    """The result of a tool. A failed tool is a result, not an error."""
-
-    result: Any
-    """What the agent gets: the handler's value, or {"error": "…"}."""
-    is_error: bool
-    skill: ExactSkill | None
-    """null for a tool of a session."""
-    run_id: str | None
-    """null if there was nothing to run."""
-    logs_preview: str
-    output_blobs: list[str]
-    files: NotRequired[list[OutputFile]]
-    workspace: NotRequired[WorkspaceUse]
-    environment: NotRequired[GivenEnvironment]
-    status: NotRequired[Literal["queued", "started", "completed", "failed"]]
-    """queued or started, for a run in the background."""
-    warnings: NotRequired[list[str]]
-    """Undeclared args, for example."""
 
 
 class DefinedTool(TypedDict):
@@ -1012,6 +1038,106 @@ class SkillUsagePage(TypedDict):
     """For the next page; null on the last page."""
 
 
+class Used(TypedDict):
+    used: int | None
+    limit: int | None
+
+
+class NamespaceUse(TypedDict):
+    """The use of a namespace together with all namespaces below."""
+
+    namespace: str
+    bundle_bytes: Used
+
+
+class IdentityUse(TypedDict):
+    """The use and the limit of each quota of an identity."""
+
+    identity: str
+    blobs: Used
+    blob_bytes: Used
+    runs_per_minute: Used
+    concurrent_runs: Used
+    session_tools: Used
+    workspaces: Used
+    workspace_bytes: Used
+    namespaces: list[NamespaceUse]
+
+
+class Swept(TypedDict):
+    """The number and bytes of the items that a step removed. In a dry run, the items that it would remove."""
+
+    count: int
+    bytes: int
+
+
+class Garbage(TypedDict):
+    """The result of a sweep: the removed items by step. In a dry run, the items that would be removed."""
+
+    dry_run: bool
+    removed: dict[str, Swept]
+
+
+class CreatedToken(TypedDict):
+    """Result of `create_token`. No other method returns `token`."""
+
+    token: str
+    id: str
+    name: str
+    kind: Literal["person", "agent"]
+    scopes: list[str]
+    namespaces: list[str]
+    created_at: str
+    created_by: str
+    expires_at: str | None
+
+
+class Token(TypedDict):
+    """A token without its secret, as `list_tokens` returns it."""
+
+    id: str
+    name: str
+    kind: Literal["person", "agent"]
+    scopes: list[str]
+    namespaces: list[str]
+    status: Literal["live", "expired", "revoked"]
+    created_at: str
+    created_by: str
+    expires_at: str | None
+    revoked_at: str | None
+    last_used_at: str | None
+
+
+class Tokens(TypedDict):
+    """Every token that was ever created, oldest first."""
+
+    tokens: list[Token]
+
+
+class LeftBehind(TypedDict):
+    """What an identity leaves. Each list has at most 1,000 entries. Versions are `name@version`."""
+
+    published: list[str]
+    approved: list[str]
+    in_review: list[str]
+    skills: list[str]
+    workspaces: list[str]
+    trust_rules: list[str]
+    webhooks: list[str]
+    tokens: list[str]
+
+
+class RevokedIdentity(TypedDict):
+    """What `revoke_identity` has ended, and what the identity leaves."""
+
+    name: str
+    tokens: list[str]
+    sessions: int
+    runs: list[str]
+    listed: bool
+    left: LeftBehind
+
+
 class AddedWebhook(TypedDict):
     """Result of `add_webhook`. No other method returns `secret`."""
 
@@ -1132,66 +1258,6 @@ class RemovedTrustRule(TypedDict):
     """Tokens of CI jobs that ended with the rule."""
 
 
-class CreatedToken(TypedDict):
-    """Result of `create_token`. No other method returns `token`."""
-
-    token: str
-    id: str
-    name: str
-    kind: Literal["person", "agent"]
-    scopes: list[str]
-    namespaces: list[str]
-    created_at: str
-    created_by: str
-    expires_at: str | None
-
-
-class Token(TypedDict):
-    """A token without its secret, as `list_tokens` returns it."""
-
-    id: str
-    name: str
-    kind: Literal["person", "agent"]
-    scopes: list[str]
-    namespaces: list[str]
-    status: Literal["live", "expired", "revoked"]
-    created_at: str
-    created_by: str
-    expires_at: str | None
-    revoked_at: str | None
-    last_used_at: str | None
-
-
-class Tokens(TypedDict):
-    """Every token that was ever created, oldest first."""
-
-    tokens: list[Token]
-
-
-class LeftBehind(TypedDict):
-    """What an identity leaves. Each list has at most 1,000 entries. Versions are `name@version`."""
-
-    published: list[str]
-    approved: list[str]
-    in_review: list[str]
-    skills: list[str]
-    workspaces: list[str]
-    trust_rules: list[str]
-    webhooks: list[str]
-    tokens: list[str]
-
-
-class RevokedIdentity(TypedDict):
-    """What `revoke_identity` has ended, and what the identity leaves."""
-
-    name: str
-    tokens: list[str]
-    sessions: int
-    runs: list[str]
-    listed: bool
-    left: LeftBehind
-
-
 class AuditEntry(TypedDict):
     """One entry of the audit trail, as `list_audit` returns it."""
 
@@ -1217,72 +1283,6 @@ class AuditPage(TypedDict):
     entries: list[AuditEntry]
     next_cursor: str | None
     """For the next page; null on the last page."""
-
-
-class Swept(TypedDict):
-    """The number and bytes of the items that a step removed. In a dry run, the items that it would remove."""
-
-    count: int
-    bytes: int
-
-
-class Garbage(TypedDict):
-    """The result of a sweep: the removed items by step. In a dry run, the items that would be removed."""
-
-    dry_run: bool
-    removed: dict[str, Swept]
-
-
-class Used(TypedDict):
-    used: int | None
-    limit: int | None
-
-
-class NamespaceUse(TypedDict):
-    """The use of a namespace together with all namespaces below."""
-
-    namespace: str
-    bundle_bytes: Used
-
-
-class IdentityUse(TypedDict):
-    """The use and the limit of each quota of an identity."""
-
-    identity: str
-    blobs: Used
-    blob_bytes: Used
-    runs_per_minute: Used
-    concurrent_runs: Used
-    session_tools: Used
-    workspaces: Used
-    workspace_bytes: Used
-    namespaces: list[NamespaceUse]
-
-
-class NewBlob(TypedDict):
-    """Result of `create_blob`."""
-
-    blob_id: str
-    size_bytes: int
-    expires_at: NotRequired[str]
-
-
-class BlobContent(TypedDict):
-    """The content of a blob, or a part of it."""
-
-    content: str
-    encoding: Literal["utf-8", "base64"]
-    truncated: bool
-    kind: str
-    size_bytes: int
-    expires_at: NotRequired[str]
-
-
-class DeletedBlob(TypedDict):
-    """A deleted blob."""
-
-    blob_id: str
-    size_bytes: int
 
 
 __all__ = [

@@ -137,7 +137,9 @@ async def _others(request: PageRequest, filters: Filters) -> list[Choice]:
     if filters.q or not (request.may("publish") or request.may("review")):
         return []
     core, identity, asked = request.site.core, request.identity, filters.of_versions()
-    counted = await core.registry.read_page(lambda connection: count_unlisted(connection, identity, asked, core.counts))
+    counted = await core.registry.read_page(
+        lambda connection: count_unlisted(connection, identity, asked, core.catalogue.counts)
+    )
     found = [(str(one.value), one.count) for one in counted if one.value != filters.status]
     return [Choice(STATUSES[one], number, filters.address(status=one), is_set=False) for one, number in found]
 

@@ -19,8 +19,7 @@ from skillery.api.mcp.requests import SCOPE_KEY, Visit
 from skillery.api.mcp.tool_results import result_of_method, tool_result
 from skillery.methods.errors import encode
 from skillery.methods.execution import perform
-from skillery.methods.params import FOR_MODELS
-from skillery.methods.table import METHODS
+from skillery.methods.table import FOR_MODELS, METHODS, TOOLS
 
 log = logging.getLogger(__name__)
 Key = tuple[Kind, frozenset[str], bool]
@@ -113,7 +112,7 @@ def _once(body: bytes) -> Any:
 def _is_offered(visit: Visit, message: DirectMessage) -> bool:
     """Return whether the message calls no tool, or a tool of this connection that only reads."""
     tool = message.tool
-    return not tool or (tool in READS and (METHODS[tool].is_tool or tool in visit.methods))
+    return not tool or (tool in READS and (tool in TOOLS or tool in visit.methods))
 
 
 def _values_of(is_modern: bool, answer: bytes) -> dict[str, bytes]:
