@@ -42,10 +42,7 @@ from skillery.client import (
     errors,
     results,
 )
-from skillery.client.generated.async_methods import AsyncMethods
-from skillery.client.generated.batch_methods import BatchMethods
-from skillery.client.generated.methods import Methods
-from skillery.client.generated.values import SkillFile
+from skillery.client.generated import AsyncMethods, BatchMethods, Methods, SkillFile
 from skillery.client.wire import IDLE_SECONDS, authorization
 from skillery.methods.table import METHODS
 from skillery.settings import load_settings

@@ -22,7 +22,7 @@ PAGES = [
     *sorted(ROOT.glob("packages/**/*.md")),
 ]
 GENERATED = {"benchmarks.md", "quality.md"}
-WITHOUT_LINES = {"client/generated/", "cli/demo/", "sandboxing/python_runner/runtime/_site/"}
+WITHOUT_LINES = {"cli/demo/", "sandboxing/python_runner/runtime/_site/"}
 """Folders that the drawn tree omits."""
 WIDTH = 120
 CODE_FOLDERS = ("src", "plugins", "tests", "bench", "packaging", "packages", "examples", "migrations", "skills")

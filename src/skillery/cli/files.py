@@ -14,7 +14,7 @@ from skillery.cli.output import clean
 
 if TYPE_CHECKING:
     from skillery.client import AsyncClient
-    from skillery.client.generated.values import RunFile
+    from skillery.client.generated import RunFile
 
 BLOB_ID = "blob:"
 

@@ -25,11 +25,11 @@ from skillery.client.errors import (
     StrangeAnswer,
     TooLarge,
 )
-from skillery.client.generated.transfers import OpenBlob
 from skillery.client.imports import ImportOptions
 from skillery.client.logins import LoginEnded, LoginError, UnusableLogin, kept_token
 from skillery.client.retrying import Retries
 from skillery.client.synchronous import Batch, Client
+from skillery.client.transfers import OpenBlob
 
 __all__ = [
     "AnsweredError",

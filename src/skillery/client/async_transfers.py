@@ -1,4 +1,4 @@
-"""Uploads and downloads of AsyncClient: blobs, archives, files of runs. `generated/transfers.py` is made from this
+"""Uploads and downloads of AsyncClient: blobs, archives, files of runs. `transfers.py` is made from this
 file by `make client`.
 """
 
@@ -28,8 +28,7 @@ from skillery.client.blobs import (
 )
 from skillery.client.errors import ClientError
 from skillery.client.files import places_below
-from skillery.client.generated.async_methods import AsyncMethods
-from skillery.client.generated.values import RunFile
+from skillery.client.generated import AsyncMethods, RunFile
 from skillery.client.imports import IMPORT_HEADERS, ImportEvent, ImportOptions, query_of
 from skillery.client.results import NewBlob, Run, RunRecord, ToolResult, WorkspaceInfo
 from skillery.client.retrying import Patience, Retries

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Generic, TypeVar, cast
 
 from skillery.client.errors import ClientError, error_of
-from skillery.client.generated.batch_methods import BatchMethods
+from skillery.client.generated import BatchMethods
 from skillery.client.wire import MAX_BATCH_CALLS, Call
 
 T = TypeVar("T")

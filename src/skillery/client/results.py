@@ -1,14 +1,14 @@
 """The results of methods for type checkers: the JSON objects that the server sends.
 
-`generated.results` has one TypedDict for each struct of the results. docs/reference/results.md explains the fields.
+`generated` has one TypedDict for each struct of the results. docs/reference/results.md explains the fields.
 Names of earlier releases still work, and their use at run time gives a DeprecationWarning.
 """
 
 import warnings
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from skillery.client.generated import results
-from skillery.client.generated.results import *  # noqa: F403 - every name is public
+from skillery.client import generated as results
+from skillery.client.generated import *  # noqa: F403 - every name is public
 
 RENAMED = {
     "BuildProgress": "ShownProgress",

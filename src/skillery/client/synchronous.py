@@ -15,10 +15,10 @@ from skillery.client.authorization import Token, credentials
 from skillery.client.batches import Collected, Pending
 from skillery.client.deadlines import exchange
 from skillery.client.errors import AnsweredError, ClientError, NotAuthenticated
-from skillery.client.generated.transfers import Transfers
 from skillery.client.pictures import Pictures
 from skillery.client.retrying import Patience, Retries
 from skillery.client.tool_calls import FOR_MODELS, SEARCH, TOOLS, ModelMistake, offered_names, read_tool_call
+from skillery.client.transfers import Transfers
 from skillery.client.waiting import sleep
 from skillery.client.wire import (
     JSON,

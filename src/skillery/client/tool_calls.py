@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from skillery.client.generated.calls import FOR_MODELS, TOOLS
+from skillery.client.generated import FOR_MODELS, TOOLS
 
 Dialect = Literal["openai", "openai-responses", "anthropic", "mcp"]
 INVALID_PARAMS = -32602

@@ -15,7 +15,7 @@ import httpx
 import msgspec
 
 from skillery.client.errors import ConnectionFailed, StrangeAnswer, error_of
-from skillery.client.generated.calls import ONCE, REPEATABLE
+from skillery.client.generated import ONCE, REPEATABLE
 from skillery.client.results import NewBlob
 
 URL_VARIABLE = "SKILLERY_URL"

@@ -1,4 +1,4 @@
-"""Write the module `results` of the client: a TypedDict for the result of each method."""
+"""Write the results of the client: a TypedDict for the result of each method."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from skillery.runs import results
 
 NAMED = {"Kind": Kind, "IdentityKind": tokens.Kind, "Status": versions.Status, "RunStatus": results.Status}
 """Literal types of results, by the names that the client gives them."""
-_HEAD = '"""Made by `make client`: do not edit."""\n\nfrom typing import Any, Literal, NotRequired, TypedDict\n\n'
 _AS_JSON: dict[Any, str] = {
     str: "str",
     int: "int",
@@ -40,14 +39,13 @@ class Field(typing.NamedTuple):
     is_always_there: bool
 
 
-def result_source(roots: Sequence[type[msgspec.Struct]]) -> str:
-    """Return the source of a module with a TypedDict for each struct in `roots`, and for the structs inside them."""
+def result_source(roots: Sequence[type[msgspec.Struct]]) -> tuple[str, list[str]]:
+    """Return the source of a TypedDict for each struct in `roots` and for the structs inside them, and all names."""
     structs = list(parts_of(roots))
     words = "".join(f"{name} = {_json_type(kind)}\n" for name, kind in NAMED.items())
-    names = sorted([*NAMED, *(struct.__name__ for struct in structs)])
-    classes = "\n\n".join(_typed_dict(struct) for struct in structs)
-    # The module has no postponed annotations, because `__required_keys__` cannot read NotRequired in them.
-    return f"{_HEAD}{words}\n\n{classes}\n\n__all__ = {names!r}\n"
+    return words + "\n\n" + "\n\n".join(map(_typed_dict, structs)), sorted(
+        [*NAMED, *(struct.__name__ for struct in structs)]
+    )
 
 
 def parts_of(roots: Iterable[type[msgspec.Struct]]) -> Iterator[type[msgspec.Struct]]:

@@ -14,7 +14,7 @@ import types
 import typing
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import msgspec
 
@@ -24,9 +24,19 @@ from skillery.methods.table import FOR_MODELS, METHODS, TOOLS
 
 CLIENT = Path(__file__).parents[2] / "client"
 DOC = '"""Made by `make client`: do not edit."""\n\n'
-MADE = f"{DOC}from __future__ import annotations\n\n"
+# The module has no postponed annotations, because `__required_keys__` cannot read NotRequired in them.
+HEAD = f"""{DOC}from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
+
+from skillery.client.stubs import awaited, batched, blocking, params_of
+
+if TYPE_CHECKING:
+    from skillery.client.batches import Pending
+    from skillery.client.blobs import Source
+
+"""
 ABOUT_MODELS = "The defaults of params in tool calls of models, if they differ from those of the method."
-AWAITED = {"asynchronous.py": "synchronous.py", "async_transfers.py": "generated/transfers.py"}
+AWAITED = {"asynchronous.py": "synchronous.py", "async_transfers.py": "transfers.py"}
 """Modules with coroutines, and the module that is generated from each: the same code without coroutines."""
 AS_ANSWERED = {"LockEntry": "Locked"}
 """Structs of params that the client replaces by a struct of results, because callers pass a part of a result."""
@@ -37,8 +47,7 @@ _WITHOUT_AWAITING = (
     (r"\basync (def|with|for)\b", r"\1"),
     (r"\bawait ", ""),
     (r"\b(\w+)_async\b", r"\1"),
-    (r"\basync_methods\b", "methods"),
-    (r"\bclient\.async_transfers\b", "client.generated.transfers"),
+    (r"\bclient\.async_transfers\b", "client.transfers"),
     (r"\bAsync(Client|Methods|Transfers|OpenBlob|Batch|Iterator)\b", r"\1"),
     (r"\bAsyncGenerator\[([\w.]+), None\]", r"Generator[\1, None, None]"),
     (r"\bAsyncGenerator\b", "Generator"),
@@ -53,35 +62,9 @@ _WITHOUT_AWAITING = (
 )
 
 
-class Flavour(NamedTuple):
-    """A generated class of the client that has every method: the synchronous, the asynchronous or the batch class."""
-
-    module: str
-    name: str
-    doc: str
-    begin: str
-    """Source text before `def` of each method."""
-    call: str
-    """Source text around the call in the body of each method. `{}` stands for the call."""
-    answer: str
-    has_keys: bool
-
-
-FLAVOURS = (
-    Flavour("methods", "Methods", "Every method of the server.", "", "{}", "{}", True),
-    Flavour("async_methods", "AsyncMethods", "Every method of the server, awaited.", "async ", "await {}", "{}", True),
-    Flavour("batch_methods", "BatchMethods", "Every method, in a batch.", "", "{}", "Pending[{}]", False),
-)
-
-
 def sources() -> dict[Path, str]:
     """Return the source of every generated module, by path."""
-    generated = CLIENT / "generated"
-    made = {generated / f"{flavour.module}.py": _methods(flavour) for flavour in FLAVOURS}
-    made[generated / "calls.py"] = _calls()
-    made[generated / "values.py"] = _values()
-    made[generated / "results.py"] = result_source([method.result for method in METHODS.values()])
-    made[generated / "__init__.py"] = '"""Made by `make client` from the table of methods: do not edit."""\n'
+    made = {CLIENT / "generated.py": _generated()}
     for awaited, plain in AWAITED.items():
         made[CLIENT / plain] = _synchronous((CLIENT / awaited).read_text("utf-8"))
     return {path: _formatted(path, source) for path, source in made.items()}
@@ -122,66 +105,68 @@ def tables() -> dict[str, tuple[str, list[str]]]:
     }
 
 
-def _calls() -> str:
-    lines = [
-        f'{name} = {repr(tuple(names)) if name == "TOOLS" else f"frozenset({names!r})"}\n"""{description}"""\n'
-        for name, (description, names) in tables().items()
-    ]
-    models = f'FOR_MODELS: dict[str, dict[str, Any]] = {FOR_MODELS!r}\n"""{ABOUT_MODELS}"""\n'
-    return MADE + "from typing import Any\n\n" + "".join(lines) + models
-
-
 def _is_harmless(method: Method) -> bool:
     return method.needs == "read" or method.audits == ""
 
 
-# -- methods -----------------------------------------------------------------------------------------------------
+# -- the module ------------------------------------------------------------------------------------------------------
 
 
-def _methods(flavour: Flavour) -> str:
-    answers = sorted({method.result.__name__ for method in METHODS.values()} | set(AS_ANSWERED.values()))
-    values = sorted({struct.__name__ for struct in _structs()})
-    checking = "" if flavour.has_keys else "TYPE_CHECKING, "
-    pending = "if TYPE_CHECKING:\n    from skillery.client.batches import Pending\n" if not flavour.has_keys else ""
-    sources = "from skillery.client.blobs import Source\n" if flavour.has_keys else ""
-    head = (
-        f"{MADE}from collections.abc import Mapping, Sequence\nfrom typing import {checking}Any, Literal\n\n"
-        f"{sources}from skillery.client.generated.results import {', '.join(answers)}\n"
-        f"from skillery.client.generated.values import {', '.join(values)}\n{pending}\n"
-    )
-    methods = "\n".join(_method(flavour, name, method) for name, method in METHODS.items())
-    return f'{head}\nclass {flavour.name}:\n    """{flavour.doc}"""\n\n{_abstract(flavour)}\n{methods}'
-
-
-def _abstract(flavour: Flavour) -> str:
-    key = ", *, idempotency_key: str | None = None" if flavour.has_keys else ""
-    answer = flavour.answer.format("Any")
+def _generated() -> str:
+    structs = _structs()
+    stubs = "\n\n".join(_stub(name, method) for name, method in METHODS.items())
+    results, names = result_source([method.result for method in METHODS.values()])
     return (
-        f"    {flavour.begin}def call(self, method: str, params: Mapping[str, Any] | None = None{key}) -> {answer}:\n"
-        "        raise NotImplementedError\n"
+        f"{HEAD}__all__ = {names!r}\n\n{_constants()}\n{results}\n\n{''.join(map(_value, structs))}\n\n{stubs}\n\n"
+        + _class(
+            "Methods",
+            "Every method of the server.",
+            "def call({}, *, idempotency_key: str | None = None) -> Any",
+            "blocking",
+        )
+        + _class(
+            "AsyncMethods",
+            "Every method of the server, awaited.",
+            "async def call({}, *, idempotency_key: str | None = None) -> Any",
+            "awaited",
+        )
+        + _class("BatchMethods", "Every method, in a batch.", 'def call({}) -> "Pending[Any]"', "batched")
     )
 
 
-def _method(flavour: Flavour, name: str, method: Method) -> str:
-    fields = list(_fields(method.params))
-    keyed = flavour.has_keys and method.once
-    uploads = {UPLOADED: f"{UPLOADED} | Mapping[str, Source]"} if flavour.has_keys else {}
-    optional = [
-        f"{field}: {uploads.get(kind, kind)} | None = None" for field, kind, _, is_required in fields if not is_required
+def _constants() -> str:
+    lines = [
+        f'{name} = {repr(tuple(names)) if name == "TOOLS" else f"frozenset({names!r})"}\n"""{description}"""\n'
+        for name, (description, names) in tables().items()
     ]
-    optional += ["idempotency_key: str | None = None"] if keyed else []
-    parameters = ["self", *(f"{field}: {kind}" for field, kind, _, is_required in fields if is_required)]
-    parameters += ["*", *optional] if optional else []
-    params = ", ".join(f'"{field}": {field}' for field, *_ in fields)
-    passed = f'"{name}", {{{params}}}' + (", idempotency_key=idempotency_key" if keyed else "")
-    answer = flavour.answer.format(method.result.__name__)
-    body = flavour.call.format(f"self.call({passed})")
+    return "".join(lines) + f'FOR_MODELS: dict[str, dict[str, Any]] = {FOR_MODELS!r}\n"""{ABOUT_MODELS}"""\n'
+
+
+def _class(name: str, description: str, call: str, flavour: str) -> str:
+    signature = call.format("self, method: str, params: Mapping[str, Any] | None = None")
+    methods = "".join(f"    {method} = {flavour}({method})\n" for method in METHODS)
     return (
-        f"    {flavour.begin}def {name}({', '.join(parameters)}) -> {answer}:\n"
-        f'        """{_documentation(method.params, keyed=keyed)}"""\n'
-        f"        answer: {answer} = {body}\n"
-        "        return answer\n"
+        f'class {name}:\n    """{description}"""\n\n'
+        f"    {signature}:\n        raise NotImplementedError\n\n{methods}\n\n"
     )
+
+
+def _stub(name: str, method: Method) -> str:
+    fields = list(_fields(method.params))
+    optional = [f"{field}: {_optional(kind)} = None" for field, kind, _, is_required in fields if not is_required]
+    optional += ["idempotency_key: str | None = None"] if method.once else []
+    parameters = ["self: Any", *(f"{field}: {kind}" for field, kind, _, is_required in fields if is_required)]
+    parameters += ["*", *optional] if optional else []
+    return (
+        f"def {name}({', '.join(parameters)}) -> {method.result.__name__}:\n"
+        f'    """{_documentation(method.params, keyed=method.once)}"""\n'
+        "    return params_of(locals())\n"
+    )
+
+
+def _optional(kind: str) -> str:
+    """Return the type of an optional parameter of a method."""
+    return f'"{UPLOADED} | Mapping[str, Source] | None"' if kind == UPLOADED else f"{kind} | None"
 
 
 def _documentation(struct: type[Params], *, keyed: bool) -> str:
@@ -189,7 +174,7 @@ def _documentation(struct: type[Params], *, keyed: bool) -> str:
     told = [f"{field}: {description}" for field, _, description, _ in _fields(struct) if description]
     key = "idempotency_key: Calls with the same key are executed once (if omitted, a client that retries makes a key)"
     told += [key] * keyed
-    return "\n\n        ".join([*lines, "\n        ".join(told)]).rstrip() + ("\n        " if told else "")
+    return "\n\n    ".join([*lines, "\n    ".join(told)]).rstrip() + ("\n    " if told else "")
 
 
 # -- params ------------------------------------------------------------------------------------------------------
@@ -240,17 +225,12 @@ def _structs() -> list[type[msgspec.Struct]]:
     return list(found.values())
 
 
-def _values() -> str:
-    classes = [
-        f'class {struct.__name__}(TypedDict):\n    """{struct.__doc__}"""\n\n'
-        + "".join(
-            f"    {name}: {kind if is_required else f'NotRequired[{kind}]'}\n"
-            for name, kind, _, is_required in _fields(struct)
-        )
-        for struct in _structs()
-    ]
-    # The module has no postponed annotations, because NotRequired in them is unknown at run time.
-    return f"{DOC}from typing import Literal, NotRequired, TypedDict\n\n\n" + "\n\n".join(classes)
+def _value(struct: type[msgspec.Struct]) -> str:
+    fields = "".join(
+        f"    {name}: {kind if is_required else f'NotRequired[{kind}]'}\n"
+        for name, kind, _, is_required in _fields(struct)
+    )
+    return f'class {struct.__name__}(TypedDict):\n    """{struct.__doc__}"""\n\n{fields}\n\n'
 
 
 if __name__ == "__main__":

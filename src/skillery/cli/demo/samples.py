@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from skillery.client.generated.values import SkillFile
+from skillery.client.generated import SkillFile
 
 COMPOSITION = """\
 from runtime import blobs, log, summary

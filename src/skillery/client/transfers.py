@@ -26,8 +26,7 @@ from skillery.client.blobs import (
 )
 from skillery.client.errors import ClientError
 from skillery.client.files import places_below
-from skillery.client.generated.methods import Methods
-from skillery.client.generated.values import RunFile
+from skillery.client.generated import Methods, RunFile
 from skillery.client.imports import IMPORT_HEADERS, ImportEvent, ImportOptions, query_of
 from skillery.client.results import NewBlob, Run, RunRecord, ToolResult, WorkspaceInfo
 from skillery.client.retrying import Patience, Retries

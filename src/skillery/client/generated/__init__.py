@@ -1,1 +1,0 @@
-"""Made by `make client` from the table of methods: do not edit."""
